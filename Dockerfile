@@ -1,0 +1,35 @@
+# imagebeam with the versions of requirements.lock:
+#
+#   docker build -t imagebeam .
+#   docker run --rm -v "$PWD:/data" imagebeam convert --config folder --input /data/images --output /data/out
+#
+# The base is any image with Python 3.10 to 3.13 and its venv module.
+ARG BASE=python:3.11-slim
+FROM ${BASE}
+
+# What is installed: extras of setup.py, separated by commas. A worker that only converts: EXTRAS=convert,gcs
+ARG EXTRAS=convert,tf,transform,gcs,hdfs
+
+ENV PATH=/opt/imagebeam/bin:$PATH \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PYTHONUNBUFFERED=1
+
+# The lock is a constraint here: only what the extras ask for is installed, each in its locked version.
+WORKDIR /opt/src
+COPY requirements.lock setup.py ./
+COPY imagebeam/__init__.py imagebeam/
+COPY configs/__init__.py configs/
+RUN python3 -m venv /opt/imagebeam \
+    && pip install --quiet --constraint requirements.lock setuptools \
+    && pip install --quiet --constraint requirements.lock --no-build-isolation ".[${EXTRAS}]" \
+    && pip uninstall --quiet --yes imagebeam
+
+# The code comes last, so that a change of it leaves the layer above as it is.
+COPY . .
+RUN pip install --quiet --no-deps --no-build-isolation . \
+    && useradd --create-home --uid 1000 imagebeam
+
+USER imagebeam
+WORKDIR /data
+ENTRYPOINT ["imagebeam"]

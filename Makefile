@@ -1,0 +1,74 @@
+# `make demo` and `make test` do all set-up by themselves; `make` alone lists the rest.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH ?= convert
+BENCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+EXTRAS := convert tf transform gcs hdfs grain jax dev
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup -ra
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit lint bench lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-14s%s\n", $$1, $$2 }'
+	@echo "The environment is $(VENV), made with $(PYTHON); for another Python: make PYTHON=python3.12 demo"
+
+demo: $(INSTALLED) ## convert a small set of images, verify it and read it back as batches
+	@$(BIN)/python examples/demo.py
+
+test: $(INSTALLED) ## run all tests; one that needs a server skips where there is none (PYTEST_ARGS=...)
+	@$(PYTEST) $(PYTEST_ARGS)
+
+unit: $(INSTALLED) ## run the unit tests alone
+	@$(PYTEST) $(PYTEST_ARGS) tests/unit
+
+lint: $(INSTALLED) ## check rules, format and types; change nothing
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(INSTALLED) ## run a benchmark, which prints JSON (BENCH=convert BENCH_ARGS="--count 2000 --rounds 1")
+	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_ARGS)
+
+lock: $(INSTALLED) ## resolve setup.py into requirements.lock; to the newest versions: make lock UPGRADE=--upgrade
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads $(UPGRADE) \
+	  $(EXTRAS:%=--extra %) --no-annotate --no-emit-index-url --custom-compile-command 'make lock' \
+	  --output-file requirements.lock setup.py > /dev/null
+
+clean: ## remove what builds and checks leave behind; the environment stays (rm -rf .venv to start anew)
+	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+$(BIN)/python:
+	@command -v $(PYTHON) > /dev/null || { \
+	  echo "there is no $(PYTHON) here, and imagebeam needs Python 3.10 to 3.13: install it, or name one with make PYTHON=..." >&2; \
+	  exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "$(PYTHON) is $$($(PYTHON) --version 2>&1), and imagebeam needs 3.10 to 3.13: name another with make PYTHON=..." >&2; \
+	  exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { \
+	  package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	  echo "$(PYTHON) cannot make a virtual environment: Debian and Ubuntu keep that in a package of its own; apt-get install $$package" >&2; \
+	  exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+# A second call does nothing; a changed lock or setup.py is installed over what is there. uv takes 25 s where pip takes
+# two minutes. But it does not read pip's configuration, so pip installs where that names an index, or where uv fails.
+$(INSTALLED): requirements.lock setup.py | $(BIN)/python
+	@echo "installing requirements.lock into $(VENV) (3 GB): about half a minute on a fast network"
+	@if ! $(BIN)/python -m pip config list | grep -q index \
+	  && $(BIN)/python -m pip install --quiet --constraint requirements.lock uv \
+	  && $(BIN)/uv pip install --quiet --no-python-downloads --python $(BIN)/python --requirements requirements.lock; \
+	then :; else \
+	  echo "pip installs it instead of uv: two to five minutes"; \
+	  $(BIN)/python -m pip install --quiet --requirement requirements.lock; \
+	fi
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@

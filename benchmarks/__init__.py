@@ -1,0 +1,1 @@
+"""Benchmarks: scripts that print one JSON object each. See README.md."""

@@ -1,0 +1,140 @@
+"""Seconds and memory to list and plan references, and whether both grow at most linearly with their number.
+
+No image is read: the manifest names files that do not exist. Run from the root of the repository:
+python -m benchmarks.references > references.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+
+# How `pipelines.plan` is told to read the manifest.
+PLAN_OPTIONS = (
+    *("--set", "source.by=manifest"),
+    *("--set", "source.manifest.key=key"),
+    *("--set", "source.manifest.image=image"),
+    *("--set", "label.by=column"),
+    *("--set", "label.column=label"),
+)
+
+_NUM_CLASSES = 1000
+_WARM_UP_COUNT = 1000
+
+
+def write_manifest(path: Path, count: int) -> Path:
+    """Writes `count` rows key,image,label: keys and paths as long as ImageNet's, 1,000 classes, sorted by class."""
+    with path.open("w", encoding="ascii") as file:
+        file.write("key,image,label\n")
+        for i in range(count):
+            label = f"n{1440764 + i * _NUM_CLASSES // count:08d}"
+            name = f"{label}/{label}_{i:08d}"
+            file.write(f"{name},images/{name}.JPEG,{label}\n")
+    return path
+
+
+# --- the steps: what one process does with a manifest ----------------------------------------------------------------
+
+
+def plan_command(manifest: Path) -> list[str]:
+    """`imagebeam plan` over the manifest, as a user runs it."""
+    return [sys.executable, "-m", "pipelines.plan", "--input", str(manifest), *PLAN_OPTIONS]
+
+
+def place_command(manifest: Path) -> list[str]:
+    """`place` below, in a process of its own."""
+    return [sys.executable, "-m", "benchmarks.references", "--place", str(manifest)]
+
+
+def place(manifest: Path) -> None:
+    """Runs list -> place over the manifest with the project's transforms alone: no config, no plan, no output.
+
+    This is the one function here that knows the transforms; it runs in a process of its own, and imports them itself,
+    so that neither the harness nor the other step pays for them.
+    """
+    raise NotImplementedError(f"list -> place over {manifest} is not written yet; run with --step plan")
+
+
+STEPS: dict[str, Callable[[Path], list[str]]] = {"plan": plan_command, "place": place_command}
+
+
+# --- measure ---------------------------------------------------------------------------------------------------------
+
+
+def measure_step(step: str, manifests: Mapping[int, Path], rounds: int) -> dict[str, Any]:
+    """One step's part of the output: every count in turn, and how time and memory grow with it."""
+    command = STEPS[step]
+    runs = {str(count): functools.partial(harness.run, command(path)) for count, path in manifests.items()}
+    results = harness.run_in_turn(runs, rounds, name=f"{step},")
+    # What was stopped has no time; its memory would be the limit's.
+    counts = [count for count in manifests if not any(m.stopped for m in results[str(count)])]
+    finished = [results[str(count)] for count in counts]
+
+    def grown(values: Callable[[harness.Measurement], float]) -> dict[str, Any] | None:
+        return harness.growth(counts, [statistics.median(map(values, measurements)) for measurements in finished])
+
+    return {
+        "counts": {count: harness.summarize(m, int(count), "references") for count, m in results.items()},
+        "growth": {
+            "seconds": grown(lambda m: m.seconds),
+            "cpu_seconds": grown(lambda m: m.cpu_seconds),
+            "peak_rss_mb": grown(lambda m: m.peak_rss_bytes / harness.MEGABYTE),
+            "peak_pss_mb": grown(lambda m: m.peak_pss_bytes / harness.MEGABYTE),
+        },
+    }
+
+
+def measure(steps: Sequence[str], counts: Sequence[int], rounds: int, scratch: Path) -> dict[str, Any]:
+    """The whole benchmark: the object that is printed."""
+    machine = harness.describe_machine()
+    with tempfile.TemporaryDirectory(prefix="imagebeam-references-", dir=scratch) as temporary:
+        folder = Path(temporary)
+        harness.progress(f"writing manifests of {', '.join(map(str, counts))} rows")
+        manifests = {count: write_manifest(folder / f"manifest-{count}.csv", count) for count in counts}
+        harness.warm_files(manifests.values())
+        warm_up = write_manifest(folder / "warm-up.csv", _WARM_UP_COUNT)
+        for step in steps:
+            harness.progress(f"warm-up {step}")
+            harness.run(STEPS[step](warm_up))
+        return {
+            "benchmark": "references",
+            "machine": machine,
+            "rounds": rounds,
+            "manifest_mb": {
+                str(count): round(path.stat().st_size / harness.MEGABYTE, 1) for count, path in manifests.items()
+            },
+            "steps": {step: measure_step(step, manifests, rounds) for step in steps},
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--step", nargs="+", choices=STEPS, default=["plan"], help="default: plan")
+    parser.add_argument("--count", type=int, nargs="+", default=[250_000, 500_000, 1_000_000], help="rows")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each count")
+    parser.add_argument("--scratch", type=Path, default=Path("/tmp"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--place", type=Path, metavar="MANIFEST", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.place:
+        place(args.place)
+        return 0
+    if min(args.count) < 1 or args.rounds < 1:
+        parser.error("--count and --rounds take numbers from 1")
+    try:
+        harness.print_json(measure(args.step, sorted(set(args.count)), args.rounds, args.scratch))
+    except harness.BenchmarkError as e:
+        harness.progress(f"error: {e}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

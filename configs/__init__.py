@@ -1,0 +1,1 @@
+"""Presets: one YAML file per kind of dataset, each line with a reason."""

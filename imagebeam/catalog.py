@@ -1,0 +1,171 @@
+"""The catalog: the commit record of a written dataset. No `catalog.json`, no dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from imagebeam import errors, features, storage
+
+FORMAT_VERSION = 1
+CATALOG_FILE = "catalog.json"
+LABELS_FILE = "labels.txt"
+REJECTS_FILE = "rejects.jsonl"
+STATISTICS_FILE = "statistics.json"
+INDEX_DIRECTORY = "index"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One file of a split."""
+
+    name: str
+    records: int
+    bytes: int  # of the file as stored
+    crc32c: int  # of the file as stored
+
+    @property
+    def index_name(self) -> str:
+        """Path of the byte-offset index below the dataset; compressed shards have none."""
+        stem = self.name.removesuffix(".tfrecord")
+        return f"{INDEX_DIRECTORY}/{stem}.index"
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The shards of one split, in their order."""
+
+    shards: tuple[Shard, ...]
+
+    @property
+    def num_examples(self) -> int:
+        return sum(shard.records for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(shard.bytes for shard in self.shards)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """What became of every image: `listed == written + sum(rejected.values())`."""
+
+    listed: int
+    written: int
+    rejected: Mapping[str, int]  # by reason
+    passed_over: Mapping[str, int]  # hidden files, non-images...; not among the listed
+
+
+@dataclasses.dataclass(frozen=True)
+class Catalog:
+    """All that a reader needs to know of a dataset before it opens a shard."""
+
+    name: str
+    fingerprint: str  # of config and reference set: equal fingerprints, equal shards
+    compression: str  # "none" or "gzip"
+    splits: Mapping[str, Split]
+    labels: tuple[str, ...]  # class names; the id of the first is `label_base`
+    label_kind: str | None  # "class", "int64" (a target), "float" (a target), None
+    label_base: int
+    features: tuple[features.Feature, ...]
+    config: Mapping[str, Any]
+    counts: Counts
+    versions: Mapping[str, str]  # of what can change bytes
+    created: str  # ISO 8601, UTC
+
+    def to_json(self) -> str:
+        """The text of `catalog.json`; its last field is the checksum of all the others."""
+        fields = {
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "created": self.created,
+            "fingerprint": self.fingerprint,
+            "compression": self.compression,
+            "counts": dataclasses.asdict(self.counts),
+            "splits": {
+                name: {
+                    "num_examples": split.num_examples,
+                    "num_bytes": split.num_bytes,
+                    "shards": [dataclasses.asdict(shard) for shard in split.shards],
+                }
+                for name, split in self.splits.items()
+            },
+            "label_kind": self.label_kind,
+            "label_base": self.label_base,
+            "labels": list(self.labels),
+            "features": [{"key": f.key, "source": f.source, "type": f.kind} for f in self.features],
+            "config": self.config,
+            "versions": self.versions,
+        }
+        return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Catalog:
+        """Parses `catalog.json`.
+
+        Args:
+            text: the file's content.
+            where: its address, for the errors.
+
+        Raises:
+            CatalogError: if the text is no catalog, of a newer format, or was changed by hand.
+        """
+        try:
+            fields = json.loads(text)
+            version = fields["format_version"]
+        except (ValueError, KeyError, TypeError) as e:
+            raise errors.CatalogError(
+                f"{where} is not a catalog ({type(e).__name__}: {e}); run the same convert command again with --overwrite"
+            ) from e
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            raise errors.CatalogError(
+                f"{where} has format version {version!r}, this imagebeam reads up to {FORMAT_VERSION}: update imagebeam"
+            )
+        checksum = fields.pop("checksum", None)
+        if checksum != _checksum(fields):
+            raise errors.CatalogError(
+                f"{where} was edited after it was written: its checksum is {checksum}, its content has "
+                f"{_checksum(fields)}; restore it, or run the same convert command again with --overwrite"
+            )
+        return cls(
+            name=fields["name"],
+            fingerprint=fields["fingerprint"],
+            compression=fields["compression"],
+            splits={
+                name: Split(tuple(Shard(**shard) for shard in split["shards"]))
+                for name, split in fields["splits"].items()
+            },
+            labels=tuple(fields["labels"]),
+            label_kind=fields["label_kind"],
+            label_base=fields["label_base"],
+            features=tuple(features.Feature(f["key"], f["source"], f["type"]) for f in fields["features"]),
+            config=fields["config"],
+            counts=Counts(**fields["counts"]),
+            versions=fields["versions"],
+            created=fields["created"],
+        )
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def load_catalog(directory: str) -> Catalog:
+    """The catalog of the dataset in `directory`.
+
+    Raises:
+        CatalogError: if there is none, or it cannot be read.
+    """
+    uri = storage.join(directory, CATALOG_FILE)
+    try:
+        text = storage.storage_of(uri).read(uri).decode("utf-8", "replace")
+    except (FileNotFoundError, NotADirectoryError) as e:
+        raise errors.CatalogError(
+            f"{directory} holds no {CATALOG_FILE}: no dataset was committed there; "
+            "give the --output of a convert command that ended well"
+        ) from e
+    return Catalog.from_json(text, uri)

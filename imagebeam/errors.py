@@ -1,0 +1,48 @@
+"""Errors that a user can act on. The command line prints their text alone and exits with their code."""
+
+from __future__ import annotations
+
+
+class ImagebeamError(Exception):
+    """Anything that stops imagebeam and is not a bug."""
+
+    exit_code = 1
+
+
+class ConfigError(ImagebeamError):
+    """The command, the config or the input is not what the job needs; nothing was written."""
+
+    exit_code = 2
+
+
+class TooManyRejectsError(ImagebeamError):
+    """More images were turned away than `rejects.max_fraction` allows; nothing was committed."""
+
+    exit_code = 3
+
+
+class VerificationError(ImagebeamError):
+    """What is stored differs from what the catalog says."""
+
+    exit_code = 4
+
+
+class CatalogError(ImagebeamError):
+    """There is no readable catalog at the address: no dataset, another format version, or an edited file."""
+
+    exit_code = 4
+
+
+class RecordError(ValueError):
+    """A TFRecord file is broken at `offset` (bytes from its start, uncompressed)."""
+
+    def __init__(self, offset: int, detail: str):
+        super().__init__(f"{detail} at byte offset {offset}")
+        self.offset = offset
+        self.detail = detail
+
+
+def from_exit_code(exit_code: int, message: str) -> ImagebeamError:
+    """The error of a job that ended elsewhere with `exit_code`."""
+    kinds = (ConfigError, TooManyRejectsError, VerificationError)
+    return next((kind for kind in kinds if kind.exit_code == exit_code), ImagebeamError)(message)

@@ -1,0 +1,157 @@
+"""tf.train.Example on the wire, without TensorFlow: three times as fast as the protobuf class, and no copy of the image.
+
+Source: https://protobuf.dev/programming-guides/encoding/ and tensorflow/core/example/{example,feature}.proto.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+from imagebeam import features as features_lib
+
+Value = bytes | int | float
+
+_MAX_CACHED = 4096
+_UINT64 = (1 << 64) - 1
+_LENGTH_DELIMITED = 2
+
+
+def _varint(value: int) -> bytes:
+    value &= _UINT64
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _delimited(tag: bytes, payload: bytes) -> bytes:
+    return tag + _varint(len(payload)) + payload
+
+
+def _value_list(kind: str, value: Value) -> bytes:
+    """The Feature message that holds one value."""
+    if kind == features_lib.BYTES:
+        return _delimited(b"\x0a", _delimited(b"\x0a", value))
+    if kind == features_lib.INT64:
+        return _delimited(b"\x1a", _delimited(b"\x0a", _varint(value)))
+    return _delimited(b"\x12", _delimited(b"\x0a", struct.pack("<f", value)))
+
+
+class ExampleEncoder:
+    """Encodes examples of a fixed set of features. Entries stand in the order of the features; not thread-safe."""
+
+    def __init__(self, features: Sequence[features_lib.Feature]):
+        self._has_image = bool(features) and features[-1].source == features_lib.ENCODED
+        self._plain = [
+            (feature.source, feature.kind, _delimited(b"\x0a", feature.key.encode()), {})
+            for feature in (features[:-1] if self._has_image else features)
+        ]
+        self._image_key = _delimited(b"\x0a", features[-1].key.encode()) if self._has_image else b""
+
+    def encode(self, values: Mapping[str, Value], image: bytes) -> tuple[bytes, bytes]:
+        """Returns the example as two pieces: all that stands before the image's bytes, and those bytes.
+
+        Args:
+            values: by the features' sources; more than are needed may be given.
+            image: the encoded image.
+        """
+        entries = b"".join(
+            [self._entry(values[source], kind, key, cache) for source, kind, key, cache in self._plain]
+        )
+        if not self._has_image:
+            return _delimited(b"\x0a", entries), b""
+        size = len(image)
+        in_list = b"\x0a" + _varint(size)  # BytesList.value
+        in_feature = b"\x0a" + _varint(len(in_list) + size)  # Feature.bytes_list
+        in_entry = b"\x12" + _varint(len(in_feature) + len(in_list) + size)  # the map entry's value
+        before = self._image_key + in_entry + in_feature + in_list
+        entries += b"\x0a" + _varint(len(before) + size) + before
+        return b"\x0a" + _varint(len(entries) + size) + entries, image
+
+    @staticmethod
+    def _entry(value: Value, kind: str, key: bytes, cache: dict[Value, bytes]) -> bytes:
+        """The map entry of one feature; sizes, labels and formats repeat, so entries are kept (keys are not hit)."""
+        entry = cache.get(value)
+        if entry is None:
+            entry = _delimited(b"\x0a", key + _delimited(b"\x12", _value_list(kind, value)))
+            if len(cache) >= _MAX_CACHED:
+                cache.clear()
+            if kind != features_lib.FLOAT:  # 0.0 and -0.0 are one key of a dict and two on the wire
+                cache[value] = entry
+        return entry
+
+
+def parse_example(data: bytes) -> dict[str, list[Value]]:
+    """The features of a serialized tf.train.Example, each as the list of its values.
+
+    Raises:
+        ValueError: if `data` is not a serialized Example.
+    """
+    parsed: dict[str, list[Value]] = {}
+    try:
+        for _, _, features in _fields(data):
+            for _, _, entry in _fields(features):
+                message = {number: payload for number, _, payload in _fields(entry)}
+                parsed[bytes(message[1]).decode()] = _parse_value_list(message.get(2, b""))
+    except (IndexError, KeyError, TypeError, struct.error, UnicodeDecodeError) as e:
+        raise ValueError(f"not a tf.train.Example: {type(e).__name__} {e}") from e
+    return parsed
+
+
+def _fields(data: bytes | memoryview) -> list[tuple[int, int, memoryview | int]]:
+    """The fields of a message: number, wire type and payload."""
+    view, fields, position = memoryview(data), [], 0
+    while position < len(view):
+        tag, position = _read_varint(view, position)
+        wire_type = tag & 7
+        if wire_type == _LENGTH_DELIMITED:
+            size, position = _read_varint(view, position)
+            if position + size > len(view):
+                raise IndexError(f"a field of {size} bytes ends beyond the message")
+            fields.append((tag >> 3, wire_type, view[position : position + size]))
+            position += size
+        elif wire_type == 0:
+            value, position = _read_varint(view, position)
+            fields.append((tag >> 3, wire_type, value))
+        elif wire_type == 5:
+            fields.append((tag >> 3, wire_type, view[position : position + 4]))
+            position += 4
+        else:
+            raise IndexError(f"wire type {wire_type}")
+    return fields
+
+
+def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = view[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _UINT64, position
+        shift += 7
+
+
+def _parse_value_list(feature: bytes | memoryview) -> list[Value]:
+    values: list[Value] = []
+    for number, _, value_list in _fields(feature):
+        for _, wire_type, payload in _fields(value_list):
+            if number == 1:
+                values.append(bytes(payload))
+            elif number == 2:
+                values.extend(value for (value,) in struct.iter_unpack("<f", payload))
+            elif wire_type == 0:
+                values.append(_signed(payload))
+            else:
+                position = 0
+                while position < len(payload):
+                    value, position = _read_varint(payload, position)
+                    values.append(_signed(value))
+    return values
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

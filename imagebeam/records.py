@@ -1,0 +1,220 @@
+"""TFRecord files: framing, checksums and the byte-offset index.
+
+A record is `uint64 length, uint32 masked crc32c(length), bytes, uint32 masked crc32c(bytes)`, little-endian.
+Source: tensorflow/core/lib/io/record_writer.h; apache_beam/io/tfrecordio.py writes the same bytes (a test compares).
+"""
+
+from __future__ import annotations
+
+import array
+import io
+import os
+import struct
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+import google_crc32c
+
+from imagebeam import errors
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+
+_LENGTH_AND_CRC = struct.Struct("<QI")
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_MASK_DELTA = 0xA282EAD8
+_MAX_PENDING_BYTES = 1 << 20
+_MAX_PENDING_BUFFERS = 1000  # IOV_MAX of Linux and macOS is 1024
+_READ_BYTES = 4 << 20
+_GZIP_LEVEL = 6
+
+extend_crc = google_crc32c.extend
+
+
+def require_fast_crc32c() -> None:
+    """Refuses the pure-Python checksum, which is some 3,000 times slower than the C one.
+
+    Raises:
+        ConfigError: if google-crc32c has no C extension here.
+    """
+    if google_crc32c.implementation != "c":
+        raise errors.ConfigError(
+            f"google-crc32c runs its {google_crc32c.implementation!r} implementation, the C one is needed: "
+            "reinstall it from a binary wheel (pip install --force-reinstall --only-binary :all: google-crc32c)"
+        )
+
+
+def mask_crc(crc: int) -> int:
+    """The masked form in which TFRecord stores a crc32c."""
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def frame_header(length: int) -> bytes:
+    """The 12 bytes that stand before a record of `length` bytes."""
+    packed = _LENGTH.pack(length)
+    return packed + _CRC.pack(mask_crc(extend_crc(0, packed)))
+
+
+class RecordWriter:
+    """Writes records to an open binary file, copying none of the bytes of large ones.
+
+    Counts what it writes: `num_records`, `num_bytes` and `crc32c` of the file, `offsets` of the records
+    (in the uncompressed stream). Not thread-safe. The file stays the caller's to sync and close.
+    """
+
+    def __init__(self, file: BinaryIO, compression: str = "none"):
+        self._file = file
+        self._gzip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31) if compression == "gzip" else None
+        self._descriptor = _descriptor(file) if self._gzip is None else None
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._position = 0
+        self.offsets = array.array("Q")
+        self.num_bytes = 0
+        self.crc32c = 0
+
+    @property
+    def num_records(self) -> int:
+        return len(self.offsets)
+
+    def write(self, prefix: bytes, payload: bytes = b"") -> None:
+        """Appends one record, the bytes of `prefix` and then those of `payload`, which is never copied."""
+        length = len(prefix) + len(payload)
+        head = frame_header(length) + prefix
+        crc = extend_crc(0, prefix)
+        crc = extend_crc(crc, payload) if payload else crc
+        self.offsets.append(self._position)
+        self._position += length + HEADER_BYTES + FOOTER_BYTES
+        self._pending += (head, payload, _CRC.pack(mask_crc(crc)))
+        self._pending_bytes += length
+        if self._pending_bytes >= _MAX_PENDING_BYTES or len(self._pending) >= _MAX_PENDING_BUFFERS - 3:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hands everything to the file."""
+        buffers, self._pending, self._pending_bytes = self._pending, [], 0
+        if self._gzip is not None:
+            buffers = [self._gzip.compress(b"".join(buffers))]
+        self._put(buffers)
+
+    def finish(self) -> None:
+        """Writes what is pending and the end of the compressed stream. No record may follow."""
+        self.flush()
+        if self._gzip is not None:
+            self._put([self._gzip.flush()])
+
+    def _put(self, buffers: Sequence[bytes]) -> None:
+        crc = self.crc32c
+        for buffer in buffers:
+            crc = extend_crc(crc, buffer)
+        self.crc32c = crc
+        total = sum(map(len, buffers))
+        self.num_bytes += total
+        if not total:
+            return
+        if self._descriptor is None:
+            self._file.write(b"".join(buffers))
+            return
+        written = os.writev(self._descriptor, buffers)
+        if written != total:  # a signal or a nearly full disk: the rest goes the slow way, which raises if it must
+            self._file.write(b"".join(buffers)[written:])
+
+
+def _descriptor(file: BinaryIO) -> int | None:
+    """The file descriptor, if the file is a real one without a buffer of its own."""
+    return file.fileno() if isinstance(file, io.FileIO) and hasattr(os, "writev") else None
+
+
+class Record(NamedTuple):
+    """One record and where it starts, in bytes of the uncompressed stream."""
+
+    offset: int
+    data: bytes
+
+
+def read_records(file: BinaryIO, compression: str = "none") -> Iterator[Record]:
+    """Yields every record of an open file after checking both of its checksums.
+
+    Raises:
+        RecordError: at the first broken record, with the byte offset where it starts.
+    """
+    stream = _Stream(file, gzip=compression == "gzip")
+    offset = 0
+    while True:
+        header = stream.read(HEADER_BYTES, offset)
+        if not header:
+            return
+        if len(header) < HEADER_BYTES:
+            raise errors.RecordError(offset, f"a record's header is cut short after {len(header)} of 12 bytes")
+        length, length_crc = _LENGTH_AND_CRC.unpack(header)
+        if mask_crc(extend_crc(0, header[:8])) != length_crc:
+            raise errors.RecordError(offset, "the checksum of a record's length does not match")
+        data = stream.read(length, offset)
+        footer = stream.read(FOOTER_BYTES, offset)
+        if len(data) < length or len(footer) < FOOTER_BYTES:
+            raise errors.RecordError(offset, f"a record of {length} bytes is cut short")
+        if mask_crc(extend_crc(0, data)) != _CRC.unpack(footer)[0]:
+            raise errors.RecordError(offset, f"the checksum of a record of {length} bytes does not match")
+        yield Record(offset, data)
+        offset += HEADER_BYTES + length + FOOTER_BYTES
+
+
+class _Stream:
+    """Reads exactly n bytes at a time, less only at the end, from a plain or a gzip file."""
+
+    def __init__(self, file: BinaryIO, gzip: bool):
+        self._file = file
+        self._gzip = zlib.decompressobj(31) if gzip else None
+        self._chunk = b""
+        self._used = 0
+
+    def read(self, num_bytes: int, offset: int) -> bytes:
+        """`offset` is where the record starts, for the error's text."""
+        while len(self._chunk) - self._used < num_bytes:
+            more = self._next(max(num_bytes, _READ_BYTES), offset)
+            if not more:
+                break
+            self._chunk = self._chunk[self._used :] + more
+            self._used = 0
+        start, self._used = self._used, min(self._used + num_bytes, len(self._chunk))
+        return self._chunk[start : self._used]
+
+    def _next(self, num_bytes: int, offset: int) -> bytes:
+        if self._gzip is None:
+            return self._file.read(num_bytes)
+        try:
+            while raw := self._gzip.unconsumed_tail or self._file.read(_READ_BYTES):
+                if plain := self._gzip.decompress(raw, _READ_BYTES):
+                    return plain
+            plain = self._gzip.flush()
+        except zlib.error as e:
+            raise errors.RecordError(offset, f"the gzip stream is broken ({e})") from e
+        if not plain and not self._gzip.eof:
+            raise errors.RecordError(offset, "the gzip stream is cut short")
+        return plain
+
+
+def encode_index(offsets: Sequence[int], end: int) -> bytes:
+    """The byte-offset index of a shard: the offset of each record and then the end, as little-endian uint64."""
+    index = array.array("Q", offsets)
+    index.append(end)
+    if sys.byteorder == "big":
+        index.byteswap()
+    return index.tobytes()
+
+
+def decode_index(data: bytes) -> array.array[int]:
+    """The offsets of the records and, last, the size of the shard: the inverse of `encode_index`.
+
+    Raises:
+        ValueError: if `data` is not a whole number of uint64.
+    """
+    if not data or len(data) % 8:
+        raise ValueError(f"an index of {len(data)} bytes is not a whole number of 8-byte offsets")
+    index = array.array("Q", data)
+    if sys.byteorder == "big":
+        index.byteswap()
+    return index

@@ -1,0 +1,37 @@
+"""Names of shards: `train-00000-of-00016.tfrecord`. One class both formats and parses them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+_PATTERN = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-of-(?P<num>\d{5,})(?P<suffix>\.\S+)?")
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class ShardName:
+    """Shard `shard_index` of `num_shards` of a split. Five digits, more when needed, as TFDS and the TPU models do."""
+
+    split: str
+    shard_index: int
+    num_shards: int
+    suffix: str = ".tfrecord"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shard_index < self.num_shards:
+            raise ValueError(f"shard index {self.shard_index} is outside 0..{self.num_shards - 1}")
+
+    def __str__(self) -> str:
+        return f"{self.split}-{self.shard_index:05d}-of-{self.num_shards:05d}{self.suffix}"
+
+    @classmethod
+    def parse(cls, name: str) -> ShardName:
+        """The inverse of `str`.
+
+        Raises:
+            ValueError: if `name` is not a shard's name.
+        """
+        match = _PATTERN.fullmatch(name)
+        if match is None:
+            raise ValueError(f"{name!r} is not the name of a shard; expected for example train-00000-of-00016.tfrecord")
+        return cls(match["split"], int(match["shard"]), int(match["num"]), match["suffix"] or "")

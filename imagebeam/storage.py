@@ -1,0 +1,168 @@
+"""Files at any address. Every module reaches files through `storage_of`, so that a new scheme is added here alone."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple, Protocol
+
+from imagebeam import errors
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+FILE, DIRECTORY, SPECIAL, BROKEN_LINK = "file", "directory", "special", "broken link"
+
+
+class Entry(NamedTuple):
+    """One entry of a directory, links followed."""
+
+    name: str
+    kind: str  # FILE, DIRECTORY, SPECIAL (a pipe, a device, a socket) or BROKEN_LINK
+    size: int  # bytes; 0 for what is not a file
+    mtime_ns: int
+    identity: tuple[int, int]  # device and inode, to see loops of links
+
+
+class Storage(Protocol):
+    """What imagebeam needs of a file system. Paths are whole addresses; errors are OSErrors."""
+
+    def list_directory(self, uri: str) -> Iterator[Entry]: ...
+    def stat(self, uri: str) -> Entry: ...
+    def exists(self, uri: str) -> bool: ...
+    def read(self, uri: str, offset: int = 0, length: int = -1, size_hint: int = -1) -> bytes: ...
+    def open_read(self, uri: str) -> BinaryIO: ...
+    def create(self, uri: str) -> BinaryIO: ...
+    def sync(self, file: BinaryIO) -> None: ...
+    def write_whole(self, uri: str, data: bytes) -> None: ...
+    def rename(self, source: str, target: str) -> None: ...
+    def make_directories(self, uri: str) -> None: ...
+    def remove(self, uri: str) -> None: ...
+    def remove_tree(self, uri: str) -> None: ...
+
+
+class LocalStorage:
+    """The machine's own file system. Writes are durable: data and directory are synced before a rename counts."""
+
+    def list_directory(self, uri: str) -> Iterator[Entry]:
+        """The entries of a directory in no particular order."""
+        with os.scandir(uri) as entries:
+            for entry in entries:
+                try:
+                    yield _entry(entry.name, entry.stat())
+                except OSError:  # a link to nothing, or a loop of links
+                    yield Entry(entry.name, BROKEN_LINK, 0, 0, (0, 0))
+
+    def stat(self, uri: str) -> Entry:
+        return _entry(posixpath.basename(uri), os.stat(uri))
+
+    def exists(self, uri: str) -> bool:
+        return os.path.exists(uri)
+
+    def read(self, uri: str, offset: int = 0, length: int = -1, size_hint: int = -1) -> bytes:
+        """The bytes of a file from `offset`, `length` of them or to the end. A right `size_hint` saves a call."""
+        descriptor = os.open(uri, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return read_descriptor(descriptor, offset, length, size_hint)
+        finally:
+            os.close(descriptor)
+
+    def open_read(self, uri: str) -> BinaryIO:
+        return open(uri, "rb", buffering=0)
+
+    def create(self, uri: str) -> BinaryIO:
+        """A new file, open for writing and without a buffer."""
+        return open(uri, "xb", buffering=0)
+
+    def sync(self, file: BinaryIO) -> None:
+        os.fsync(file.fileno())
+
+    def write_whole(self, uri: str, data: bytes) -> None:
+        """Puts a small file there whole or not at all, replacing what stands there."""
+        temporary = f"{uri}.tmp-{os.getpid()}"
+        with open(temporary, "wb", buffering=0) as file:
+            file.write(data)
+            os.fsync(file.fileno())
+        self.rename(temporary, uri)
+
+    def rename(self, source: str, target: str) -> None:
+        """Moves a file over `target` in one step, and syncs the directory, so that it stays moved."""
+        os.replace(source, target)
+        descriptor = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_directories(self, uri: str) -> None:
+        os.makedirs(uri, exist_ok=True)
+
+    def remove(self, uri: str) -> None:
+        """Removes one file; it may be gone already."""
+        try:
+            os.unlink(uri)
+        except FileNotFoundError:
+            return
+
+    def remove_tree(self, uri: str) -> None:
+        """Removes a directory and all below it; it may be gone already."""
+        shutil.rmtree(uri, ignore_errors=True)
+
+
+def read_descriptor(descriptor: int, offset: int = 0, length: int = -1, size_hint: int = -1) -> bytes:
+    """Reads an open local file: in one call where `length` or `size_hint` says how much there is."""
+    if length >= 0:
+        return os.pread(descriptor, length, offset)
+    if size_hint < 0:
+        size_hint = os.fstat(descriptor).st_size
+    data = os.pread(descriptor, size_hint - offset + 1, offset)
+    if len(data) == size_hint - offset:
+        return data
+    parts = [data]
+    while parts[-1]:
+        offset += len(parts[-1])
+        parts.append(os.pread(descriptor, 1 << 20, offset))
+    return b"".join(parts)
+
+
+def _entry(name: str, status: os.stat_result) -> Entry:
+    if stat.S_ISREG(status.st_mode):
+        kind = FILE
+    else:
+        kind = DIRECTORY if stat.S_ISDIR(status.st_mode) else SPECIAL
+    return Entry(name, kind, status.st_size if kind == FILE else 0, status.st_mtime_ns, (status.st_dev, status.st_ino))
+
+
+_LOCAL = LocalStorage()
+
+
+def scheme_of(uri: str) -> str:
+    """`gs` of `gs://bucket/x`; `file` of a path."""
+    match = _SCHEME.match(uri)
+    return match[1].lower() if match else "file"
+
+
+def normalize(uri: str) -> str:
+    """A local path made absolute, links kept; another address as it is, without a slash at the end."""
+    if scheme_of(uri) != "file":
+        return uri.rstrip("/")
+    return os.path.abspath(os.path.expanduser(re.sub(r"^file://(localhost)?(?=/)", "", uri)))
+
+
+def join(directory: str, *names: str) -> str:
+    return posixpath.join(directory, *names)
+
+
+def storage_of(uri: str) -> Storage:
+    """The storage that holds `uri`.
+
+    Raises:
+        ConfigError: if no storage is known for its scheme.
+    """
+    scheme = scheme_of(uri)
+    if scheme != "file":
+        raise errors.ConfigError(f"address {uri!r}: scheme {scheme!r} cannot be read or written yet; use a local path")
+    return _LOCAL

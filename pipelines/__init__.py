@@ -1,0 +1,1 @@
+"""The jobs of imagebeam, one per module, and the command line."""

@@ -1,0 +1,205 @@
+"""Converts images into a committed dataset: the main job."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, records, storage
+from pipelines import config as config_lib
+from pipelines import runners
+from transforms import processes, references
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from pipelines import pipeline as pipeline_lib
+
+_logger = logging.getLogger(__name__)
+
+AnyConfig = config_lib.Config | Mapping[str, Any] | str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertResult:
+    """How a run ended."""
+
+    state: str  # "committed", or "kept": the same dataset was there already
+    message: str
+    output: str
+    catalog: catalog_lib.Catalog
+    plan: references.DatasetPlan
+    seconds: float
+
+
+def default_workers() -> int:
+    """As many as there are cores for this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def convert(
+    config: AnyConfig = None,
+    beam_options: PipelineOptions | Sequence[str] | None = None,
+    *,
+    workers: int | None = None,
+    overwrite: bool = False,
+    show_progress: bool = False,
+    own_process: bool = False,
+) -> ConvertResult:
+    """Runs the whole job and returns once the dataset is committed: the same as `imagebeam convert`.
+
+    Args:
+        config: a Config, its fields as a mapping, or the name of a preset or a YAML file; with `source.uri` and
+            `output.uri`.
+        beam_options: Beam's own, as PipelineOptions or arguments; by default the local runner in this process.
+        workers: writer processes of the local runner; by default as many as cores.
+        overwrite: whether another dataset in the output is replaced. It stays until the new one is committed.
+        show_progress: whether a progress line is kept on standard error.
+        own_process: whether this process does nothing else, so that Beam may be imported without its clients of
+            services where the job is local.
+
+    Raises:
+        ConfigError: if the config or the input does not allow the job; nothing was written.
+        TooManyRejectsError: if more images were turned away than allowed; nothing was committed.
+        ImagebeamError: if the job failed; what was written is kept for the next run.
+    """
+    start = time.monotonic()
+    job_config = as_config(config)
+    arguments = beam_arguments(beam_options)
+    records.require_fast_crc32c()
+    workers = workers or default_workers()
+    with contextlib.ExitStack() as stack:
+        if runners.is_local(arguments):  # started first: they get ready while Beam is imported
+            stack.enter_context(processes.start(workers))
+        if own_process:
+            runners.import_beam_lightly(arguments, [job_config.source.uri, job_config.output.uri])
+        from pipelines import locks, pipeline, progress
+
+        report = storage.join(str(job_config.output.uri or ""), ".imagebeam", f"run-{secrets.token_hex(4)}.json")
+        job = pipeline.make_job(job_config, overwrite, storage.normalize(report))
+        options = runners.make_options(arguments, workers)
+        stack.enter_context(locks.hold(job.layout.control))
+        stack.callback(storage.storage_of(job.layout.report).remove, job.layout.report)
+        if show_progress:
+            stack.enter_context(progress.Progress(job.layout))
+        fields = run_pipeline(job, options)
+        if fields["exit_code"]:
+            raise errors.from_exit_code(fields["exit_code"], fields["message"])
+    return ConvertResult(
+        state=fields["state"],
+        message=fields["message"],
+        output=job.layout.output,
+        catalog=catalog_lib.load_catalog(job.layout.output),
+        plan=_plan_of(fields),
+        seconds=time.monotonic() - start,
+    )
+
+
+def plan(
+    config: AnyConfig = None,
+    beam_options: PipelineOptions | Sequence[str] | None = None,
+    *,
+    overwrite: bool = False,
+    own_process: bool = False,
+) -> references.DatasetPlan:
+    """Lists and counts, and returns what `convert` would do; writes nothing.
+
+    Raises:
+        ConfigError: if the config does not fit the input.
+    """
+    job_config = as_config(config)
+    arguments = beam_arguments(beam_options)
+    if own_process:
+        runners.import_beam_lightly(arguments, [job_config.source.uri, job_config.output.uri])
+    from pipelines import pipeline
+
+    with _temporary_directory() as directory:
+        job = pipeline.make_job(job_config, overwrite, storage.join(directory, "report.json"))
+        options = runners.make_options(arguments, default_workers())
+        return _plan_of(run_pipeline(job, options, plan_only=True))
+
+
+def _plan_of(fields: Mapping[str, Any]) -> references.DatasetPlan:
+    from transforms import layout
+
+    return layout.decode_plan(fields["plan"])
+
+
+def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: bool = False) -> dict[str, Any]:
+    """Runs the pipeline to its end and returns the report it left.
+
+    Raises:
+        ImagebeamError: if the pipeline failed without a report of its own.
+    """
+    import apache_beam as beam
+
+    from pipelines import pipeline, progress
+
+    beam_pipeline = beam.Pipeline(options=options)
+    pipeline.build(beam_pipeline, job, plan_only)
+    try:
+        beam_pipeline.run().wait_until_finish()
+    except Exception as e:  # whatever a runner raises; the report, or the last line of the traceback, says why
+        fields = progress.read_report(job.layout.report)
+        if fields is None or not fields["exit_code"]:
+            raise errors.ImagebeamError(
+                f"the pipeline failed: {_last_line(e)}; finished shards are kept, run the same command again to go on"
+            ) from e
+        return fields
+    fields = progress.read_report(job.layout.report)
+    if fields is None:
+        raise errors.ImagebeamError(f"the pipeline ended without its report, {job.layout.report}; run the command again")
+    return fields
+
+
+def as_config(config: AnyConfig) -> config_lib.Config:
+    """A Config from whatever `convert` takes."""
+    if isinstance(config, config_lib.Config):
+        return config
+    if isinstance(config, Mapping):
+        return config_lib.parse_config(config, where="the mapping given")
+    return config_lib.load_config(config)
+
+
+def beam_arguments(beam_options: PipelineOptions | Sequence[str] | None) -> list[str]:
+    """Beam's options as arguments of a command."""
+    if beam_options is None:
+        return []
+    if isinstance(beam_options, Sequence):
+        return list(beam_options)
+    arguments = []
+    for name, value in beam_options.get_all_options(drop_default=True).items():
+        values = value if isinstance(value, list) else [value]
+        arguments += [f"--{name}" if each is True else f"--{name}={each}" for each in values]
+    return arguments
+
+
+def _last_line(error: BaseException) -> str:
+    """The cause inside an error of Beam, whose text is a whole traceback."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(" ")]
+    return lines[-1] if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def _temporary_directory() -> Iterator[str]:
+    directory = tempfile.mkdtemp(prefix="imagebeam-")
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    from pipelines import cli
+
+    sys.exit(cli.main(["convert", *sys.argv[1:]]))

@@ -1,0 +1,171 @@
+"""The pipeline itself, as a story. Everything here is decided by the config before anything is read."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import apache_beam as beam
+
+from imagebeam import errors, storage
+from pipelines import config as config_lib
+from transforms import commit, dead_letters, label, layout, place, rank, split, write
+from transforms import list as list_lib
+from transforms.sources import files, manifest
+
+
+class Job(NamedTuple):
+    """A config in the terms of the transforms."""
+
+    source: list_lib.Source
+    label: label.LabelRule
+    split: split.SplitRule
+    order: rank.Order
+    committer: commit.Committer
+
+    @property
+    def layout(self) -> layout.DatasetLayout:
+        return self.committer.layout
+
+
+def build(pipeline: beam.Pipeline, job: Job, plan_only: bool = False) -> None:
+    """Adds the steps of `job`, from the listing to the commit."""
+    listed = pipeline | "List" >> list_lib.ListImages(job.source)  # ImageRef
+    labelled = listed.images | "Label" >> label.LabelImages(job.label)  # ImageRef
+    assigned = labelled.images | "Split" >> split.AssignSplits(job.split)  # ImageRef
+    rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
+    placed = assigned.images | "Place" >> place.PlaceInShards(job.layout, job.order, listed.tallies, rejects)
+    if plan_only:
+        return
+    written = placed.shards | "Write" >> write.WriteShards(placed.plan, job.layout)  # WrittenShard
+    early_rejects = rejects | "StoreDeadLetters" >> dead_letters.StoreDeadLetters(job.layout, placed.plan)
+    _ = written | "Commit" >> commit.CommitDataset(job.committer, placed.plan, early_rejects)
+
+
+def make_job(config: config_lib.Config, overwrite: bool = False, report: str = "") -> Job:
+    """The job that `config` describes.
+
+    Args:
+        config: with `source.uri` and `output.uri`.
+        overwrite: whether another dataset in the output is replaced.
+        report: where the run leaves word of its plan and its end.
+
+    Raises:
+        ConfigError: if an address, the manifest's columns or the vocabulary is not as the config says.
+    """
+    for option, uri in (("--input", config.source.uri), ("--output", config.output.uri)):
+        if not uri:
+            raise errors.ConfigError(f"{option} is missing: give an address")
+    output = storage.normalize(str(config.output.uri))
+    vocabulary = _read_vocabulary(config.label.vocabulary)
+    dataset = layout.DatasetLayout(
+        output=output,
+        identity=json.dumps(config.identity(), sort_keys=True),
+        features=config.resolve_features(),
+        columns=tuple(config.columns),
+        label_kind=config.label.kind,
+        label_base=config.label.base,
+        vocabulary=vocabulary,
+        unknown_label_is_error=config.label.unknown == "error",
+        declared_splits=config.split.declared,
+        sizing=layout.Sizing(
+            config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
+        ),
+        check=config.image.check,
+        compression=config.output.compression,
+        suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
+        max_reject_fraction=config.rejects.max_fraction,
+        overwrite=overwrite,
+        report=report,
+    )
+    seed = config.split.seed
+    return Job(
+        source=_make_source(config, output),
+        label=_label_rule(config, vocabulary),
+        split=_split_rule(config),
+        order=rank.HashOrder(seed, place.PURPOSE) if config.output.shuffle == "hash" else rank.ListedOrder(),
+        committer=commit.Committer(
+            dataset, config.output.name or config_lib.default_name(output), config.model_dump(mode="json")
+        ),
+    )
+
+
+def _make_source(config: config_lib.Config, output: str) -> list_lib.Source:
+    uri = storage.normalize(str(config.source.uri))
+    if config.source.by == "manifest":
+        source = _manifest_source(config, uri)
+        source.check_columns()
+        return source
+    root, include = files.split_glob(uri)
+    if include != files.EVERYTHING and config.source.include != files.EVERYTHING:
+        raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")
+    try:
+        kind = storage.storage_of(root).stat(root).kind
+    except OSError as e:
+        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
+    if kind != storage.DIRECTORY:
+        raise errors.ConfigError(f"--input {uri!r} is no folder; for a table of images set source.by=manifest")
+    return files.FilesSource(root, config.source.include if include == files.EVERYTHING else include, exclude=output)
+
+
+def _manifest_source(config: config_lib.Config, uri: str) -> manifest.ManifestSource:
+    wanted = config.source.manifest
+    if wanted.path is not None:
+        absolute = wanted.path.startswith("/") or storage.scheme_of(wanted.path) != "file"
+        uri = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
+    kinds = {feature.source: feature.kind for feature in config.resolve_features()}
+    return manifest.ManifestSource(
+        uri=uri,
+        format=wanted.format or manifest.format_of(uri),
+        image=wanted.image,
+        key=wanted.key,
+        label=config.label.column,
+        split=config.split.column,
+        group=config.split.group,
+        columns=tuple((name, kinds.get(f"columns/{name}", "bytes")) for name in config.columns),
+        allow_outside=wanted.allow_outside,
+    )
+
+
+def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None) -> label.LabelRule:
+    return label.LabelRule(
+        by=config.label.by,
+        level=1 if config.split.by == "directory" else 0,
+        pattern=config.label.pattern,
+        group=config.split.group if config.source.by == "files" else None,
+        kind=config.label.kind,
+        vocabulary=None if vocabulary is None else frozenset(vocabulary),
+    )
+
+
+def _split_rule(config: config_lib.Config) -> split.SplitRule:
+    return split.SplitRule(
+        by=config.split.by,
+        name=config.split.name,
+        fractions=tuple((config.split.fractions or {}).items()),
+        stratify=config.split.stratify,
+        grouped=config.split.group is not None,
+        seed=config.split.seed,
+        rename=tuple(config.split.rename.items()),
+        declared=config.split.declared,
+    )
+
+
+def _read_vocabulary(address: str | None) -> tuple[str, ...] | None:
+    if address is None:
+        return None
+    uri = storage.normalize(address)
+    try:
+        text = storage.storage_of(uri).read(uri).decode("utf-8-sig", "surrogateescape")
+    except OSError as e:
+        raise errors.ConfigError(f"label.vocabulary {address!r} cannot be read ({e.strerror or e})") from e
+    labels = text.splitlines()
+    blank = next((index for index, name in enumerate(labels, 1) if not name.strip()), None)
+    if blank is not None or not labels:
+        raise errors.ConfigError(f"label.vocabulary {address!r} has an empty line {blank or 1}; one label a line")
+    repeated = next((name for name in labels if labels.count(name) > 1), None) if len(set(labels)) < len(labels) else None
+    if repeated is not None:
+        raise errors.ConfigError(f"label.vocabulary {address!r} names {repeated!r} twice; the ids would be ambiguous")
+    return tuple(labels)
+
+

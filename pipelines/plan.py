@@ -1,0 +1,39 @@
+"""Lists and counts, and says what convert would do; writes nothing."""
+
+from __future__ import annotations
+
+import sys
+
+from pipelines import progress
+from transforms import references
+
+_ACTIONS = {
+    "write": "would be written",
+    "keep": "nothing to do: {message}",
+    "refuse": "would be refused: {message}",
+}
+
+
+def plan_rows(plan: references.DatasetPlan, output: str) -> list[tuple[str, str]]:
+    """The plan as rows of a table."""
+    rows = [("listed", f"{plan.listed:,} images (passed over: {progress.describe_passed_over(plan.passed_over)})")]
+    for name, split in plan.splits.items():
+        smallest, largest = split.num_records // split.num_shards, -(-split.num_records // split.num_shards)
+        each = f"{largest:,}" if smallest == largest else f"{smallest:,} or {largest:,}"
+        size = progress.format_bytes(split.num_bytes)
+        rows.append((f"  {name}", f"{split.num_records:,} images, {size}; {split.num_shards:,} shards of {each}"))
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in plan.rejected.items())
+    rows.append(("rejected", f"{sum(plan.rejected.values()):,} before reading" + (f" ({reasons})" if reasons else "")))
+    if plan.labels:
+        shown = ", ".join(plan.labels[:5]) + (", ..." if len(plan.labels) > 5 else "")
+        rows.append(("labels", f"{len(plan.labels):,} classes: {shown}"))
+    rows += [("note", note) for note in plan.notes]
+    rows.append(("fingerprint", plan.fingerprint))
+    rows.append(("output", f"{output}: {_ACTIONS[plan.action].format(message=plan.message)}"))
+    return rows
+
+
+if __name__ == "__main__":
+    from pipelines import cli
+
+    sys.exit(cli.main(["plan", *sys.argv[1:]]))

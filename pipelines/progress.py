@@ -1,0 +1,154 @@
+"""What a person sees of a run: one line while it goes on, a table when it has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import storage
+from transforms import layout, references, write_shard
+
+_TERMINAL_SEC = 0.25  # between two updates
+_PLAIN_SEC = 10.0
+
+
+class Progress:
+    """Watches the staging folder of a run and keeps one line up to date; plain lines where it is not a terminal.
+
+    It looks at files alone, so it works the same for every runner that writes where this machine can look.
+    """
+
+    def __init__(self, dataset: layout.DatasetLayout, stream: TextIO = sys.stderr):
+        self._layout = dataset
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._stop = threading.Event()
+        self._start = time.monotonic()
+        self._writing_since = 0.0
+        self._images_before = 0
+        self._done: dict[str, int] = {}  # shard -> images in it, also rejected ones
+        self._plan: references.DatasetPlan | None = None
+        self._thread = threading.Thread(target=self._watch, name="imagebeam-progress", daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._terminal:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def _watch(self) -> None:
+        shown = ""
+        last = 0.0
+        while not self._stop.wait(_TERMINAL_SEC):
+            line = self.line()
+            now = time.monotonic()
+            if self._terminal:
+                width = os.get_terminal_size(self._stream.fileno()).columns
+                self._stream.write("\r\x1b[K" + line[: width - 1])
+                self._stream.flush()
+            elif now - last >= _PLAIN_SEC and line != shown and now - self._start >= _PLAIN_SEC / 2:
+                print(line, file=self._stream, flush=True)
+                last, shown = now, line
+
+    def line(self) -> str:
+        """The state of the run in one line."""
+        if self._plan is None and not self._find_plan():
+            return f"listing images... {time.monotonic() - self._start:.0f} s"
+        assert self._plan is not None
+        planned_shards = sum(split.num_shards for split in self._plan.splits.values())
+        planned_images = sum(split.num_records for split in self._plan.splits.values())
+        self._count()
+        images = sum(self._done.values())
+        elapsed = time.monotonic() - self._writing_since
+        rate = (images - self._images_before) / elapsed if elapsed > 0 else 0.0
+        left = f"{(planned_images - images) / rate:,.0f} s left" if rate > 0 else "..."
+        return (
+            f"shards {len(self._done):,}/{planned_shards:,}  images {images:,}/{planned_images:,}  "
+            f"{rate:,.0f} images/s  {left}"
+        )
+
+    def _find_plan(self) -> bool:
+        report = read_report(self._layout.report)
+        if report is None:
+            return False
+        self._plan = layout.decode_plan(report["plan"])
+        self._count()
+        self._images_before = sum(self._done.values())
+        self._writing_since = time.monotonic()
+        return True
+
+    def _count(self) -> None:
+        """Reads the word that each finished shard leaves, once."""
+        assert self._plan is not None
+        staging = self._layout.staging(self._plan.fingerprint)
+        store = storage.storage_of(staging)
+        try:
+            for entry in store.list_directory(staging):
+                if entry.name.endswith(write_shard.DONE_SUFFIX) and entry.name not in self._done:
+                    written = write_shard.decode_written(store.read(storage.join(staging, entry.name)))
+                    self._done[entry.name] = written.shard.records + sum(written.rejected.values())
+        except OSError:
+            return  # not there yet, or moved by the commit
+
+
+def read_report(uri: str) -> dict[str, Any] | None:
+    """The report that the run has left so far."""
+    try:
+        return json.loads(storage.storage_of(uri).read(uri))
+    except FileNotFoundError:
+        return None
+
+
+def describe_passed_over(passed_over: Any) -> str:
+    return ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in passed_over.items()) or "nothing"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """`107.1 MB`; decimal, as disks are sold and buckets billed."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
+        num_bytes /= 1000
+    raise AssertionError
+
+
+def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -> None:
+    """Rows of a name and a value, aligned."""
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {printable(value)}", file=stream or sys.stdout)
+
+
+def printable(text: str) -> str:
+    """`text` for a terminal: line breaks and control characters of file names shown, not obeyed."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | None) -> list[tuple[str, str]]:
+    """The table at the end of a run."""
+    counts = catalog.counts
+    rows = [("listed", f"{counts.listed:,} images (passed over: {describe_passed_over(counts.passed_over)})")]
+    for name, split in catalog.splits.items():
+        rows.append(
+            (f"  {name}", f"{split.num_examples:,} images, {len(split.shards):,} shards, {format_bytes(split.num_bytes)}")
+        )
+    total = sum(counts.rejected.values())
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejected.items())
+    rows.append(("rejected", f"{total:,}" + (f" ({reasons}; see {catalog_lib.REJECTS_FILE})" if total else "")))
+    if catalog.label_kind == "class":
+        rows.append(("labels", f"{len(catalog.labels):,} classes, ids from {catalog.label_base}"))
+    if seconds is not None:
+        rows.append(("time", f"{seconds:.1f} s, {counts.listed / seconds:,.0f} images/s"))
+    rows.append(("output", output))
+    return rows

@@ -1,0 +1,73 @@
+"""Re-reads a dataset against its catalog, on request decoding every image."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, example, features, storage, verify
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyResult:
+    """What was read, and what is wrong with it."""
+
+    catalog: catalog_lib.Catalog
+    num_shards: int
+    problems: tuple[verify.Problem, ...]
+
+
+def run_verify(
+    directory: str, decode: bool = False, on_shard: Callable[[str, list[verify.Problem]], None] | None = None
+) -> VerifyResult:
+    """Reads every shard of the dataset.
+
+    Args:
+        directory: the dataset's.
+        decode: whether each image is decoded, too.
+        on_shard: called after each shard with its name and its problems.
+
+    Raises:
+        CatalogError: if there is no catalog, or it was edited.
+    """
+    directory = storage.normalize(directory)
+    catalog = catalog_lib.load_catalog(directory)
+    check = _DecodeRecord(catalog) if decode else None
+    problems: list[verify.Problem] = []
+    count = 0
+    for name, found in verify.verify_dataset(directory, check):
+        count += 1
+        problems += found
+        if on_shard is not None:
+            on_shard(name, found)
+    return VerifyResult(catalog, count, tuple(problems))
+
+
+class _DecodeRecord:
+    """Decodes the image in a record; returns what is wrong with it."""
+
+    def __init__(self, catalog: catalog_lib.Catalog):
+        keys = {feature.source: feature.key for feature in catalog.features}
+        if features.ENCODED not in keys:
+            raise errors.ConfigError("--decode: the examples hold no image; run verify without it")
+        self._features = catalog.features
+        self._image = keys[features.ENCODED]
+        self._key = keys.get("image/key")
+
+    def __call__(self, data: bytes) -> str | None:
+        from transforms import images
+
+        try:
+            values = example.parse_example(data)
+        except ValueError as e:
+            return str(e)
+        missing = [feature.key for feature in self._features if len(values.get(feature.key, ())) != 1]
+        if missing:
+            return f"the example has not exactly one value of {', '.join(missing)}"
+        key = f"image {values[self._key][0]!r}: " if self._key else ""
+        try:
+            images.check_image(values[self._image][0], "decode")
+        except images.BadImageError as e:
+            return f"{key}{e.reason}: {e.detail}"
+        return None

@@ -1,0 +1,93 @@
+"""How imagebeam is installed: ranges here, exact versions in requirements.lock, which `make lock` writes."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+README = ROOT / "README.md"
+
+# Read, not imported: what imagebeam itself imports is not there yet when a build asks for the version.
+_VERSION = re.search(r'^__version__ = "([^"]+)"$', (ROOT / "imagebeam" / "__init__.py").read_text(), re.MULTILINE)
+if _VERSION is None:
+    raise RuntimeError('imagebeam/__init__.py has no line `__version__ = "..."`, which setup.py reads: add it')
+
+BEAM = "apache-beam>=2.77,<3"
+BEAM_GCP = "apache-beam[gcp]>=2.77,<3"
+BEAM_HADOOP = "apache-beam[hadoop]>=2.77,<3"
+
+EXTRAS = {
+    # Writes datasets.
+    "convert": [
+        BEAM,
+        "fsspec>=2025.3",
+        "pillow>=12.1.1,<13",
+        "pyarrow>=14.0.1",
+        "pydantic>=2.7,<3",
+        "pyyaml>=6",
+        "rich>=13",
+    ],
+    # Readers of a dataset, one for each kind of trainer.
+    "tf": ["tensorflow>=2.21,<2.22"],
+    "grain": ["grain>=0.2.12"],
+    "jax": ["jax>=0.6"],
+    # tf.Transform over labels and tabular columns; each of its releases wants one release of TensorFlow. Not on Python
+    # 3.10: tensorflow-metadata 1.21 wants protobuf <=6.32 there, and what apache-beam[gcp] 2.77 brings wants >=6.33.5.
+    "transform": [
+        'tensorflow-transform>=1.21,<1.22; python_version >= "3.11"',
+        'tensorflow>=2.21,<2.22; python_version >= "3.11"',
+    ],
+    # Where images and datasets may be.
+    "gcs": [BEAM_GCP, "gcsfs>=2025.3", "google-cloud-storage>=2.19,<4"],
+    "hdfs": [BEAM_HADOOP, "fsspec>=2025.3", "requests>=2.32.4,<3"],
+}
+EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requirement in requirements})
+EXTRAS["dev"] = [
+    "hypothesis>=6.100",
+    "mypy>=1.15",
+    "pre-commit>=4",
+    "pytest>=8.3",
+    "pytest-xdist>=3.6",
+    "ruff>=0.12",
+    "setuptools>=77",  # `make` installs this checkout with the environment's own
+    # The tests load with it what convert wrote. Not on Python 3.10, for the reason above.
+    'tensorflow-datasets>=4.9.9; python_version >= "3.11"',
+    "types-PyYAML>=6",
+    "types-requests>=2.32",
+    "uv>=0.8",  # installs requirements.lock several times faster than pip, and writes it
+]
+
+setuptools.setup(
+    name="imagebeam",
+    version=_VERSION.group(1),
+    description="Images to sharded TFRecord with Apache Beam, and from there to a TPU",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    python_requires=">=3.10,<3.14",
+    packages=[
+        *setuptools.find_packages(include=["imagebeam*", "pipelines*", "transforms*"]),
+        "configs",
+    ],
+    package_data={"configs": ["*.yaml"]},
+    install_requires=["google-crc32c>=1.5"],
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["imagebeam = pipelines.cli:main"]},
+)

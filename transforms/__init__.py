@@ -1,0 +1,1 @@
+"""Beam transforms of imagebeam, one noun per module. Importing this package imports no Beam."""

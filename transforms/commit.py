@@ -1,0 +1,284 @@
+"""Commits a dataset: all of it appears, or none of it. `publish` is the whole order of events."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import apache_beam as beam
+
+import imagebeam
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, storage
+from transforms import layout as layout_lib
+from transforms import references, statistics, tfds_metadata, write_shard
+
+_REPLACED = "replaced-catalog.json"  # in the control folder: the catalog of the dataset that this one replaces
+_METADATA = ("dataset_info.json", "features.json", catalog_lib.LABELS_FILE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Committer:
+    """Turns staged shards into a dataset."""
+
+    layout: layout_lib.DatasetLayout
+    name: str
+    config: Mapping[str, Any]
+
+    def commit(
+        self,
+        plan: references.DatasetPlan,
+        written: Sequence[references.WrittenShard],
+        early_rejects: Sequence[str],
+    ) -> catalog_lib.Catalog | None:
+        """Checks that nothing is lost and publishes the dataset; returns None where it stands there already.
+
+        Raises:
+            ImagebeamError: if nothing may be committed; the dead letters are left in the output.
+        """
+        if plan.action == "keep":
+            self._clean(catalog_lib.load_catalog(self.layout.output))
+            return None
+        written = sorted(written, key=lambda each: each.shard.name)
+        staged_rejects = [*sorted(early_rejects), *(w.shard.name + write_shard.REJECTS_SUFFIX for w in written if w.rejected)]
+        try:
+            if plan.action == "refuse":
+                raise errors.from_exit_code(plan.exit_code, plan.message)
+            catalog = self._catalog(plan, written)
+            self._check(plan, written, catalog)
+        except errors.TooManyRejectsError as e:
+            raise errors.TooManyRejectsError(f"{e}: {self._leave_rejects(plan, staged_rejects)}") from e
+        self._publish(plan, written, catalog, staged_rejects)
+        self._clean(catalog)
+        return catalog
+
+    def _catalog(
+        self, plan: references.DatasetPlan, written: Sequence[references.WrittenShard]
+    ) -> catalog_lib.Catalog:
+        by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in sorted(plan.splits)}
+        rejected = collections.Counter(plan.rejected)
+        for each in written:
+            by_split[each.split].append(each.shard)
+            rejected.update(each.rejected)
+        layout = self.layout
+        return catalog_lib.Catalog(
+            name=self.name,
+            fingerprint=plan.fingerprint,
+            compression=layout.compression,
+            splits={name: catalog_lib.Split(tuple(shards)) for name, shards in by_split.items()},
+            labels=plan.labels,
+            label_kind=layout.label_kind,
+            label_base=layout.label_base,
+            features=layout.features,
+            config=self.config,
+            counts=catalog_lib.Counts(
+                listed=plan.listed,
+                written=sum(each.shard.records for each in written),
+                rejected=dict(sorted(rejected.items())),
+                passed_over=plan.passed_over,
+            ),
+            versions={
+                "imagebeam": imagebeam.__version__,
+                "apache_beam": beam.__version__,
+                "python": platform.python_version(),
+            },
+            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        )
+
+    def _check(
+        self,
+        plan: references.DatasetPlan,
+        written: Sequence[references.WrittenShard],
+        catalog: catalog_lib.Catalog,
+    ) -> None:
+        planned = {
+            self.layout.shard_name(split, shard_index, planned.num_shards)
+            for split, planned in plan.splits.items()
+            for shard_index in range(planned.num_shards)
+        }
+        names = [each.shard.name for each in written]
+        if planned != set(names) or len(planned) != len(names):
+            lost = sorted(planned - set(names))[:3] or sorted(names)[:3]
+            raise errors.VerificationError(
+                f"{len(names):,} shards were written, {len(planned):,} were planned (first difference: {lost}): "
+                "this is a bug of imagebeam or of the runner; nothing was committed"
+            )
+        counts = catalog.counts
+        if counts.listed != counts.written + sum(counts.rejected.values()):
+            raise errors.VerificationError(
+                f"{counts.listed:,} images were listed, but {counts.written:,} were written and "
+                f"{sum(counts.rejected.values()):,} rejected: this is a bug of imagebeam or of the runner; "
+                "nothing was committed"
+            )
+        if refusal := self.layout.too_many_rejects(counts.listed, counts.rejected):
+            raise refusal
+        for split in self.layout.declared_splits or ():
+            if not catalog.splits[split].num_examples:
+                raise errors.TooManyRejectsError(f"every image of split {split} was rejected: nothing was committed")
+        if not counts.written:
+            raise errors.TooManyRejectsError("every image was rejected: nothing was committed")
+
+    def _leave_rejects(self, plan: references.DatasetPlan, staged: Sequence[str]) -> str:
+        """Puts the dead letters where they can be looked at, but never beside another dataset's catalog."""
+        output = self.layout.output
+        store = storage.storage_of(output)
+        committed = store.exists(storage.join(output, catalog_lib.CATALOG_FILE))
+        folder = self.layout.control if committed else output
+        store.make_directories(folder)
+        uri = storage.join(folder, catalog_lib.REJECTS_FILE)
+        _concatenate([storage.join(self.layout.staging(plan.fingerprint), name) for name in staged], uri)
+        return uri
+
+    def _publish(
+        self,
+        plan: references.DatasetPlan,
+        written: Sequence[references.WrittenShard],
+        catalog: catalog_lib.Catalog,
+        staged_rejects: Sequence[str],
+    ) -> None:
+        layout, output = self.layout, self.layout.output
+        staging, store = layout.staging(plan.fingerprint), storage.storage_of(output)
+        store.write_whole(layout.publish_marker, plan.fingerprint.encode())
+        self._retire()
+        store.make_directories(storage.join(output, catalog_lib.INDEX_DIRECTORY))
+        for each in written:
+            _move(storage.join(staging, each.shard.name), storage.join(output, each.shard.name))
+            if layout.compression == "none":
+                index = storage.join(staging, os.path.basename(each.shard.index_name))
+                _move(index, storage.join(output, each.shard.index_name))
+        rejects = [storage.join(staging, name) for name in staged_rejects]
+        _concatenate(rejects, storage.join(output, catalog_lib.REJECTS_FILE))
+        by_split = {
+            split: statistics.merge_statistics(each.statistics for each in written if each.split == split)
+            for split in catalog.splits
+        }
+        formats = {name for split in by_split.values() for name in split["formats"]}
+        files = tfds_metadata.tfds_files(catalog, layout.suffix, formats)
+        files[catalog_lib.STATISTICS_FILE] = json.dumps(by_split, indent=1).encode() + b"\n"
+        if catalog.labels:
+            files[catalog_lib.LABELS_FILE] = tfds_metadata.labels_text(list(catalog.labels))
+        for name, data in files.items():
+            store.write_whole(storage.join(output, name), data)
+        store.write_whole(storage.join(output, catalog_lib.CATALOG_FILE), catalog.to_json().encode())
+
+    def _retire(self) -> None:
+        """Takes the catalog of an earlier dataset away before the first of its files changes."""
+        output, store = self.layout.output, storage.storage_of(self.layout.output)
+        catalog = storage.join(output, catalog_lib.CATALOG_FILE)
+        if store.exists(catalog):
+            store.rename(catalog, storage.join(self.layout.control, _REPLACED))
+        for name in _METADATA:
+            store.remove(storage.join(output, name))
+
+    def _clean(self, catalog: catalog_lib.Catalog) -> None:
+        """Removes what earlier runs left that this dataset does not name, and the control folder with all in it."""
+        layout, store = self.layout, storage.storage_of(self.layout.output)
+        if not store.exists(layout.control):
+            return
+        kept = {shard.name for split in catalog.splits.values() for shard in split.shards}
+        for shard in self._stale_shards():
+            if shard.name not in kept:
+                store.remove(storage.join(layout.output, shard.name))
+                store.remove(storage.join(layout.output, shard.index_name))
+        for entry in list(store.list_directory(layout.control)):
+            if entry.kind == storage.DIRECTORY:
+                store.remove_tree(storage.join(layout.control, entry.name))
+            elif entry.name in (_REPLACED, catalog_lib.REJECTS_FILE, os.path.basename(layout.publish_marker)):
+                store.remove(storage.join(layout.control, entry.name))
+
+    def _stale_shards(self) -> Iterator[catalog_lib.Shard]:
+        """The shards of the dataset that was replaced, and of runs that died while they committed."""
+        control, store = self.layout.control, storage.storage_of(self.layout.control)
+        replaced = storage.join(control, _REPLACED)
+        if store.exists(replaced):
+            try:
+                old = catalog_lib.Catalog.from_json(store.read(replaced).decode("utf-8", "replace"), replaced)
+            except errors.CatalogError:  # it was damaged already when it was replaced: what it named is not known
+                pass
+            else:
+                yield from (shard for split in old.splits.values() for shard in split.shards)
+        for entry in list(store.list_directory(control)):
+            if entry.kind == storage.DIRECTORY:
+                staging = storage.join(control, entry.name)
+                for staged in list(store.list_directory(staging)):
+                    if staged.name.endswith(write_shard.DONE_SUFFIX):
+                        yield write_shard.decode_written(store.read(storage.join(staging, staged.name))).shard
+
+
+def _move(source: str, target: str) -> None:
+    """Moves a staged file; one that a commit cut short has moved already stays where it is."""
+    store = storage.storage_of(source)
+    if store.exists(source):
+        store.rename(source, target)
+
+
+def _concatenate(sources: Sequence[str], target: str) -> None:
+    store = storage.storage_of(target)
+    temporary = f"{target}.tmp-{secrets.token_hex(4)}"
+    with store.create(temporary) as file:
+        for source in sources:
+            with store.open_read(source) as part:
+                shutil.copyfileobj(part, file)
+        store.sync(file)
+    store.rename(temporary, target)
+
+
+class _CommitFn(beam.DoFn):
+    """Runs the commit once all shards are there, reports how it ended, and fails the job if it must."""
+
+    def __init__(self, committer: Committer):
+        self._committer = committer
+
+    def process(
+        self,
+        _: bytes,
+        plan: references.DatasetPlan,
+        written: Sequence[references.WrittenShard],
+        early_rejects: Sequence[str],
+    ) -> Iterator[str]:
+        try:
+            catalog = self._committer.commit(plan, written, early_rejects)
+        except errors.ImagebeamError as e:
+            self._report("refused", plan, str(e), e.exit_code)
+            raise
+        state = "kept" if catalog is None else "committed"
+        self._report(state, plan, plan.message)
+        yield state
+
+    def _report(self, state: str, plan: references.DatasetPlan, message: str, exit_code: int = 0) -> None:
+        uri = self._committer.layout.report
+        if uri:
+            report = layout_lib.encode_report(state, plan, message, exit_code)
+            storage.storage_of(uri).write_whole(uri, report)
+
+
+@dataclasses.dataclass
+class CommitDataset(beam.PTransform):
+    """Commits the shards once all of them are written; yields how it ended."""
+
+    committer: Committer
+    plan: Any  # PCollection of one DatasetPlan
+    early_rejects: Any  # PCollection[str]
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, written: beam.PCollection[references.WrittenShard]) -> beam.PCollection[str]:
+        return (
+            written.pipeline
+            | "StartCommit" >> beam.Impulse()
+            | "Commit" >> beam.ParDo(
+                _CommitFn(self.committer),
+                plan=beam.pvalue.AsSingleton(self.plan),
+                written=beam.pvalue.AsList(written),
+                early_rejects=beam.pvalue.AsList(self.early_rejects),
+            ).with_output_types(str)
+        )

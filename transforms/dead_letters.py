@@ -1,0 +1,58 @@
+"""Keeps the images that were turned away before their shard was written, until the commit gathers all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+
+from imagebeam import storage
+from transforms import hashing, layout, references, write_shard
+
+_NUM_FILES = 16  # each is sorted by one worker
+
+
+def _key_by_file(reject: references.Reject) -> tuple[int, references.Reject]:
+    return zlib.crc32(hashing.encode_key(reject.key)) % _NUM_FILES, reject
+
+
+class _StoreFn(beam.DoFn):
+    """(file index, [Reject]) -> name of the file in the staging folder."""
+
+    def __init__(self, layout_: layout.DatasetLayout):
+        self._layout = layout_
+
+    def process(
+        self, element: tuple[int, Iterable[references.Reject]], plan: references.DatasetPlan
+    ) -> Iterator[str]:
+        if plan.action == "keep":
+            return
+        index, rejects = element
+        name = f"early-{index:02d}{write_shard.REJECTS_SUFFIX}"
+        staging = self._layout.staging(plan.fingerprint)
+        store = storage.storage_of(staging)
+        store.make_directories(staging)
+        store.write_whole(storage.join(staging, name), write_shard.encode_rejects(sorted(rejects)))
+        yield name
+
+
+@dataclasses.dataclass
+class StoreDeadLetters(beam.PTransform):
+    """Writes rejects into the staging folder and yields the names of the files."""
+
+    layout: layout.DatasetLayout
+    plan: Any  # PCollection of one DatasetPlan
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, rejects: beam.PCollection[references.Reject]) -> beam.PCollection[str]:
+        return (
+            rejects
+            | "KeyByFile" >> beam.Map(_key_by_file).with_output_types(tuple[int, references.Reject])
+            | "GroupByFile" >> beam.GroupByKey()  # (file index, [Reject])
+            | "Store" >> beam.ParDo(_StoreFn(self.layout), plan=beam.pvalue.AsSingleton(self.plan)).with_output_types(str)
+        )

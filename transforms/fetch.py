@@ -1,0 +1,80 @@
+"""Reads the images of a shard in order, with a bounded number of reads in flight."""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Iterable, Iterator
+
+from imagebeam import storage
+from transforms import references
+
+MAX_READS = 16  # files opened ahead; on a cold disk the kernel reads them while earlier ones are encoded
+MAX_BYTES = 64 << 20  # of images asked for ahead
+
+_CAN_ADVISE = hasattr(os, "posix_fadvise")
+
+
+class ReadError(OSError):
+    """One image that could not be read; the others can."""
+
+    def __init__(self, reason: references.Reason, detail: str):
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+Fetched = tuple[references.ImageRef, bytes | ReadError]
+
+
+def fetch(refs: Iterable[references.ImageRef]) -> Iterator[Fetched]:
+    """Yields each reference with its bytes, or with what went wrong, in the order of `refs`.
+
+    Local files are opened ahead and announced to the kernel (POSIX_FADV_WILLNEED): reads then overlap without threads,
+    whose hand-over would cost more than the read of an image that is in the page cache (18 us for 110 KB).
+    """
+    ahead: collections.deque[tuple[references.ImageRef, int | ReadError]] = collections.deque()
+    ahead_bytes = 0
+    try:
+        for ref in refs:
+            ahead.append((ref, _open_ahead(ref)))
+            ahead_bytes += max(ref.size, 0)
+            while len(ahead) >= MAX_READS or ahead_bytes > MAX_BYTES:
+                ahead_bytes -= max(ahead[0][0].size, 0)
+                yield _finish(*ahead.popleft())
+        while ahead:
+            yield _finish(*ahead.popleft())
+    finally:
+        for _, opened in ahead:
+            if isinstance(opened, int):
+                os.close(opened)
+
+
+def _open_ahead(ref: references.ImageRef) -> int | ReadError:
+    try:
+        descriptor = os.open(ref.uri, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block for ever
+    except OSError as e:
+        return _read_error(e)
+    if _CAN_ADVISE:
+        os.posix_fadvise(descriptor, ref.offset, max(ref.length, 0), os.POSIX_FADV_WILLNEED)
+    return descriptor
+
+
+def _finish(ref: references.ImageRef, opened: int | ReadError) -> Fetched:
+    if isinstance(opened, ReadError):
+        return ref, opened
+    try:
+        data = storage.read_descriptor(opened, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
+    except OSError as e:
+        return ref, _read_error(e)
+    finally:
+        os.close(opened)
+    if 0 <= ref.length != len(data):
+        return ref, ReadError(references.Reason.TRUNCATED, f"the file ends {ref.length - len(data):,} bytes early")
+    return ref, data
+
+
+def _read_error(error: OSError) -> ReadError:
+    missing = isinstance(error, FileNotFoundError)
+    reason = references.Reason.NOT_FOUND if missing else references.Reason.UNREADABLE
+    return ReadError(reason, error.strerror or str(error))

@@ -1,0 +1,23 @@
+"""Stable hashes that fix the order and the split of images: the same on every machine, version and runner."""
+
+from __future__ import annotations
+
+import hashlib
+
+HASH_BITS = 64
+
+
+def encode_key(key: str) -> bytes:
+    """`key` as UTF-8; the undecodable bytes of a POSIX file name come back as they were."""
+    return key.encode("utf-8", "surrogateescape")
+
+
+def hash64(key: str, seed: int, purpose: bytes) -> int:
+    """Uniform in [0, 2**64) by BLAKE2b of the key, salted by the dataset's seed.
+
+    `purpose` (at most 16 bytes) keeps uses apart: the order inside a split says nothing about the split.
+    Source: RFC 7693, with the salt and personalisation parameters.
+    """
+    salt = seed.to_bytes(8, "little", signed=True)
+    digest = hashlib.blake2b(encode_key(key), digest_size=8, salt=salt, person=purpose).digest()
+    return int.from_bytes(digest, "big")

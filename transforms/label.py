@@ -1,0 +1,110 @@
+"""Gives every reference its label."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+
+from transforms import references
+from transforms.sources import manifest
+
+
+class LabelError(ValueError):
+    """An image without a usable label."""
+
+    def __init__(self, reason: references.Reason, detail: str):
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelRule:
+    """How the label is had from a reference."""
+
+    by: str  # directory, filename, column or none
+    level: int = 0  # for directory: which folder below the root, from 0
+    pattern: str | None = None  # for filename
+    group: str | None = None  # for filename: the pattern's group that is the split's group
+    kind: str | None = "class"  # class, int64, float or None
+    vocabulary: frozenset[str] | None = None  # None takes any class
+
+    def apply(self, ref: references.ImageRef) -> references.ImageRef:
+        """`ref` with its label.
+
+        Raises:
+            LabelError: if there is none, or it is not allowed.
+        """
+        if self.by == "none":
+            return ref
+        group = ref.group
+        if self.by == "directory":
+            label = self._from_directory(ref)
+        elif self.by == "filename":
+            label, group = self._from_filename(ref)
+        elif ref.label in (None, ""):
+            raise LabelError(references.Reason.NO_LABEL, "the label's column is empty")
+        else:
+            label = ref.label
+        if self.kind != "class":
+            try:
+                return ref._replace(label=manifest.parse_number(str(self.kind), str(label)), group=group)
+            except ValueError as e:
+                raise LabelError(references.Reason.BAD_VALUE, f"label: {e}") from e
+        if self.vocabulary is not None and label not in self.vocabulary:
+            raise LabelError(references.Reason.UNKNOWN_LABEL, f"label {label!r} is not in label.vocabulary")
+        if "\n" in label or "\r" in label:
+            raise LabelError(references.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it")
+        return ref._replace(label=label, group=group)
+
+    def _from_directory(self, ref: references.ImageRef) -> str:
+        folders = ref.key.split("/")[:-1]
+        if len(folders) <= self.level:
+            expected = "split/label/image" if self.level else "label/image"
+            raise LabelError(references.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}")
+        return folders[self.level]
+
+    def _from_filename(self, ref: references.ImageRef) -> tuple[str, str]:
+        name = posixpath.basename(ref.uri)
+        match = re.fullmatch(self.pattern or "", name)
+        if match is None or not match["label"]:
+            raise LabelError(references.Reason.NO_LABEL, f"{name!r} does not match label.pattern {self.pattern!r}")
+        return match["label"], (match[self.group] or "") if self.group else ref.group
+
+
+class _LabelFn(beam.DoFn):
+    def __init__(self, rule: LabelRule):
+        self._rule = rule
+
+    def process(self, ref: references.ImageRef) -> Iterator[Any]:
+        try:
+            yield self._rule.apply(ref)
+        except LabelError as e:
+            reject = references.Reject(ref.key, ref.uri, "label", e.reason, e.detail)
+            yield beam.pvalue.TaggedOutput("rejects", reject)
+
+
+class LabelledImages(NamedTuple):
+    images: beam.PCollection[references.ImageRef]
+    rejects: beam.PCollection[references.Reject]
+
+
+@dataclasses.dataclass
+class LabelImages(beam.PTransform):
+    """References with their labels; those that have none are rejects."""
+
+    rule: LabelRule
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, refs: beam.PCollection[references.ImageRef]) -> LabelledImages:
+        labelled = refs | "Label" >> beam.ParDo(_LabelFn(self.rule)).with_output_types(
+            references.ImageRef, rejects=references.Reject
+        ).with_outputs("rejects", main="images")
+        return LabelledImages(labelled.images, labelled.rejects)

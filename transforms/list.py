@@ -1,0 +1,108 @@
+"""Lists the images of a source, on workers and in parallel over folders."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Union
+
+import apache_beam as beam
+
+from transforms import references
+from transforms.sources import files, listing, manifest
+
+Source = Union[files.FilesSource, manifest.ManifestSource]
+
+
+class Tally(NamedTuple):
+    """How much one part of the source held; sums up to the whole."""
+
+    listed: int
+    passed_over: Mapping[str, int]
+    problems: tuple[str, ...]
+
+
+class ListedImages(NamedTuple):
+    """What ListImages yields."""
+
+    images: beam.PCollection[references.ImageRef]
+    rejects: beam.PCollection[references.Reject]
+    tallies: beam.PCollection[Tally]
+
+
+class _StartFn(beam.DoFn):
+    """Yields the source's root folder; nothing of the input's size is in the job graph."""
+
+    def __init__(self, source: files.FilesSource):
+        self._source = source
+
+    def process(self, _: bytes) -> Iterator[files.Directory]:
+        yield self._source.start()
+
+
+class _ListDirectoryFn(beam.DoFn):
+    """Lists folders; listings made by an earlier step pass through, so that all take one way."""
+
+    def __init__(self, source: files.FilesSource, recursive: bool):
+        self._source = source
+        self._recursive = recursive
+
+    def process(self, element: Any) -> Iterator[Any]:
+        if isinstance(element, files.Directory):
+            yield from self._source.list_directory(element, self._recursive)
+        else:
+            yield element
+
+
+class _ReadManifestFn(beam.DoFn):
+    def __init__(self, source: manifest.ManifestSource):
+        self._source = source
+
+    def process(self, _: bytes) -> Iterator[listing.Listing]:
+        yield from self._source.list_rows()
+
+
+class _OpenListingFn(beam.DoFn):
+    """Listings -> references, rejects and the tally."""
+
+    def process(self, element: listing.Listing) -> Iterator[Any]:
+        yield from references.unpack_refs(element.packed_refs) if element.num_refs else ()
+        for reject in element.rejects:
+            yield beam.pvalue.TaggedOutput("rejects", reject)
+        tally = Tally(element.num_refs + len(element.rejects), element.passed_over, element.problems)
+        yield beam.pvalue.TaggedOutput("tallies", tally)
+
+
+@dataclasses.dataclass
+class ListImages(beam.PTransform):
+    """Yields a reference for every image of the source, and accounts for whatever else is there.
+
+    Folders are spread over the workers twice, at the root and one level below, which fits label/image and
+    split/label/image; what lies deeper is listed by the worker that got the folder above it.
+    """
+
+    source: Source
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, pbegin: beam.pvalue.PBegin) -> ListedImages:
+        start = pbegin | "Start" >> beam.Impulse()
+        if isinstance(self.source, manifest.ManifestSource):
+            listings = start | "ReadManifest" >> beam.ParDo(_ReadManifestFn(self.source)).with_output_types(Any)
+        else:
+            listings = (
+                start
+                | "Root" >> beam.ParDo(_StartFn(self.source)).with_output_types(Any)  # Directory
+                | "ListRoot" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=False)).with_output_types(Any)
+                | "SpreadFolders" >> beam.Reshuffle()  # Directory | Listing
+                | "ListFolders" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=False)).with_output_types(Any)
+                | "SpreadSubfolders" >> beam.Reshuffle()  # Directory | Listing
+                | "ListBelow" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=True)).with_output_types(Any)
+            )
+        opened = listings | "SpreadListings" >> beam.Reshuffle() | "OpenListings" >> beam.ParDo(
+            _OpenListingFn()
+        ).with_output_types(references.ImageRef, rejects=references.Reject, tallies=Tally).with_outputs(
+            "rejects", "tallies", main="images"
+        )
+        return ListedImages(opened.images, opened.rejects, opened.tallies)

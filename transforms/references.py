@@ -1,0 +1,122 @@
+"""The values that pass between the steps of the pipeline. No Beam here, so that writer processes stay small."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import pickle
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import catalog as catalog_lib
+
+
+class ImageRef(NamedTuple):
+    """Where one image is and what is known of it before its bytes are read."""
+
+    key: str  # stable id: the path relative to the source's root, or the manifest's id
+    uri: str  # address of the file that holds the bytes
+    size: int = -1  # bytes of the image; -1 when not known
+    mtime_ns: int = 0  # last change of the file, nanoseconds since the epoch; 0 when not known
+    offset: int = 0  # first byte of the image in the file
+    length: int = -1  # bytes to read from `offset`; -1 reads to the end
+    position: int = 0  # row of the manifest, from 0; 0 for files
+    label: str | int | float | None = None  # class name, or the target's value
+    split: str = ""
+    group: str = ""  # all images of a group go to one split; "" is no group
+    columns: tuple[Any, ...] = ()  # values of the config's `columns`, in its order
+
+
+class Reason(str, enum.Enum):
+    """Why an image was turned away: a closed set, usable as a metric's name."""
+
+    NOT_FOUND = "not_found"  # the manifest or a link names a file that is not there
+    UNREADABLE = "unreadable"  # the file exists but cannot be read
+    OUTSIDE_ROOT = "outside_root"  # the manifest's path leaves the manifest's folder
+    BAD_ROW = "bad_row"  # a row of the manifest that cannot be parsed, or lacks the image or the key
+    NO_LABEL = "no_label"  # no label can be had from the directory, file name or column
+    UNKNOWN_LABEL = "unknown_label"  # the label is not in the user's vocabulary
+    BAD_VALUE = "bad_value"  # a column's value is not of the configured type
+    BAD_SPLIT = "bad_split"  # no split can be had, or it is not among the declared ones
+    EMPTY_FILE = "empty_file"
+    NOT_AN_IMAGE = "not_an_image"
+    UNSUPPORTED_FORMAT = "unsupported_format"
+    TRUNCATED = "truncated"  # the file ends before the image does
+    CORRUPT = "corrupt"  # the structure of the image is broken
+    UNDECODABLE = "undecodable"  # the structure is whole but the decoder fails
+    TOO_LARGE = "too_large"  # does not fit into one tf.train.Example
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Reject(NamedTuple):
+    """An image turned away, as it stands in `rejects.jsonl`."""
+
+    key: str
+    uri: str
+    stage: str  # list, label, split, read or check
+    reason: Reason
+    detail: str
+
+
+class ReferenceRun(NamedTuple):
+    """References of one partition that follow each other in its order, the first of them at `first_rank`."""
+
+    first_rank: int
+    refs: Sequence[ImageRef]
+
+
+class WrittenShard(NamedTuple):
+    """One finished shard: what the catalog says of it, and what the writer counted while writing it."""
+
+    split: str
+    shard: catalog_lib.Shard
+    rejected: Mapping[str, int]  # images turned away while this shard was written, by reason
+    statistics: Mapping[str, Any]  # see transforms.statistics
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitPlan:
+    """How one split is laid out: shard `i` of `num_shards` holds ranks [n*i/num_shards, n*(i+1)/num_shards)."""
+
+    num_records: int
+    num_bytes: int  # of the images, as far as their sizes are known
+    num_shards: int
+
+    def shard_start(self, shard_index: int) -> int:
+        return self.num_records * shard_index // self.num_shards
+
+    def shard_of(self, rank: int) -> int:
+        """The shard that holds `rank`: the inverse of `shard_start`."""
+        return ((rank + 1) * self.num_shards - 1) // self.num_records
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetPlan:
+    """What one run will write, decided before any image is read: the same for the same input and config."""
+
+    action: str  # "write"; "keep" (this very dataset is committed already); "refuse"
+    message: str  # why, when the action is not "write"
+    exit_code: int  # of the command when the action is "refuse"
+    fingerprint: str  # hex of config + reference set
+    splits: Mapping[str, SplitPlan]
+    labels: tuple[str, ...]  # class names in the order of their ids; empty without classes
+    listed: int
+    rejected: Mapping[str, int]  # before any image was read, by reason
+    passed_over: Mapping[str, int]  # hidden files, non-images and the like, by kind
+    notes: tuple[str, ...] = ()  # what the user should know before it is written
+
+
+_LEVEL = 1  # zlib: neighbouring keys share most of their bytes, level 1 takes 4/5 of them away for 1 us a reference
+
+
+def pack_refs(refs: Sequence[ImageRef]) -> bytes:
+    """References as compact bytes, column by column: 30 to 60 bytes each instead of some 600 as Python objects."""
+    return zlib.compress(pickle.dumps(list(zip(*refs)), protocol=5), _LEVEL)
+
+
+def unpack_refs(packed: bytes) -> list[ImageRef]:
+    """The inverse of `pack_refs`."""
+    return [ImageRef(*row) for row in zip(*pickle.loads(zlib.decompress(packed)))]

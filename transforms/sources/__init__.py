@@ -1,0 +1,1 @@
+"""What images can be listed from: one module per kind of source, pure functions without Beam."""

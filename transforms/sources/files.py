@@ -1,0 +1,140 @@
+"""Images in a folder and all below it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from imagebeam import storage
+from transforms import images, references
+from transforms.sources import listing
+
+# A file with one of these is an image by its name; any other is looked into, so that an image without a telling name
+# is found and a text file is passed over.
+IMAGE_EXTENSIONS = frozenset(
+    ".jpg .jpeg .jpe .jfif .png .apng .gif .bmp .dib .webp .tif .tiff .heic .heif .avif .jp2 .j2k .jxl .ppm .pgm .pbm "
+    ".pnm .psd .ico".split()
+)
+EVERYTHING = ("**/*",)
+
+HIDDEN, NON_IMAGE, SPECIAL, LINK_LOOP, NOT_INCLUDED, OUTPUT = (
+    "hidden",
+    "non_image",
+    "special_file",
+    "link_loop",
+    "not_included",
+    "output_folder",
+)
+
+
+class Directory(NamedTuple):
+    """A folder still to be listed."""
+
+    path: str  # below the root, "" is the root
+    ancestors: tuple[tuple[int, int], ...]  # identities of the folders above, to see loops of links
+
+
+@dataclasses.dataclass(frozen=True)
+class FilesSource:
+    """A folder, `root`, and the globs below it that count."""
+
+    root: str
+    include: tuple[str, ...] = EVERYTHING
+    exclude: str = ""  # an address below the root that is no input: the output's
+
+    def start(self) -> Directory:
+        return Directory("", (storage.storage_of(self.root).stat(self.root).identity,))
+
+    def list_directory(self, directory: Directory, recursive: bool) -> Iterator[Directory | listing.Listing]:
+        """Lists one folder: its images as listings; the folders in it, or with `recursive` what is in those too."""
+        waiting, found = [directory], listing.ListingBuilder()
+        while waiting:
+            current = waiting.pop()
+            for entry in self._entries(current, found):
+                path = f"{current.path}/{entry.name}" if current.path else entry.name
+                if entry.kind == storage.DIRECTORY:
+                    below = self._enter(current, path, entry, found)
+                    if below is not None and recursive:
+                        waiting.append(below)
+                    elif below is not None:
+                        yield below
+                else:
+                    self._add(path, entry, found)
+                    if found.is_full:
+                        yield found.take()
+        yield found.take()
+
+    def _entries(self, directory: Directory, found: listing.ListingBuilder) -> Iterator[storage.Entry]:
+        uri = storage.join(self.root, directory.path) if directory.path else self.root
+        try:
+            yield from storage.storage_of(self.root).list_directory(uri)
+        except OSError as e:
+            found.problems.append(
+                f"folder {uri!r} cannot be listed ({e.strerror or e}), so the images in it would be lost: "
+                "grant read access or move it away"
+            )
+
+    def _enter(
+        self, parent: Directory, path: str, entry: storage.Entry, found: listing.ListingBuilder
+    ) -> Directory | None:
+        if entry.name.startswith("."):
+            found.passed_over[HIDDEN] += 1
+        elif self.exclude and storage.join(self.root, path) == self.exclude:
+            found.passed_over[OUTPUT] += 1
+        elif entry.identity in parent.ancestors:
+            found.passed_over[LINK_LOOP] += 1
+        else:
+            return Directory(path, (*parent.ancestors, entry.identity))
+        return None
+
+    def _add(self, path: str, entry: storage.Entry, found: listing.ListingBuilder) -> None:
+        if entry.name.startswith("."):
+            found.passed_over[HIDDEN] += 1
+            return
+        if self.include != EVERYTHING and not any(pattern.fullmatch(path) for pattern in _compile(self.include)):
+            found.passed_over[NOT_INCLUDED] += 1
+            return
+        if entry.kind == storage.SPECIAL:
+            found.passed_over[SPECIAL] += 1
+            return
+        uri = storage.join(self.root, path)
+        named_image = os.path.splitext(entry.name)[1].lower() in IMAGE_EXTENSIONS
+        if entry.kind == storage.BROKEN_LINK:
+            if named_image:
+                detail = "a link that leads nowhere; mend or remove it"
+                found.rejects.append(references.Reject(path, uri, "list", references.Reason.NOT_FOUND, detail))
+            else:
+                found.passed_over[SPECIAL] += 1
+        elif named_image or _looks_like_image(uri):
+            found.refs.append(references.ImageRef(path, uri, entry.size, entry.mtime_ns))
+        else:
+            found.passed_over[NON_IMAGE] += 1
+
+
+def _looks_like_image(uri: str) -> bool:
+    try:
+        head = storage.storage_of(uri).read(uri, 0, images.SNIFF_BYTES)
+    except OSError:
+        return False
+    return images.sniff_format(head) is not None
+
+
+@functools.lru_cache(maxsize=4)
+def _compile(globs: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    from fsspec.utils import glob_translate  # 40 ms, and most jobs take everything
+
+    # glob_translate has Python 3.13's glob.translate semantics: ** crosses folders, * does not
+    return tuple(re.compile(glob_translate(glob), re.DOTALL) for glob in globs)
+
+
+def split_glob(uri: str) -> tuple[str, tuple[str, ...]]:
+    """The folder and the include globs of `uri`: a folder's address, or a glob such as `/data/*/*.jpg`."""
+    if not re.search(r"[*?\[]", uri) or storage.storage_of(uri).exists(uri):
+        return uri, EVERYTHING
+    parts = uri.split("/")
+    first = next(index for index, part in enumerate(parts) if re.search(r"[*?\[]", part))
+    return "/".join(parts[:first]) or "/", ("/".join(parts[first:]),)

@@ -1,0 +1,47 @@
+"""What every source yields: batches of references, and what became of the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from transforms import references
+
+MAX_REFS = 10_000  # in one listing: some 0.4 MB packed, so that a worker never holds much more than it works on
+
+
+class Listing(NamedTuple):
+    """Part of what a source holds."""
+
+    packed_refs: bytes
+    num_refs: int
+    rejects: tuple[references.Reject, ...]
+    passed_over: Mapping[str, int]  # by kind; not among the listed
+    problems: tuple[str, ...]  # what makes the whole run impossible
+
+
+class ListingBuilder:
+    """Gathers what a source finds; `take` yields a listing whenever enough has come together."""
+
+    def __init__(self) -> None:
+        self.refs: list[references.ImageRef] = []
+        self.rejects: list[references.Reject] = []
+        self.passed_over: Counter[str] = Counter()
+        self.problems: list[str] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.refs) + len(self.rejects) >= MAX_REFS
+
+    def take(self) -> Listing:
+        """What was gathered so far; the builder starts anew."""
+        listing = Listing(
+            references.pack_refs(self.refs),
+            len(self.refs),
+            tuple(self.rejects),
+            dict(self.passed_over),
+            tuple(self.problems),
+        )
+        self.__init__()  # type: ignore[misc]
+        return listing

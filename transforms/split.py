@@ -1,0 +1,158 @@
+"""Gives every reference its split."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+
+from transforms import hashing, rank, references
+
+PURPOSE = b"imagebeam.split"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitRule:
+    """How the split is had from a reference."""
+
+    by: str  # directory, column, hash or none
+    name: str = "train"  # for none
+    fractions: tuple[tuple[str, float], ...] = ()  # for hash: in the order of the config
+    stratify: bool = False
+    grouped: bool = False
+    seed: int = 0
+    rename: tuple[tuple[str, str], ...] = ()
+    declared: tuple[str, ...] | None = None
+
+    def of_hash(self, value: int) -> str:
+        """The split of a hash: an image never changes split when others come or go."""
+        return self.at(value, 1 << hashing.HASH_BITS)
+
+    def at(self, position: int, total: int) -> str:
+        """The split that holds `position` of `total` when the splits lie one after the other."""
+        reached = 0.0
+        for name, fraction in self.fractions:
+            reached += fraction
+            if position < round(reached * total):
+                return name
+        return self.fractions[-1][0]
+
+    def apply(self, ref: references.ImageRef) -> references.ImageRef:
+        """`ref` with its split, for every rule that looks at one reference alone.
+
+        Raises:
+            ValueError: if there is no split for it.
+        """
+        if self.by == "none":
+            return ref._replace(split=self.name)
+        if self.by == "hash":
+            value = hashing.hash64((self.grouped and ref.group) or ref.key, self.seed, PURPOSE)
+            return ref._replace(split=self.of_hash(value))
+        given = ref.key.split("/")[0] if self.by == "directory" else ref.split
+        if self.by == "directory" and given == ref.key:
+            raise ValueError(f"{ref.key!r} lies in no folder; expected split/image or split/label/image")
+        name = dict(self.rename).get(given, given)
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"split {name!r} is not made of letters, digits, '_', '.' and '-'; set split.rename")
+        if self.declared is not None and name not in self.declared:
+            raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")
+        return ref._replace(split=name)
+
+
+class _SplitFn(beam.DoFn):
+    def __init__(self, rule: SplitRule):
+        self._rule = rule
+
+    def process(self, ref: references.ImageRef) -> Iterator[Any]:
+        try:
+            yield self._rule.apply(ref)
+        except ValueError as e:
+            reject = references.Reject(ref.key, ref.uri, "split", references.Reason.BAD_SPLIT, str(e))
+            yield beam.pvalue.TaggedOutput("rejects", reject)
+
+
+def majority_label(refs: Iterable[references.ImageRef]) -> str:
+    """The most frequent label of a group, the first in the alphabet among equals."""
+    counts = collections.Counter(str(ref.label) for ref in refs)
+    return min(counts, key=lambda label: (-counts[label], label))
+
+
+def _with_own_label(ref: references.ImageRef) -> rank.KeyedRef:
+    return str(ref.label), ref
+
+
+def _group_of(ref: references.ImageRef) -> tuple[str, references.ImageRef]:
+    return ref.group or ref.key, ref
+
+
+def _with_majority_label(element: tuple[str, Iterable[references.ImageRef]]) -> Iterator[rank.KeyedRef]:
+    refs = list(element[1])
+    label = majority_label(refs)
+    for ref in refs:
+        yield label, ref
+
+
+class _SplitByRankFn(beam.DoFn):
+    """A run of one label's references -> those references with their split."""
+
+    def __init__(self, rule: SplitRule):
+        self._rule = rule
+
+    def process(
+        self, element: tuple[str, references.ReferenceRun], ranking: rank.Ranking
+    ) -> Iterator[references.ImageRef]:
+        label, run = element
+        total = ranking.total(label)
+        previous, split = None, ""
+        for position, ref in enumerate(run.refs, start=run.first_rank):
+            unit = (self._rule.grouped and ref.group) or ref.key
+            if unit != previous:  # the whole group goes where its first image goes
+                previous, split = unit, self._rule.at(position, total)
+            yield ref._replace(split=split)
+
+
+class SplitImages(NamedTuple):
+    images: beam.PCollection[references.ImageRef]
+    rejects: beam.PCollection[references.Reject]
+
+
+@dataclasses.dataclass
+class AssignSplits(beam.PTransform):
+    """References with their splits; those that fit none are rejects."""
+
+    rule: SplitRule
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, refs: beam.PCollection[references.ImageRef]) -> SplitImages:
+        if self.rule.stratify:
+            return self._by_rank(refs)
+        split = refs | "Split" >> beam.ParDo(_SplitFn(self.rule)).with_output_types(
+            references.ImageRef, rejects=references.Reject
+        ).with_outputs("rejects", main="images")
+        return SplitImages(split.images, split.rejects)
+
+    def _by_rank(self, refs: beam.PCollection[references.ImageRef]) -> SplitImages:
+        if self.rule.grouped:
+            keyed = (
+                refs
+                | "KeyByGroup" >> beam.Map(_group_of).with_output_types(tuple[str, references.ImageRef])
+                | "Group" >> beam.GroupByKey()  # (group, [ImageRef])
+                | "MajorityLabel" >> beam.FlatMap(_with_majority_label).with_output_types(rank.KeyedRef)
+            )
+        else:
+            keyed = refs | "KeyByLabel" >> beam.Map(_with_own_label).with_output_types(rank.KeyedRef)
+        field = "group" if self.rule.grouped else "key"
+        ranked = keyed | "RankInLabels" >> rank.RankReferences(rank.HashOrder(self.rule.seed, PURPOSE, field))
+        images = ranked.runs | "SplitByRank" >> beam.ParDo(
+            _SplitByRankFn(self.rule), ranking=beam.pvalue.AsSingleton(ranked.ranking)
+        ).with_output_types(references.ImageRef)
+        rejects = refs.pipeline | "NoRejects" >> beam.Create([]).with_output_types(references.Reject)
+        return SplitImages(images, rejects)

@@ -1,0 +1,94 @@
+"""The files by which TensorFlow Datasets loads the output: `tfds.builder_from_directory(out)`. Needs no TFDS to write.
+
+Source: tensorflow_datasets/core/proto/dataset_info.proto and feature.proto, TFDS 4.9.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import features
+
+_CORE = "tensorflow_datasets.core.features."
+_VERSION = "1.0.0"
+_SCALAR_TYPES = {features.INT64: "int64", features.FLOAT: "float32"}
+
+
+def tfds_files(catalog: catalog_lib.Catalog, suffix: str, image_formats: set[str]) -> dict[str, bytes]:
+    """The files to put beside the shards, by name; none for compressed shards, which TFDS cannot read.
+
+    Args:
+        catalog: of the dataset.
+        suffix: of its shards' names.
+        image_formats: found in it; one alone is declared to TFDS.
+    """
+    if catalog.compression != "none":
+        return {}
+    encoding = image_formats.pop() if len(image_formats) == 1 else None
+    files = {
+        "dataset_info.json": _to_json(_dataset_info(catalog, suffix)),
+        "features.json": _to_json(_features(catalog, encoding)),
+    }
+    if catalog.label_kind == "class":
+        names = ["background"] * catalog.label_base + list(catalog.labels)
+        for feature in catalog.features:
+            if feature.source == features.LABEL:
+                files[f"{feature.key.replace('/', '.')}.labels.txt"] = labels_text(names)
+    return files
+
+
+def labels_text(names: list[str]) -> bytes:
+    """One name a line."""
+    return "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
+
+
+def _dataset_info(catalog: catalog_lib.Catalog, suffix: str) -> dict[str, Any]:
+    keys = {feature.source: feature.key for feature in catalog.features}
+    info: dict[str, Any] = {
+        "name": catalog.name,
+        "version": _VERSION,
+        "moduleName": "",
+        "fileFormat": "tfrecord",
+        "splits": [
+            {
+                "name": name,
+                "shardLengths": [str(shard.records) for shard in split.shards],
+                "numBytes": str(split.num_bytes),
+                "filepathTemplate": f"{{SPLIT}}-{{SHARD_X_OF_Y}}{suffix}",
+            }
+            for name, split in catalog.splits.items()
+        ],
+    }
+    if features.ENCODED in keys and features.LABEL in keys:
+        items = [{"featureKey": keys[features.ENCODED]}, {"featureKey": keys[features.LABEL]}]
+        info["supervisedKeys"] = {"tuple": {"items": items}}
+    return info
+
+
+def _features(catalog: catalog_lib.Catalog, encoding: str | None) -> dict[str, Any]:
+    fields = {feature.key: _feature(feature, catalog, encoding) for feature in catalog.features}
+    return _node("features_dict.FeaturesDict", {"featuresDict": {"features": fields}})
+
+
+def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: str | None) -> dict[str, Any]:
+    if feature.source == features.ENCODED:
+        image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
+        return _node("image_feature.Image", {"image": image | ({"encodingFormat": encoding} if encoding else {})})
+    if feature.source == features.LABEL and catalog.label_kind == "class":
+        num_classes = str(len(catalog.labels) + catalog.label_base)
+        return _node("class_label_feature.ClassLabel", {"classLabel": {"numClasses": num_classes}})
+    if feature.kind == features.BYTES:
+        return _node("text_feature.Text", {"text": {}})
+    tensor = {"shape": {}, "dtype": _SCALAR_TYPES[feature.kind], "encoding": "none"}
+    return _node("tensor_feature.Tensor", {"tensor": tensor})
+
+
+def _node(class_name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pythonClassName": _CORE + class_name, **content}
+
+
+def _to_json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, indent=1, sort_keys=True).encode() + b"\n"

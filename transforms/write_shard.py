@@ -1,0 +1,134 @@
+"""Writes one shard: read, check, encode, write, sync, rename, read again. No Beam, so that a writer process is small."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import catalog, records, shards, storage, verify
+from transforms import encode, fetch, images, references, statistics
+
+DONE_SUFFIX = ".done.json"  # beside a staged shard: what is in it; written last, so the shard is whole
+REJECTS_SUFFIX = ".rejects.jsonl"
+
+
+class ShardTask(NamedTuple):
+    """One shard to write, its references in order and packed."""
+
+    split: str
+    shard_index: int
+    num_shards: int
+    runs: tuple[tuple[int, bytes], ...]  # first rank, packed references
+
+    def refs(self) -> Iterable[references.ImageRef]:
+        for _, packed in sorted(self.runs):
+            yield from references.unpack_refs(packed) if packed else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardWriter:
+    """Writes shards into a staging folder; writing one twice, even at once, leaves one shard with the same bytes."""
+
+    staging: str
+    output: str  # where an earlier run may have moved finished shards before it was killed
+    recipe: encode.ExampleRecipe
+    check: str = "structure"
+    compression: str = "none"
+    suffix: str = ".tfrecord"
+
+    def write(self, task: ShardTask) -> references.WrittenShard:
+        """The shard of `task`: kept if an earlier run finished it, written otherwise."""
+        name = str(shards.ShardName(task.split, task.shard_index, task.num_shards, self.suffix))
+        return self._find_finished(name) or self._write(name, task)
+
+    def _find_finished(self, name: str) -> references.WrittenShard | None:
+        done = storage.join(self.staging, name + DONE_SUFFIX)
+        store = storage.storage_of(done)
+        if not store.exists(done):
+            return None
+        written = decode_written(store.read(done))
+        for directory in (self.staging, self.output):
+            if store.exists(storage.join(directory, name)) and not self._differs(directory, written.shard):
+                return written
+        return None
+
+    def _differs(self, directory: str, shard: catalog.Shard) -> bool:
+        """Whether the shard as stored differs from what was written."""
+        return verify.checksum_file(storage.join(directory, shard.name)) != (shard.bytes, shard.crc32c)
+
+    def _write(self, name: str, task: ShardTask) -> references.WrittenShard:
+        uri = storage.join(self.staging, name)
+        store = storage.storage_of(uri)
+        store.make_directories(self.staging)
+        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"  # another worker may write the same shard at this moment
+        counts = statistics.StatisticsBuilder()
+        rejects: list[references.Reject] = []
+        try:
+            with store.create(temporary) as file:
+                writer = records.RecordWriter(file, self.compression)
+                self._write_records(writer, task, counts, rejects)
+                writer.finish()
+                store.sync(file)
+            store.rename(temporary, uri)
+        except BaseException:
+            store.remove(temporary)
+            raise
+        shard = catalog.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
+        if self._differs(self.staging, shard):
+            raise OSError(f"shard {uri} reads back other bytes than were written: the disk or its driver is at fault")
+        if self.compression == "none":
+            index = records.encode_index(writer.offsets, writer.num_bytes)
+            store.write_whole(storage.join(self.staging, os.path.basename(shard.index_name)), index)
+        if rejects:
+            store.write_whole(uri + REJECTS_SUFFIX, encode_rejects(rejects))
+        rejected = dict(sorted(collections.Counter(reject.reason.value for reject in rejects).items()))
+        written = references.WrittenShard(task.split, shard, rejected, counts.build())
+        store.write_whole(uri + DONE_SUFFIX, encode_written(written))
+        return written
+
+    def _write_records(
+        self,
+        writer: records.RecordWriter,
+        task: ShardTask,
+        counts: statistics.StatisticsBuilder,
+        rejects: list[references.Reject],
+    ) -> None:
+        for ref, image in read_images(task.refs(), self.check):
+            if isinstance(image, references.Reject):
+                rejects.append(image)
+                continue
+            writer.write(*self.recipe.encode(ref, image))
+            counts.add(ref, image)
+
+
+def read_images(
+    refs: Iterable[references.ImageRef], check: str
+) -> Iterable[tuple[references.ImageRef, images.Image | references.Reject]]:
+    """Yields each reference with its image, read and checked, or with the reason why it is turned away."""
+    for ref, data in fetch.fetch(refs):
+        if isinstance(data, fetch.ReadError):
+            yield ref, references.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
+            continue
+        try:
+            yield ref, images.check_image(data, check)
+        except images.BadImageError as e:
+            yield ref, references.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
+
+
+def encode_rejects(rejects: Sequence[references.Reject]) -> bytes:
+    """Lines of `rejects.jsonl`. ASCII, so that any file name survives."""
+    return b"".join(json.dumps(reject._asdict()).encode() + b"\n" for reject in rejects)
+
+
+def encode_written(written: references.WrittenShard) -> bytes:
+    return json.dumps(written._asdict() | {"shard": dataclasses.asdict(written.shard)}).encode()
+
+
+def decode_written(data: bytes) -> references.WrittenShard:
+    fields: dict[str, Any] = json.loads(data)
+    return references.WrittenShard(**fields | {"shard": catalog.Shard(**fields["shard"])})
