@@ -1,13 +1,14 @@
 """Seconds and memory to list and plan references, and whether both grow at most linearly with their number.
 
-No image is read: the manifest names files that do not exist. Run from the root of the repository:
-python -m benchmarks.references > references.json
+No image is read, but the files must exist, since every row's file is looked up: they are hard links to a few tiny ones.
+Run from the root of the repository: python -m benchmarks.references > references.json
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import os
 import statistics
 import sys
 import tempfile
@@ -28,17 +29,35 @@ PLAN_OPTIONS = (
 
 _NUM_CLASSES = 1000
 _WARM_UP_COUNT = 1000
+_MAX_LINKS = 60_000  # to one file: ext4 allows 65,000
+
+
+def label_of(row: int) -> str:
+    """The class of a row of any manifest: rows go round the classes, so a shorter manifest is the head of a longer."""
+    return f"n{1440764 + row % _NUM_CLASSES:08d}"
 
 
 def write_manifest(path: Path, count: int) -> Path:
-    """Writes `count` rows key,image,label: keys and paths as long as ImageNet's, 1,000 classes, sorted by class."""
+    """Writes `count` rows key,image,label, with keys and paths as long as ImageNet's."""
     with path.open("w", encoding="ascii") as file:
         file.write("key,image,label\n")
-        for i in range(count):
-            label = f"n{1440764 + i * _NUM_CLASSES // count:08d}"
-            name = f"{label}/{label}_{i:08d}"
+        for row in range(count):
+            label = label_of(row)
+            name = f"{label}/{label}_{row:08d}"
             file.write(f"{name},images/{name}.JPEG,{label}\n")
     return path
+
+
+def make_images(folder: Path, count: int) -> None:
+    """Makes the files that manifests of up to `count` rows in `folder` name, without content worth reading."""
+    for row in range(min(_NUM_CLASSES, count)):
+        (folder / "images" / label_of(row)).mkdir(parents=True)
+    for row in range(count):
+        if row % _MAX_LINKS == 0:
+            original = folder / f"original-{row // _MAX_LINKS}"
+            original.write_bytes(b"image")
+        label = label_of(row)
+        os.link(original, f"{folder}/images/{label}/{label}_{row:08d}.JPEG")
 
 
 # --- the steps: what one process does with a manifest ----------------------------------------------------------------
@@ -97,7 +116,8 @@ def measure(steps: Sequence[str], counts: Sequence[int], rounds: int, scratch: P
     machine = harness.describe_machine()
     with tempfile.TemporaryDirectory(prefix="imagebeam-references-", dir=scratch) as temporary:
         folder = Path(temporary)
-        harness.progress(f"writing manifests of {', '.join(map(str, counts))} rows")
+        harness.progress(f"writing manifests of {', '.join(map(str, counts))} rows and what they name")
+        make_images(folder, max(_WARM_UP_COUNT, *counts))
         manifests = {count: write_manifest(folder / f"manifest-{count}.csv", count) for count in counts}
         harness.warm_files(manifests.values())
         warm_up = write_manifest(folder / "warm-up.csv", _WARM_UP_COUNT)

@@ -30,12 +30,12 @@ def hold(control: str) -> Iterator[None]:
         os.ftruncate(file, 0)
         os.write(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         yield
+    finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-    finally:
         os.close(file)
-    with contextlib.suppress(OSError):  # not empty: a run that is to be continued
-        os.rmdir(control)
+        with contextlib.suppress(OSError):  # not empty: a run that is to be continued
+            os.rmdir(control)
 
 
 def _acquire(path: str) -> int:

@@ -9,7 +9,7 @@ import apache_beam as beam
 
 from imagebeam import errors, storage
 from pipelines import config as config_lib
-from transforms import commit, dead_letters, label, layout, place, rank, split, write
+from transforms import commit, dead_letters, label, layout, place, rank, split, write, write_with_beam
 from transforms import list as list_lib
 from transforms.sources import files, manifest
 
@@ -21,6 +21,7 @@ class Job(NamedTuple):
     label: label.LabelRule
     split: split.SplitRule
     order: rank.Order
+    writer: type[write.WriteShards] | type[write_with_beam.WriteShardsWithBeam]
     committer: commit.Committer
 
     @property
@@ -37,7 +38,7 @@ def build(pipeline: beam.Pipeline, job: Job, plan_only: bool = False) -> None:
     placed = assigned.images | "Place" >> place.PlaceInShards(job.layout, job.order, listed.tallies, rejects)
     if plan_only:
         return
-    written = placed.shards | "Write" >> write.WriteShards(placed.plan, job.layout)  # WrittenShard
+    written = placed.shards | "Write" >> job.writer(placed.plan, job.layout)  # WrittenShard
     early_rejects = rejects | "StoreDeadLetters" >> dead_letters.StoreDeadLetters(job.layout, placed.plan)
     _ = written | "Commit" >> commit.CommitDataset(job.committer, placed.plan, early_rejects)
 
@@ -84,6 +85,7 @@ def make_job(config: config_lib.Config, overwrite: bool = False, report: str = "
         label=_label_rule(config, vocabulary),
         split=_split_rule(config),
         order=rank.HashOrder(seed, place.PURPOSE) if config.output.shuffle == "hash" else rank.ListedOrder(),
+        writer=write.WriteShards if config.output.writer == "stream" else write_with_beam.WriteShardsWithBeam,
         committer=commit.Committer(
             dataset, config.output.name or config_lib.default_name(output), config.model_dump(mode="json")
         ),

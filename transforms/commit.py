@@ -1,7 +1,5 @@
 """Commits a dataset: all of it appears, or none of it. `publish` is the whole order of events."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import datetime
@@ -55,7 +53,8 @@ class Committer:
             catalog = self._catalog(plan, written)
             self._check(plan, written, catalog)
         except errors.TooManyRejectsError as e:
-            raise errors.TooManyRejectsError(f"{e}: {self._leave_rejects(plan, staged_rejects)}") from e
+            dead_letters = self._leave_rejects(plan, staged_rejects)
+            raise errors.TooManyRejectsError(f"{e}; the dead letters are in {dead_letters}") from e
         self._publish(plan, written, catalog, staged_rejects)
         self._clean(catalog)
         return catalog

@@ -1,7 +1,5 @@
 """Keeps the images that were turned away before their shard was written, until the commit gathers all of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import zlib
 from collections.abc import Iterable, Iterator

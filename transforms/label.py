@@ -1,7 +1,5 @@
 """Gives every reference its label."""
 
-from __future__ import annotations
-
 import dataclasses
 import posixpath
 import re

@@ -179,8 +179,8 @@ class DatasetLayout:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(rejected.items(), key=lambda x: -x[1]))
         return errors.TooManyRejectsError(
             f"{total:,} of {listed:,} images were rejected ({total / listed:.2%}; {reasons}), rejects.max_fraction "
-            f"allows {self.max_reject_fraction:.2%}: nothing was committed; see the dead letters, then mend the "
-            "images or raise rejects.max_fraction"
+            f"allows {self.max_reject_fraction:.2%}: nothing was committed; mend the images or raise "
+            "rejects.max_fraction"
         )
 
     def _notes(self, splits: Mapping[str, references.SplitPlan], ranking: rank.Ranking) -> list[str]:

@@ -1,7 +1,5 @@
 """Lists the images of a source, on workers and in parallel over folders."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Union

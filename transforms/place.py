@@ -1,7 +1,5 @@
 """Places references in shards: the plan of the dataset, then the references of each shard in their order."""
 
-from __future__ import annotations
-
 
 import collections
 import dataclasses

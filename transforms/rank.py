@@ -5,8 +5,6 @@ small side input, say at which rank each bucket starts. So the ranks depend on t
 listing order, bundles or workers.
 """
 
-from __future__ import annotations
-
 import array
 import bisect
 import collections
@@ -73,7 +71,7 @@ class BucketSummary(NamedTuple):
 class Ranking(NamedTuple):
     """All summaries together: at which rank each bucket of each partition starts."""
 
-    starts: Mapping[str, array.array[int]]  # by partition: NUM_BUCKETS + 1 ranks, the last is the total
+    starts: Mapping[str, Sequence[int]]  # by partition: NUM_BUCKETS + 1 ranks, the last is the total
     num_bytes: Mapping[str, int]
     labels: tuple[str, ...]  # sorted
     digest: int

@@ -1,7 +1,5 @@
 """Gives every reference its split."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import re

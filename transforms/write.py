@@ -1,7 +1,5 @@
 """Writes shards, one bundle element each."""
 
-from __future__ import annotations
-
 import collections
 import concurrent.futures
 import dataclasses

@@ -84,9 +84,7 @@ class ShardWriter:
         if self.compression == "none":
             index = records.encode_index(writer.offsets, writer.num_bytes)
             store.write_whole(storage.join(self.staging, os.path.basename(shard.index_name)), index)
-        if rejects:
-            store.write_whole(uri + REJECTS_SUFFIX, encode_rejects(rejects))
-        rejected = dict(sorted(collections.Counter(reject.reason.value for reject in rejects).items()))
+        rejected = store_rejects(self.staging, name, rejects)
         written = references.WrittenShard(task.split, shard, rejected, counts.build())
         store.write_whole(uri + DONE_SUFFIX, encode_written(written))
         return written
@@ -118,6 +116,15 @@ def read_images(
             yield ref, images.check_image(data, check)
         except images.BadImageError as e:
             yield ref, references.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
+
+
+def store_rejects(staging: str, shard_name: str, rejects: Sequence[references.Reject]) -> dict[str, int]:
+    """Keeps the rejects of a shard beside it until the commit; returns how many there are, by reason."""
+    if rejects:
+        store = storage.storage_of(staging)
+        store.make_directories(staging)
+        store.write_whole(storage.join(staging, shard_name + REJECTS_SUFFIX), encode_rejects(rejects))
+    return dict(sorted(collections.Counter(reject.reason.value for reject in rejects).items()))
 
 
 def encode_rejects(rejects: Sequence[references.Reject]) -> bytes:
