@@ -30,6 +30,6 @@ COPY . .
 RUN pip install --quiet --no-deps --no-build-isolation . \
     && useradd --create-home --uid 1000 imagebeam
 
-USER imagebeam
+USER 1000
 WORKDIR /data
 ENTRYPOINT ["imagebeam"]

@@ -5,6 +5,7 @@ Linux only: it reads /proc. Nothing of the project is imported, so that what is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import mmap
@@ -92,6 +93,8 @@ def run(
     if max_memory_bytes is None:
         max_memory_bytes = int(_MAX_MEMORY_FRACTION * _meminfo("MemAvailable"))
     words = [os.fspath(word) for word in command]
+    # Programs start from cached bytecode, as on a user's machine: without, the project's own modules cost 50 ms more.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile() as log:
         busy, usage = _busy_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
         own = time.process_time()
@@ -99,7 +102,7 @@ def run(
         process = subprocess.Popen(
             words,
             cwd=cwd,
-            env={**os.environ, **(env or {})},
+            env={**inherited, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -202,10 +205,8 @@ def _session_pids(session: int) -> list[int]:
 
 def _kill_session(session: int) -> None:
     for pid in _session_pids(session):
-        try:
+        with contextlib.suppress(ProcessLookupError):  # ended by itself meanwhile
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # ended by itself meanwhile
 
 
 def _rss_bytes(pid: int) -> int:

@@ -58,6 +58,7 @@ def make_job(config: config_lib.Config, overwrite: bool = False, report: str = "
         if not uri:
             raise errors.ConfigError(f"{option} is missing: give an address")
     output = storage.normalize(str(config.output.uri))
+    storage.storage_of(output)  # an address that cannot be written is told at once
     vocabulary = _read_vocabulary(config.label.vocabulary)
     dataset = layout.DatasetLayout(
         output=output,

@@ -62,7 +62,7 @@ class Committer:
     def _catalog(
         self, plan: references.DatasetPlan, written: Sequence[references.WrittenShard]
     ) -> catalog_lib.Catalog:
-        by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in sorted(plan.splits)}
+        by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
         rejected = collections.Counter(plan.rejected)
         for each in written:
             by_split[each.split].append(each.shard)

@@ -173,7 +173,7 @@ def _check_jpeg(data: bytes) -> Image:
     size = len(data)
     frame: Image | None = None
     has_quantization, in_scans, may_skip = False, False, False
-    position = 2  # after the start-of-image marker
+    segment, position = 0, 2  # where the last marker is, and where the next is expected
     while True:
         match = _next_marker(data, position)
         if match is None:
@@ -182,7 +182,7 @@ def _check_jpeg(data: bytes) -> Image:
         code = data[marker + 1]
         start = marker + 2
         if marker != position and not may_skip and data.count(0xFF, position, marker) != marker - position:
-            raise _corrupt(f"{marker - position} stray bytes at byte {position}, expected a marker")
+            raise _corrupt(f"{marker - position} stray bytes at byte {position}, after the segment at byte {segment}")
         if code == _EOI:
             if frame is None or not in_scans:
                 raise _corrupt(f"the end-of-image marker at byte {marker} comes before any scan")
@@ -215,7 +215,7 @@ def _check_jpeg(data: bytes) -> Image:
                 raise _corrupt(f"the tables FF {code:02X} at byte {marker} do not fill their {length} bytes")
             elif code == _DQT:
                 has_quantization = True
-        position = end
+        segment, position = marker, end
 
 
 def _read_frame(data: bytes, start: int, length: int) -> Image:

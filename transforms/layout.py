@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from imagebeam import catalog as catalog_lib
@@ -112,7 +112,7 @@ class DatasetLayout:
     ) -> references.DatasetPlan:
         """What this run will do with what was listed."""
         splits = {}
-        for split in ranking.starts:
+        for split in self._in_order(ranking.starts):
             num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
             num_shards = self.sizing.shards_of(split, num_records, num_bytes)
             splits[split] = references.SplitPlan(num_records, num_bytes, num_shards)
@@ -132,6 +132,11 @@ class DatasetLayout:
         if refusal is not None:
             return dataclasses.replace(plan, action="refuse", message=str(refusal), exit_code=refusal.exit_code)
         return self._compare_with_committed(plan)
+
+    def _in_order(self, splits: Iterable[str]) -> list[str]:
+        """As declared; else train first."""
+        declared = {name: index for index, name in enumerate(self.declared_splits or ())}
+        return sorted(splits, key=lambda name: (declared.get(name, len(declared)), name != "train", name))
 
     def _fingerprint(self, ranking: rank.Ranking, rejects: RejectSummary) -> str:
         parts = (_WRITER_VERSION, self.identity, self.vocabulary, ranking.digest, rejects.digest)

@@ -45,7 +45,7 @@ class Reason(str, enum.Enum):
     TRUNCATED = "truncated"  # the file ends before the image does
     CORRUPT = "corrupt"  # the structure of the image is broken
     UNDECODABLE = "undecodable"  # the structure is whole but the decoder fails
-    TOO_LARGE = "too_large"  # does not fit into one tf.train.Example
+    TOO_LARGE = "too_large"  # more than one tf.train.Example can hold, or than a decoder takes
 
     def __str__(self) -> str:
         return self.value

@@ -1,0 +1,115 @@
+"""The main job from end to end: make a small image set with bad files in it, convert, verify, read batches back.
+
+`make demo` runs it. Nothing is kept but the folder it names at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from PIL import Image, ImageDraw
+
+ROOT = pathlib.Path(__file__).parent.parent
+WORK = ROOT / "build" / "demo"
+SHAPES = ("circle", "square", "triangle")
+PER_SHAPE = 200
+
+
+def draw(shape: str, seed: int) -> Image.Image:
+    """A picture, 64 to 128 pixels a side, of one shape in random colors on a random ground."""
+    rng = random.Random(f"{shape} {seed}")
+    width, height = rng.randint(64, 128), rng.randint(64, 128)
+    image = Image.new("RGB", (width, height), tuple(rng.randint(0, 120) for _ in range(3)))
+    color = tuple(rng.randint(130, 255) for _ in range(3))
+    radius = rng.randint(15, 30)
+    x, y = rng.randint(radius, width - radius), rng.randint(radius, height - radius)
+    canvas = ImageDraw.Draw(image)
+    if shape == "circle":
+        canvas.ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
+    elif shape == "square":
+        canvas.rectangle((x - radius, y - radius, x + radius, y + radius), fill=color)
+    else:
+        canvas.polygon([(x, y - radius), (x - radius, y + radius), (x + radius, y + radius)], fill=color)
+    return image
+
+
+def make_images(folder: pathlib.Path) -> None:
+    """Writes shape/number.jpg (some PNG) and, among them, the kinds of bad file that real sets have."""
+    for shape in SHAPES:
+        (folder / shape).mkdir(parents=True)
+        for number in range(PER_SHAPE):
+            extension = "png" if number % 10 == 0 else "jpg"
+            draw(shape, number).save(folder / shape / f"{number:03d}.{extension}")
+    whole = io.BytesIO()
+    draw("circle", PER_SHAPE).save(whole, "JPEG")
+    (folder / "circle" / "cut short.jpg").write_bytes(whole.getvalue()[:-200])
+    (folder / "square" / "empty.jpg").write_bytes(b"")
+    (folder / "triangle" / "page.jpg").write_bytes(b"<html>404 Not Found</html>")
+    (folder / "square" / "notes.txt").write_text("not an image, passed over")
+
+
+def run(*command: str) -> None:
+    """Runs a command of the command line and shows it."""
+    print(f"\n$ imagebeam {' '.join(command)}", flush=True)
+    subprocess.run([sys.executable, "-m", "pipelines.cli", *command], cwd=ROOT, check=True)
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Keeps away what TensorFlow's C++ code says of GPUs it does not find; an exception still comes out."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def read_batches(dataset: pathlib.Path) -> None:
+    """Reads one epoch with plain TensorFlow."""
+    with quiet_stderr():
+        import tensorflow as tf
+
+    features = {"image/encoded": tf.io.FixedLenFeature([], tf.string), "image/class/label": tf.io.FixedLenFeature([], tf.int64)}
+
+    def decode(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        example = tf.io.parse_single_example(record, features)
+        image = tf.io.decode_image(example["image/encoded"], channels=3, expand_animations=False)
+        return tf.image.resize(image, [64, 64]), example["image/class/label"]
+
+    images = 0
+    with quiet_stderr():
+        shards = tf.data.Dataset.list_files(str(dataset / "train-*"), shuffle=False)
+        for image, label in shards.interleave(tf.data.TFRecordDataset).map(decode).batch(32):
+            images += len(label)
+    print(f"\nread {images} images in batches of {tuple(image.shape)}, the last labels are {label.numpy()[:8].tolist()}")
+
+
+def main() -> None:
+    shutil.rmtree(WORK, ignore_errors=True)
+    images, dataset = WORK / "images", WORK / "shapes"
+    make_images(images)
+    print(f"made {len(SHAPES) * PER_SHAPE} images and three bad files in {images.relative_to(ROOT)}")
+    relative = str(dataset.relative_to(ROOT))
+    split = ["--set", "split.by=hash", "--set", "split.fractions={train: 0.8, test: 0.2}"]
+    run("convert", "--config", "image_folder", "--input", str(images.relative_to(ROOT)), "--output", relative, *split)
+    run("verify", relative, "--decode")
+    print(f"\n$ cat {relative}/rejects.jsonl")
+    print((dataset / "rejects.jsonl").read_text(), end="")
+    read_batches(dataset)
+    print(f"\nthe dataset is in {relative}; look into it with: .venv/bin/imagebeam inspect {relative} -n 3")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Small images and folders of them, the same bytes in every run of one Pillow."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import random
+from collections.abc import Sequence
+
+from PIL import Image
+
+
+def make_image(seed: int, image_format: str = "JPEG", mode: str = "RGB", size: tuple[int, int] = (24, 16), **options: object) -> bytes:
+    """An encoded image of colored noise, `size` (width, height)."""
+    rng = random.Random(seed)
+    image = Image.frombytes("RGB", (4, 4), rng.randbytes(48)).resize(size, Image.Resampling.BICUBIC).convert(mode)
+    buffer = io.BytesIO()
+    image.save(buffer, image_format, **options)
+    return buffer.getvalue()
+
+
+def write_folder(root: pathlib.Path, labels: Sequence[str] = ("cat", "dog"), per_label: int = 10) -> list[str]:
+    """A label/image folder, every fifth image a PNG; returns the keys."""
+    keys = []
+    for label_index, label in enumerate(labels):
+        (root / label).mkdir(parents=True, exist_ok=True)
+        for index in range(per_label):
+            png = index % 5 == 4
+            key = f"{label}/{index}.{'png' if png else 'jpg'}"
+            data = make_image(label_index * 1000 + index, "PNG" if png else "JPEG")
+            (root / key).write_bytes(data)
+            keys.append(key)
+    return keys
