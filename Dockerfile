@@ -1,7 +1,7 @@
 # imagebeam with the versions of requirements.lock:
 #
 #   docker build -t imagebeam .
-#   docker run --rm -v "$PWD:/data" imagebeam convert --config folder --input /data/images --output /data/out
+#   docker run --rm --user "$(id -u)" -v "$PWD:/data" imagebeam convert --config image_folder --input /data/images --output /data/out
 #
 # The base is any image with Python 3.10 to 3.13 and its venv module.
 ARG BASE=python:3.11-slim
@@ -17,7 +17,7 @@ ENV PATH=/opt/imagebeam/bin:$PATH \
 
 # The lock is a constraint here: only what the extras ask for is installed, each in its locked version.
 WORKDIR /opt/src
-COPY requirements.lock setup.py ./
+COPY pyproject.toml requirements.lock setup.py ./
 COPY imagebeam/__init__.py imagebeam/
 COPY configs/__init__.py configs/
 RUN python3 -m venv /opt/imagebeam \

@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup -ra
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint bench lock clean
+.PHONY: help demo test unit lint bench docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-14s%s\n", $$1, $$2 }'
@@ -41,6 +41,9 @@ lock: $(INSTALLED) ## resolve setup.py into requirements.lock; to the newest ver
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads $(UPGRADE) \
 	  $(EXTRAS:%=--extra %) --no-annotate --no-emit-index-url --custom-compile-command 'make lock' \
 	  --output-file requirements.lock setup.py > /dev/null
+
+docs: $(INSTALLED) ## bring README.md and docs/config.schema.json up to date with the config's models
+	@$(BIN)/python -m pipelines.schema
 
 clean: ## remove what builds and checks leave behind; the environment stays (rm -rf .venv to start anew)
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

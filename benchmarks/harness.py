@@ -117,8 +117,8 @@ def run(
             own = time.process_time() - own
         finally:
             _kill_session(process.pid)
-            process.wait()  # only now: until it is reaped, its id cannot be another process's
             memory = sampler.stop()
+            process.wait()  # only now: until it is reaped, its id cannot be another process's
         usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_seconds = usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime
         if process.returncode and not memory.stopped:

@@ -81,7 +81,10 @@ def read_batches(dataset: pathlib.Path) -> None:
     with quiet_stderr():
         import tensorflow as tf
 
-    features = {"image/encoded": tf.io.FixedLenFeature([], tf.string), "image/class/label": tf.io.FixedLenFeature([], tf.int64)}
+    features = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    }
 
     def decode(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         example = tf.io.parse_single_example(record, features)
@@ -92,11 +95,12 @@ def read_batches(dataset: pathlib.Path) -> None:
     with quiet_stderr():
         shards = tf.data.Dataset.list_files(str(dataset / "train-*"), shuffle=False)
         for image, label in shards.interleave(tf.data.TFRecordDataset).map(decode).batch(32):
-            images += len(label)
-    print(f"\nread {images} images in batches of {tuple(image.shape)}, the last labels are {label.numpy()[:8].tolist()}")
+            images, shape, last = images + len(label), tuple(image.shape), label.numpy()[:8].tolist()
+    print(f"\nread {images} images; the last batch is {shape}, its labels begin with {last}")
 
 
 def main() -> None:
+    """Runs the demo in build/demo."""
     shutil.rmtree(WORK, ignore_errors=True)
     images, dataset = WORK / "images", WORK / "shapes"
     make_images(images)

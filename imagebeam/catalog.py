@@ -118,7 +118,8 @@ class Catalog:
             version = fields["format_version"]
         except (ValueError, KeyError, TypeError) as e:
             raise errors.CatalogError(
-                f"{where} is not a catalog ({type(e).__name__}: {e}); run the same convert command again with --overwrite"
+                f"{where} is not a catalog ({type(e).__name__}: {e}); "
+                "run the same convert command again with --overwrite"
             ) from e
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise errors.CatalogError(
@@ -160,7 +161,7 @@ def load_catalog(directory: str) -> Catalog:
     Raises:
         CatalogError: if there is none, or it cannot be read.
     """
-    uri = storage.join(directory, CATALOG_FILE)
+    uri = storage.join(storage.normalize(directory), CATALOG_FILE)
     try:
         text = storage.storage_of(uri).read(uri).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError) as e:
@@ -168,4 +169,6 @@ def load_catalog(directory: str) -> Catalog:
             f"{directory} holds no {CATALOG_FILE}: no dataset was committed there; "
             "give the --output of a convert command that ended well"
         ) from e
+    except OSError as e:
+        raise errors.CatalogError(f"{uri} cannot be read ({e.strerror or e}); grant read access to it") from e
     return Catalog.from_json(text, uri)

@@ -1,4 +1,4 @@
-"""tf.train.Example on the wire, without TensorFlow: three times as fast as the protobuf class, and no copy of the image.
+"""tf.train.Example on the wire, without TensorFlow: three times as fast as the protobuf class, the image uncopied.
 
 Source: https://protobuf.dev/programming-guides/encoding/ and tensorflow/core/example/{example,feature}.proto.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from imagebeam import features as features_lib
 
@@ -15,6 +16,7 @@ Value = bytes | int | float
 _MAX_CACHED = 4096
 _UINT64 = (1 << 64) - 1
 _LENGTH_DELIMITED = 2
+_MAX_VARINT_BITS = 70  # ten bytes
 
 
 def _varint(value: int) -> bytes:
@@ -31,7 +33,7 @@ def _delimited(tag: bytes, payload: bytes) -> bytes:
     return tag + _varint(len(payload)) + payload
 
 
-def _value_list(kind: str, value: Value) -> bytes:
+def _value_list(kind: str, value: Any) -> bytes:
     """The Feature message that holds one value."""
     if kind == features_lib.BYTES:
         return _delimited(b"\x0a", _delimited(b"\x0a", value))
@@ -45,7 +47,7 @@ class ExampleEncoder:
 
     def __init__(self, features: Sequence[features_lib.Feature]):
         self._has_image = bool(features) and features[-1].source == features_lib.ENCODED
-        self._plain = [
+        self._plain: list[tuple[str, str, bytes, dict[Value, bytes]]] = [
             (feature.source, feature.kind, _delimited(b"\x0a", feature.key.encode()), {})
             for feature in (features[:-1] if self._has_image else features)
         ]
@@ -58,9 +60,7 @@ class ExampleEncoder:
             values: by the features' sources; more than are needed may be given.
             image: the encoded image.
         """
-        entries = b"".join(
-            [self._entry(values[source], kind, key, cache) for source, kind, key, cache in self._plain]
-        )
+        entries = b"".join([self._entry(values[source], kind, key, cache) for source, kind, key, cache in self._plain])
         if not self._has_image:
             return _delimited(b"\x0a", entries), b""
         size = len(image)
@@ -84,26 +84,27 @@ class ExampleEncoder:
         return entry
 
 
-def parse_example(data: bytes) -> dict[str, list[Value]]:
+def parse_example(data: bytes) -> dict[str, list[Any]]:
     """The features of a serialized tf.train.Example, each as the list of its values.
 
     Raises:
         ValueError: if `data` is not a serialized Example.
     """
-    parsed: dict[str, list[Value]] = {}
+    parsed: dict[str, list[Any]] = {}
     try:
         for _, _, features in _fields(data):
             for _, _, entry in _fields(features):
                 message = {number: payload for number, _, payload in _fields(entry)}
-                parsed[bytes(message[1]).decode()] = _parse_value_list(message.get(2, b""))
+                parsed[str(message[1], "utf-8")] = _parse_value_list(message.get(2, b""))
     except (IndexError, KeyError, TypeError, struct.error, UnicodeDecodeError) as e:
         raise ValueError(f"not a tf.train.Example: {type(e).__name__} {e}") from e
     return parsed
 
 
-def _fields(data: bytes | memoryview) -> list[tuple[int, int, memoryview | int]]:
+def _fields(data: bytes | memoryview) -> list[tuple[int, int, Any]]:
     """The fields of a message: number, wire type and payload."""
-    view, fields, position = memoryview(data), [], 0
+    view, position = memoryview(data), 0
+    fields: list[tuple[int, int, Any]] = []
     while position < len(view):
         tag, position = _read_varint(view, position)
         wire_type = tag & 7
@@ -133,6 +134,8 @@ def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & _UINT64, position
         shift += 7
+        if shift == _MAX_VARINT_BITS:
+            raise IndexError("a varint of more than ten bytes")
 
 
 def _parse_value_list(feature: bytes | memoryview) -> list[Value]:
@@ -140,7 +143,7 @@ def _parse_value_list(feature: bytes | memoryview) -> list[Value]:
     for number, _, value_list in _fields(feature):
         for _, wire_type, payload in _fields(value_list):
             if number == 1:
-                values.append(bytes(payload))
+                values.append(memoryview(payload).tobytes())  # bytes() of an int would be that many zeros
             elif number == 2:
                 values.extend(value for (value,) in struct.iter_unpack("<f", payload))
             elif wire_type == 0:

@@ -81,7 +81,9 @@ def resolve_features(
     taken: dict[str, str] = {}
     for feature in chosen:
         if feature.key in taken:
-            raise ValueError(f"features {taken[feature.key]!r} and {feature.source!r} both have the key {feature.key!r}")
+            raise ValueError(
+                f"features {taken[feature.key]!r} and {feature.source!r} both have the key {feature.key!r}"
+            )
         taken[feature.key] = feature.source
     return tuple(sorted(chosen, key=lambda feature: (feature.source == ENCODED, feature.key)))
 

@@ -30,6 +30,7 @@ _MAX_PENDING_BYTES = 1 << 20
 _MAX_PENDING_BUFFERS = 1000  # IOV_MAX of Linux and macOS is 1024
 _READ_BYTES = 4 << 20
 _GZIP_LEVEL = 6
+_GZIP_WINDOW = 31  # zlib: the largest window, in gzip's wrapping
 
 extend_crc = google_crc32c.extend
 
@@ -67,7 +68,7 @@ class RecordWriter:
 
     def __init__(self, file: BinaryIO, compression: str = "none"):
         self._file = file
-        self._gzip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31) if compression == "gzip" else None
+        self._gzip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW) if compression == "gzip" else None
         self._descriptor = _descriptor(file) if self._gzip is None else None
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -115,17 +116,22 @@ class RecordWriter:
         self.num_bytes += total
         if not total:
             return
-        if self._descriptor is None:
-            self._file.write(b"".join(buffers))
-            return
-        written = os.writev(self._descriptor, buffers)
-        if written != total:  # a signal or a nearly full disk: the rest goes the slow way, which raises if it must
-            self._file.write(b"".join(buffers)[written:])
+        written = os.writev(self._descriptor, buffers) if self._descriptor is not None else 0
+        if written != total:  # no descriptor, a signal, 2 GiB at once or a nearly full disk
+            _write_all(self._file, b"".join(buffers)[written:])
 
 
 def _descriptor(file: BinaryIO) -> int | None:
     """The file descriptor, if the file is a real one without a buffer of its own."""
     return file.fileno() if isinstance(file, io.FileIO) and hasattr(os, "writev") else None
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    """Writes all of `data`, of which an unbuffered file may take a part at a time; one that takes no more raises."""
+    rest = memoryview(data)
+    while rest:
+        written = file.write(rest)
+        rest = rest[len(rest) if written is None else written :]  # None: a file-like object that does not count
 
 
 class Record(NamedTuple):
@@ -167,26 +173,32 @@ class _Stream:
 
     def __init__(self, file: BinaryIO, gzip: bool):
         self._file = file
-        self._gzip = zlib.decompressobj(31) if gzip else None
+        self._gzip = zlib.decompressobj(_GZIP_WINDOW) if gzip else None
         self._chunk = b""
         self._used = 0
 
     def read(self, num_bytes: int, offset: int) -> bytes:
         """`offset` is where the record starts, for the error's text."""
-        while len(self._chunk) - self._used < num_bytes:
-            more = self._next(max(num_bytes, _READ_BYTES), offset)
-            if not more:
-                break
-            self._chunk = self._chunk[self._used :] + more
-            self._used = 0
+        if len(self._chunk) - self._used < num_bytes:
+            self._fill(num_bytes, offset)
         start, self._used = self._used, min(self._used + num_bytes, len(self._chunk))
         return self._chunk[start : self._used]
 
-    def _next(self, num_bytes: int, offset: int) -> bytes:
+    def _fill(self, num_bytes: int, offset: int) -> None:
+        parts = [self._chunk[self._used :]]
+        missing = num_bytes - len(parts[0])
+        while missing > 0 and (more := self._next(offset)):
+            parts.append(more)
+            missing -= len(more)
+        self._chunk, self._used = b"".join(parts), 0
+
+    def _next(self, offset: int) -> bytes:
         if self._gzip is None:
-            return self._file.read(num_bytes)
+            return self._file.read(_READ_BYTES)
         try:
-            while raw := self._gzip.unconsumed_tail or self._file.read(_READ_BYTES):
+            while raw := self._gzip.unused_data or self._gzip.unconsumed_tail or self._file.read(_READ_BYTES):
+                if self._gzip.eof:  # gzip files may be joined end to end; TensorFlow reads on, too
+                    self._gzip = zlib.decompressobj(_GZIP_WINDOW)
                 if plain := self._gzip.decompress(raw, _READ_BYTES):
                     return plain
             plain = self._gzip.flush()

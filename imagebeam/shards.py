@@ -22,7 +22,8 @@ class ShardName:
             raise ValueError(f"shard index {self.shard_index} is outside 0..{self.num_shards - 1}")
 
     def __str__(self) -> str:
-        return f"{self.split}-{self.shard_index:05d}-of-{self.num_shards:05d}{self.suffix}"
+        digits = max(5, len(str(self.num_shards)))
+        return f"{self.split}-{self.shard_index:0{digits}d}-of-{self.num_shards:0{digits}d}{self.suffix}"
 
     @classmethod
     def parse(cls, name: str) -> ShardName:
@@ -32,6 +33,7 @@ class ShardName:
             ValueError: if `name` is not a shard's name.
         """
         match = _PATTERN.fullmatch(name)
-        if match is None:
+        parsed = match and cls(match["split"], int(match["shard"]), int(match["num"]), match["suffix"] or "")
+        if not parsed or str(parsed) != name:  # other zeros in front would be another file
             raise ValueError(f"{name!r} is not the name of a shard; expected for example train-00000-of-00016.tfrecord")
-        return cls(match["split"], int(match["shard"]), int(match["num"]), match["suffix"] or "")
+        return parsed

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -13,6 +15,9 @@ from typing import BinaryIO, NamedTuple, Protocol
 from imagebeam import errors
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+_FILE_SCHEME = re.compile(r"^file://(localhost)?(?=/)", re.IGNORECASE)
+_LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
 FILE, DIRECTORY, SPECIAL, BROKEN_LINK = "file", "directory", "special", "broken link"
 
@@ -53,8 +58,11 @@ class LocalStorage:
             for entry in entries:
                 try:
                     yield _entry(entry.name, entry.stat())
-                except OSError:  # a link to nothing, or a loop of links
-                    yield Entry(entry.name, BROKEN_LINK, 0, 0, (0, 0))
+                except OSError as e:
+                    if entry.is_symlink() and e.errno in _LEADS_NOWHERE:
+                        yield Entry(entry.name, BROKEN_LINK, 0, 0, (0, 0))
+                    elif e.errno != errno.ENOENT:  # removed since; anything else would lose what is there
+                        raise
 
     def stat(self, uri: str) -> Entry:
         return _entry(posixpath.basename(uri), os.stat(uri))
@@ -82,11 +90,16 @@ class LocalStorage:
 
     def write_whole(self, uri: str, data: bytes) -> None:
         """Puts a small file there whole or not at all, replacing what stands there."""
-        temporary = f"{uri}.tmp-{os.getpid()}"
-        with open(temporary, "wb", buffering=0) as file:
-            file.write(data)
-            os.fsync(file.fileno())
-        self.rename(temporary, uri)
+        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"  # another thread or machine may write the same file
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            self.rename(temporary, uri)
+        except BaseException:
+            self.remove(temporary)
+            raise
 
     def rename(self, source: str, target: str) -> None:
         """Moves a file over `target` in one step, and syncs the directory, so that it stays moved."""
@@ -118,8 +131,9 @@ def read_descriptor(descriptor: int, offset: int = 0, length: int = -1, size_hin
         return os.pread(descriptor, length, offset)
     if size_hint < 0:
         size_hint = os.fstat(descriptor).st_size
-    data = os.pread(descriptor, size_hint - offset + 1, offset)
-    if len(data) == size_hint - offset:
+    expected = max(size_hint - offset, 0)
+    data = os.pread(descriptor, expected + 1, offset)
+    if len(data) == expected:
         return data
     parts = [data]
     while parts[-1]:
@@ -146,13 +160,21 @@ def scheme_of(uri: str) -> str:
 
 
 def normalize(uri: str) -> str:
-    """A local path made absolute, links kept; another address as it is, without a slash at the end."""
+    """A local path made absolute, links kept; another address as it is, without a slash at the end.
+
+    Raises:
+        ConfigError: if a `file://` address names a host.
+    """
     if scheme_of(uri) != "file":
         return uri.rstrip("/")
-    return os.path.abspath(os.path.expanduser(re.sub(r"^file://(localhost)?(?=/)", "", uri)))
+    path = _FILE_SCHEME.sub("", uri)
+    if _SCHEME.match(path):
+        raise errors.ConfigError(f"address {uri!r} names a host after file://; write file:///path, or the path alone")
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def join(directory: str, *names: str) -> str:
+    """An address below `directory`."""
     return posixpath.join(directory, *names)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 from imagebeam import catalog as catalog_lib
@@ -114,11 +115,14 @@ def _index_problems(directory: str, shard: catalog_lib.Shard) -> list[Problem]:
         return [Problem(shard.index_name, None, f"{detail}{shard.records:,} in {shard.bytes:,}")]
     shard_uri = storage.join(directory, shard.name)
     with store.open_read(shard_uri) as file:
-        for index, (start, end) in enumerate(zip(offsets, offsets[1:])):
-            file.seek(start)
-            header = file.read(records.HEADER_BYTES)
-            if header != records.frame_header(end - start - records.HEADER_BYTES - records.FOOTER_BYTES):
-                return [Problem(shard.index_name, index * 8, f"the index says record {index} starts at {start}")]
+        for index, (start, end) in enumerate(itertools.pairwise(offsets)):
+            length = end - start - records.HEADER_BYTES - records.FOOTER_BYTES
+            if length >= 0 and end <= shard.bytes:
+                file.seek(start)
+                if file.read(records.HEADER_BYTES) == records.frame_header(length):
+                    continue
+            detail = f"the index says record {index} takes bytes {start:,} to {end:,}, where the shard holds none such"
+            return [Problem(shard.index_name, index * 8, detail)]
     return []
 
 
@@ -138,6 +142,7 @@ def verify_dataset(directory: str, check_record: CheckRecord | None = None) -> I
     Raises:
         CatalogError: if there is no catalog, or it was edited.
     """
+    directory = storage.normalize(directory)
     catalog = catalog_lib.load_catalog(directory)
     every = [shard for split in catalog.splits.values() for shard in split.shards]
     for shard in every:

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain("interrupted; finished shards are kept, run the same command again to go on")
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
-        sys.stdout = open(os.devnull, "w")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as e:
         _complain(f"{e.name} is not installed, this command needs it: pip install 'imagebeam[convert]'")
@@ -96,7 +96,9 @@ def _positive(text: str) -> int:
 
 def _quieten(verbose: bool) -> None:
     """Keeps away what libraries say and the user can do nothing about; `-v` shows it."""
-    logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.CRITICAL, format="%(levelname)s %(name)s: %(message)s"
+    )
     if not verbose:
         warnings.simplefilter("ignore")
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -197,9 +199,9 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _schema(_: argparse.Namespace, __: list[str]) -> int:
-    from pipelines import config
+    from pipelines import schema
 
-    print(json.dumps(config.Config.model_json_schema(), indent=1))
+    print(schema.json_schema(), end="")
     return 0
 
 

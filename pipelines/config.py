@@ -12,12 +12,19 @@ from typing import Annotated, Any, Literal
 import pydantic
 import yaml
 
-from imagebeam import errors, features, storage
+from imagebeam import errors, storage
+from imagebeam import features as features_lib
 
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
 Fraction = Annotated[float, pydantic.Field(gt=0, lt=1)]
 Count = Annotated[int, pydantic.Field(ge=1)]
+Key = Annotated[str, pydantic.Field(min_length=1)]
+# Told apart by what was given, so that an error speaks of that alone.
+CountBySplit = Annotated[
+    Annotated[Count, pydantic.Tag("(one)")] | Annotated[dict[str, Count], pydantic.Tag("(by split)")],
+    pydantic.Discriminator(lambda value: "(by split)" if isinstance(value, Mapping) else "(one)"),
+]
 
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -94,6 +101,10 @@ class LabelConfig(pydantic.BaseModel):
             raise ValueError("label.by: column and label.column go together")
         if self.type != "class" and self.by != "column":
             raise ValueError(f"label.type: {self.type} needs label.by: column")
+        if self.by != "filename" and self.pattern is not None:
+            raise ValueError(f"label.pattern needs label.by: filename, not {self.by}")
+        if self.kind != "class" and (self.base or self.vocabulary is not None):
+            raise ValueError("label.base and label.vocabulary need classes: labels, and label.type: class")
         return self
 
     @property
@@ -101,7 +112,7 @@ class LabelConfig(pydantic.BaseModel):
         """Of the label's feature: "class", "int64", "float", or None without labels."""
         if self.by == "none":
             return None
-        return {"class": "class", "int": features.INT64, "float": features.FLOAT}[self.type]
+        return {"class": "class", "int": features_lib.INT64, "float": features_lib.FLOAT}[self.type]
 
 
 class SplitConfig(pydantic.BaseModel):
@@ -125,8 +136,8 @@ class SplitConfig(pydantic.BaseModel):
     """The salt of every hash: of the split and of the order of records."""
     rename: dict[str, str] = {}
     """From the folder's or column's name to the split's, such as {val: validation}."""
-    names: tuple[str, ...] | None = None
-    """The splits that must be: another is a reject, an empty one an error. With `by: hash` those of `fractions`."""
+    names: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
+    """For `by: directory` and `column`, the splits that must be: another is a reject, an empty one an error."""
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> SplitConfig:
@@ -138,6 +149,10 @@ class SplitConfig(pydantic.BaseModel):
             raise ValueError(f"split.fractions sum to {sum(self.fractions.values()):g}; they must sum to 1")
         if self.by != "hash" and (self.stratify or self.group):
             raise ValueError(f"split.stratify and split.group need split.by: hash, not {self.by}")
+        if self.by not in ("directory", "column") and (self.rename or self.names):
+            raise ValueError(f"split.rename and split.names need split.by: directory or column, not {self.by}")
+        if self.by != "none" and self.name != SplitConfig.model_fields["name"].default:
+            raise ValueError(f"split.name needs split.by: none, not {self.by}")
         for name in (self.name, *(self.fractions or {}), *(self.names or ()), *self.rename.values()):
             if not SPLIT_NAME.fullmatch(name):
                 raise ValueError(f"split name {name!r} is not made of letters, digits, '_', '.' and '-'")
@@ -180,7 +195,7 @@ class OutputConfig(pydantic.BaseModel):
     """Folder of the dataset; `--output` on the command line."""
     name: str | None = pydantic.Field(None, pattern=r"^[a-zA-Z]\w*$")
     """Name of the dataset in the catalog and for TFDS; left out, made from the folder's name."""
-    num_shards: Count | dict[str, Count] | None = None
+    num_shards: CountBySplit | None = None
     """Shards of every split, or by split."""
     target_shard_bytes: pydantic.ByteSize | None = None
     """Bytes of images in a shard, such as 128MiB: gives the number of shards."""
@@ -198,7 +213,9 @@ class OutputConfig(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _one_size(self) -> OutputConfig:
         given = [
-            name for name in ("num_shards", "target_shard_bytes", "examples_per_shard") if getattr(self, name) is not None
+            name
+            for name in ("num_shards", "target_shard_bytes", "examples_per_shard")
+            if getattr(self, name) is not None
         ]
         if len(given) > 1:
             raise ValueError(f"output.{' and output.'.join(given)} contradict each other; give one")
@@ -227,7 +244,7 @@ class Config(pydantic.BaseModel):
     image: ImageConfig = ImageConfig()
     columns: dict[str, ColumnConfig] = {}
     """Columns of the manifest that become features, by name."""
-    features: dict[str, str | None] = {}
+    features: dict[str, Key | None] = {}
     """From a standard key to the key to write; null drops it."""
     output: OutputConfig = OutputConfig()
     rejects: RejectsConfig = RejectsConfig()
@@ -239,37 +256,47 @@ class Config(pydantic.BaseModel):
                 ("label.by: column", self.label.by == "column"),
                 ("split.by: column", self.split.by == "column"),
                 ("columns", bool(self.columns)),
+                ("source.manifest", self.source.manifest != ManifestConfig()),
             ):
                 if used:
                     raise ValueError(f"{name} needs source.by: manifest, not {self.source.by}")
+        elif self.source.include != SourceConfig().include:
+            raise ValueError("source.include needs source.by: files, not manifest")
         group = self.split.group
         if self.source.by == "files" and group and f"(?P<{group}>" not in (self.label.pattern or ""):
             raise ValueError(f"split.group {group!r} is neither a manifest's column nor a group of label.pattern")
         if self.split.stratify and self.label.kind != "class":
             raise ValueError("split.stratify needs classes: label.by directory, filename or column, label.type class")
         shards = self.output.num_shards
+        splits = self.split.declared
+        unknown = sorted(set(shards) - set(splits)) if isinstance(shards, dict) and splits is not None else []
+        if unknown:
+            raise ValueError(f"output.num_shards names {', '.join(unknown)}, the splits are {', '.join(splits or ())}")
         if self.output.writer == "beam":
-            if self.split.declared is None or shards is None:
-                raise ValueError("output.writer: beam needs output.num_shards and known splits (split.names)")
+            declared = set(self.split.declared or ())
+            if not declared or shards is None or (isinstance(shards, dict) and declared - set(shards)):
+                raise ValueError(
+                    "output.writer: beam needs output.num_shards of every split, and known splits (split.names)"
+                )
             if self.output.shuffle == "none":
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
-        if isinstance(shards, dict) and self.split.declared is not None:
-            if unknown := set(shards) - set(self.split.declared):
-                raise ValueError(f"output.num_shards names {sorted(unknown)}, the splits are {self.split.declared}")
         self.resolve_features()
         return self
 
-    def resolve_features(self) -> tuple[features.Feature, ...]:
+    def resolve_features(self) -> tuple[features_lib.Feature, ...]:
         """The features of every example."""
-        kinds = {"string": features.BYTES, "int": features.INT64, "float": features.FLOAT}
+        kinds = {"string": features_lib.BYTES, "int": features_lib.INT64, "float": features_lib.FLOAT}
         columns = {name: kinds[column.type] for name, column in self.columns.items()}
-        return features.resolve_features(self.features, self.label.kind, columns)
+        return features_lib.resolve_features(self.features, self.label.kind, columns)
 
     def identity(self) -> dict[str, Any]:
-        """The part of the config that decides what the shards hold: equal for a moved input or output."""
-        return self.model_dump(
-            mode="json", exclude={"source": {"uri"}, "output": {"uri", "name"}, "rejects": True}, exclude_none=True
-        )
+        """The part of the config that decides what the shards hold: equal for a moved input or output.
+
+        What the manifest and the vocabulary hold counts elsewhere, in the fingerprint.
+        """
+        addresses = {"source": {"uri": True, "manifest": {"path"}}, "label": {"vocabulary"}, "output": {"uri", "name"}}
+        exclude: Any = {**addresses, "rejects": True}
+        return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
 
 
 def load_config(name: str | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -339,9 +366,9 @@ def _apply(fields: dict[str, Any], override: str) -> None:
         raise errors.ConfigError(f"--set {override!r} is not of the form section.key=value")
     *sections, last = path.split(".")
     for section in sections:
-        inner = fields.setdefault(section, {})
+        inner = fields[section] = {} if fields.get(section) is None else fields[section]
         if not isinstance(inner, dict):
-            inner = fields[section] = {}
+            raise errors.ConfigError(f"{path} cannot be set to {value}: {section} is {inner!r}, not a mapping")
         fields = inner
     try:
         fields[last] = yaml.safe_load(value)
@@ -350,7 +377,7 @@ def _apply(fields: dict[str, Any], override: str) -> None:
 
 
 def _explain(error: Any) -> str:
-    location = ".".join(str(part) for part in error["loc"])
+    location = ".".join(str(part) for part in error["loc"] if part not in ("(one)", "(by split)"))
     if error["type"] == "extra_forbidden":
         siblings = _known_keys(error["loc"][:-1])
         near = difflib.get_close_matches(str(error["loc"][-1]), siblings, n=1, cutoff=0.5)
@@ -358,7 +385,15 @@ def _explain(error: Any) -> str:
         return f"unknown key {location!r}; {hint}"
     if error["type"] == "value_error":  # one of the checks above: it names its keys itself
         return error["msg"].removeprefix("Value error, ")
-    return f"{location}: {error['msg'][:1].lower()}{error['msg'][1:]}, got {error['input']!r}"
+    text = _EXPECTED.get(error["type"], error["msg"][:1].lower() + error["msg"][1:])
+    return f"{location}: {text}, got {error['input']!r}"
+
+
+_EXPECTED = {  # in the words of YAML, not of Python
+    "dict_type": "input should be a mapping",
+    "model_type": "input should be a mapping",
+    "tuple_type": "input should be a list",
+}
 
 
 def _known_keys(location: Sequence[str | int]) -> list[str]:

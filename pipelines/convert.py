@@ -158,7 +158,9 @@ def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: boo
         return fields
     fields = progress.read_report(job.layout.report)
     if fields is None:
-        raise errors.ImagebeamError(f"the pipeline ended without its report, {job.layout.report}; run the command again")
+        raise errors.ImagebeamError(
+            f"the pipeline ended without its report, {job.layout.report}; run the command again"
+        )
     return fields
 
 

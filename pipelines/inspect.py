@@ -70,7 +70,10 @@ def save_images(directory: str, catalog: catalog_lib.Catalog, split: str, count:
         image = values[keys[features.ENCODED]][0]
         image_format = _text(values, keys.get("image/format")) or "image"
         name = "-".join(
-            [f"{split}-{index:05d}", *filter(None, [_text(values, keys.get(features.TEXT)), _text(values, keys.get("image/key"))])]
+            [
+                f"{split}-{index:05d}",
+                *filter(None, [_text(values, keys.get(features.TEXT)), _text(values, keys.get("image/key"))]),
+            ]
         )
         stem = re.sub(r"[^\w.=-]+", "_", name)[:150]
         path = os.path.join(folder, f"{stem}.{image_format}")

@@ -166,9 +166,9 @@ def _read_vocabulary(address: str | None) -> tuple[str, ...] | None:
     blank = next((index for index, name in enumerate(labels, 1) if not name.strip()), None)
     if blank is not None or not labels:
         raise errors.ConfigError(f"label.vocabulary {address!r} has an empty line {blank or 1}; one label a line")
-    repeated = next((name for name in labels if labels.count(name) > 1), None) if len(set(labels)) < len(labels) else None
+    repeated = (
+        next((name for name in labels if labels.count(name) > 1), None) if len(set(labels)) < len(labels) else None
+    )
     if repeated is not None:
         raise errors.ConfigError(f"label.vocabulary {address!r} names {repeated!r} twice; the ids would be ambiguous")
     return tuple(labels)
-
-

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from imagebeam import catalog as catalog_lib
@@ -110,7 +110,8 @@ def read_report(uri: str) -> dict[str, Any] | None:
         return None
 
 
-def describe_passed_over(passed_over: Any) -> str:
+def describe_passed_over(passed_over: Mapping[str, int]) -> str:
+    """Counts by kind in a phrase."""
     return ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in passed_over.items()) or "nothing"
 
 
@@ -141,7 +142,10 @@ def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | Non
     rows = [("listed", f"{counts.listed:,} images (passed over: {describe_passed_over(counts.passed_over)})")]
     for name, split in catalog.splits.items():
         rows.append(
-            (f"  {name}", f"{split.num_examples:,} images, {len(split.shards):,} shards, {format_bytes(split.num_bytes)}")
+            (
+                f"  {name}",
+                f"{split.num_examples:,} images, {len(split.shards):,} shards, {format_bytes(split.num_bytes)}",
+            )
         )
     total = sum(counts.rejected.values())
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejected.items())

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from PIL import Image
 
 
-def make_image(seed: int, image_format: str = "JPEG", mode: str = "RGB", size: tuple[int, int] = (24, 16), **options: object) -> bytes:
+def make_image(
+    seed: int, image_format: str = "JPEG", mode: str = "RGB", size: tuple[int, int] = (24, 16), **options: object
+) -> bytes:
     """An encoded image of colored noise, `size` (width, height)."""
     rng = random.Random(seed)
     image = Image.frombytes("RGB", (4, 4), rng.randbytes(48)).resize(size, Image.Resampling.BICUBIC).convert(mode)

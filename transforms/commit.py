@@ -46,7 +46,10 @@ class Committer:
             self._clean(catalog_lib.load_catalog(self.layout.output))
             return None
         written = sorted(written, key=lambda each: each.shard.name)
-        staged_rejects = [*sorted(early_rejects), *(w.shard.name + write_shard.REJECTS_SUFFIX for w in written if w.rejected)]
+        staged_rejects = [
+            *sorted(early_rejects),
+            *(w.shard.name + write_shard.REJECTS_SUFFIX for w in written if w.rejected),
+        ]
         try:
             if plan.action == "refuse":
                 raise errors.from_exit_code(plan.exit_code, plan.message)
@@ -59,9 +62,7 @@ class Committer:
         self._clean(catalog)
         return catalog
 
-    def _catalog(
-        self, plan: references.DatasetPlan, written: Sequence[references.WrittenShard]
-    ) -> catalog_lib.Catalog:
+    def _catalog(self, plan: references.DatasetPlan, written: Sequence[references.WrittenShard]) -> catalog_lib.Catalog:
         by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
         rejected = collections.Counter(plan.rejected)
         for each in written:
@@ -274,7 +275,8 @@ class CommitDataset(beam.PTransform):
         return (
             written.pipeline
             | "StartCommit" >> beam.Impulse()
-            | "Commit" >> beam.ParDo(
+            | "Commit"
+            >> beam.ParDo(
                 _CommitFn(self.committer),
                 plan=beam.pvalue.AsSingleton(self.plan),
                 written=beam.pvalue.AsList(written),

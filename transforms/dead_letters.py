@@ -23,9 +23,7 @@ class _StoreFn(beam.DoFn):
     def __init__(self, layout_: layout.DatasetLayout):
         self._layout = layout_
 
-    def process(
-        self, element: tuple[int, Iterable[references.Reject]], plan: references.DatasetPlan
-    ) -> Iterator[str]:
+    def process(self, element: tuple[int, Iterable[references.Reject]], plan: references.DatasetPlan) -> Iterator[str]:
         if plan.action == "keep":
             return
         index, rejects = element
@@ -52,5 +50,6 @@ class StoreDeadLetters(beam.PTransform):
             rejects
             | "KeyByFile" >> beam.Map(_key_by_file).with_output_types(tuple[int, references.Reject])
             | "GroupByFile" >> beam.GroupByKey()  # (file index, [Reject])
-            | "Store" >> beam.ParDo(_StoreFn(self.layout), plan=beam.pvalue.AsSingleton(self.plan)).with_output_types(str)
+            | "Store"
+            >> beam.ParDo(_StoreFn(self.layout), plan=beam.pvalue.AsSingleton(self.plan)).with_output_types(str)
         )

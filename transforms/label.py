@@ -48,16 +48,18 @@ class LabelRule:
         elif ref.label in (None, ""):
             raise LabelError(references.Reason.NO_LABEL, "the label's column is empty")
         else:
-            label = ref.label
+            label = str(ref.label)
         if self.kind != "class":
             try:
-                return ref._replace(label=manifest.parse_number(str(self.kind), str(label)), group=group)
+                return ref._replace(label=manifest.parse_number(str(self.kind), label), group=group)
             except ValueError as e:
                 raise LabelError(references.Reason.BAD_VALUE, f"label: {e}") from e
         if self.vocabulary is not None and label not in self.vocabulary:
             raise LabelError(references.Reason.UNKNOWN_LABEL, f"label {label!r} is not in label.vocabulary")
         if "\n" in label or "\r" in label:
-            raise LabelError(references.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it")
+            raise LabelError(
+                references.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it"
+            )
         return ref._replace(label=label, group=group)
 
     def _from_directory(self, ref: references.ImageRef) -> str:
@@ -88,6 +90,8 @@ class _LabelFn(beam.DoFn):
 
 
 class LabelledImages(NamedTuple):
+    """What LabelImages yields."""
+
     images: beam.PCollection[references.ImageRef]
     rejects: beam.PCollection[references.Reject]
 

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, shards, storage
@@ -21,7 +21,7 @@ DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a buck
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
 DEFAULT_MIN_SHARD_RECORDS = 64  # ...unless the shards would hold next to nothing
 
-_SPLIT_LIKE = frozenset("train training test testing val valid validation dev eval holdout".split())
+_SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
 _WRITER_VERSION = 1  # raised whenever a release writes other bytes for the same config and input
 
 
@@ -107,9 +107,7 @@ class DatasetLayout:
             suffix=self.suffix,
         )
 
-    def plan(
-        self, ranking: rank.Ranking, tally: list_lib.Tally, rejects: RejectSummary
-    ) -> references.DatasetPlan:
+    def plan(self, ranking: rank.Ranking, tally: list_lib.Tally, rejects: RejectSummary) -> references.DatasetPlan:
         """What this run will do with what was listed."""
         splits = {}
         for split in self._in_order(ranking.starts):
@@ -154,7 +152,9 @@ class DatasetLayout:
             return errors.ConfigError("; ".join(tally.problems[:5]))
         if not tally.listed:
             passed = ", ".join(f"{count:,} {kind}" for kind, count in plan.passed_over.items()) or "nothing at all"
-            return errors.ConfigError(f"the input holds no image (passed over: {passed}); check --input and source.include")
+            return errors.ConfigError(
+                f"the input holds no image (passed over: {passed}); check --input and source.include"
+            )
         if self.unknown_label_is_error and rejects.first is not None:
             return errors.ConfigError(
                 f"{rejects.first.uri}: {rejects.first.detail}; add it there, or set label.unknown: reject"
@@ -195,7 +195,9 @@ class DatasetLayout:
                 notes.append(f"{empty:,} of the {planned.num_shards:,} shards of {split} will be empty")
         labels = [label for label in ranking.labels if label.lower() in _SPLIT_LIKE]
         if self.label_kind == "class" and len(labels) > 1 and len(labels) == len(ranking.labels):
-            notes.append(f"the labels {', '.join(labels)} look like splits; for split/label/image set split.by=directory")
+            notes.append(
+                f"the labels {', '.join(labels)} look like splits; for split/label/image set split.by=directory"
+            )
         unseen = [label for label in self.vocabulary or () if label not in ranking.labels]
         if unseen:
             notes.append(f"{len(unseen):,} labels of the vocabulary have no image, the first is {unseen[0]!r}")
@@ -274,7 +276,7 @@ def encode_report(state: str, plan: references.DatasetPlan, message: str = "", e
     return json.dumps(fields).encode()
 
 
-def decode_plan(fields: Mapping[str, object]) -> references.DatasetPlan:
+def decode_plan(fields: Mapping[str, Any]) -> references.DatasetPlan:
     """The plan inside a decoded report."""
     known = dict(fields)
     known["splits"] = {name: references.SplitPlan(**split) for name, split in known["splits"].items()}

@@ -1,15 +1,16 @@
 """Lists the images of a source, on workers and in parallel over folders."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Union
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 
 from transforms import references
 from transforms.sources import files, listing, manifest
 
-Source = Union[files.FilesSource, manifest.ManifestSource]
+Source = files.FilesSource | manifest.ManifestSource
 
 
 class Tally(NamedTuple):
@@ -26,6 +27,27 @@ class ListedImages(NamedTuple):
     images: beam.PCollection[references.ImageRef]
     rejects: beam.PCollection[references.Reject]
     tallies: beam.PCollection[Tally]
+
+
+def _key_by_content(element: Any) -> tuple[int, Any]:
+    content = element.path.encode("utf-8", "surrogateescape") if isinstance(element, files.Directory) else element[0]
+    return zlib.crc32(content), element
+
+
+def _drop_key(element: tuple[int, Iterable[Any]]) -> Iterable[Any]:
+    return element[1]
+
+
+class _Spread(beam.PTransform):
+    """Hands elements to other workers, as beam.Reshuffle does, but by keys that a retried bundle finds again."""
+
+    def expand(self, elements: beam.PCollection[Any]) -> beam.PCollection[Any]:
+        return (
+            elements
+            | "Key" >> beam.Map(_key_by_content).with_output_types(tuple[int, Any])
+            | "Group" >> beam.GroupByKey()  # (key, [Directory | Listing])
+            | "DropKey" >> beam.FlatMap(_drop_key).with_output_types(Any)
+        )
 
 
 class _StartFn(beam.DoFn):
@@ -87,20 +109,22 @@ class ListImages(beam.PTransform):
     def expand(self, pbegin: beam.pvalue.PBegin) -> ListedImages:
         start = pbegin | "Start" >> beam.Impulse()
         if isinstance(self.source, manifest.ManifestSource):
-            listings = start | "ReadManifest" >> beam.ParDo(_ReadManifestFn(self.source)).with_output_types(Any)
+            listings = (
+                start
+                | "ReadManifest" >> beam.ParDo(_ReadManifestFn(self.source)).with_output_types(Any)
+                | "SpreadListings" >> _Spread()  # Listing
+            )
         else:
             listings = (
                 start
                 | "Root" >> beam.ParDo(_StartFn(self.source)).with_output_types(Any)  # Directory
                 | "ListRoot" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=False)).with_output_types(Any)
-                | "SpreadFolders" >> beam.Reshuffle()  # Directory | Listing
+                | "SpreadFolders" >> _Spread()  # Directory | Listing
                 | "ListFolders" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=False)).with_output_types(Any)
-                | "SpreadSubfolders" >> beam.Reshuffle()  # Directory | Listing
+                | "SpreadSubfolders" >> _Spread()  # Directory | Listing
                 | "ListBelow" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=True)).with_output_types(Any)
             )
-        opened = listings | "SpreadListings" >> beam.Reshuffle() | "OpenListings" >> beam.ParDo(
-            _OpenListingFn()
-        ).with_output_types(references.ImageRef, rejects=references.Reject, tallies=Tally).with_outputs(
-            "rejects", "tallies", main="images"
-        )
+        opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn()).with_output_types(
+            references.ImageRef, rejects=references.Reject, tallies=Tally
+        ).with_outputs("rejects", "tallies", main="images")
         return ListedImages(opened.images, opened.rejects, opened.tallies)

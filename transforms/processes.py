@@ -8,6 +8,7 @@ and gets one pickled task for each shard. The processes end with the process tha
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
 import os
 import pickle
@@ -57,10 +58,8 @@ class _Process:
         self._popen.wait()
         for pipe in (self._popen.stdin, self._popen.stdout):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
 
 
 class WriterProcesses:

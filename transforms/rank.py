@@ -35,11 +35,12 @@ class HashOrder:
     purpose: bytes
     field: str = "key"
 
-    def value(self, ref: references.ImageRef) -> int:
+    def value(self, ref: references.ImageRef) -> Any:
+        """A hash, 0 to 2**64."""
         return hashing.hash64(getattr(ref, self.field) or ref.key, self.seed, self.purpose)
 
-    def bucket(self, value: int, boundaries: Sequence[Any]) -> int:
-        del boundaries
+    def bucket(self, value: Any, boundaries: Sequence[Any]) -> int:
+        """Buckets are equal parts of the hashes' range, `boundaries` are not needed."""
         return value * NUM_BUCKETS >> hashing.HASH_BITS
 
 
@@ -47,10 +48,12 @@ class HashOrder:
 class ListedOrder:
     """Orders by the row of the manifest, then by key; buckets end at quantiles of what there is."""
 
-    def value(self, ref: references.ImageRef) -> tuple[int, str]:
+    def value(self, ref: references.ImageRef) -> Any:
+        """Row and key."""
         return ref.position, ref.key
 
-    def bucket(self, value: tuple[int, str], boundaries: Sequence[Any]) -> int:
+    def bucket(self, value: Any, boundaries: Sequence[Any]) -> int:
+        """Bucket i ends at boundary i."""
         return bisect.bisect_right(boundaries, value)
 
 
@@ -120,8 +123,8 @@ class _SpreadFn(beam.DoFn):
 def _open_bucket(packed: Iterable[tuple[str, bytes]], order: Order) -> dict[str, list[references.ImageRef]]:
     """The references of a bucket by partition, each in its order."""
     partitions: dict[str, list[references.ImageRef]] = {}
-    for partition, refs in packed:
-        partitions.setdefault(partition, []).extend(references.unpack_refs(refs))
+    for partition, batch in packed:
+        partitions.setdefault(partition, []).extend(references.unpack_refs(batch))
     for refs in partitions.values():
         refs.sort(key=lambda ref: (order.value(ref), ref.key, ref.uri))
     return dict(sorted(partitions.items()))
@@ -233,15 +236,16 @@ class RankReferences(beam.PTransform):
     def expand(self, refs: beam.PCollection[KeyedRef]) -> RankedReferences:
         side_inputs = {}
         if isinstance(self.order, ListedOrder):
-            quantiles = refs | "OrderValues" >> beam.Map(_order_value, self.order) | "Quantiles" >> (
-                beam.transforms.stats.ApproximateQuantiles.Globally(NUM_BUCKETS)
+            quantiles = (
+                refs
+                | "OrderValues" >> beam.Map(_order_value, self.order)
+                | "Quantiles" >> (beam.transforms.stats.ApproximateQuantiles.Globally(NUM_BUCKETS))
             )
             side_inputs["boundaries"] = beam.pvalue.AsSingleton(quantiles)
         buckets = (
             refs
-            | "Spread" >> beam.ParDo(_SpreadFn(self.order), **side_inputs).with_output_types(
-                tuple[int, tuple[str, bytes]]
-            )
+            | "Spread"
+            >> beam.ParDo(_SpreadFn(self.order), **side_inputs).with_output_types(tuple[int, tuple[str, bytes]])
             | "GroupBuckets" >> beam.GroupByKey()  # (bucket, [(partition, packed references)])
         )
         ranking = (

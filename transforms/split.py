@@ -116,6 +116,8 @@ class _SplitByRankFn(beam.DoFn):
 
 
 class SplitImages(NamedTuple):
+    """What AssignSplits yields."""
+
     images: beam.PCollection[references.ImageRef]
     rejects: beam.PCollection[references.Reject]
 

@@ -1,4 +1,4 @@
-"""Writes one shard: read, check, encode, write, sync, rename, read again. No Beam, so that a writer process is small."""
+"""Writes one shard: read, check, encode, write, sync, rename, read again. No Beam: a writer process is small."""
 
 from __future__ import annotations
 
@@ -133,9 +133,11 @@ def encode_rejects(rejects: Sequence[references.Reject]) -> bytes:
 
 
 def encode_written(written: references.WrittenShard) -> bytes:
+    """The word that a finished shard leaves beside it."""
     return json.dumps(written._asdict() | {"shard": dataclasses.asdict(written.shard)}).encode()
 
 
 def decode_written(data: bytes) -> references.WrittenShard:
+    """The inverse of `encode_written`."""
     fields: dict[str, Any] = json.loads(data)
     return references.WrittenShard(**fields | {"shard": catalog.Shard(**fields["shard"])})

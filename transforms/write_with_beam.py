@@ -1,7 +1,7 @@
 """Writes shards with plain `beam.io.WriteToTFRecord`, for those who want Beam's sink and nothing else.
 
-Every record crosses a shuffle, and Beam names the shards by random ids: order and content of the shards differ from run to
-run, and a run that died starts anew. What is in the dataset, the catalog and the checks are the same.
+Every record crosses a shuffle, and Beam names the shards by random ids: order and content of the shards differ from
+run to run, and a run that died starts anew. What is in the dataset, the catalog and the checks are the same.
 """
 
 import dataclasses
@@ -109,7 +109,8 @@ class WriteShardsWithBeam(beam.PTransform):
                 encoded.records
                 | f"Of {split}" >> beam.Filter(_is_of, split)
                 | f"Records of {split}" >> beam.Values()
-                | f"Write {split}" >> beam.io.WriteToTFRecord(  # path
+                | f"Write {split}"
+                >> beam.io.WriteToTFRecord(  # path
                     storage.join(folder, split),
                     file_name_suffix=self.layout.suffix,
                     num_shards=num_shards,

@@ -9,15 +9,20 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from imagebeam import storage
+from imagebeam import errors, storage
 from transforms import images, references
 from transforms.sources import listing
 
 # A file with one of these is an image by its name; any other is looked into, so that an image without a telling name
 # is found and a text file is passed over.
 IMAGE_EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .apng .gif .bmp .dib .webp .tif .tiff .heic .heif .avif .jp2 .j2k .jxl .ppm .pgm .pbm "
-    ".pnm .psd .ico".split()
+    f".{extension}"
+    for names in (
+        ("jpg", "jpeg", "jpe", "jfif", "png", "apng"),
+        ("gif", "bmp", "dib", "webp", "tif", "tiff", "heic", "heif", "avif", "jp2", "j2k", "jxl"),
+        ("ppm", "pgm", "pbm", "pnm", "psd", "ico"),
+    )
+    for extension in names
 )
 EVERYTHING = ("**/*",)
 
@@ -45,6 +50,10 @@ class FilesSource:
     root: str
     include: tuple[str, ...] = EVERYTHING
     exclude: str = ""  # an address below the root that is no input: the output's
+
+    def __post_init__(self) -> None:
+        if self.include != EVERYTHING:
+            _compile(self.include)
 
     def start(self) -> Directory:
         return Directory("", (storage.storage_of(self.root).stat(self.root).identity,))
@@ -125,10 +134,20 @@ def _looks_like_image(uri: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _compile(globs: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    """The globs as patterns of whole paths below the root.
+
+    Raises:
+        ConfigError: if one cannot be read.
+    """
     from fsspec.utils import glob_translate  # 40 ms, and most jobs take everything
 
-    # glob_translate has Python 3.13's glob.translate semantics: ** crosses folders, * does not
-    return tuple(re.compile(glob_translate(glob), re.DOTALL) for glob in globs)
+    patterns = []
+    for glob in globs:
+        try:
+            patterns.append(re.compile(glob_translate(glob)))  # as Python 3.13's glob.translate: ** crosses folders
+        except (ValueError, re.error) as e:
+            raise errors.ConfigError(f"glob {glob!r} cannot be read ({e}); write for example '**/*.jpg'") from e
+    return tuple(patterns)
 
 
 def split_glob(uri: str) -> tuple[str, tuple[str, ...]]:

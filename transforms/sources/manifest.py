@@ -83,6 +83,9 @@ class ManifestSource:
         except (OSError, ValueError) as e:
             raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
         required = self.needed if self.format != "jsonl" else (self.image,)  # JSON objects may leave keys out
+        repeated = next((name for name in required if names.count(name) > 1), None)
+        if repeated is not None:
+            raise errors.ConfigError(f"manifest {self.uri!r} has the column {repeated!r} twice; rename one of them")
         missing = [name for name in required if name not in names]
         if missing and names:
             raise errors.ConfigError(
@@ -121,13 +124,17 @@ class ManifestSource:
         key = _text(row.get(self.key)) if self.key else path
         if not key:
             raise BadRowError(references.Reason.BAD_ROW, f"column {self.key!r} is empty")
-        uri = self._resolve(path)
         try:
+            uri = self._resolve(path)
             status = storage.storage_of(uri).stat(uri)
+        except errors.ConfigError as e:
+            raise BadRowError(references.Reason.UNREADABLE, str(e)) from e
         except (FileNotFoundError, NotADirectoryError) as e:
             raise BadRowError(references.Reason.NOT_FOUND, f"there is no file {uri!r}") from e
-        except (OSError, ValueError) as e:
-            raise BadRowError(references.Reason.UNREADABLE, f"{uri!r}: {e}") from e
+        except OSError as e:
+            raise BadRowError(references.Reason.UNREADABLE, f"{uri!r} cannot be read ({e.strerror or e})") from e
+        except ValueError as e:
+            raise BadRowError(references.Reason.UNREADABLE, f"{uri!r} is no path ({e})") from e
         if status.kind != storage.FILE:
             raise BadRowError(references.Reason.UNREADABLE, f"{uri!r} is a {status.kind}, not a file")
         return references.ImageRef(
@@ -196,7 +203,7 @@ def _text(value: Any) -> str | None:
 
 
 def _open_text(uri: str) -> io.TextIOWrapper:
-    binary = io.BufferedReader(storage.storage_of(uri).open_read(uri), 1 << 20)  # type: ignore[arg-type]
+    binary = io.BufferedReader(storage.storage_of(uri).open_read(uri), 1 << 20)  # type: ignore[type-var]
     # a byte that is no UTF-8 stays what it was, so that a path made of such bytes still opens its file
     return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
