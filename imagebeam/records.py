@@ -28,7 +28,7 @@ _CRC = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
 _MAX_PENDING_BYTES = 1 << 20
 _MAX_PENDING_BUFFERS = 1000  # IOV_MAX of Linux and macOS is 1024
-_READ_BYTES = 4 << 20
+_READ_BYTES = 1 << 20
 _GZIP_LEVEL = 6
 _GZIP_WINDOW = 31  # zlib: the largest window, in gzip's wrapping
 

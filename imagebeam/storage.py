@@ -41,8 +41,8 @@ class Storage(Protocol):
     def read(self, uri: str, offset: int = 0, length: int = -1, size_hint: int = -1) -> bytes: ...
     def open_read(self, uri: str) -> BinaryIO: ...
     def create(self, uri: str) -> BinaryIO: ...
-    def sync(self, file: BinaryIO) -> None: ...
-    def write_whole(self, uri: str, data: bytes) -> None: ...
+    def sync(self, uri: str) -> None: ...
+    def write_whole(self, uri: str, data: bytes, durable: bool = True) -> None: ...
     def rename(self, source: str, target: str) -> None: ...
     def make_directories(self, uri: str) -> None: ...
     def remove(self, uri: str) -> None: ...
@@ -50,7 +50,7 @@ class Storage(Protocol):
 
 
 class LocalStorage:
-    """The machine's own file system. Writes are durable: data and directory are synced before a rename counts."""
+    """The machine's own file system."""
 
     def list_directory(self, uri: str) -> Iterator[Entry]:
         """The entries of a directory in no particular order."""
@@ -85,30 +85,38 @@ class LocalStorage:
         """A new file, open for writing and without a buffer."""
         return open(uri, "xb", buffering=0)
 
-    def sync(self, file: BinaryIO) -> None:
-        os.fsync(file.fileno())
-
-    def write_whole(self, uri: str, data: bytes) -> None:
-        """Puts a small file there whole or not at all, replacing what stands there."""
-        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"  # another thread or machine may write the same file
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            self.rename(temporary, uri)
-        except BaseException:
-            self.remove(temporary)
-            raise
-
-    def rename(self, source: str, target: str) -> None:
-        """Moves a file over `target` in one step, and syncs the directory, so that it stays moved."""
-        os.replace(source, target)
-        descriptor = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
+    def sync(self, uri: str) -> None:
+        """Waits until a file's data, or a directory's names, are on the disk."""
+        descriptor = os.open(uri, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def write_whole(self, uri: str, data: bytes, durable: bool = True) -> None:
+        """Puts a small file there whole or not at all, replacing what stands there.
+
+        Args:
+            uri: of the file.
+            data: all of its bytes.
+            durable: whether to wait until it would survive a loss of power.
+        """
+        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"
+        try:
+            with open(temporary, "xb", buffering=0) as file:
+                file.write(data)
+                if durable:
+                    os.fsync(file.fileno())
+            os.replace(temporary, uri)
+        except BaseException:
+            self.remove(temporary)
+            raise
+        if durable:
+            self.sync(os.path.dirname(uri))
+
+    def rename(self, source: str, target: str) -> None:
+        """Moves a file over `target` in one step; `sync` its directory to make the move last."""
+        os.replace(source, target)
 
     def make_directories(self, uri: str) -> None:
         os.makedirs(uri, exist_ok=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import io
 import json
 import logging
 import os
+import shlex
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 import imagebeam
 from imagebeam import errors
@@ -26,10 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _make_parser()
     known, beam_arguments = parser.parse_known_args(arguments)
     if known.run not in (_convert, _plan) and beam_arguments:
-        parser.error(f"unknown argument {beam_arguments[0]!r}")
+        near = difflib.get_close_matches(beam_arguments[0], known.flags, n=1)
+        parser.error(f"unknown argument {beam_arguments[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
     _quieten(known.verbose)
+    _escape_what_the_encoding_lacks()
     try:
-        return known.run(known, beam_arguments)
+        exit_code = known.run(known, beam_arguments)
+        sys.stdout.flush()  # here, where a reader that has gone is expected
+        return exit_code
     except errors.ImagebeamError as e:
         if known.verbose:
             traceback.print_exc()
@@ -41,6 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as e:  # a full disk, a folder that may not be read
+        if known.verbose:
+            traceback.print_exc()
+        _complain(str(e))
+        return 1
     except ModuleNotFoundError as e:
         _complain(f"{e.name} is not installed, this command needs it: pip install 'imagebeam[convert]'")
         return 1
@@ -83,15 +96,14 @@ def _make_parser() -> argparse.ArgumentParser:
 def _add(commands, name, run, text):  # type: ignore[no-untyped-def]  # argparse keeps the type of its own action private
     command = commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".", allow_abbrev=False)
     command.add_argument("-v", "--verbose", action="store_true", help="show the libraries' own logs and warnings")
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, flags=command._option_string_actions)
     return command
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
 
 
 def _quieten(verbose: bool) -> None:
@@ -105,12 +117,19 @@ def _quieten(verbose: bool) -> None:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
+def _escape_what_the_encoding_lacks() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _complain(text: str) -> None:
-    print(f"imagebeam: {_printable(text)}", file=sys.stderr)
+    _say(f"imagebeam: {text}", sys.stderr)
 
 
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+def _say(text: str, stream: TextIO | None = None) -> None:
+    """Prints one line; control characters of file names are shown, not obeyed."""
+    print("".join(char if char.isprintable() else repr(char)[1:-1] for char in text), file=stream or sys.stdout)
 
 
 def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
@@ -139,12 +158,12 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if known.quiet:
         return 0
     for note in result.plan.notes:
-        print(f"note: {progress.printable(note)}", file=sys.stderr)
+        _say(f"note: {note}", sys.stderr)
     if result.state == "kept":
-        print(f"{result.message}; nothing to do")
+        _say(f"{result.message}; nothing to do")
         return 0
     progress.print_table(progress.summary_rows(result.catalog, result.output, time.monotonic() - start))
-    print(f"next: imagebeam verify {result.output}")
+    _say(f"next: imagebeam verify {shlex.quote(result.output)}")
     return 0
 
 
@@ -152,10 +171,8 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipelines import convert, plan, progress
 
     config = _load_config(known)
-    if config.output.uri is None:
-        config = config.model_copy(update={"output": config.output.model_copy(update={"uri": "dataset"})})
     planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, own_process=True)
-    progress.print_table(plan.plan_rows(planned, str(config.output.uri)))
+    progress.print_table(plan.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     return planned.exit_code
 
 
@@ -172,7 +189,7 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
         broken = len({problem.shard for problem in result.problems})
         _complain(f"{broken:,} of {result.num_shards:,} shards differ from the catalog; convert again with --overwrite")
         return errors.VerificationError.exit_code
-    print(
+    _say(
         f"{known.directory}: {counts.written:,} records in {result.num_shards:,} shards are as the catalog says"
         f"{decoded} ({time.monotonic() - start:.1f} s)"
     )
@@ -191,10 +208,12 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
         raise errors.ConfigError(f"--split {split!r} is none of {', '.join(catalog.splits)}")
     progress.print_table(inspect.catalog_rows(catalog, directory))
     for index, values in zip(range(known.n or 0), inspect.read_examples(directory, catalog, split)):
-        print(f"\n{split} {index}: {inspect.describe_example(values)}")
+        print()
+        _say(f"{split} {index}: {inspect.describe_example(values)}")
     if known.save_to:
         paths = inspect.save_images(directory, catalog, split, known.n or 5, known.save_to)
-        print(f"\n{len(paths):,} images written to {known.save_to}")
+        print()
+        _say(f"{progress.count(len(paths), 'image')} written to {known.save_to}")
     return 0
 
 

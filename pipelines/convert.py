@@ -86,8 +86,8 @@ def convert(
         from pipelines import locks, pipeline, progress
 
         report = storage.join(str(job_config.output.uri or ""), ".imagebeam", f"run-{secrets.token_hex(4)}.json")
-        job = pipeline.make_job(job_config, overwrite, storage.normalize(report))
         options = runners.make_options(arguments, workers)
+        job = pipeline.make_job(job_config, overwrite, storage.normalize(report))
         stack.enter_context(locks.hold(job.layout.control))
         stack.callback(storage.storage_of(job.layout.report).remove, job.layout.report)
         if show_progress:
@@ -114,6 +114,8 @@ def plan(
 ) -> references.DatasetPlan:
     """Lists and counts, and returns what `convert` would do; writes nothing.
 
+    Without `output.uri` it says what would be written into a new folder.
+
     Raises:
         ConfigError: if the config does not fit the input.
     """
@@ -124,8 +126,11 @@ def plan(
     from pipelines import pipeline
 
     with _temporary_directory() as directory:
-        job = pipeline.make_job(job_config, overwrite, storage.join(directory, "report.json"))
+        if job_config.output.uri is None:
+            output = job_config.output.model_copy(update={"uri": storage.join(directory, "output")})
+            job_config = job_config.model_copy(update={"output": output})
         options = runners.make_options(arguments, default_workers())
+        job = pipeline.make_job(job_config, overwrite, storage.join(directory, "report.json"))
         return _plan_of(run_pipeline(job, options, plan_only=True))
 
 
@@ -139,13 +144,17 @@ def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: boo
     """Runs the pipeline to its end and returns the report it left.
 
     Raises:
+        ConfigError: if Beam cannot make the runner.
         ImagebeamError: if the pipeline failed without a report of its own.
     """
     import apache_beam as beam
 
     from pipelines import pipeline, progress
 
-    beam_pipeline = beam.Pipeline(options=options)
+    try:
+        beam_pipeline = beam.Pipeline(options=options)
+    except (ValueError, ImportError, AttributeError) as e:  # no such runner, or one that wants more options
+        raise errors.ConfigError(f"Beam cannot start this runner: {' '.join(str(e).split())}") from e
     pipeline.build(beam_pipeline, job, plan_only)
     try:
         beam_pipeline.run().wait_until_finish()

@@ -57,6 +57,7 @@ def make_job(config: config_lib.Config, overwrite: bool = False, report: str = "
     for option, uri in (("--input", config.source.uri), ("--output", config.output.uri)):
         if not uri:
             raise errors.ConfigError(f"{option} is missing: give an address")
+        storage.storage_of(uri)
     output = storage.normalize(str(config.output.uri))
     storage.storage_of(output)  # an address that cannot be written is told at once
     vocabulary = _read_vocabulary(config.label.vocabulary)

@@ -16,17 +16,18 @@ _ACTIONS = {
 
 def plan_rows(plan: references.DatasetPlan, output: str) -> list[tuple[str, str]]:
     """The plan as rows of a table."""
-    rows = [("listed", f"{plan.listed:,} images (passed over: {progress.describe_passed_over(plan.passed_over)})")]
+    passed_over = progress.describe_passed_over(plan.passed_over)
+    rows = [("listed", f"{progress.count(plan.listed, 'image')} (passed over: {passed_over})")]
     for name, split in plan.splits.items():
         smallest, largest = split.num_records // split.num_shards, -(-split.num_records // split.num_shards)
         each = f"{largest:,}" if smallest == largest else f"{smallest:,} or {largest:,}"
-        size = progress.format_bytes(split.num_bytes)
-        rows.append((f"  {name}", f"{split.num_records:,} images, {size}; {split.num_shards:,} shards of {each}"))
+        images, shards = progress.count(split.num_records, "image"), progress.count(split.num_shards, "shard")
+        rows.append((f"  {name}", f"{images}, {progress.format_bytes(split.num_bytes)}; {shards} of {each}"))
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in plan.rejected.items())
     rows.append(("rejected", f"{sum(plan.rejected.values()):,} before reading" + (f" ({reasons})" if reasons else "")))
     if plan.labels:
         shown = ", ".join(plan.labels[:5]) + (", ..." if len(plan.labels) > 5 else "")
-        rows.append(("labels", f"{len(plan.labels):,} classes: {shown}"))
+        rows.append(("labels", f"{progress.count(len(plan.labels), 'class')}: {shown}"))
     rows += [("note", note) for note in plan.notes]
     rows.append(("fingerprint", plan.fingerprint))
     rows.append(("output", f"{output}: {_ACTIONS[plan.action].format(message=plan.message)}"))

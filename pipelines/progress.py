@@ -110,9 +110,14 @@ def read_report(uri: str) -> dict[str, Any] | None:
         return None
 
 
+def count(number: int, noun: str) -> str:
+    """`1 shard`, `1,024 shards`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
 def describe_passed_over(passed_over: Mapping[str, int]) -> str:
     """Counts by kind in a phrase."""
-    return ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in passed_over.items()) or "nothing"
+    return ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in passed_over.items()) or "nothing"
 
 
 def format_bytes(num_bytes: float) -> str:
@@ -139,19 +144,16 @@ def printable(text: str) -> str:
 def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | None) -> list[tuple[str, str]]:
     """The table at the end of a run."""
     counts = catalog.counts
-    rows = [("listed", f"{counts.listed:,} images (passed over: {describe_passed_over(counts.passed_over)})")]
+    passed_over = describe_passed_over(counts.passed_over)
+    rows = [("listed", f"{count(counts.listed, 'image')} (passed over: {passed_over})")]
     for name, split in catalog.splits.items():
-        rows.append(
-            (
-                f"  {name}",
-                f"{split.num_examples:,} images, {len(split.shards):,} shards, {format_bytes(split.num_bytes)}",
-            )
-        )
+        parts = (count(split.num_examples, "image"), count(len(split.shards), "shard"), format_bytes(split.num_bytes))
+        rows.append((f"  {name}", ", ".join(parts)))
     total = sum(counts.rejected.values())
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejected.items())
+    reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts.rejected.items())
     rows.append(("rejected", f"{total:,}" + (f" ({reasons}; see {catalog_lib.REJECTS_FILE})" if total else "")))
     if catalog.label_kind == "class":
-        rows.append(("labels", f"{len(catalog.labels):,} classes, ids from {catalog.label_base}"))
+        rows.append(("labels", f"{count(len(catalog.labels), 'class')}, ids from {catalog.label_base}"))
     if seconds is not None:
         rows.append(("time", f"{seconds:.1f} s, {counts.listed / seconds:,.0f} images/s"))
     rows.append(("output", output))

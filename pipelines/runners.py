@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import difflib
 import gc
-import os
+import io
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -86,13 +86,13 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
             with contextlib.suppress(argparse.ArgumentError):
                 group._add_argparse_args(parser)
     flags = {option for action in parser._actions for option in action.option_strings}
+    complaint = io.StringIO()
     try:
-        with open(os.devnull, "w") as silent, contextlib.redirect_stderr(silent):
+        with contextlib.redirect_stderr(complaint):
             _, unknown = parser.parse_known_args(arguments)
     except SystemExit as e:
-        raise errors.ConfigError(
-            f"Beam cannot use the options {' '.join(beam_arguments)!r}: a value is not right"
-        ) from e
+        cause = complaint.getvalue().rpartition("error: ")[2].strip()
+        raise errors.ConfigError(f"Beam cannot use its options: {cause}") from e
     if unknown:
         flag = unknown[0].partition("=")[0]
         near = difflib.get_close_matches(flag, [*flags, *_OWN_FLAGS], n=1)

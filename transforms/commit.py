@@ -152,8 +152,11 @@ class Committer:
         for each in written:
             _move(storage.join(staging, each.shard.name), storage.join(output, each.shard.name))
             if layout.compression == "none":
-                index = storage.join(staging, os.path.basename(each.shard.index_name))
-                _move(index, storage.join(output, each.shard.index_name))
+                index = storage.join(output, each.shard.index_name)
+                _move(storage.join(staging, os.path.basename(index)), index)
+                store.sync(index)
+        if layout.compression == "none":
+            store.sync(storage.join(output, catalog_lib.INDEX_DIRECTORY))
         rejects = [storage.join(staging, name) for name in staged_rejects]
         _concatenate(rejects, storage.join(output, catalog_lib.REJECTS_FILE))
         by_split = {
@@ -175,6 +178,8 @@ class Committer:
         catalog = storage.join(output, catalog_lib.CATALOG_FILE)
         if store.exists(catalog):
             store.rename(catalog, storage.join(self.layout.control, _REPLACED))
+            store.sync(self.layout.control)
+            store.sync(output)
         for name in _METADATA:
             store.remove(storage.join(output, name))
 
@@ -227,7 +232,7 @@ def _concatenate(sources: Sequence[str], target: str) -> None:
         for source in sources:
             with store.open_read(source) as part:
                 shutil.copyfileobj(part, file)
-        store.sync(file)
+    store.sync(temporary)
     store.rename(temporary, target)
 
 
@@ -257,7 +262,7 @@ class _CommitFn(beam.DoFn):
         uri = self._committer.layout.report
         if uri:
             report = layout_lib.encode_report(state, plan, message, exit_code)
-            storage.storage_of(uri).write_whole(uri, report)
+            storage.storage_of(uri).write_whole(uri, report, durable=False)
 
 
 @dataclasses.dataclass

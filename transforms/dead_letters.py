@@ -31,7 +31,7 @@ class _StoreFn(beam.DoFn):
         staging = self._layout.staging(plan.fingerprint)
         store = storage.storage_of(staging)
         store.make_directories(staging)
-        store.write_whole(storage.join(staging, name), write_shard.encode_rejects(sorted(rejects)))
+        store.write_whole(storage.join(staging, name), write_shard.encode_rejects(sorted(rejects)), durable=False)
         yield name
 
 

@@ -9,7 +9,10 @@ HASH_BITS = 64
 
 def encode_key(key: str) -> bytes:
     """`key` as UTF-8; the undecodable bytes of a POSIX file name come back as they were."""
-    return key.encode("utf-8", "surrogateescape")
+    try:
+        return key.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can spell and no file name can hold
+        return key.encode("utf-8", "surrogatepass")
 
 
 def hash64(key: str, seed: int, purpose: bytes) -> int:

@@ -105,7 +105,7 @@ class _PlanFn(beam.DoFn):
         plan = self._layout.plan(ranking, *stock)
         if self._layout.report:
             report = layout_lib.encode_report("planned", plan)
-            storage.storage_of(self._layout.report).write_whole(self._layout.report, report)
+            storage.storage_of(self._layout.report).write_whole(self._layout.report, report, durable=False)
         yield plan
 
 

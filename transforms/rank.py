@@ -10,6 +10,7 @@ import bisect
 import collections
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from apache_beam.utils import windowed_value
 from transforms import hashing, references
 
 NUM_BUCKETS = 1024  # 100 million references are 100,000 a bucket, sorted in 0.2 s and 60 MB
+_NUM_SAMPLED = 16 * NUM_BUCKETS  # references whose order values bound the buckets of ListedOrder
 _MAX_PENDING = 50_000  # references held by a bundle before it packs them: 30 MB
 _MAX_DUPLICATES = 5  # named in the error
 _FINGERPRINT_BITS = 128
@@ -46,18 +48,32 @@ class HashOrder:
 
 @dataclasses.dataclass(frozen=True)
 class ListedOrder:
-    """Orders by the row of the manifest, then by key; buckets end at quantiles of what there is."""
+    """Orders by the row of the manifest, then by key; buckets end at quantiles of a sample."""
 
     def value(self, ref: references.ImageRef) -> Any:
         """Row and key."""
         return ref.position, ref.key
 
     def bucket(self, value: Any, boundaries: Sequence[Any]) -> int:
-        """Bucket i ends at boundary i."""
+        """Bucket i ends before boundary i, the last one holds the rest."""
         return bisect.bisect_right(boundaries, value)
+
+    def sample(self, element: KeyedRef) -> tuple[int, Any]:
+        """The order value behind a hash: those of the smallest hashes are a sample that the set alone decides."""
+        _, ref = element
+        return hashing.hash64(ref.key, 0, b"imagebeam.sample") >> 1, self.value(ref)  # Beam's integers are signed
+
+    @staticmethod
+    def boundaries(sample: Sequence[tuple[int, Any]]) -> list[Any]:
+        """The ends of all buckets but the last, at most NUM_BUCKETS - 1 of them."""
+        values = sorted(value for _, value in sample)
+        step = max(1, -(-len(values) // NUM_BUCKETS))
+        return values[step::step]
 
 
 Order = HashOrder | ListedOrder
+
+_BY_KEY = HashOrder(0, b"imagebeam.key")
 
 
 class BucketSummary(NamedTuple):
@@ -74,11 +90,15 @@ class BucketSummary(NamedTuple):
 class Ranking(NamedTuple):
     """All summaries together: at which rank each bucket of each partition starts."""
 
-    starts: Mapping[str, Sequence[int]]  # by partition: NUM_BUCKETS + 1 ranks, the last is the total
+    buckets: Mapping[str, Sequence[int]]  # by partition: those that hold any of it, ascending
+    starts: Mapping[str, Sequence[int]]  # by partition: the rank at which each of those starts, and last the total
     num_bytes: Mapping[str, int]
     labels: tuple[str, ...]  # sorted
     digest: int
     duplicates: tuple[tuple[str, str, str], ...]
+
+    def start(self, partition: str, bucket: int) -> int:
+        return self.starts[partition][bisect.bisect_left(self.buckets[partition], bucket)]
 
     def total(self, partition: str) -> int:
         return self.starts[partition][-1]
@@ -92,20 +112,20 @@ class RankedReferences(NamedTuple):
 
 
 class _SpreadFn(beam.DoFn):
-    """(partition, reference) -> (bucket, packed (partition, references))."""
+    """(partition, reference) -> (bucket, packed rows of partition and reference)."""
 
     def __init__(self, order: Order):
         self._order = order
-        self._pending: dict[tuple[int, str], list[references.ImageRef]] = {}
+        self._pending: dict[int, list[tuple[Any, ...]]] = {}
         self._num_pending = 0
 
     def start_bundle(self) -> None:
         self._pending, self._num_pending = collections.defaultdict(list), 0
 
-    def process(self, element: KeyedRef, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, tuple[str, bytes]]]:
+    def process(self, element: KeyedRef, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, bytes]]:
         partition, ref = element
         bucket = self._order.bucket(self._order.value(ref), boundaries)
-        self._pending[bucket, partition].append(ref)
+        self._pending[bucket].append((partition, *ref))
         self._num_pending += 1
         if self._num_pending >= _MAX_PENDING:
             yield from self._take()
@@ -114,17 +134,34 @@ class _SpreadFn(beam.DoFn):
         for packed in self._take():
             yield window.GlobalWindows.windowed_value(packed)
 
-    def _take(self) -> Iterator[tuple[int, tuple[str, bytes]]]:
+    def _take(self) -> Iterator[tuple[int, bytes]]:
         pending, self._pending, self._num_pending = self._pending, collections.defaultdict(list), 0
-        for (bucket, partition), refs in pending.items():
-            yield bucket, (partition, references.pack_refs(refs))
+        for bucket, rows in pending.items():
+            yield bucket, references.pack_rows(rows)
 
 
-def _open_bucket(packed: Iterable[tuple[str, bytes]], order: Order) -> dict[str, list[references.ImageRef]]:
+@dataclasses.dataclass
+class _GroupInBuckets(beam.PTransform):
+    """(partition, reference) -> (bucket, [packed rows])."""
+
+    order: Order
+    boundaries: Any = None  # PCollection of one list, for ListedOrder
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, refs: beam.PCollection[KeyedRef]) -> beam.PCollection[tuple[int, Iterable[bytes]]]:
+        side_inputs = {} if self.boundaries is None else {"boundaries": beam.pvalue.AsSingleton(self.boundaries)}
+        spread = beam.ParDo(_SpreadFn(self.order), **side_inputs).with_output_types(tuple[int, bytes])
+        return refs | "Spread" >> spread | "Group" >> beam.GroupByKey()
+
+
+def _open_bucket(packed: Iterable[bytes], order: Order) -> dict[str, list[references.ImageRef]]:
     """The references of a bucket by partition, each in its order."""
     partitions: dict[str, list[references.ImageRef]] = {}
-    for partition, batch in packed:
-        partitions.setdefault(partition, []).extend(references.unpack_refs(batch))
+    for rows in packed:
+        for partition, *fields in references.unpack_rows(rows):
+            partitions.setdefault(partition, []).append(references.ImageRef(*fields))
     for refs in partitions.values():
         refs.sort(key=lambda ref: (order.value(ref), ref.key, ref.uri))
     return dict(sorted(partitions.items()))
@@ -141,7 +178,7 @@ def _digest(partitions: Mapping[str, Sequence[references.ImageRef]], order: Orde
     return int.from_bytes(digest.digest(), "big")
 
 
-def _find_duplicates(partitions: Mapping[str, Sequence[references.ImageRef]]) -> list[tuple[str, str, str]]:
+def _find_duplicates(partitions: Mapping[str, Sequence[references.ImageRef]]) -> tuple[tuple[str, str, str], ...]:
     seen: dict[str, str] = {}
     duplicates = []
     for refs in partitions.values():
@@ -149,7 +186,7 @@ def _find_duplicates(partitions: Mapping[str, Sequence[references.ImageRef]]) ->
             if ref.key in seen:
                 duplicates.append((ref.key, seen[ref.key], ref.uri))
             seen[ref.key] = ref.uri
-    return duplicates
+    return tuple(sorted(duplicates)[:_MAX_DUPLICATES])
 
 
 class _SummarizeFn(beam.DoFn):
@@ -158,7 +195,7 @@ class _SummarizeFn(beam.DoFn):
     def __init__(self, order: Order):
         self._order = order
 
-    def process(self, element: tuple[int, Iterable[tuple[str, bytes]]]) -> Iterator[BucketSummary]:
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[BucketSummary]:
         bucket, packed = element
         partitions = _open_bucket(packed, self._order)
         yield BucketSummary(
@@ -167,8 +204,16 @@ class _SummarizeFn(beam.DoFn):
             {name: sum(max(ref.size, 0) for ref in refs) for name, refs in partitions.items()},
             frozenset(ref.label for refs in partitions.values() for ref in refs if isinstance(ref.label, str)),
             _digest(partitions, self._order),
-            tuple(sorted(_find_duplicates(partitions))[:_MAX_DUPLICATES]),
+            _find_duplicates(partitions) if isinstance(self._order, HashOrder) else (),
         )
+
+
+class _FindDuplicatesFn(beam.DoFn):
+    """A bucket of `_BY_KEY` -> the summary of its duplicates alone."""
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[BucketSummary]:
+        bucket, packed = element
+        yield BucketSummary(bucket, {}, {}, frozenset(), 0, _find_duplicates(_open_bucket(packed, _BY_KEY)))
 
 
 class _MergeSummariesFn(beam.CombineFn):
@@ -199,12 +244,12 @@ class _MergeSummariesFn(beam.CombineFn):
 
     def extract_output(self, accumulator: list[Any]) -> Ranking:
         counts, num_bytes, labels, digest, duplicates = accumulator
-        starts = {}
-        for partition, buckets in sorted(counts.items()):
-            starts[partition] = array.array("Q", [0])
-            for bucket in range(NUM_BUCKETS):
-                starts[partition].append(starts[partition][-1] + buckets.get(bucket, 0))
-        return Ranking(starts, dict(num_bytes), tuple(sorted(labels)), digest, tuple(duplicates))
+        buckets, starts = {}, {}
+        for partition, by_bucket in sorted(counts.items()):
+            buckets[partition] = array.array("H", sorted(by_bucket))
+            ranks = itertools.accumulate((by_bucket[bucket] for bucket in buckets[partition]), initial=0)
+            starts[partition] = array.array("Q", ranks)
+        return Ranking(buckets, starts, dict(num_bytes), tuple(sorted(labels)), digest, tuple(duplicates))
 
 
 class _RankFn(beam.DoFn):
@@ -214,11 +259,11 @@ class _RankFn(beam.DoFn):
         self._order = order
 
     def process(
-        self, element: tuple[int, Iterable[tuple[str, bytes]]], ranking: Ranking
+        self, element: tuple[int, Iterable[bytes]], ranking: Ranking
     ) -> Iterator[tuple[str, references.ReferenceRun]]:
         bucket, packed = element
         for partition, refs in _open_bucket(packed, self._order).items():
-            yield partition, references.ReferenceRun(ranking.starts[partition][bucket], refs)
+            yield partition, references.ReferenceRun(ranking.start(partition, bucket), refs)
 
 
 @dataclasses.dataclass
@@ -234,30 +279,27 @@ class RankReferences(beam.PTransform):
         super().__init__()
 
     def expand(self, refs: beam.PCollection[KeyedRef]) -> RankedReferences:
-        side_inputs = {}
+        boundaries = None
         if isinstance(self.order, ListedOrder):
-            quantiles = (
+            boundaries = (
                 refs
-                | "OrderValues" >> beam.Map(_order_value, self.order)
-                | "Quantiles" >> (beam.transforms.stats.ApproximateQuantiles.Globally(NUM_BUCKETS))
+                | "Sample" >> beam.Map(self.order.sample)
+                | "TakeSample" >> beam.combiners.Top.Smallest(_NUM_SAMPLED)
+                | "Boundaries" >> beam.Map(self.order.boundaries)
             )
-            side_inputs["boundaries"] = beam.pvalue.AsSingleton(quantiles)
-        buckets = (
-            refs
-            | "Spread"
-            >> beam.ParDo(_SpreadFn(self.order), **side_inputs).with_output_types(tuple[int, tuple[str, bytes]])
-            | "GroupBuckets" >> beam.GroupByKey()  # (bucket, [(partition, packed references)])
+        buckets = refs | "GroupInBuckets" >> _GroupInBuckets(self.order, boundaries)  # (bucket, [packed rows])
+        summaries = buckets | "SummarizeBuckets" >> beam.ParDo(_SummarizeFn(self.order)).with_output_types(
+            BucketSummary
         )
-        ranking = (
-            buckets
-            | "SummarizeBuckets" >> beam.ParDo(_SummarizeFn(self.order)).with_output_types(BucketSummary)
-            | "MergeSummaries" >> beam.CombineGlobally(_MergeSummariesFn())
-        )
+        if isinstance(self.order, ListedOrder):  # whose buckets do not bring the rows of one key together
+            duplicates = (
+                refs
+                | "GroupByKeyHash" >> _GroupInBuckets(_BY_KEY)  # (bucket, [packed rows])
+                | "FindDuplicates" >> beam.ParDo(_FindDuplicatesFn()).with_output_types(BucketSummary)
+            )
+            summaries = (summaries, duplicates) | "AllSummaries" >> beam.Flatten()
+        ranking = summaries | "MergeSummaries" >> beam.CombineGlobally(_MergeSummariesFn())
         runs = buckets | "RankBuckets" >> beam.ParDo(
             _RankFn(self.order), ranking=beam.pvalue.AsSingleton(ranking)
         ).with_output_types(tuple[str, references.ReferenceRun])
         return RankedReferences(runs, ranking)
-
-
-def _order_value(element: KeyedRef, order: Order) -> Any:
-    return order.value(element[1])

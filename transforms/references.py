@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import pickle
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
@@ -114,9 +114,19 @@ _LEVEL = 1  # zlib: neighbouring keys share most of their bytes, level 1 takes 4
 
 def pack_refs(refs: Sequence[ImageRef]) -> bytes:
     """References as compact bytes, column by column: 30 to 60 bytes each instead of some 600 as Python objects."""
-    return zlib.compress(pickle.dumps(list(zip(*refs)), protocol=5), _LEVEL)
+    return pack_rows(refs)
 
 
 def unpack_refs(packed: bytes) -> list[ImageRef]:
     """The inverse of `pack_refs`."""
-    return [ImageRef(*row) for row in zip(*pickle.loads(zlib.decompress(packed)))]
+    return [ImageRef(*row) for row in unpack_rows(packed)]
+
+
+def pack_rows(rows: Sequence[tuple[Any, ...]]) -> bytes:
+    """Rows of equal length as compact bytes."""
+    return zlib.compress(pickle.dumps(list(zip(*rows)), protocol=5), _LEVEL)
+
+
+def unpack_rows(packed: bytes) -> Iterator[tuple[Any, ...]]:
+    """The inverse of `pack_rows`."""
+    return zip(*pickle.loads(zlib.decompress(packed)))

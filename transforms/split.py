@@ -81,17 +81,18 @@ def majority_label(refs: Iterable[references.ImageRef]) -> str:
     return min(counts, key=lambda label: (-counts[label], label))
 
 
+# Beam sends keys as UTF-8, which cannot hold the undecodable bytes of a file name: hence ascii().
 def _with_own_label(ref: references.ImageRef) -> rank.KeyedRef:
-    return str(ref.label), ref
+    return ascii(ref.label), ref
 
 
 def _group_of(ref: references.ImageRef) -> tuple[str, references.ImageRef]:
-    return ref.group or ref.key, ref
+    return ascii(ref.group or ref.key), ref
 
 
 def _with_majority_label(element: tuple[str, Iterable[references.ImageRef]]) -> Iterator[rank.KeyedRef]:
     refs = list(element[1])
-    label = majority_label(refs)
+    label = ascii(majority_label(refs))
     for ref in refs:
         yield label, ref
 

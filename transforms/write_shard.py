@@ -52,14 +52,14 @@ class ShardWriter:
         if not store.exists(done):
             return None
         written = decode_written(store.read(done))
-        for directory in (self.staging, self.output):
-            if store.exists(storage.join(directory, name)) and not self._differs(directory, written.shard):
-                return written
-        return None
-
-    def _differs(self, directory: str, shard: catalog.Shard) -> bool:
-        """Whether the shard as stored differs from what was written."""
-        return verify.checksum_file(storage.join(directory, shard.name)) != (shard.bytes, shard.crc32c)
+        in_staging = (
+            storage.join(self.staging, name),
+            storage.join(self.staging, os.path.basename(written.shard.index_name)),
+        )
+        in_output = storage.join(self.output, name), storage.join(self.output, written.shard.index_name)
+        has_shard = any(store.exists(uri) and not _differs(uri, written.shard) for uri in (in_staging[0], in_output[0]))
+        has_index = any(_is_index(uri, written.shard) for uri in (in_staging[1], in_output[1]))
+        return written if has_shard and (has_index or self.compression != "none") else None
 
     def _write(self, name: str, task: ShardTask) -> references.WrittenShard:
         uri = storage.join(self.staging, name)
@@ -73,20 +73,21 @@ class ShardWriter:
                 writer = records.RecordWriter(file, self.compression)
                 self._write_records(writer, task, counts, rejects)
                 writer.finish()
-                store.sync(file)
+            store.sync(temporary)
             store.rename(temporary, uri)
         except BaseException:
             store.remove(temporary)
             raise
         shard = catalog.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
-        if self._differs(self.staging, shard):
+        if _differs(uri, shard):
             raise OSError(f"shard {uri} reads back other bytes than were written: the disk or its driver is at fault")
         if self.compression == "none":
             index = records.encode_index(writer.offsets, writer.num_bytes)
-            store.write_whole(storage.join(self.staging, os.path.basename(shard.index_name)), index)
+            uri_of_index = storage.join(self.staging, os.path.basename(shard.index_name))
+            store.write_whole(uri_of_index, index, durable=False)
         rejected = store_rejects(self.staging, name, rejects)
         written = references.WrittenShard(task.split, shard, rejected, counts.build())
-        store.write_whole(uri + DONE_SUFFIX, encode_written(written))
+        store.write_whole(uri + DONE_SUFFIX, encode_written(written), durable=False)
         return written
 
     def _write_records(
@@ -102,6 +103,20 @@ class ShardWriter:
                 continue
             writer.write(*self.recipe.encode(ref, image))
             counts.add(ref, image)
+
+
+def _differs(uri: str, shard: catalog.Shard) -> bool:
+    """Whether a shard as stored differs from what was written."""
+    return verify.checksum_file(uri) != (shard.bytes, shard.crc32c)
+
+
+def _is_index(uri: str, shard: catalog.Shard) -> bool:
+    """Whether there is a whole index of the shard: a loss of power may leave an empty one, it is not synced here."""
+    try:
+        offsets = records.decode_index(storage.storage_of(uri).read(uri))
+    except (FileNotFoundError, ValueError):
+        return False
+    return len(offsets) == shard.records + 1 and offsets[-1] == shard.bytes
 
 
 def read_images(
@@ -123,7 +138,7 @@ def store_rejects(staging: str, shard_name: str, rejects: Sequence[references.Re
     if rejects:
         store = storage.storage_of(staging)
         store.make_directories(staging)
-        store.write_whole(storage.join(staging, shard_name + REJECTS_SUFFIX), encode_rejects(rejects))
+        store.write_whole(storage.join(staging, shard_name + REJECTS_SUFFIX), encode_rejects(rejects), durable=False)
     return dict(sorted(collections.Counter(reject.reason.value for reject in rejects).items()))
 
 

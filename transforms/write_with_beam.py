@@ -63,6 +63,7 @@ class _AdoptFn(beam.DoFn):
         staged = storage.join(staging, name)
         if store.exists(file):  # a bundle that runs twice has moved it already
             store.rename(file, staged)
+        store.sync(staged)
         shard = self._read_again(name, staged)
         yield references.WrittenShard(shards.ShardName.parse(name).split, shard, rejected, counts)
 
@@ -74,7 +75,7 @@ class _AdoptFn(beam.DoFn):
         shard = catalog.Shard(name, len(offsets), num_bytes, crc)
         if self._layout.compression == "none":
             index = storage.join(os.path.dirname(staged), os.path.basename(shard.index_name))
-            store.write_whole(index, records.encode_index(offsets, num_bytes))
+            store.write_whole(index, records.encode_index(offsets, num_bytes), durable=False)
         return shard
 
 

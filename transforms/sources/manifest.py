@@ -23,6 +23,10 @@ FORMATS: Mapping[str, str] = {
     ".pq": "parquet",
 }
 
+_FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)  # 3.0 is how pandas writes the integer 3 beside a missing one
+_FLOAT32_LIMIT = 2.0**128 - 2.0**103  # rounds to infinity in 32 bits, as all above it
+
 
 class BadRowError(ValueError):
     """A row that names no usable image; becomes a reject."""
@@ -64,7 +68,7 @@ class ManifestSource:
 
     @property
     def root(self) -> str:
-        return posixpath.dirname(self.uri)
+        return posixpath.dirname(self.uri) or "."
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -80,7 +84,7 @@ class ManifestSource:
         """
         try:
             names = _column_names(self.uri, self.format)
-        except (OSError, ValueError) as e:
+        except (OSError, ValueError, csv.Error) as e:
             raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
         required = self.needed if self.format != "jsonl" else (self.image,)  # JSON objects may leave keys out
         repeated = next((name for name in required if names.count(name) > 1), None)
@@ -101,19 +105,20 @@ class ManifestSource:
                 try:
                     found.refs.append(self._reference(position, row))
                 except BadRowError as e:
-                    found.rejects.append(self._reject(position, row, e))
+                    found.rejects.append(self._reject(position, row, e.reason, e.detail))
+                except errors.ConfigError as e:  # an address that no storage is known for
+                    found.rejects.append(self._reject(position, row, references.Reason.UNREADABLE, str(e)))
                 if found.is_full:
                     yield found.take()
         except (OSError, ValueError) as e:
             found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
         yield found.take()
 
-    def _reject(self, position: int, row: Any, error: BadRowError) -> references.Reject:
+    def _reject(self, position: int, row: Any, reason: references.Reason, detail: str) -> references.Reject:
         cells = row if isinstance(row, Mapping) else {}
         key = _text(cells.get(self.key or self.image)) or f"row {position}"
         uri = _text(cells.get(self.image)) or self.uri
-        detail = f"row {position} of {self.uri}: {error.detail}"
-        return references.Reject(key, uri, "list", error.reason, detail)
+        return references.Reject(key, uri, "list", reason, f"row {position} of {self.uri}: {detail}")
 
     def _reference(self, position: int, row: Any) -> references.ImageRef:
         if not isinstance(row, Mapping):
@@ -124,11 +129,9 @@ class ManifestSource:
         key = _text(row.get(self.key)) if self.key else path
         if not key:
             raise BadRowError(references.Reason.BAD_ROW, f"column {self.key!r} is empty")
+        uri = self._resolve(path)
         try:
-            uri = self._resolve(path)
             status = storage.storage_of(uri).stat(uri)
-        except errors.ConfigError as e:
-            raise BadRowError(references.Reason.UNREADABLE, str(e)) from e
         except (FileNotFoundError, NotADirectoryError) as e:
             raise BadRowError(references.Reason.NOT_FOUND, f"there is no file {uri!r}") from e
         except OSError as e:
@@ -136,7 +139,7 @@ class ManifestSource:
         except ValueError as e:
             raise BadRowError(references.Reason.UNREADABLE, f"{uri!r} is no path ({e})") from e
         if status.kind != storage.FILE:
-            raise BadRowError(references.Reason.UNREADABLE, f"{uri!r} is a {status.kind}, not a file")
+            raise BadRowError(references.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
         return references.ImageRef(
             key,
             uri,
@@ -150,9 +153,15 @@ class ManifestSource:
         )
 
     def _resolve(self, path: str) -> str:
-        absolute = path.startswith("/") or storage.scheme_of(path) != "file" or path.startswith("file://")
-        uri = storage.normalize(path) if absolute else storage.join(self.root, posixpath.normpath(path))
-        if not self.allow_outside and (absolute or posixpath.normpath(path).split("/")[0] == ".."):
+        absolute = path.startswith("/") or storage.scheme_of(path) != "file" or path.lower().startswith("file://")
+        if absolute:
+            uri = storage.normalize(path)
+            inside = uri.startswith(storage.join(self.root, ""))
+        else:
+            relative = posixpath.normpath(path)
+            uri = storage.join(self.root, relative)
+            inside = relative.split("/")[0] != ".."
+        if not inside and not self.allow_outside:
             raise BadRowError(
                 references.Reason.OUTSIDE_ROOT,
                 f"{path!r} leaves {self.root!r}; source.manifest.allow_outside: true would take it",
@@ -176,18 +185,20 @@ def parse_value(name: str, kind: str, value: Any) -> Any:
 
 
 def parse_number(kind: str, text: str) -> int | float:
-    """`text` as an int64 or a finite float.
+    """`text` as an int64, or as a float that is finite in 32 bits.
 
     Raises:
         ValueError: if it is none.
     """
     text = text.strip()
     if kind == features.FLOAT:
-        number = float(text)
-        if number != number or number in (float("inf"), float("-inf")):
+        if not _FLOAT.fullmatch(text):  # float() would also take nan, inf and 1_000
             raise ValueError(f"{text!r} is not a finite number")
+        number = float(text)
+        if abs(number) >= _FLOAT32_LIMIT:
+            raise ValueError(f"{text!r} does not fit into a 32-bit float")
         return number
-    if not re.fullmatch(r"[+-]?\d+(\.0+)?", text):  # 3.0 is how pandas writes the integer 3 beside a missing one
+    if not _INTEGER.fullmatch(text):
         raise ValueError(f"{text!r} is not an integer")
     integer = int(text.partition(".")[0])
     if not features.check_value(features.INT64, integer):
@@ -197,6 +208,8 @@ def parse_number(kind: str, text: str) -> int | float:
 
 def _text(value: Any) -> str | None:
     """A cell as text, None where it is empty."""
+    if isinstance(value, bytes):  # Parquet's binary columns
+        value = value.decode("utf-8", "surrogateescape")
     if value is None or value == "" or value != value:
         return None
     return value if isinstance(value, str) else str(value)
@@ -213,8 +226,8 @@ def _csv_rows(uri: str, columns: Sequence[str]) -> Iterator[Mapping[str, Any] | 
     csv.field_size_limit(1 << 30)
     with _open_text(uri) as text:
         rows = csv.reader(text, strict=True)
-        header = next(rows, [])
         try:
+            header = _csv_header(rows)
             for row in rows:
                 if len(row) == len(header):
                     yield dict(zip(header, row))
@@ -222,6 +235,11 @@ def _csv_rows(uri: str, columns: Sequence[str]) -> Iterator[Mapping[str, Any] | 
                     yield f"{len(row)} cells, the header has {len(header)}; quote the cells that hold commas"
         except csv.Error as e:
             raise ValueError(f"line {rows.line_num}: {e}") from e
+
+
+def _csv_header(rows: Iterator[list[str]]) -> list[str]:
+    """The first row that is not blank."""
+    return next(filter(None, rows), [])
 
 
 def _jsonl_rows(uri: str, columns: Sequence[str]) -> Iterator[Mapping[str, Any] | str]:
@@ -232,7 +250,9 @@ def _jsonl_rows(uri: str, columns: Sequence[str]) -> Iterator[Mapping[str, Any] 
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as e:
+                if "\\u" in line:  # may be half a surrogate pair, of which no file name, key or label can be made
+                    json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape")
+            except (ValueError, RecursionError) as e:
                 yield f"not JSON: {e}"
                 continue
             yield row if isinstance(row, dict) else f"a JSON {type(row).__name__}, expected an object"
@@ -258,6 +278,6 @@ def _column_names(uri: str, format: str) -> list[str]:
             return list(pyarrow.parquet.ParquetFile(file).schema_arrow.names)
     if format == "csv":
         with _open_text(uri) as text:
-            return next(csv.reader(text), [])
+            return _csv_header(csv.reader(text, strict=True))
     first = next(iter(_jsonl_rows(uri, ())), {})
     return list(first) if isinstance(first, dict) else []

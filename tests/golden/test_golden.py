@@ -1,0 +1,126 @@
+"""The same images and config give the same bytes: the shards of 20 images, held against digests.json.
+
+A change of these bytes breaks every resumed run and every published digest. Where it is meant, raise _WRITER_VERSION in
+transforms/layout.py and write the new digests with `python -m tests.golden.test_golden --write`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import pathlib
+import random
+import sys
+import tempfile
+
+import pytest
+
+from pipelines import convert
+from tests import command_line
+
+FOLDER = pathlib.Path(__file__).parent
+IMAGES = FOLDER / "images"
+DIGESTS = FOLDER / "digests.json"
+REMEDY = "the shards' bytes changed; if they should: python -m tests.golden.test_golden --write (see the module's text)"
+
+TWO_BEAM_WORKERS = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+
+
+def convert_images(output: pathlib.Path, images: pathlib.Path = IMAGES, workers: int = 1, **more: object) -> None:
+    config = {"source": {"uri": str(images)}, "output": {"uri": str(output), "num_shards": 3, **more}}
+    convert.convert(config, workers=workers)
+
+
+def run_command(output: pathlib.Path, *arguments: str) -> None:
+    shards = "output.num_shards=3"
+    command_line.succeed("convert", "--input", IMAGES, "--output", output, "--set", shards, *arguments)
+
+
+def assert_golden(digests: dict[str, str]) -> None:
+    assert digests == json.loads(DIGESTS.read_text()), REMEDY
+
+
+os_scandir = os.scandir
+
+
+class ShuffledScan:
+    """os.scandir, its entries in random order."""
+
+    def __init__(self, path: str):
+        with os_scandir(path) as entries:
+            self._entries = sorted(entries, key=lambda entry: entry.name)
+        random.Random(len(self._entries)).shuffle(self._entries)
+
+    def __enter__(self) -> ShuffledScan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __iter__(self) -> ShuffledScan:
+        return self
+
+    def __next__(self) -> os.DirEntry[str]:
+        if not self._entries:
+            raise StopIteration
+        return self._entries.pop()
+
+
+def test_shards_by_python_call_are_golden(tmp_path: pathlib.Path) -> None:
+    convert_images(tmp_path / "out")
+    assert_golden(command_line.shard_digests(tmp_path / "out"))
+
+
+def test_shards_by_two_workers_are_golden(tmp_path: pathlib.Path) -> None:
+    convert_images(tmp_path / "out", workers=2)
+    assert_golden(command_line.shard_digests(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param((), id="command"),
+        pytest.param(("--workers", "1"), id="one-worker"),
+        pytest.param(TWO_BEAM_WORKERS, id="two-workers-of-beam"),
+    ],
+)
+def test_shards_by_command_are_golden(tmp_path: pathlib.Path, arguments: tuple[str, ...]) -> None:
+    run_command(tmp_path / "out", *arguments)
+    assert_golden(command_line.shard_digests(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shards_of_folder_made_in_another_order_are_golden(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    paths = sorted(IMAGES.glob("*/*"))
+    random.Random(seed).shuffle(paths)
+    for path in paths:
+        copy = tmp_path / "images" / path.relative_to(IMAGES)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    monkeypatch.setattr(os, "scandir", ShuffledScan)
+    convert_images(tmp_path / "out", tmp_path / "images")
+    assert_golden(command_line.shard_digests(tmp_path / "out"))
+
+
+def test_records_of_gzip_shards_are_golden(tmp_path: pathlib.Path) -> None:
+    convert_images(tmp_path / "out", compression="gzip")  # versions of zlib compress differently, so not the files
+    streams = {path.name: gzip.decompress(path.read_bytes()) for path in (tmp_path / "out").glob("*-of-*")}
+    assert_golden({name.removesuffix(".gz"): hashlib.sha256(data).hexdigest() for name, data in streams.items()})
+
+
+def test_golden_images_are_twenty_tiny_ones() -> None:
+    sizes = [path.stat().st_size for path in IMAGES.glob("*/*")]
+    assert len(sizes) == 20
+    assert max(sizes) < 1500
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("usage: python -m tests.golden.test_golden --write")
+    with tempfile.TemporaryDirectory() as directory:
+        convert_images(pathlib.Path(directory, "out"))
+        DIGESTS.write_text(json.dumps(command_line.shard_digests(pathlib.Path(directory, "out")), indent=1) + "\n")

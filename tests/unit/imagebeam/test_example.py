@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagebeam import example, features
+from imagebeam.features import BYTES, FLOAT, INT64, Feature
+
+INT64_EXTREMES = [0, 1, -1, 127, 128, 2**31, -(2**31), 2**63 - 1, -(2**63)]
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+values = st.one_of(
+    st.tuples(st.just(BYTES), st.binary()),
+    st.tuples(st.just(INT64), st.integers(-(2**63), 2**63 - 1) | st.sampled_from(INT64_EXTREMES)),
+    st.tuples(st.just(FLOAT), st.floats(width=32)),
+)
+value_lists = st.one_of(
+    st.tuples(st.just(BYTES), st.lists(st.binary())),
+    st.tuples(st.just(INT64), st.lists(st.integers(-(2**63), 2**63 - 1))),
+    st.tuples(st.just(FLOAT), st.lists(st.floats(width=32))),
+)
+
+
+def bits(value: example.Value) -> object:
+    """What compares equal for equal bits alone: 0.0 and -0.0 differ, nan is itself."""
+    return struct.pack("<f", value) if isinstance(value, float) else value
+
+
+def parse_with_tensorflow(data: bytes) -> dict[str, tuple[str, list[object]]]:
+    """The kind and the values of every feature."""
+    parsed = {}
+    for key, feature in tf.train.Example.FromString(data).features.feature.items():
+        kind = feature.WhichOneof("kind") or ""
+        parsed[key] = (kind.removesuffix("_list"), [bits(v) for v in getattr(feature, kind).value] if kind else [])
+    return parsed
+
+
+def serialize_with_tensorflow(lists: Mapping[str, tuple[str, Sequence[example.Value]]]) -> bytes:
+    message = tf.train.Example()
+    for key, (kind, items) in lists.items():
+        getattr(message.features.feature[key], f"{kind}_list").value.extend(items)
+    return message.SerializeToString()
+
+
+def encode(named: Mapping[str, tuple[str, example.Value]], image: bytes | None = None) -> bytes:
+    wanted = [Feature(key, f"columns/{key}", kind) for key, (kind, _) in named.items()]
+    if image is not None:
+        wanted.append(Feature("the image", features.ENCODED, BYTES))
+    by_source = {f"columns/{key}": value for key, (_, value) in named.items()}
+    return b"".join(example.ExampleEncoder(wanted).encode(by_source, image or b""))
+
+
+@settings(deadline=None)
+@given(st.dictionaries(texts, values), st.none() | st.binary(max_size=1000))
+def test_encoded_example_parses_to_the_same_values(
+    named: Mapping[str, tuple[str, example.Value]], image: bytes | None
+) -> None:
+    data = encode(named, image)
+    expected = {key: (kind, [bits(value)]) for key, (kind, value) in named.items()}
+    if image is not None:
+        expected["the image"] = (BYTES, [image])
+    assert parse_with_tensorflow(data) == expected
+    parsed = {key: [bits(value) for value in found] for key, found in example.parse_example(data).items()}
+    assert parsed == {key: found for key, (_, found) in expected.items()}
+
+
+@pytest.mark.parametrize("value", INT64_EXTREMES)
+def test_int64_extremes_survive(value: int) -> None:
+    data = encode({"key": (INT64, value)})
+    assert parse_with_tensorflow(data) == {"key": (INT64, [value])}
+    assert example.parse_example(data) == {"key": [value]}
+
+
+@settings(deadline=None)
+@given(st.dictionaries(texts, value_lists))
+def test_parse_example_reads_what_tensorflow_serializes(
+    lists: Mapping[str, tuple[str, Sequence[example.Value]]],
+) -> None:
+    parsed = example.parse_example(serialize_with_tensorflow(lists))
+    assert {key: [bits(value) for value in found] for key, found in parsed.items()} == {
+        key: [bits(value) for value in items] for key, (_, items) in lists.items()
+    }
+
+
+def delimited(field: int, payload: bytes) -> bytes:
+    return bytes([field << 3 | 2, len(payload)]) + payload
+
+
+def example_of(value_list: bytes) -> bytes:
+    """An Example with one feature, "k"."""
+    entry = delimited(1, b"k") + delimited(2, value_list)
+    return delimited(1, delimited(1, entry))
+
+
+@pytest.mark.parametrize(
+    ("value_list", "expected"),
+    [
+        pytest.param(delimited(3, b"\x08\x05\x08\x96\x01"), [5, 150], id="int64"),
+        pytest.param(
+            delimited(2, b"\x0d" + struct.pack("<f", 1.5) + b"\x0d" + struct.pack("<f", -0.0)), [1.5, -0.0], id="float"
+        ),
+    ],
+)
+def test_parse_example_reads_unpacked_lists_as_tensorflow_does(
+    value_list: bytes, expected: Sequence[example.Value]
+) -> None:
+    data = example_of(value_list)
+    assert [bits(value) for value in example.parse_example(data)["k"]] == [bits(value) for value in expected]
+    assert parse_with_tensorflow(data)["k"][1] == [bits(value) for value in expected]
+
+
+def test_float_zeros_keep_their_sign_in_one_encoder() -> None:
+    encoder = example.ExampleEncoder([Feature("x", "columns/x", FLOAT)])
+    signs = []
+    for value in (0.0, -0.0, 0.0, -0.0):
+        (found,) = example.parse_example(b"".join(encoder.encode({"columns/x": value}, b"")))["x"]
+        signs.append(math.copysign(1, found))
+    assert signs == [1, -1, 1, -1]
+
+
+@pytest.mark.parametrize("kind", [BYTES, INT64, FLOAT])
+def test_encoder_used_beyond_its_cache_stays_right(kind: str) -> None:
+    encoder = example.ExampleEncoder([Feature("x", "columns/x", kind)])
+    for number in [*range(3 * example._MAX_CACHED // 2), 0, 1]:
+        value = {BYTES: str(number).encode(), INT64: number, FLOAT: float(number)}[kind]
+        assert example.parse_example(b"".join(encoder.encode({"columns/x": value}, b""))) == {"x": [value]}
+
+
+def test_image_is_handed_on_uncopied() -> None:
+    image = bytes(1000)
+    _, payload = example.ExampleEncoder([Feature("i", features.ENCODED, BYTES)]).encode({}, image)
+    assert payload is image
+
+
+# What is no example
+
+
+def assert_parses_or_is_a_value_error(data: bytes) -> None:
+    try:
+        parsed = example.parse_example(data)
+    except ValueError as e:
+        assert str(e).startswith("not a tf.train.Example: ")
+    else:
+        assert all(type(value) in (bytes, int, float) for found in parsed.values() for value in found)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_parse_or_are_a_value_error(data: bytes) -> None:
+    assert_parses_or_is_a_value_error(data)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
+def test_damaged_example_parses_or_is_a_value_error(
+    lists: Mapping[str, tuple[str, Sequence[example.Value]]], data: st.DataObject
+) -> None:
+    whole = bytearray(serialize_with_tensorflow(lists))
+    for position in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=3)):
+        whole[position] = data.draw(st.integers(0, 255))
+    assert_parses_or_is_a_value_error(bytes(whole))
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        pytest.param(b"\x0a\x05abc", "a field of 5 bytes ends beyond the message", id="cut-short"),
+        pytest.param(b"\x0a", "index out of bounds", id="cut-in-a-tag"),
+        pytest.param(b"\x09" + bytes(8), "wire type 1", id="wire-type"),
+        pytest.param(b"\x80" * 200_000, "a varint of more than ten bytes", id="endless-varint"),
+        pytest.param(b"\x08\x05", "bytes-like object is required", id="number-for-the-features"),
+        pytest.param(delimited(1, delimited(1, b"\x08\x05\x12\x00")), "bytes-like object", id="number-for-a-key"),
+        pytest.param(delimited(1, delimited(1, delimited(1, b"\xff"))), "can't decode byte 0xff", id="key-not-utf8"),
+        pytest.param(delimited(1, delimited(1, delimited(2, b""))), "KeyError 1", id="no-key"),
+        pytest.param(example_of(delimited(1, b"\x08\xff\xff\xff\xff\x7f")), "bytes-like object", id="number-for-bytes"),
+        pytest.param(example_of(delimited(2, delimited(1, b"123"))), "buffer", id="floats-of-three-bytes"),
+    ],
+)
+def test_what_is_no_example_is_refused(data: bytes, complaint: str) -> None:
+    with pytest.raises(ValueError, match=f"not a tf.train.Example: .*{complaint}"):
+        example.parse_example(data)

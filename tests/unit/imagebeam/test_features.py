@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from imagebeam import features
+from imagebeam.features import BYTES, FLOAT, INT64, Feature
+
+BY_DEFAULT = {
+    "image/channels": INT64,
+    "image/class/label": INT64,
+    "image/class/text": BYTES,
+    "image/colorspace": BYTES,
+    "image/filename": BYTES,
+    "image/format": BYTES,
+    "image/height": INT64,
+    "image/key": BYTES,
+    "image/width": INT64,
+    "image/encoded": BYTES,
+}
+
+
+def resolve(
+    renamed: Mapping[str, str | None] | None = None,
+    label_kind: str | None = "class",
+    columns: Mapping[str, str] | None = None,
+) -> dict[str, tuple[str, str]]:
+    """Source and kind of every feature, by key."""
+    resolved = features.resolve_features(renamed or {}, label_kind, columns or {})
+    return {feature.key: (feature.source, feature.kind) for feature in resolved}
+
+
+def test_default_features_are_the_imagenet_keys_with_the_image_last() -> None:
+    resolved = features.resolve_features({}, "class", {})
+    assert resolved == tuple(Feature(key, key, kind) for key, kind in BY_DEFAULT.items())
+
+
+def test_image_stands_last_under_any_key() -> None:
+    resolved = features.resolve_features({"image/encoded": "a", "image/key": "z"}, "class", {"zz": FLOAT})
+    assert [feature.key for feature in resolved][-3:] == ["z", "zz", "a"]
+
+
+@pytest.mark.parametrize(
+    ("label_kind", "label", "has_text"),
+    [
+        pytest.param("class", ("image/class/label", INT64), True, id="class"),
+        pytest.param(INT64, ("image/class/label", INT64), False, id="int-target"),
+        pytest.param(FLOAT, ("image/class/label", FLOAT), False, id="float-target"),
+        pytest.param(None, None, False, id="none"),
+    ],
+)
+def test_label_features_follow_the_kind_of_label(
+    label_kind: str | None, label: tuple[str, str] | None, has_text: bool
+) -> None:
+    resolved = resolve(label_kind=label_kind)
+    assert resolved.get("image/class/label") == label
+    assert ("image/class/text" in resolved) is has_text
+
+
+def test_features_are_renamed_dropped_and_added() -> None:
+    resolved = resolve({"image/encoded": "image_raw", "image/height": None, "image/source_id": "image/source_id"})
+    expected = {key: (key, kind) for key, kind in BY_DEFAULT.items()} | {
+        "image_raw": ("image/encoded", BYTES),
+        "image/source_id": ("image/source_id", BYTES),
+    }
+    del expected["image/encoded"], expected["image/height"]
+    assert resolved == expected
+
+
+def test_columns_become_features_under_their_names_unless_renamed_or_dropped() -> None:
+    columns = {"age": FLOAT, "site": BYTES, "visit": INT64}
+    resolved = resolve({"columns/site": "clinic", "columns/visit": None}, columns=columns)
+    assert {key: value for key, value in resolved.items() if value[0].startswith("columns/")} == {
+        "age": ("columns/age", FLOAT),
+        "clinic": ("columns/site", BYTES),
+    }
+
+
+@pytest.mark.parametrize(
+    ("renamed", "columns", "complaint"),
+    [
+        pytest.param(
+            {"image/encode": "x"},
+            {},
+            "features names 'image/encode', which is none of image/channels, ",
+            id="unknown-key",
+        ),
+        pytest.param(
+            {"age": "x"}, {"age": FLOAT}, "features names 'age', .* columns/age, ", id="column-without-prefix"
+        ),
+        pytest.param(
+            {"image/key": "x", "image/filename": "x"},
+            {},
+            "features 'image/filename' and 'image/key' both have the key 'x'",
+            id="one-key-twice",
+        ),
+        pytest.param(
+            {},
+            {"image/key": BYTES},
+            "features 'image/key' and 'columns/image/key' both have the key 'image/key'",
+            id="column-named-as-a-standard-key",
+        ),
+    ],
+)
+def test_features_that_cannot_be_are_refused(
+    renamed: Mapping[str, str | None], columns: Mapping[str, str], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        features.resolve_features(renamed, "class", columns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        pytest.param(BYTES, b"", True, id="bytes"),
+        pytest.param(BYTES, "text", False, id="text-as-bytes"),
+        pytest.param(INT64, 2**63 - 1, True, id="largest-int64"),
+        pytest.param(INT64, -(2**63), True, id="smallest-int64"),
+        pytest.param(INT64, 2**63, False, id="above-int64"),
+        pytest.param(INT64, -(2**63) - 1, False, id="below-int64"),
+        pytest.param(INT64, 1.0, False, id="float-as-int64"),
+        pytest.param(FLOAT, 1.5, True, id="float"),
+        pytest.param(FLOAT, 1, True, id="int-as-float"),
+        pytest.param(FLOAT, "1.5", False, id="text-as-float"),
+    ],
+)
+def test_check_value_tells_what_a_kind_can_hold(kind: str, value: Any, expected: bool) -> None:
+    assert features.check_value(kind, value) is expected

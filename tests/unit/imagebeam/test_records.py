@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from unittest import mock
+
+import google_crc32c
+import pytest
+import tensorflow as tf
+from apache_beam.io import tfrecordio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagebeam import errors, records
+
+COMPRESSIONS = ("none", "gzip")
+SMALL = [b"", b"one", b"", bytes(range(40))]
+OFFSETS = [0, 16, 35, 51]  # of SMALL in a file
+END = 107
+BAD_LENGTH = "the checksum of a record's length does not match"
+
+Pieces = Sequence[tuple[bytes, bytes]]  # prefix and payload of each record
+
+
+def write(file: io.IOBase, pieces: Pieces, compression: str = "none") -> records.RecordWriter:
+    writer = records.RecordWriter(file, compression)
+    for prefix, payload in pieces:
+        writer.write(prefix, payload)
+    writer.finish()
+    return writer
+
+
+def encode(contents: Sequence[bytes], compression: str = "none") -> bytes:
+    file = io.BytesIO()
+    write(file, [(content, b"") for content in contents], compression)
+    return file.getvalue()
+
+
+def encode_with_beam(contents: Sequence[bytes]) -> bytes:
+    file = io.BytesIO()
+    for content in contents:
+        tfrecordio._TFRecordUtil.write_record(file, content)
+    return file.getvalue()
+
+
+def read(data: bytes, compression: str = "none") -> list[bytes]:
+    return [record.data for record in records.read_records(io.BytesIO(data), compression)]
+
+
+def read_until_error(data: bytes, compression: str = "none") -> tuple[list[bytes], errors.RecordError | None]:
+    """The records before the first error, and the error."""
+    found = []
+    try:
+        for record in records.read_records(io.BytesIO(data), compression):
+            found.append(record.data)
+    except errors.RecordError as e:
+        return found, e
+    return found, None
+
+
+def record_at(position: int) -> int:
+    """Index of the record of SMALL that holds a byte of the file."""
+    return max(index for index, offset in enumerate(OFFSETS) if offset <= position)
+
+
+def damage(data: bytes, position: int, mask: int = 0x40) -> bytes:
+    return data[:position] + bytes([data[position] ^ mask]) + data[position + 1 :]
+
+
+# What is written
+
+
+def test_file_equals_that_of_tensorflow_and_beam(tmp_path: pathlib.Path) -> None:
+    with tf.io.TFRecordWriter(str(tmp_path / "by-tensorflow")) as writer:
+        for content in SMALL:
+            writer.write(content)
+    assert encode(SMALL) == (tmp_path / "by-tensorflow").read_bytes() == encode_with_beam(SMALL)
+    assert gzip.decompress(encode(SMALL, "gzip")) == encode(SMALL)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_tensorflow_reads_what_is_written(tmp_path: pathlib.Path, compression: str) -> None:
+    path = tmp_path / "shard"
+    path.write_bytes(encode(SMALL, compression))
+    dataset = tf.data.TFRecordDataset(str(path), compression_type="GZIP" if compression == "gzip" else "")
+    assert [record.numpy() for record in dataset] == SMALL
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.binary(), st.binary(max_size=200))), st.sampled_from(COMPRESSIONS))
+def test_records_of_any_cut_round_trip_and_are_counted(pieces: Pieces, compression: str) -> None:
+    file = io.BytesIO()
+    writer = write(file, pieces, compression)
+    contents, data = [prefix + payload for prefix, payload in pieces], file.getvalue()
+    found = list(records.read_records(io.BytesIO(data), compression))
+
+    assert [record.data for record in found] == contents
+    assert list(writer.offsets) == [record.offset for record in found]
+    assert writer.num_records == len(contents)
+    assert (writer.num_bytes, writer.crc32c) == (len(data), google_crc32c.value(data))
+    assert (gzip.decompress(data) if compression == "gzip" else data) == encode_with_beam(contents)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [
+        pytest.param(332, 3, id="one-flush-of-all-buffers"),
+        pytest.param(333, 3, id="one-more-than-a-flush"),
+        pytest.param(2500, 1, id="many-flushes-by-count"),
+        pytest.param(5, records._MAX_PENDING_BYTES // 2, id="flushes-by-bytes"),
+        pytest.param(2, records._READ_BYTES + 1, id="records-longer-than-a-read"),
+    ],
+)
+def test_records_beyond_the_flush_limits_round_trip(
+    tmp_path: pathlib.Path, compression: str, count: int, size: int
+) -> None:
+    contents = [bytes([index % 251]) * size for index in range(count)]
+    path = tmp_path / "shard"
+    with open(path, "xb", buffering=0) as file, mock.patch.object(os, "writev", wraps=os.writev) as writev:
+        writer = write(file, [(content[:1], content[1:]) for content in contents], compression)
+    with open(path, "rb", buffering=0) as file:
+        assert [record.data for record in records.read_records(file, compression)] == contents
+    assert (writer.num_bytes, writer.crc32c) == (path.stat().st_size, google_crc32c.value(path.read_bytes()))
+    assert all(len(call.args[1]) <= 1024 for call in writev.call_args_list)  # IOV_MAX
+
+
+def test_payload_reaches_the_file_uncopied(tmp_path: pathlib.Path) -> None:
+    payload = bytes(1000)
+    with (
+        open(tmp_path / "shard", "xb", buffering=0) as file,
+        mock.patch.object(os, "writev", wraps=os.writev) as writev,
+    ):
+        write(file, [(b"prefix", payload)])
+    assert any(buffer is payload for buffer in writev.call_args.args[1])
+
+
+# Files that take or give less than they are asked for
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 13, END - 1], ids="{}-bytes".format)
+def test_short_writev_loses_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, accepted: int) -> None:
+    monkeypatch.setattr(os, "writev", lambda fd, buffers: os.write(fd, b"".join(buffers)[:accepted]))
+    with open(tmp_path / "shard", "xb", buffering=0) as file:
+        writer = write(file, [(content, b"") for content in SMALL])
+    assert (tmp_path / "shard").read_bytes() == encode(SMALL)
+    assert (writer.num_bytes, writer.crc32c) == (END, google_crc32c.value(encode(SMALL)))
+
+
+class SlowFile(io.BytesIO):
+    """Takes and gives five bytes at a time."""
+
+    def write(self, data: memoryview) -> int:
+        return super().write(data[:5])
+
+    def read(self, size: int = -1) -> bytes:
+        return super().read(min(size, 5))
+
+
+class MuteFile(io.BytesIO):
+    """Takes all, and does not say so."""
+
+    def write(self, data: memoryview) -> None:
+        super().write(data)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("kind", [SlowFile, MuteFile])
+def test_short_writes_and_reads_lose_nothing(kind: Callable[[], io.BytesIO], compression: str) -> None:
+    file = kind()
+    write(file, [(content, b"") for content in SMALL], compression)
+    assert file.getvalue() == encode(SMALL, compression)
+    file.seek(0)
+    assert [record.data for record in records.read_records(file, compression)] == SMALL
+
+
+def test_full_disk_raises_in_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "writev", lambda fd, buffers: 7)
+    with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError, match="No space left on device"):
+        write(file, [(b"content", b"")])
+
+
+# Damage
+
+
+@pytest.mark.parametrize("position", range(END))
+def test_flipped_byte_is_an_error_of_its_record(position: int) -> None:
+    found, error = read_until_error(damage(encode(SMALL), position))
+    index = record_at(position)
+    in_length = position - OFFSETS[index] < records.HEADER_BYTES
+    complaint = BAD_LENGTH if in_length else f"the checksum of a record of {len(SMALL[index])} bytes does not match"
+    assert found == SMALL[:index]
+    assert error is not None
+    assert (error.offset, error.detail) == (OFFSETS[index], complaint)
+    assert str(error) == f"{complaint} at byte offset {OFFSETS[index]}"
+
+
+@pytest.mark.parametrize("length", range(END))
+def test_truncated_file_is_an_error_unless_cut_between_records(length: int) -> None:
+    found, error = read_until_error(encode(SMALL)[:length])
+    if length in OFFSETS:
+        assert (found, error) == (SMALL[: OFFSETS.index(length)], None)
+        return
+    index = record_at(length)
+    held = length - OFFSETS[index]
+    complaint = (
+        f"a record's header is cut short after {held} of 12 bytes"
+        if held < records.HEADER_BYTES
+        else f"a record of {len(SMALL[index])} bytes is cut short"
+    )
+    assert found == SMALL[:index]
+    assert error is not None
+    assert (error.offset, error.detail) == (OFFSETS[index], complaint)
+
+
+@pytest.mark.parametrize(
+    ("extra", "complaint"),
+    [
+        pytest.param(b"x", "a record's header is cut short after 1 of 12 bytes", id="one-byte"),
+        pytest.param(bytes(12), BAD_LENGTH, id="zeros"),
+        pytest.param(encode([b"more"])[:-1], "a record of 4 bytes is cut short", id="most-of-a-record"),
+    ],
+)
+def test_extra_bytes_are_an_error_at_the_end(extra: bytes, complaint: str) -> None:
+    found, error = read_until_error(encode(SMALL) + extra)
+    assert found == SMALL
+    assert error is not None
+    assert (error.offset, error.detail) == (END, complaint)
+
+
+def test_length_beyond_all_memory_is_an_error() -> None:
+    with pytest.raises(errors.RecordError, match=f"a record of {2**63} bytes is cut short at byte offset {END}"):
+        read(encode(SMALL) + records.frame_header(2**63) + b"short")
+
+
+def test_gzip_flipped_bit_never_drops_or_changes_a_record() -> None:
+    whole = encode(SMALL, "gzip")
+    clean = 0
+    for position in range(len(whole)):
+        for bit in range(8):
+            found, error = read_until_error(damage(whole, position, 1 << bit), "gzip")
+            if error is None:
+                clean += 1
+                assert found == SMALL
+            else:
+                assert found == SMALL[: len(found)]
+                assert error.offset == [*OFFSETS, END][len(found)]
+    assert clean < 8 * 8  # bits of gzip's header that say nothing of the content: time, system, level, text
+
+
+@pytest.mark.parametrize("length", range(len(encode(SMALL, "gzip"))))
+def test_gzip_truncated_file_is_an_error(length: int) -> None:
+    found, error = read_until_error(encode(SMALL, "gzip")[:length], "gzip")
+    assert found == SMALL[: len(found)]
+    assert error is not None
+    assert (error.offset, error.detail) == ([*OFFSETS, END][len(found)], "the gzip stream is cut short")
+
+
+@pytest.mark.parametrize(
+    ("extra", "complaint"),
+    [
+        pytest.param(b"\x1f", "the gzip stream is cut short", id="one-byte"),
+        pytest.param(bytes(20), "the gzip stream is broken .Error -3 .*incorrect header check", id="zeros"),
+        pytest.param(
+            encode([b"more"]), "the gzip stream is broken .Error -3 .*incorrect header check", id="plain-record"
+        ),
+    ],
+)
+def test_gzip_extra_bytes_are_an_error(extra: bytes, complaint: str) -> None:
+    with pytest.raises(errors.RecordError, match=f"{complaint}.* at byte offset {END}"):
+        read(encode(SMALL, "gzip") + extra, "gzip")
+
+
+def test_gzip_files_joined_are_read_to_the_end_as_tensorflow_does(tmp_path: pathlib.Path) -> None:
+    joined = encode([b"a", b"b"], "gzip") + encode([b"c"], "gzip") + encode([b"d"], "gzip")
+    (tmp_path / "joined").write_bytes(joined)
+    assert read(joined, "gzip") == [b"a", b"b", b"c", b"d"]
+    dataset = tf.data.TFRecordDataset(str(tmp_path / "joined"), compression_type="GZIP")
+    assert [record.numpy() for record in dataset] == [b"a", b"b", b"c", b"d"]
+    assert read(encode([], "gzip") + joined, "gzip") == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_file_of_the_other_compression_is_an_error_at_its_start(compression: str) -> None:
+    other = "gzip" if compression == "none" else "none"
+    with pytest.raises(errors.RecordError, match=f"({BAD_LENGTH}|gzip stream is broken).* at byte offset 0$"):
+        read(encode(SMALL, other), compression)
+
+
+# Checksums and the index
+
+
+def test_slow_crc32c_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    records.require_fast_crc32c()
+    monkeypatch.setattr(google_crc32c, "implementation", "python")
+    with pytest.raises(errors.ConfigError, match="runs its 'python' implementation, the C one is needed: reinstall"):
+        records.require_fast_crc32c()
+
+
+@given(st.binary())
+def test_masked_crc_equals_beams(data: bytes) -> None:
+    assert records.mask_crc(google_crc32c.value(data)) == tfrecordio._TFRecordUtil._masked_crc32c(data)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)), st.integers(0, 2**64 - 1))
+def test_index_round_trips_as_little_endian(offsets: list[int], end: int) -> None:
+    encoded = records.encode_index(offsets, end)
+    assert encoded == b"".join(offset.to_bytes(8, "little") for offset in [*offsets, end])
+    assert list(records.decode_index(encoded)) == [*offsets, end]
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 9])
+def test_index_of_a_broken_size_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"an index of {size} bytes is not a whole number of 8-byte offsets"):
+        records.decode_index(bytes(size))
