@@ -101,10 +101,11 @@ class LocalStorage:
             data: all of its bytes.
             durable: whether to wait until it would survive a loss of power.
         """
-        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"
+        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"  # another thread or machine may write the same file
         try:
-            with open(temporary, "xb", buffering=0) as file:
+            with open(temporary, "xb") as file:  # buffered: without, a nearly full disk may take a part and say nothing
                 file.write(data)
+                file.flush()
                 if durable:
                     os.fsync(file.fileno())
             os.replace(temporary, uri)
@@ -112,7 +113,7 @@ class LocalStorage:
             self.remove(temporary)
             raise
         if durable:
-            self.sync(os.path.dirname(uri))
+            self.sync(os.path.dirname(uri) or ".")
 
     def rename(self, source: str, target: str) -> None:
         """Moves a file over `target` in one step; `sync` its directory to make the move last."""

@@ -72,8 +72,8 @@ def _content_problems(
     same = (num_bytes, crc) == (shard.bytes, shard.crc32c)
     if same and check_record is None:
         return
-    for sibling in siblings:
-        if not same and (sibling.bytes, sibling.crc32c) == (num_bytes, crc) and sibling != shard:
+    for sibling in siblings if num_bytes and not same else ():
+        if (sibling.bytes, sibling.crc32c) == (num_bytes, crc) and sibling != shard:
             yield Problem(shard.name, 0, f"the shard holds the content of {sibling.name}: the two were swapped")
             return
     count, end = 0, 0

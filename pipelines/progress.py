@@ -16,6 +16,7 @@ from transforms import layout, references, write_shard
 
 _TERMINAL_SEC = 0.25  # between two updates
 _PLAIN_SEC = 10.0
+_COLUMNS = 80  # of a terminal that does not say
 
 
 class Progress:
@@ -24,10 +25,10 @@ class Progress:
     It looks at files alone, so it works the same for every runner that writes where this machine can look.
     """
 
-    def __init__(self, dataset: layout.DatasetLayout, stream: TextIO = sys.stderr):
+    def __init__(self, dataset: layout.DatasetLayout, stream: TextIO | None = None):
         self._layout = dataset
-        self._stream = stream
-        self._terminal = stream.isatty()
+        self._stream = stream or sys.stderr  # asked for now: it may be another than when this module was imported
+        self._terminal = self._stream.isatty()
         self._stop = threading.Event()
         self._start = time.monotonic()
         self._writing_since = 0.0
@@ -54,12 +55,17 @@ class Progress:
             line = self.line()
             now = time.monotonic()
             if self._terminal:
-                width = os.get_terminal_size(self._stream.fileno()).columns
-                self._stream.write("\r\x1b[K" + line[: width - 1])
+                self._stream.write("\r\x1b[K" + line[: self._columns() - 1])
                 self._stream.flush()
             elif now - last >= _PLAIN_SEC and line != shown and now - self._start >= _PLAIN_SEC / 2:
                 print(line, file=self._stream, flush=True)
                 last, shown = now, line
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
+        except OSError:  # it says it is a terminal, and is none that the system knows
+            return _COLUMNS
 
     def line(self) -> str:
         """The state of the run in one line."""

@@ -65,7 +65,7 @@ class _DecodeRecord:
         missing = [feature.key for feature in self._features if len(values.get(feature.key, ())) != 1]
         if missing:
             return f"the example has not exactly one value of {', '.join(missing)}"
-        key = f"image {values[self._key][0]!r}: " if self._key else ""
+        key = f"image {values[self._key][0].decode('utf-8', 'backslashreplace')!r}: " if self._key else ""
         try:
             images.check_image(values[self._image][0], "decode")
         except images.BadImageError as e:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import pathlib
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parent.parent
-CONVERT = (sys.executable, "-m", "pipelines.convert")
-IMAGEBEAM = (sys.executable, "-m", "pipelines.cli")
+PYTHON = sys.executable
+IMAGEBEAM = (PYTHON, "-m", "pipelines.cli")
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -25,8 +24,3 @@ def succeed(*arguments: object) -> Completed:
     completed = run(*arguments)
     assert completed.returncode == 0, completed.stderr
     return completed
-
-
-def shard_digests(dataset: pathlib.Path) -> dict[str, str]:
-    """The SHA-256 of every shard, by name."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(dataset.glob("*-of-*"))}

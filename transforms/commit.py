@@ -1,6 +1,7 @@
 """Commits a dataset: all of it appears, or none of it. `publish` is the whole order of events."""
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -19,7 +20,8 @@ from imagebeam import errors, storage
 from transforms import layout as layout_lib
 from transforms import references, statistics, tfds_metadata, write_shard
 
-_REPLACED = "replaced-catalog.json"  # in the control folder: the catalog of the dataset that this one replaces
+_REPLACED = "replaced-"  # in the control folder, and the fingerprint of a new dataset: the catalog of the one before it
+_LEFT_IN_CONTROL = (_REPLACED, "publishing", "run-", catalog_lib.REJECTS_FILE)  # beginnings of names; not of the lock's
 _METADATA = ("dataset_info.json", "features.json", catalog_lib.LABELS_FILE)
 
 
@@ -106,7 +108,7 @@ class Committer:
         }
         names = [each.shard.name for each in written]
         if planned != set(names) or len(planned) != len(names):
-            lost = sorted(planned - set(names))[:3] or sorted(names)[:3]
+            lost = sorted(planned.symmetric_difference(names))[:3] or sorted(names)[:3]
             raise errors.VerificationError(
                 f"{len(names):,} shards were written, {len(planned):,} were planned (first difference: {lost}): "
                 "this is a bug of imagebeam or of the runner; nothing was committed"
@@ -147,7 +149,7 @@ class Committer:
         layout, output = self.layout, self.layout.output
         staging, store = layout.staging(plan.fingerprint), storage.storage_of(output)
         store.write_whole(layout.publish_marker, plan.fingerprint.encode())
-        self._retire()
+        self._retire(plan)
         store.make_directories(storage.join(output, catalog_lib.INDEX_DIRECTORY))
         for each in written:
             _move(storage.join(staging, each.shard.name), storage.join(output, each.shard.name))
@@ -157,8 +159,6 @@ class Committer:
                 store.sync(index)
         if layout.compression == "none":
             store.sync(storage.join(output, catalog_lib.INDEX_DIRECTORY))
-        rejects = [storage.join(staging, name) for name in staged_rejects]
-        _concatenate(rejects, storage.join(output, catalog_lib.REJECTS_FILE))
         by_split = {
             split: statistics.merge_statistics(each.statistics for each in written if each.split == split)
             for split in catalog.splits
@@ -168,16 +168,23 @@ class Committer:
         files[catalog_lib.STATISTICS_FILE] = json.dumps(by_split, indent=1).encode() + b"\n"
         if catalog.labels:
             files[catalog_lib.LABELS_FILE] = tfds_metadata.labels_text(list(catalog.labels))
+        rejects = [storage.join(staging, name) for name in staged_rejects]
+        _concatenate(rejects, storage.join(staging, catalog_lib.REJECTS_FILE))
         for name, data in files.items():
-            store.write_whole(storage.join(output, name), data)
-        store.write_whole(storage.join(output, catalog_lib.CATALOG_FILE), catalog.to_json().encode())
+            store.write_whole(storage.join(staging, name), data)
+        for name in (catalog_lib.REJECTS_FILE, *files):
+            _move(storage.join(staging, name), storage.join(output, name))
+        store.write_whole(storage.join(staging, catalog_lib.CATALOG_FILE), catalog.to_json().encode())
+        store.sync(output)
+        _move(storage.join(staging, catalog_lib.CATALOG_FILE), storage.join(output, catalog_lib.CATALOG_FILE))
+        store.sync(output)
 
-    def _retire(self) -> None:
+    def _retire(self, plan: references.DatasetPlan) -> None:
         """Takes the catalog of an earlier dataset away before the first of its files changes."""
         output, store = self.layout.output, storage.storage_of(self.layout.output)
         catalog = storage.join(output, catalog_lib.CATALOG_FILE)
         if store.exists(catalog):
-            store.rename(catalog, storage.join(self.layout.control, _REPLACED))
+            store.rename(catalog, storage.join(self.layout.control, f"{_REPLACED}{plan.fingerprint}.json"))
             store.sync(self.layout.control)
             store.sync(output)
         for name in _METADATA:
@@ -185,37 +192,47 @@ class Committer:
 
     def _clean(self, catalog: catalog_lib.Catalog) -> None:
         """Removes what earlier runs left that this dataset does not name, and the control folder with all in it."""
-        layout, store = self.layout, storage.storage_of(self.layout.output)
-        if not store.exists(layout.control):
+        control, store = self.layout.control, storage.storage_of(self.layout.output)
+        if not store.exists(control):
             return
-        kept = {shard.name for split in catalog.splits.values() for shard in split.shards}
-        for shard in self._stale_shards():
-            if shard.name not in kept:
-                store.remove(storage.join(layout.output, shard.name))
-                store.remove(storage.join(layout.output, shard.index_name))
-        for entry in list(store.list_directory(layout.control)):
+        entries = list(store.list_directory(control))
+        for name in sorted(self._left_files(entries) - _files_of(catalog)):
+            store.remove(storage.join(self.layout.output, name))
+        for entry in entries:
+            uri = storage.join(control, entry.name)
             if entry.kind == storage.DIRECTORY:
-                store.remove_tree(storage.join(layout.control, entry.name))
-            elif entry.name in (_REPLACED, catalog_lib.REJECTS_FILE, os.path.basename(layout.publish_marker)):
-                store.remove(storage.join(layout.control, entry.name))
+                store.remove_tree(uri)
+            elif entry.name.startswith(_LEFT_IN_CONTROL) and uri != self.layout.report:
+                store.remove(uri)
 
-    def _stale_shards(self) -> Iterator[catalog_lib.Shard]:
-        """The shards of the dataset that was replaced, and of runs that died while they committed."""
-        control, store = self.layout.control, storage.storage_of(self.layout.control)
-        replaced = storage.join(control, _REPLACED)
-        if store.exists(replaced):
-            try:
-                old = catalog_lib.Catalog.from_json(store.read(replaced).decode("utf-8", "replace"), replaced)
-            except errors.CatalogError:  # it was damaged already when it was replaced: what it named is not known
-                pass
-            else:
-                yield from (shard for split in old.splits.values() for shard in split.shards)
-        for entry in list(store.list_directory(control)):
+    def _left_files(self, entries: Sequence[storage.Entry]) -> set[str]:
+        """What datasets that were replaced, and runs that died while they committed, put into the output."""
+        names = set()
+        for entry in entries:
+            uri = storage.join(self.layout.control, entry.name)
+            store = storage.storage_of(uri)
             if entry.kind == storage.DIRECTORY:
-                staging = storage.join(control, entry.name)
-                for staged in list(store.list_directory(staging)):
+                for staged in store.list_directory(uri):
                     if staged.name.endswith(write_shard.DONE_SUFFIX):
-                        yield write_shard.decode_written(store.read(storage.join(staging, staged.name))).shard
+                        names |= _files_of_shard(staged.name.removesuffix(write_shard.DONE_SUFFIX))
+            elif entry.name.startswith(_REPLACED):
+                # one that was damaged already when it was replaced does not say what it named
+                with contextlib.suppress(errors.CatalogError):
+                    names |= _files_of(catalog_lib.Catalog.from_json(store.read(uri).decode("utf-8", "replace"), uri))
+        return names
+
+
+def _files_of(catalog: catalog_lib.Catalog) -> set[str]:
+    """The files of a dataset that another one need not have."""
+    names = set(tfds_metadata.tfds_files(catalog, suffix="", image_formats=set()))
+    for split in catalog.splits.values():
+        for shard in split.shards:
+            names |= _files_of_shard(shard.name) if catalog.compression == "none" else {shard.name}
+    return names
+
+
+def _files_of_shard(name: str) -> set[str]:
+    return {name, catalog_lib.Shard(name, 0, 0, 0).index_name}
 
 
 def _move(source: str, target: str) -> None:
@@ -223,6 +240,10 @@ def _move(source: str, target: str) -> None:
     store = storage.storage_of(source)
     if store.exists(source):
         store.rename(source, target)
+    elif not store.exists(target):
+        raise errors.VerificationError(
+            f"{source} was written and is gone: something else removes files there; run the same convert command again"
+        )
 
 
 def _concatenate(sources: Sequence[str], target: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from imagebeam import storage
+from imagebeam import errors, storage
 from transforms import hashing, layout, references, write_shard
 
 _NUM_FILES = 16  # each is sorted by one worker
@@ -24,8 +24,8 @@ class _StoreFn(beam.DoFn):
         self._layout = layout_
 
     def process(self, element: tuple[int, Iterable[references.Reject]], plan: references.DatasetPlan) -> Iterator[str]:
-        if plan.action == "keep":
-            return
+        if plan.action != "write" and plan.exit_code != errors.TooManyRejectsError.exit_code:
+            return  # nothing may be left in the output
         index, rejects = element
         name = f"early-{index:02d}{write_shard.REJECTS_SUFFIX}"
         staging = self._layout.staging(plan.fingerprint)

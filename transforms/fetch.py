@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import errno
 import os
 from collections.abc import Iterable, Iterator
 
@@ -13,6 +15,7 @@ MAX_READS = 16  # files opened ahead; on a cold disk the kernel reads them while
 MAX_BYTES = 64 << 20  # of images asked for ahead
 
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
+_NOT_THE_IMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the machine is at its limits: no reason to reject
 
 
 class ReadError(OSError):
@@ -32,6 +35,9 @@ def fetch(refs: Iterable[references.ImageRef]) -> Iterator[Fetched]:
 
     Local files are opened ahead and announced to the kernel (POSIX_FADV_WILLNEED): reads then overlap without threads,
     whose hand-over would cost more than the read of an image that is in the page cache (18 us for 110 KB).
+
+    Raises:
+        OSError: if the machine, not the image, is the reason: too many open files, no memory.
     """
     ahead: collections.deque[tuple[references.ImageRef, int | ReadError]] = collections.deque()
     ahead_bytes = 0
@@ -56,7 +62,8 @@ def _open_ahead(ref: references.ImageRef) -> int | ReadError:
     except OSError as e:
         return _read_error(e)
     if _CAN_ADVISE:
-        os.posix_fadvise(descriptor, ref.offset, max(ref.length, 0), os.POSIX_FADV_WILLNEED)
+        with contextlib.suppress(OSError):  # a pipe takes no advice; reading it says what is wrong
+            os.posix_fadvise(descriptor, ref.offset, max(ref.length, 0), os.POSIX_FADV_WILLNEED)
     return descriptor
 
 
@@ -75,6 +82,8 @@ def _finish(ref: references.ImageRef, opened: int | ReadError) -> Fetched:
 
 
 def _read_error(error: OSError) -> ReadError:
+    if error.errno in _NOT_THE_IMAGE:
+        raise error
     missing = isinstance(error, FileNotFoundError)
     reason = references.Reason.NOT_FOUND if missing else references.Reason.UNREADABLE
     return ReadError(reason, error.strerror or str(error))

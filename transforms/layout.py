@@ -198,7 +198,8 @@ class DatasetLayout:
             notes.append(
                 f"the labels {', '.join(labels)} look like splits; for split/label/image set split.by=directory"
             )
-        unseen = [label for label in self.vocabulary or () if label not in ranking.labels]
+        seen = set(ranking.labels)
+        unseen = [label for label in self.vocabulary or () if label not in seen]
         if unseen:
             notes.append(f"{len(unseen):,} labels of the vocabulary have no image, the first is {unseen[0]!r}")
         if isinstance(self.sizing.num_shards, Mapping):
@@ -259,6 +260,9 @@ class DatasetLayout:
                     return f"{shard.name} is missing"
                 if size != shard.bytes:
                     return f"{shard.name} has {size:,} bytes, the catalog says {shard.bytes:,}"
+                index = storage.join(self.output, shard.index_name)
+                if committed.compression == "none" and not storage.storage_of(index).exists(index):
+                    return f"{shard.index_name} is missing"
         return None
 
 

@@ -19,7 +19,8 @@ import sys
 import traceback
 from typing import Any, BinaryIO
 
-_SERVE = "from transforms import processes; processes.serve()"
+# Without the current folder, which `python -c` puts first: a trainer's own transforms.py may lie there.
+_SERVE = "import sys; sys.path[:] = filter(None, sys.path); from transforms import processes; processes.serve()"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -46,7 +47,7 @@ class _Process:
             self._popen.stdin.flush()
             self._context = context
             ok, result = pickle.load(self._popen.stdout)
-        except (OSError, EOFError) as e:
+        except (OSError, EOFError, pickle.UnpicklingError) as e:
             raise WriterError(f"a writer process ended with code {self._popen.wait()}; was it out of memory?") from e
         if not ok:
             raise WriterError(result)

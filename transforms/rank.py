@@ -51,8 +51,8 @@ class ListedOrder:
     """Orders by the row of the manifest, then by key; buckets end at quantiles of a sample."""
 
     def value(self, ref: references.ImageRef) -> Any:
-        """Row and key."""
-        return ref.position, ref.key
+        """Row and key, the key as bytes: Beam writes a plain tuple's strings as UTF-8, which a file name may not be."""
+        return ref.position, hashing.encode_key(ref.key)
 
     def bucket(self, value: Any, boundaries: Sequence[Any]) -> int:
         """Bucket i ends before boundary i, the last one holds the rest."""
@@ -216,40 +216,57 @@ class _FindDuplicatesFn(beam.DoFn):
         yield BucketSummary(bucket, {}, {}, frozenset(), 0, _find_duplicates(_open_bucket(packed, _BY_KEY)))
 
 
+@dataclasses.dataclass
+class _Merged:
+    """Summaries so far. A class: Beam writes the strings of a plain list as UTF-8, which a file name may not be."""
+
+    counts: dict[str, dict[int, int]] = dataclasses.field(default_factory=dict)  # by partition and bucket
+    num_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    labels: set[str] = dataclasses.field(default_factory=set)
+    digest: int = 0
+    duplicates: tuple[tuple[str, str, str], ...] = ()
+
+    def add(self, summary: BucketSummary) -> None:
+        for partition, count in summary.counts.items():
+            self.counts.setdefault(partition, {})[summary.bucket] = count
+        self._add_sums(summary)
+
+    def merge(self, other: "_Merged") -> None:
+        for partition, by_bucket in other.counts.items():
+            self.counts.setdefault(partition, {}).update(by_bucket)
+        self._add_sums(other)
+
+    def _add_sums(self, other: "BucketSummary | _Merged") -> None:
+        self.num_bytes.update(other.num_bytes)
+        self.labels.update(other.labels)
+        self.digest = (self.digest + other.digest) % (1 << _FINGERPRINT_BITS)
+        self.duplicates = tuple(sorted((*self.duplicates, *other.duplicates))[:_MAX_DUPLICATES])
+
+
 class _MergeSummariesFn(beam.CombineFn):
     """Bucket summaries -> Ranking."""
 
-    def create_accumulator(self) -> list[Any]:
-        return [{}, collections.Counter(), set(), 0, []]
+    def create_accumulator(self) -> _Merged:
+        return _Merged()
 
-    def add_input(self, accumulator: list[Any], summary: BucketSummary) -> list[Any]:
-        counts, num_bytes, labels, digest, duplicates = accumulator
-        for partition, count in summary.counts.items():
-            counts.setdefault(partition, {})[summary.bucket] = count
-        num_bytes.update(summary.num_bytes)
-        labels.update(summary.labels)
-        digest = (digest + summary.digest) % (1 << _FINGERPRINT_BITS)
-        return [counts, num_bytes, labels, digest, sorted((*duplicates, *summary.duplicates))[:_MAX_DUPLICATES]]
-
-    def merge_accumulators(self, accumulators: Iterable[list[Any]]) -> list[Any]:
-        merged = self.create_accumulator()
-        for counts, num_bytes, labels, digest, duplicates in accumulators:
-            for partition, buckets in counts.items():
-                merged[0].setdefault(partition, {}).update(buckets)
-            merged[1].update(num_bytes)
-            merged[2].update(labels)
-            merged[3] = (merged[3] + digest) % (1 << _FINGERPRINT_BITS)
-            merged[4] = sorted((*merged[4], *duplicates))[:_MAX_DUPLICATES]
+    def add_input(self, merged: _Merged, summary: BucketSummary) -> _Merged:
+        merged.add(summary)
         return merged
 
-    def extract_output(self, accumulator: list[Any]) -> Ranking:
-        counts, num_bytes, labels, digest, duplicates = accumulator
+    def merge_accumulators(self, accumulators: Iterable[_Merged]) -> _Merged:
+        merged = _Merged()
+        for each in accumulators:
+            merged.merge(each)
+        return merged
+
+    def extract_output(self, merged: _Merged) -> Ranking:
         buckets, starts = {}, {}
-        for partition, by_bucket in sorted(counts.items()):
+        for partition, by_bucket in sorted(merged.counts.items()):
             buckets[partition] = array.array("H", sorted(by_bucket))
             ranks = itertools.accumulate((by_bucket[bucket] for bucket in buckets[partition]), initial=0)
             starts[partition] = array.array("Q", ranks)
-        return Ranking(buckets, starts, dict(num_bytes), tuple(sorted(labels)), digest, tuple(duplicates))
+        labels = tuple(sorted(merged.labels))
+        return Ranking(buckets, starts, dict(merged.num_bytes), labels, merged.digest, merged.duplicates)
 
 
 class _RankFn(beam.DoFn):

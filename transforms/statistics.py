@@ -9,6 +9,7 @@ from typing import Any
 from transforms import images, references
 
 _RANGES = ("height", "width", "bytes")
+_MAX_VALUES = 10_000  # kept of each before they are summed up: a list costs a tenth of three comparisons an image
 
 
 class StatisticsBuilder:
@@ -18,6 +19,7 @@ class StatisticsBuilder:
         self._kinds: collections.Counter[tuple[str, str]] = collections.Counter()
         self._labels: collections.Counter[str] = collections.Counter()
         self._values: dict[str, list[int]] = {name: [] for name in _RANGES}
+        self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
 
     def add(self, ref: references.ImageRef, image: images.Image) -> None:
         self._kinds[image.format, image.colorspace] += 1
@@ -27,6 +29,8 @@ class StatisticsBuilder:
         heights.append(image.height)
         widths.append(image.width)
         sizes.append(len(image.data))
+        if len(sizes) == _MAX_VALUES:
+            self._sum_up()
 
     def build(self) -> dict[str, Any]:
         """`{"formats", "colorspaces", "labels": {name: images}, "height", "width", "bytes": {min, max, sum}}`."""
@@ -35,36 +39,44 @@ class StatisticsBuilder:
         for (image_format, colorspace), count in self._kinds.items():
             formats[image_format] += count
             colorspaces[colorspace] += count
-        ranges = {
-            name: {"min": min(values), "max": max(values), "sum": sum(values)} if values else {}
-            for name, values in self._values.items()
-        }
+        self._sum_up()
         return {
             "formats": _ordered(formats),
             "colorspaces": _ordered(colorspaces),
             "labels": _ordered(self._labels),
-        } | ranges
+        } | self._ranges
+
+    def _sum_up(self) -> None:
+        for name, values in self._values.items():
+            if values:
+                newest = {"min": min(values), "max": max(values), "sum": sum(values)}
+                self._ranges[name] = _merge_ranges([self._ranges[name], newest])
+                values.clear()
 
 
 def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The statistics of several shards together."""
     counters: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    ranges: dict[str, list[Mapping[str, int]]] = collections.defaultdict(list)
+    ranges: dict[str, list[Mapping[str, int]]] = {name: [] for name in _RANGES}
     for part in parts:
         for name, value in part.items():
             if name in _RANGES:
-                ranges[name] += [value] if value else []
+                ranges[name].append(value)
             else:
                 counters[name].update(value)
     merged: dict[str, Any] = {name: _ordered(counter) for name, counter in counters.items()}
-    for name in _RANGES:
-        values = ranges[name]
-        merged[name] = values and {
-            "min": min(value["min"] for value in values),
-            "max": max(value["max"] for value in values),
-            "sum": sum(value["sum"] for value in values),
-        }
-    return merged
+    return merged | {name: _merge_ranges(values) for name, values in ranges.items()}
+
+
+def _merge_ranges(ranges: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    known = [each for each in ranges if each]  # that of no image is empty
+    if not known:
+        return {}
+    return {
+        "min": min(each["min"] for each in known),
+        "max": max(each["max"] for each in known),
+        "sum": sum(each["sum"] for each in known),
+    }
 
 
 def _ordered(counter: Mapping[str, int]) -> dict[str, int]:

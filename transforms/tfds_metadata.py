@@ -27,7 +27,7 @@ def tfds_files(catalog: catalog_lib.Catalog, suffix: str, image_formats: set[str
     """
     if catalog.compression != "none":
         return {}
-    encoding = image_formats.pop() if len(image_formats) == 1 else None
+    encoding = next(iter(image_formats)) if len(image_formats) == 1 else None
     files = {
         "dataset_info.json": _to_json(_dataset_info(catalog, suffix)),
         "features.json": _to_json(_features(catalog, encoding)),

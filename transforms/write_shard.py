@@ -51,7 +51,10 @@ class ShardWriter:
         store = storage.storage_of(done)
         if not store.exists(done):
             return None
-        written = decode_written(store.read(done))
+        try:
+            written = decode_written(store.read(done))
+        except (ValueError, TypeError, KeyError):  # a loss of power left it empty, or another version wrote it
+            return None
         in_staging = (
             storage.join(self.staging, name),
             storage.join(self.staging, os.path.basename(written.shard.index_name)),
@@ -59,7 +62,8 @@ class ShardWriter:
         in_output = storage.join(self.output, name), storage.join(self.output, written.shard.index_name)
         has_shard = any(store.exists(uri) and not _differs(uri, written.shard) for uri in (in_staging[0], in_output[0]))
         has_index = any(_is_index(uri, written.shard) for uri in (in_staging[1], in_output[1]))
-        return written if has_shard and (has_index or self.compression != "none") else None
+        has_rejects = _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
+        return written if has_shard and has_rejects and (has_index or self.compression != "none") else None
 
     def _write(self, name: str, task: ShardTask) -> references.WrittenShard:
         uri = storage.join(self.staging, name)
@@ -117,6 +121,14 @@ def _is_index(uri: str, shard: catalog.Shard) -> bool:
     except (FileNotFoundError, ValueError):
         return False
     return len(offsets) == shard.records + 1 and offsets[-1] == shard.bytes
+
+
+def _has_lines(uri: str, count: int) -> bool:
+    """Whether a file of that many lines is there, or need not be; it is not synced here either."""
+    try:
+        return not count or storage.storage_of(uri).read(uri).count(b"\n") == count
+    except FileNotFoundError:
+        return False
 
 
 def read_images(

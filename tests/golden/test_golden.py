@@ -18,7 +18,7 @@ import tempfile
 import pytest
 
 from pipelines import convert
-from tests import command_line
+from tests import command_line, datasets
 
 FOLDER = pathlib.Path(__file__).parent
 IMAGES = FOLDER / "images"
@@ -70,12 +70,12 @@ class ShuffledScan:
 
 def test_shards_by_python_call_are_golden(tmp_path: pathlib.Path) -> None:
     convert_images(tmp_path / "out")
-    assert_golden(command_line.shard_digests(tmp_path / "out"))
+    assert_golden(datasets.shard_digests(tmp_path / "out"))
 
 
 def test_shards_by_two_workers_are_golden(tmp_path: pathlib.Path) -> None:
     convert_images(tmp_path / "out", workers=2)
-    assert_golden(command_line.shard_digests(tmp_path / "out"))
+    assert_golden(datasets.shard_digests(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_shards_by_two_workers_are_golden(tmp_path: pathlib.Path) -> None:
 )
 def test_shards_by_command_are_golden(tmp_path: pathlib.Path, arguments: tuple[str, ...]) -> None:
     run_command(tmp_path / "out", *arguments)
-    assert_golden(command_line.shard_digests(tmp_path / "out"))
+    assert_golden(datasets.shard_digests(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -103,7 +103,7 @@ def test_shards_of_folder_made_in_another_order_are_golden(
         copy.write_bytes(path.read_bytes())
     monkeypatch.setattr(os, "scandir", ShuffledScan)
     convert_images(tmp_path / "out", tmp_path / "images")
-    assert_golden(command_line.shard_digests(tmp_path / "out"))
+    assert_golden(datasets.shard_digests(tmp_path / "out"))
 
 
 def test_records_of_gzip_shards_are_golden(tmp_path: pathlib.Path) -> None:
@@ -123,4 +123,4 @@ if __name__ == "__main__":
         sys.exit("usage: python -m tests.golden.test_golden --write")
     with tempfile.TemporaryDirectory() as directory:
         convert_images(pathlib.Path(directory, "out"))
-        DIGESTS.write_text(json.dumps(command_line.shard_digests(pathlib.Path(directory, "out")), indent=1) + "\n")
+        DIGESTS.write_text(json.dumps(datasets.shard_digests(pathlib.Path(directory, "out")), indent=1) + "\n")

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import pathlib
+import resource
 from collections.abc import Callable, Sequence
 from unittest import mock
 
@@ -177,10 +178,17 @@ def test_short_writes_and_reads_lose_nothing(kind: Callable[[], io.BytesIO], com
     assert [record.data for record in records.read_records(file, compression)] == SMALL
 
 
-def test_full_disk_raises_in_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "writev", lambda fd, buffers: 7)
-    with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError, match="No space left on device"):
-        write(file, [(b"content", b"")])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_file_that_takes_a_part_alone_raises(tmp_path: pathlib.Path, compression: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with open(tmp_path / "shard", "xb", buffering=0) as file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))  # as a disk with room for 20 bytes
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                write(file, [(content, b"") for content in SMALL], compression)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "shard").stat().st_size == 20
 
 
 # Damage

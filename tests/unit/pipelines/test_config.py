@@ -90,9 +90,7 @@ def test_load_config_of_empty_yaml_file_is_all_defaults(tmp_path: pathlib.Path) 
         pytest.param(b"otput: {}\n", r"config from .*own\.yaml: unknown key 'otput'", id="names-the-file"),
     ],
 )
-def test_load_config_of_unusable_file_raises_config_error(
-    tmp_path: pathlib.Path, content: bytes, message: str
-) -> None:
+def test_load_config_of_unusable_file_raises_config_error(tmp_path: pathlib.Path, content: bytes, message: str) -> None:
     (tmp_path / "own.yaml").write_bytes(content)
     with pytest.raises(errors.ConfigError, match=message):
         config_lib.load_config(str(tmp_path / "own.yaml"))
@@ -101,8 +99,12 @@ def test_load_config_of_unusable_file_raises_config_error(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        pytest.param("image_foldr", r"neither a YAML file nor a preset \(.*\); did you mean 'image_folder'\?", id="near"),
-        pytest.param("x", r"--config 'x' is neither a YAML file nor a preset \(cats_dogs, .*imagenet_files\)$", id="far"),
+        pytest.param(
+            "image_foldr", r"neither a YAML file nor a preset \(.*\); did you mean 'image_folder'\?", id="near"
+        ),
+        pytest.param(
+            "x", r"--config 'x' is neither a YAML file nor a preset \(cats_dogs, .*imagenet_files\)$", id="far"
+        ),
         pytest.param("/", r"--config '/' is neither a YAML file nor a preset", id="folder"),
     ],
 )
@@ -160,10 +162,16 @@ def test_override_of_feature_reaches_a_key_with_slashes() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        pytest.param("output.num_shards", r"--set 'output.num_shards' is not of the form section.key=value", id="no-value"),
+        pytest.param(
+            "output.num_shards", r"--set 'output.num_shards' is not of the form section.key=value", id="no-value"
+        ),
         pytest.param("=3", r"--set '=3' is not of the form section.key=value", id="no-key"),
-        pytest.param("output.num_shard=3", r"unknown key 'output.num_shard'; did you mean 'num_shards'\?", id="misspelt"),
-        pytest.param("output=3", r"config from the command line: output: input should be a mapping, got 3", id="section"),
+        pytest.param(
+            "output.num_shard=3", r"unknown key 'output.num_shard'; did you mean 'num_shards'\?", id="misspelt"
+        ),
+        pytest.param(
+            "output=3", r"config from the command line: output: input should be a mapping, got 3", id="section"
+        ),
     ],
 )
 def test_override_that_fits_nowhere_raises_config_error(override: str, message: str) -> None:
@@ -211,7 +219,9 @@ def test_unknown_key_is_refused_with_the_nearest(sections: dict[str, Any], messa
         pytest.param({"label": {"base": 2}}, "label.base: input should be 0 or 1, got 2", id="base"),
         pytest.param({"image": {"check": "full"}}, "image.check: input should be 'structure' or 'decode'", id="choice"),
         pytest.param({"split": {"seed": 2**63}}, "split.seed: input should be less than", id="seed"),
-        pytest.param({"split": HASH | {"fractions": {"a": 1.0}}}, "split.fractions.a: input should be less", id="share"),
+        pytest.param(
+            {"split": HASH | {"fractions": {"a": 1.0}}}, "split.fractions.a: input should be less", id="share"
+        ),
         pytest.param({"rejects": {"max_fraction": 2}}, "rejects.max_fraction: input should be less", id="rejects"),
         pytest.param({"output": {"name": "1x"}}, "output.name: string should match pattern", id="name"),
         pytest.param({"output": {"suffix": "x"}}, "output.suffix: string should match pattern", id="suffix"),
@@ -245,7 +255,9 @@ def test_value_out_of_range_is_refused(sections: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        pytest.param({"by": "filename"}, "label.by: filename needs label.pattern, such as '(?P<label>", id="no-pattern"),
+        pytest.param(
+            {"by": "filename"}, "label.by: filename needs label.pattern, such as '(?P<label>", id="no-pattern"
+        ),
         pytest.param(
             {"by": "filename", "pattern": "("},
             "label.pattern '(' is not a regular expression: missing ), unterminated subpattern",
@@ -264,7 +276,9 @@ def test_value_out_of_range_is_refused(sections: dict[str, Any], message: str) -
         pytest.param(
             {"by": "none", "vocabulary": "x"}, "label.base and label.vocabulary need classes", id="idle-vocabulary"
         ),
-        pytest.param({"by": "column", "column": "x"}, "label.by: column needs source.by: manifest, not files", id="files"),
+        pytest.param(
+            {"by": "column", "column": "x"}, "label.by: column needs source.by: manifest, not files", id="files"
+        ),
     ],
 )
 def test_label_that_does_not_fit_is_refused(label: dict[str, Any], message: str) -> None:
@@ -279,7 +293,9 @@ def test_label_that_does_not_fit_is_refused(label: dict[str, Any], message: str)
         pytest.param({"fractions": {"a": 0.5}}, "split.by: hash and split.fractions go together", id="idle-fractions"),
         pytest.param({"by": "column"}, "split.by: column and split.column go together", id="no-column"),
         pytest.param(
-            {"by": "hash", "fractions": {"a": 0.5, "b": 0.4}}, "split.fractions sum to 0.9; they must sum to 1", id="sum"
+            {"by": "hash", "fractions": {"a": 0.5, "b": 0.4}},
+            "split.fractions sum to 0.9; they must sum to 1",
+            id="sum",
         ),
         pytest.param({"stratify": True}, "split.stratify and split.group need split.by: hash, not none", id="stratify"),
         pytest.param({"group": "x"}, "split.stratify and split.group need split.by: hash, not none", id="group"),

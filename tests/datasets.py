@@ -1,0 +1,65 @@
+"""Makes a dataset in this process, and reads back what is in one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import example, records
+from pipelines import convert, verify
+
+Example = dict[str, Any]
+
+
+def make(
+    images: pathlib.Path, output: pathlib.Path, /, overwrite: bool = False, **sections: Any
+) -> convert.ConvertResult:
+    """Converts `images` with a config of `sections`, and checks what holds of every dataset."""
+    sections = {**sections, "source": {"uri": str(images), **sections.get("source", {})}}
+    sections["output"] = {"uri": str(output), **sections.get("output", {})}
+    result = convert.convert(sections, workers=1, overwrite=overwrite)
+    counts = result.catalog.counts
+    assert counts.listed == counts.written + sum(counts.rejected.values())
+    assert counts.written == sum(split.num_examples for split in result.catalog.splits.values())
+    assert verify.run_verify(str(output), decode=True).problems == ()
+    assert not (output / ".imagebeam").exists()
+    named = {shard.name for split in result.catalog.splits.values() for shard in split.shards}
+    assert set(shard_digests(output)) == named
+    return result
+
+
+def read(output: pathlib.Path, split: str = "train") -> list[Example]:
+    """The examples of a split in the order of its shards, each feature as its one value."""
+    catalog = catalog_lib.load_catalog(str(output))
+    examples = []
+    for shard in catalog.splits[split].shards:
+        with open(output / shard.name, "rb") as file:
+            for record in records.read_records(file, catalog.compression):
+                values = example.parse_example(record.data)
+                assert all(len(value) == 1 for value in values.values())
+                examples.append({key: value[0] for key, value in values.items()})
+    return examples
+
+
+def keys(output: pathlib.Path, split: str = "train") -> list[str]:
+    """The keys of a split's examples in their order."""
+    return [each["image/key"].decode() for each in read(output, split)]
+
+
+def rejects(output: pathlib.Path) -> dict[str, str]:
+    """Key and reason of every dead letter."""
+    lines = (output / "rejects.jsonl").read_text().splitlines()
+    return {line["key"]: line["reason"] for line in map(json.loads, lines)}
+
+
+def shard_sizes(output: pathlib.Path, split: str = "train") -> list[int]:
+    """How many records each shard of a split holds."""
+    return [shard.records for shard in catalog_lib.load_catalog(str(output)).splits[split].shards]
+
+
+def shard_digests(output: pathlib.Path) -> dict[str, str]:
+    """The SHA-256 of every shard, by name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(output.glob("*-of-*"))}

@@ -1,0 +1,459 @@
+"""From images on the disk to a committed dataset, through the same call that the command makes."""
+
+from __future__ import annotations
+
+import collections
+import csv
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors
+from tests import command_line, datasets, image_sets
+
+
+@pytest.fixture
+def images(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Ten cats and ten dogs, as label/image."""
+    image_sets.write_folder(tmp_path / "in")
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def output(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "out"
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_label_image_folder_becomes_one_split_of_its_classes(images: pathlib.Path, output: pathlib.Path) -> None:
+    (images / "notes.txt").write_text("not an image")
+    (images / ".hidden.jpg").write_bytes(b"")
+    result = datasets.make(images, output)
+    assert (result.state, result.catalog.labels, list(result.catalog.splits)) == (
+        "committed",
+        ("cat", "dog"),
+        ["train"],
+    )
+    assert result.catalog.counts == catalog_lib.Counts(20, 20, {}, {"hidden": 1, "non_image": 1})
+    examples = datasets.read(output)
+    assert len({each["image/key"] for each in examples}) == 20
+    for each in examples:
+        key = each["image/key"].decode()
+        label, name = key.split("/")
+        assert each["image/encoded"] == (images / key).read_bytes()
+        assert (each["image/class/text"].decode(), each["image/class/label"]) == (label, ["cat", "dog"].index(label))
+        assert each["image/filename"].decode() == name
+        assert each["image/format"] == (b"png" if name.endswith("png") else b"jpeg")
+        assert (each["image/height"], each["image/width"], each["image/channels"]) == (16, 24, 3)
+        assert each["image/colorspace"] == b"RGB"
+    assert (output / "labels.txt").read_text() == "cat\ndog\n"
+    assert json.loads((output / "statistics.json").read_text())["train"]["labels"] == {"cat": 10, "dog": 10}
+
+
+def test_split_label_image_folder_becomes_its_splits(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for split, per_label in (("train", 4), ("val", 2), ("junk", 1)):
+        image_sets.write_folder(tmp_path / "splits" / split, per_label=per_label)
+    split = {"by": "directory", "rename": {"val": "validation"}, "names": ["train", "validation"]}
+    datasets.make(tmp_path / "splits", tmp_path / "out", split=split, rejects={"max_fraction": 0.2})
+    assert sorted(datasets.keys(tmp_path / "out", "validation")) == [
+        "val/cat/0.jpg",
+        "val/cat/1.jpg",
+        "val/dog/0.jpg",
+        "val/dog/1.jpg",
+    ]
+    assert len(datasets.keys(tmp_path / "out", "train")) == 8
+    assert datasets.rejects(tmp_path / "out") == {"junk/cat/0.jpg": "bad_split", "junk/dog/0.jpg": "bad_split"}
+
+
+def test_cats_dogs_preset_by_command_splits_each_label_exactly(tmp_path: pathlib.Path) -> None:
+    for label in ("cat", "dog"):
+        for index in range(10):
+            path = tmp_path / "in" / f"{label}.{index}.jpg"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(image_sets.make_image(index))
+    (tmp_path / "in" / "bird.0.jpg").write_bytes(image_sets.make_image(99))
+    command = ("convert", "--config", "cats_dogs", "--input", tmp_path / "in", "--output", tmp_path / "out")
+    command_line.succeed(*command, "--set", "rejects.max_fraction=0.1")
+    for split, expected in (("train", 8), ("test", 2)):
+        labels = collections.Counter(each["image/class/text"] for each in datasets.read(tmp_path / "out", split))
+        assert labels == {b"cat": expected, b"dog": expected}
+    assert datasets.rejects(tmp_path / "out") == {"bird.0.jpg": "no_label"}
+
+
+# --- manifests -------------------------------------------------------------------------------------------------------
+
+
+def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+
+
+def write_jsonl(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_parquet(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+
+
+WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
+
+
+def make_rows(images: pathlib.Path) -> list[dict[str, Any]]:
+    """One row for each image: the first eight of a label train, the others test."""
+    rows = []
+    for label in ("cat", "dog"):
+        for path in sorted((images / label).iterdir()):
+            number = len(rows)
+            rows.append(
+                {
+                    "id": f"id-{number:02d}",
+                    "image": f"{label}/{path.name}",
+                    "kind": label,
+                    "side": "train" if number % 10 < 8 else "test",
+                    "person": f"person-{number % 7}",
+                    "age": number / 4,
+                    "weight": 100 - number,
+                    "note": f"été {number}",
+                }
+            )
+    return rows
+
+
+@pytest.mark.parametrize("format", list(WRITERS))
+def test_manifest_gives_key_label_split_and_columns(images: pathlib.Path, output: pathlib.Path, format: str) -> None:
+    rows = make_rows(images)
+    WRITERS[format](images / f"table.{format}", rows)
+    result = datasets.make(
+        images / f"table.{format}",
+        output,
+        source={"by": "manifest", "manifest": {"key": "id"}},
+        label={"by": "column", "column": "kind"},
+        split={"by": "column", "column": "side"},
+        columns={"age": {"type": "float"}, "weight": {"type": "int"}, "note": {}},
+    )
+    assert result.catalog.labels == ("cat", "dog")
+    for split in ("train", "test"):
+        found = {each["image/key"].decode(): each for each in datasets.read(output, split)}
+        assert sorted(found) == [row["id"] for row in rows if row["side"] == split]
+        for row in rows:
+            if row["side"] == split:
+                each = found[row["id"]]
+                assert each["image/class/text"].decode() == row["kind"]
+                assert (each["age"], each["weight"], each["note"].decode()) == (row["age"], row["weight"], row["note"])
+                assert each["image/encoded"] == (images / row["image"]).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "stored"),
+    [pytest.param("int", "weight", "int64", id="int"), pytest.param("float", "age", "float", id="float")],
+)
+def test_manifest_target_is_stored_as_the_number_it_is(
+    images: pathlib.Path, output: pathlib.Path, kind: str, column: str, stored: str
+) -> None:
+    rows = make_rows(images)
+    write_csv(images / "table.csv", rows)
+    label = {"by": "column", "column": column, "type": kind}
+    catalog = datasets.make(images / "table.csv", output, source={"by": "manifest"}, label=label).catalog
+    assert (catalog.labels, catalog.label_kind) == ((), stored)
+    found = {each["image/key"].decode(): each["image/class/label"] for each in datasets.read(output)}
+    assert found == {row["image"]: row[column] for row in rows}
+
+
+def test_manifest_rows_that_cannot_be_used_are_rejected_by_reason(images: pathlib.Path, output: pathlib.Path) -> None:
+    rows = [{"image": row["image"], "kind": row["kind"], "age": row["age"]} for row in make_rows(images)]
+    rows[0] |= {"image": "cat/none.jpg"}
+    rows[1] |= {"image": "../outside.jpg"}
+    rows[2] |= {"age": "old"}
+    rows[3] |= {"kind": ""}
+    write_csv(images / "table.csv", rows)
+    source, label = {"by": "manifest"}, {"by": "column", "column": "kind"}
+    columns = {"age": {"type": "float"}}
+    datasets.make(
+        images / "table.csv", output, source=source, label=label, columns=columns, rejects={"max_fraction": 0.2}
+    )
+    assert datasets.rejects(output) == {
+        "cat/none.jpg": "not_found",
+        "../outside.jpg": "outside_root",
+        rows[2]["image"]: "bad_value",
+        rows[3]["image"]: "no_label",
+    }
+
+
+def test_manifest_with_one_key_twice_is_refused_with_both_addresses(images: pathlib.Path, output: pathlib.Path) -> None:
+    rows = [
+        {"id": "same", "image": "cat/0.jpg"},
+        {"id": "same", "image": "dog/1.jpg"},
+        {"id": "x", "image": "dog/0.jpg"},
+    ]
+    write_csv(images / "table.csv", rows)
+    source = {"by": "manifest", "manifest": {"key": "id"}}
+    message = (
+        rf"two images have the key 'same': {images}/cat/0\.jpg and {images}/dog/1\.jpg; remove one, or name a column"
+    )
+    with pytest.raises(errors.ConfigError, match=message):
+        datasets.make(images / "table.csv", output, source=source, label={"by": "none"})
+    assert not output.exists()
+
+
+# --- splits by hash --------------------------------------------------------------------------------------------------
+
+FRACTIONS = {"train": 0.6, "test": 0.4}
+
+
+def test_hash_split_never_moves_an_image_when_others_come(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    split = {"by": "hash", "fractions": FRACTIONS}
+    datasets.make(images, tmp_path / "before", split=split)
+    image_sets.write_folder(images, per_label=30)
+    datasets.make(images, tmp_path / "after", split=split)
+    for name in FRACTIONS:
+        before, after = set(datasets.keys(tmp_path / "before", name)), set(datasets.keys(tmp_path / "after", name))
+        assert before
+        assert before < after
+    assert 24 <= len(datasets.keys(tmp_path / "after", "train")) <= 48  # 36 expected of 60
+
+
+def test_stratified_split_is_exact_in_each_label(images: pathlib.Path, output: pathlib.Path) -> None:
+    datasets.make(images, output, split={"by": "hash", "fractions": FRACTIONS, "stratify": True})
+    for name, expected in (("train", 6), ("test", 4)):
+        labels = collections.Counter(key.split("/")[0] for key in datasets.keys(output, name))
+        assert labels == {"cat": expected, "dog": expected}
+
+
+@pytest.mark.parametrize("stratify", [pytest.param(False, id="by-hash"), pytest.param(True, id="by-rank")])
+def test_grouped_split_keeps_each_group_together(images: pathlib.Path, output: pathlib.Path, stratify: bool) -> None:
+    rows = make_rows(images)
+    write_csv(images / "table.csv", rows)
+    split = {"by": "hash", "fractions": FRACTIONS, "group": "person", "stratify": stratify}
+    label = {"by": "column", "column": "kind"}
+    datasets.make(images / "table.csv", output, source={"by": "manifest"}, label=label, split=split)
+    person = {row["image"]: row["person"] for row in rows}
+    sides = [{person[key] for key in datasets.keys(output, name)} for name in FRACTIONS]
+    assert sides[0].isdisjoint(sides[1])
+    assert sides[0] | sides[1] == set(person.values())
+
+
+def test_group_of_file_name_keeps_each_group_together(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "in").mkdir()
+    for index in range(30):
+        path = tmp_path / "in" / f"{'cat' if index % 2 else 'dog'}_p{index % 6}_{index}.jpg"
+        path.write_bytes(image_sets.make_image(index))
+    label = {"by": "filename", "pattern": r"(?P<label>cat|dog)_(?P<person>p\d)_\d+\.jpg"}
+    split = {"by": "hash", "fractions": FRACTIONS, "group": "person"}
+    datasets.make(tmp_path / "in", tmp_path / "out", label=label, split=split)
+    sides = [{key.split("_")[1] for key in datasets.keys(tmp_path / "out", name)} for name in FRACTIONS]
+    assert sides[0].isdisjoint(sides[1])
+
+
+# --- labels and features ---------------------------------------------------------------------------------------------
+
+
+def test_vocabulary_fixes_ids_and_rejects_other_labels(images: pathlib.Path, output: pathlib.Path) -> None:
+    (images / "labels.txt").write_text("dog\nbird\n")
+    label = {"vocabulary": str(images / "labels.txt")}
+    result = datasets.make(images, output, label=label, rejects={"max_fraction": 0.5})
+    assert result.catalog.labels == ("dog", "bird")
+    assert {each["image/class/label"] for each in datasets.read(output)} == {0}
+    assert set(datasets.rejects(output).values()) == {"unknown_label"}
+    assert len(datasets.rejects(output)) == 10
+    assert result.plan.notes == ("1 labels of the vocabulary have no image, the first is 'bird'",)
+    assert (output / "labels.txt").read_text() == "dog\nbird\n"
+
+
+def test_vocabulary_that_must_be_whole_refuses_another_label(images: pathlib.Path, output: pathlib.Path) -> None:
+    (images / "labels.txt").write_text("dog\n")
+    label = {"vocabulary": str(images / "labels.txt"), "unknown": "error"}
+    message = r"/cat/0\.jpg: label 'cat' is not in label\.vocabulary; add it there, or set label\.unknown: reject"
+    with pytest.raises(errors.ConfigError, match=message):
+        datasets.make(images, output, label=label)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("cat\n\ndog\n", r"has an empty line 2; one label a line", id="blank-line"),
+        pytest.param("", r"has an empty line 1; one label a line", id="empty"),
+        pytest.param("cat\ndog\ncat\n", r"names 'cat' twice; the ids would be ambiguous", id="repeated"),
+        pytest.param(None, r"label\.vocabulary '.*labels\.txt' cannot be read \(No such file", id="not-there"),
+    ],
+)
+def test_vocabulary_that_is_not_usable_is_refused(
+    images: pathlib.Path, output: pathlib.Path, text: str | None, message: str
+) -> None:
+    if text is not None:
+        (images / "labels.txt").write_text(text)
+    with pytest.raises(errors.ConfigError, match=message):
+        datasets.make(images, output, label={"vocabulary": str(images / "labels.txt")})
+
+
+def test_label_base_1_is_recorded_and_used(images: pathlib.Path, output: pathlib.Path) -> None:
+    catalog = datasets.make(images, output, label={"base": 1}).catalog
+    assert (catalog.label_base, catalog.labels) == (1, ("cat", "dog"))
+    assert {(each["image/class/text"], each["image/class/label"]) for each in datasets.read(output)} == {
+        (b"cat", 1),
+        (b"dog", 2),
+    }
+
+
+def test_features_are_renamed_and_dropped(images: pathlib.Path, output: pathlib.Path) -> None:
+    features = {
+        "image/encoded": "image_raw",
+        "image/class/label": "label",
+        "image/filename": None,
+        "image/source_id": "id",
+    }
+    catalog = datasets.make(images, output, features=features).catalog
+    expected = {feature.key for feature in catalog.features}
+    assert {"image_raw", "label", "id"} <= expected
+    assert {"image/encoded", "image/class/label", "image/filename"}.isdisjoint(expected)
+    assert all(set(each) == expected and each["id"] == each["image/key"] for each in datasets.read(output))
+
+
+# --- the output ------------------------------------------------------------------------------------------------------
+
+
+def test_gzip_shards_hold_the_same_records_and_no_index(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    datasets.make(images, tmp_path / "plain", output={"num_shards": 2})
+    catalog = datasets.make(images, tmp_path / "gzip", output={"num_shards": 2, "compression": "gzip"}).catalog
+    assert [shard.name for shard in catalog.splits["train"].shards] == [
+        "train-00000-of-00002.tfrecord.gz",
+        "train-00001-of-00002.tfrecord.gz",
+    ]
+    assert datasets.read(tmp_path / "gzip") == datasets.read(tmp_path / "plain")
+    assert not (tmp_path / "gzip" / "dataset_info.json").exists()  # TFDS cannot read compressed shards
+    assert not list((tmp_path / "gzip").glob("index/*"))
+
+
+def test_shuffle_none_keeps_keys_in_order(images: pathlib.Path, output: pathlib.Path) -> None:
+    datasets.make(images, output, output={"shuffle": "none", "num_shards": 3})
+    assert datasets.keys(output) == sorted(datasets.keys(output))
+    assert datasets.shard_sizes(output) == [6, 7, 7]
+
+
+def test_shuffle_none_keeps_rows_in_order(images: pathlib.Path, output: pathlib.Path) -> None:
+    rows = make_rows(images)[::-1]
+    write_csv(images / "table.csv", rows)
+    sections = {"source": {"by": "manifest"}, "label": {"by": "none"}}
+    datasets.make(images / "table.csv", output, output={"shuffle": "none", "num_shards": 3}, **sections)
+    assert datasets.keys(output) == [row["image"] for row in rows]
+
+
+def test_shuffle_hash_mixes_labels_and_follows_the_seed(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for seed in (0, 1):
+        datasets.make(images, tmp_path / f"out{seed}", split={"seed": seed})
+    orders = [datasets.keys(tmp_path / f"out{seed}") for seed in (0, 1)]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders[0] != sorted(orders[0])
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_writer_beam_holds_the_same_images(images: pathlib.Path, output: pathlib.Path, compression: str) -> None:
+    split = {"by": "hash", "fractions": FRACTIONS}
+    wanted = {"writer": "beam", "num_shards": {"train": 2, "test": 1}, "compression": compression}
+    (images / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
+    datasets.make(images, output, split=split, output=wanted, rejects={"max_fraction": 0.1})
+    assert [len(datasets.shard_sizes(output, name)) for name in FRACTIONS] == [2, 1]
+    found = {
+        each["image/key"].decode(): each["image/encoded"] for name in FRACTIONS for each in datasets.read(output, name)
+    }
+    assert found == {
+        f"{path.parent.name}/{path.name}": path.read_bytes() for path in images.glob("*/*") if path.name != "broken.jpg"
+    }
+    assert list(datasets.rejects(output)) == ["cat/broken.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sizes"),
+    [
+        pytest.param({}, [20], id="default-of-a-small-set"),
+        pytest.param({"num_shards": 3}, [6, 7, 7], id="num-shards"),
+        pytest.param({"num_shards": {"train": 2}}, [10, 10], id="by-split"),
+        pytest.param({"num_shards": 25}, None, id="more-than-images"),
+        pytest.param({"examples_per_shard": 8}, [6, 7, 7], id="examples-per-shard"),
+        pytest.param({"target_shard_bytes": "4kB"}, [5, 5, 5, 5], id="target-bytes"),
+    ],
+)
+def test_shards_are_equal_to_within_one(
+    images: pathlib.Path, output: pathlib.Path, wanted: dict[str, Any], sizes: list[int] | None
+) -> None:
+    result = datasets.make(images, output, output=wanted)
+    if sizes is not None:
+        assert datasets.shard_sizes(output) == sizes
+    else:
+        assert sorted(datasets.shard_sizes(output)) == [0] * 5 + [1] * 20
+        assert result.plan.notes == ("5 of the 25 shards of train will be empty",)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_input_without_images_is_refused(tmp_path: pathlib.Path, output: pathlib.Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "notes.txt").write_text("nothing to see")
+    message = r"the input holds no image \(passed over: 1 non_image\); check --input and source\.include"
+    with pytest.raises(errors.ConfigError, match=message):
+        datasets.make(tmp_path / "in", output)
+    assert not output.exists()
+
+
+def test_declared_split_without_images_is_refused(images: pathlib.Path, output: pathlib.Path) -> None:
+    image_sets.write_folder(images / "train", per_label=1)
+    split = {"by": "directory", "names": ["train", "validation"]}
+    message = r"split validation receives no image; found are train; change split\.fractions or split\.names"
+    with pytest.raises(errors.ConfigError, match=message):
+        datasets.make(images, output, split=split, rejects={"max_fraction": 1.0})
+
+
+# --- other readers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_tensorflow_parses_every_record(images: pathlib.Path, output: pathlib.Path, compression: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    datasets.make(images, output, output={"num_shards": 2, "compression": compression})
+    catalog = catalog_lib.load_catalog(str(output))
+    kinds = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
+    spec = {feature.key: tf.io.FixedLenFeature([], kinds[feature.kind]) for feature in catalog.features}
+    paths = [str(output / shard.name) for shard in catalog.splits["train"].shards]
+    dataset = tf.data.TFRecordDataset(paths, "" if compression == "none" else "GZIP")
+    parsed = [tf.io.parse_single_example(record, spec) for record in dataset]
+    assert [{key: value.numpy() for key, value in each.items()} for each in parsed] == datasets.read(output)
+    for each in parsed:
+        pixels = tf.io.decode_image(each["image/encoded"])
+        assert pixels.shape == (each["image/height"], each["image/width"], each["image/channels"])
+
+
+@pytest.mark.parametrize(
+    ("label", "names"),
+    [
+        pytest.param({}, ["cat", "dog"], id="base-0"),
+        pytest.param({"base": 1}, ["background", "cat", "dog"], id="base-1"),
+    ],
+)
+def test_tfds_loads_the_dataset(
+    images: pathlib.Path, output: pathlib.Path, label: dict[str, Any], names: list[str]
+) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    datasets.make(images, output, label=label, split={"by": "hash", "fractions": FRACTIONS}, output={"num_shards": 2})
+    builder = tfds.builder_from_directory(str(output))
+    assert builder.info.features["image/class/label"].names == names
+    for split in FRACTIONS:
+        dataset = builder.as_dataset(split)
+        assert builder.info.splits[split].num_examples == len(dataset) == len(datasets.read(output, split))
+        for each in tfds.as_numpy(dataset):
+            assert each["image/encoded"].shape == (16, 24, 3)
+            assert names[each["image/class/label"]] == each["image/class/text"].decode()
+    pairs = list(tfds.as_numpy(builder.as_dataset("test", as_supervised=True)))
+    assert pairs[0][0].shape == (16, 24, 3)

@@ -1,0 +1,149 @@
+"""Runs that follow each other on one output: what is kept, refused, replaced, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+import pytest
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors
+from pipelines import verify
+from tests import command_line, datasets, image_sets
+
+
+@pytest.fixture
+def images(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Ten cats and ten dogs, as label/image."""
+    image_sets.write_folder(tmp_path / "in")
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def output(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "out"
+
+
+def test_too_many_rejects_leave_dead_letters_and_finished_shards(images: pathlib.Path, output: pathlib.Path) -> None:
+    for index in range(4):
+        (images / "cat" / f"{index}.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
+    command = ("convert", "-q", "--input", images, "--output", output, "--set", "output.num_shards=4")
+    refused = command_line.run(*command)
+    assert refused.returncode == 3
+    message = r"4 of 20 images were rejected \(20\.00%; truncated 4\), rejects\.max_fraction allows 1\.00%"
+    assert re.search(message, refused.stderr)
+    assert f"the dead letters are in {output}/rejects.jsonl" in refused.stderr
+    assert not (output / "catalog.json").exists()
+    assert set(datasets.rejects(output)) == {f"cat/{index}.jpg" for index in range(4)}
+
+    staged = {path.name: path.stat() for path in output.glob(".imagebeam/staging-*/*.tfrecord")}
+    assert len(staged) == 4
+    command_line.succeed(*command, "--set", "rejects.max_fraction=0.2")
+    for name, before in staged.items():
+        after = (output / name).stat()
+        assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "the shard was written again"
+    catalog = catalog_lib.load_catalog(str(output))
+    assert (catalog.counts.listed, catalog.counts.written, sum(catalog.counts.rejected.values())) == (20, 16, 4)
+    assert len(datasets.rejects(output)) == 4
+    assert not (output / ".imagebeam").exists()
+
+
+def test_every_image_rejected_is_refused_at_any_limit(images: pathlib.Path, output: pathlib.Path) -> None:
+    for path in images.glob("*/*"):
+        path.write_bytes(b"\xff\xd8\xff\xe0broken")
+    with pytest.raises(errors.TooManyRejectsError, match=r"every image .*rejected: nothing was committed"):
+        datasets.make(images, output, rejects={"max_fraction": 1.0})
+    assert not (output / "catalog.json").exists()
+
+
+def test_same_run_again_has_nothing_to_do(images: pathlib.Path, output: pathlib.Path) -> None:
+    datasets.make(images, output)
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    again = datasets.make(images, output)
+    assert (again.state, again.message) == ("kept", f"{output} holds this dataset already: same config, same images")
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+
+
+def test_moved_input_is_the_same_input(images: pathlib.Path, output: pathlib.Path) -> None:
+    datasets.make(images, output)
+    os.rename(images, images.parent / "elsewhere")
+    assert datasets.make(images.parent / "elsewhere", output).state == "kept"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param("config", id="other-config"), pytest.param("images", id="other-images")],
+)
+def test_another_dataset_is_refused_and_the_old_one_stays(
+    images: pathlib.Path, output: pathlib.Path, change: str
+) -> None:
+    datasets.make(images, output)
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    if change == "images":
+        (images / "cat" / "new.jpg").write_bytes(image_sets.make_image(7777))
+    sections = {"split": {"seed": 1}} if change == "config" else {}
+    message = rf"{output} holds another dataset \(out, 20 images, .*\); choose another --output, or --overwrite"
+    with pytest.raises(errors.ConfigError, match=message):
+        datasets.make(images, output, **sections)
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+
+
+def test_overwrite_replaces_the_dataset_and_its_stale_shards(images: pathlib.Path, output: pathlib.Path) -> None:
+    datasets.make(images, output, output={"num_shards": 4})
+    result = datasets.make(images, output, overwrite=True, output={"num_shards": 3, "compression": "gzip"})
+    assert result.state == "committed"
+    assert sorted(path.name for path in output.iterdir()) == [
+        "catalog.json",
+        "index",
+        "labels.txt",
+        "rejects.jsonl",
+        "statistics.json",
+        *(f"train-0000{index}-of-00003.tfrecord.gz" for index in range(3)),
+    ]
+    assert list((output / "index").iterdir()) == []
+
+
+def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, output: pathlib.Path) -> None:
+    datasets.make(images, output)
+    before = datasets.shard_digests(output)
+    (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
+    with pytest.raises(
+        errors.TooManyRejectsError, match=rf"the dead letters are in {output}/\.imagebeam/rejects\.jsonl"
+    ):
+        datasets.make(images, output, overwrite=True)
+    assert datasets.shard_digests(output) == before
+    assert verify.run_verify(str(output)).problems == ()
+    assert datasets.rejects(output) == {}
+    assert datasets.rejects(output / ".imagebeam") == {"cat/0.jpg": "truncated"}
+
+
+def test_refused_run_with_rejects_leaves_nothing_beside_the_old_dataset(
+    images: pathlib.Path, output: pathlib.Path
+) -> None:
+    datasets.make(images, output)
+    (images / "top.jpg").write_bytes(image_sets.make_image(1))
+    with pytest.raises(errors.ConfigError, match="holds another dataset"):
+        datasets.make(images, output, rejects={"max_fraction": 0.5})
+    assert not (output / ".imagebeam").exists()
+
+
+def test_overwrite_mends_a_damaged_dataset(images: pathlib.Path, output: pathlib.Path) -> None:
+    datasets.make(images, output)
+    good = datasets.shard_digests(output)
+    shard = output / "train-00000-of-00001.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[500] ^= 1
+    shard.write_bytes(data)
+    assert datasets.make(images, output, overwrite=True).state == "committed"
+    assert datasets.shard_digests(output) == good
+
+
+def test_folder_with_foreign_shards_is_refused(images: pathlib.Path, output: pathlib.Path) -> None:
+    output.mkdir()
+    (output / "train-00000-of-00001.tfrecord").write_bytes(b"somebody else's")
+    message = r"holds train-00000-of-00001\.tfrecord, which no catalog\.json names; choose another --output"
+    with pytest.raises(errors.ConfigError, match=message):
+        datasets.make(images, output)
+    assert (output / "train-00000-of-00001.tfrecord").read_bytes() == b"somebody else's"

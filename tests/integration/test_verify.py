@@ -1,0 +1,200 @@
+"""What `imagebeam verify` says of a dataset that somebody or some disk has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from imagebeam import records
+from pipelines import convert
+from tests import command_line, image_sets
+
+FIRST, SECOND, THIRD = (f"train-0000{index}-of-00003.tfrecord" for index in range(3))
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Twenty images in shards of 6, 7 and 7 records."""
+    folder = tmp_path_factory.mktemp("good")
+    image_sets.write_folder(folder / "in")
+    convert.convert({"source": {"uri": f"{folder}/in"}, "output": {"uri": f"{folder}/out", "num_shards": 3}}, workers=1)
+    return folder / "out"
+
+
+@pytest.fixture
+def dataset(good: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(shutil.copytree(good, tmp_path / "dataset"))
+
+
+def offsets_of(dataset: pathlib.Path, shard: str) -> Sequence[int]:
+    """Where the records of a shard start, and where the last one ends."""
+    return records.decode_index((dataset / "index" / shard.replace(".tfrecord", ".index")).read_bytes())
+
+
+def flip(path: pathlib.Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+def complaints(dataset: pathlib.Path, *options: str) -> list[str]:
+    """The lines that verify writes to standard error, without the command's name; it must exit with 4."""
+    completed = command_line.run("verify", dataset, *options)
+    assert completed.returncode == 4, completed.stderr
+    assert completed.stdout == ""
+    return [line.removeprefix("imagebeam: ") for line in completed.stderr.splitlines()]
+
+
+def summary(broken: int) -> str:
+    return f"{broken} of 3 shards differ from the catalog; convert again with --overwrite"
+
+
+def test_good_dataset_is_as_the_catalog_says(dataset: pathlib.Path) -> None:
+    completed = command_line.succeed("verify", dataset)
+    assert completed.stdout.startswith(f"{dataset}: 20 records in 3 shards are as the catalog says (")
+
+
+@pytest.mark.parametrize(
+    ("inside", "what"),
+    [
+        pytest.param(3, "the checksum of a record's length does not match", id="length"),
+        pytest.param(9, "the checksum of a record's length does not match", id="checksum-of-the-length"),
+        pytest.param(500, "the checksum of a record of {} bytes does not match", id="image"),
+        pytest.param(-2, "the checksum of a record of {} bytes does not match", id="checksum-of-the-record"),
+    ],
+)
+def test_flipped_bit_names_shard_record_and_offset(dataset: pathlib.Path, inside: int, what: str) -> None:
+    start, end = offsets_of(dataset, SECOND)[3:5]
+    flip(dataset / SECOND, (start if inside >= 0 else end) + inside)
+    length = end - start - records.HEADER_BYTES - records.FOOTER_BYTES
+    assert complaints(dataset) == [f"{SECOND}, byte offset {start}: record 3: {what.format(length)}", summary(1)]
+
+
+def test_shard_cut_inside_a_record_names_that_record(dataset: pathlib.Path) -> None:
+    start = offsets_of(dataset, THIRD)[5]
+    os.truncate(dataset / THIRD, start + 100)
+    found = complaints(dataset)
+    assert found[0].startswith(f"{THIRD}, byte offset {start}: record 5: a record of ")
+    assert found[0].endswith(" bytes is cut short")
+    assert found[1:] == [summary(1)]
+
+
+def test_shard_cut_between_records_names_both_counts(dataset: pathlib.Path) -> None:
+    start = offsets_of(dataset, THIRD)[5]
+    os.truncate(dataset / THIRD, start)
+    detail = "the shard holds 5 records, the catalog says 7: it was cut short"
+    assert complaints(dataset) == [f"{THIRD}, byte offset {start}: {detail}", summary(1)]
+
+
+def test_missing_shard_is_named(dataset: pathlib.Path) -> None:
+    size = (dataset / FIRST).stat().st_size
+    (dataset / FIRST).unlink()
+    assert complaints(dataset) == [f"{FIRST}: the shard is missing; the catalog says {size:,} bytes", summary(1)]
+
+
+def test_extra_record_is_named_by_its_offset(dataset: pathlib.Path) -> None:
+    end = offsets_of(dataset, FIRST)[-1]
+    with open(dataset / FIRST, "ab", buffering=0) as file:
+        writer = records.RecordWriter(file)
+        writer.write(b"a record too many")
+        writer.finish()
+    detail = "an extra record; the catalog says 6 records"
+    assert complaints(dataset) == [f"{FIRST}, byte offset {end}: {detail}", summary(1)]
+
+
+def test_swapped_shards_are_recognised(dataset: pathlib.Path) -> None:
+    os.rename(dataset / FIRST, dataset / "aside")
+    os.rename(dataset / SECOND, dataset / FIRST)
+    os.rename(dataset / "aside", dataset / SECOND)
+    assert complaints(dataset) == [
+        f"{FIRST}, byte offset 0: the shard holds the content of {SECOND}: the two were swapped",
+        f"{SECOND}, byte offset 0: the shard holds the content of {FIRST}: the two were swapped",
+        summary(2),
+    ]
+
+
+def test_record_replaced_with_valid_framing_is_found(dataset: pathlib.Path) -> None:
+    start, end = offsets_of(dataset, FIRST)[:2]
+    with open(dataset / "record", "xb", buffering=0) as file:
+        writer = records.RecordWriter(file)
+        writer.write(bytes(end - start - records.HEADER_BYTES - records.FOOTER_BYTES))
+        writer.finish()
+    with open(dataset / FIRST, "r+b") as file:
+        file.write((dataset / "record").read_bytes())
+    (found, last) = complaints(dataset)
+    size = (dataset / FIRST).stat().st_size
+    assert found.startswith(f"{FIRST}, byte offset 0: the shard holds {size:,} bytes with crc32c ")
+    assert last == summary(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        pytest.param(lambda path: path.unlink(), "the index is missing", id="missing"),
+        pytest.param(lambda path: flip(path, 8), ", byte offset 0: the index says record 0 takes bytes", id="changed"),
+        pytest.param(
+            lambda path: os.truncate(path, 9), "an index of 9 bytes is not a whole number of 8-byte", id="cut-short"
+        ),
+    ],
+)
+def test_broken_index_is_named(dataset: pathlib.Path, change: Callable[[pathlib.Path], None], detail: str) -> None:
+    change(dataset / "index" / "train-00001-of-00003.index")
+    found = complaints(dataset)
+    assert found[0].startswith("index/train-00001-of-00003.index")
+    assert detail in found[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(
+            lambda text: text.replace('"records": 6', '"records": 5'),
+            "was edited after it was written: its checksum is sha256:",
+            id="edited",
+        ),
+        pytest.param(lambda text: text[:-50], "is not a catalog (JSONDecodeError: ", id="cut-short"),
+        pytest.param(lambda text: "[]", "is not a catalog (TypeError: ", id="another-file"),
+        pytest.param(
+            lambda text: json.dumps(json.loads(text) | {"format_version": 99}),
+            "has format version 99, this imagebeam reads up to 1: update imagebeam",
+            id="newer-version",
+        ),
+    ],
+)
+def test_changed_catalog_is_named(dataset: pathlib.Path, change: Callable[[str], str], message: str) -> None:
+    path = dataset / "catalog.json"
+    path.write_text(change(path.read_text()))
+    (found,) = complaints(dataset)
+    assert found.startswith(f"{path} {message}")
+
+
+def test_broken_gzip_shard_names_the_record_after_the_good_ones(good: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    output = {"uri": str(tmp_path / "out"), "compression": "gzip"}
+    convert.convert({"source": {"uri": str(good.parent / "in")}, "output": output}, workers=1)
+    shard = tmp_path / "out" / "train-00000-of-00001.tfrecord.gz"
+    os.truncate(shard, shard.stat().st_size - 3)
+    (found, _) = complaints(tmp_path / "out")
+    assert found.startswith("train-00000-of-00001.tfrecord.gz, byte offset ")
+    assert found.endswith("the gzip stream is cut short")
+
+
+def test_decode_finds_an_image_that_only_a_decoder_refuses(tmp_path: pathlib.Path) -> None:
+    image_sets.write_folder(tmp_path / "in", labels=["cat"], per_label=5)
+    data = (tmp_path / "in/cat/4.png").read_bytes()
+    start = data.index(b"IDAT")
+    (length,) = struct.unpack(">I", data[start - 4 : start])
+    pixels = b"IDAT" + bytes(length)  # of the right length and checksum, and no zlib stream
+    data = data[:start] + pixels + struct.pack(">I", zlib.crc32(pixels)) + data[start + 8 + length :]
+    (tmp_path / "in/cat/4.png").write_bytes(data)
+    command_line.succeed("convert", "-q", "--input", tmp_path / "in", "--output", tmp_path / "out")
+    command_line.succeed("verify", tmp_path / "out")
+    (found, _) = complaints(tmp_path / "out", "--decode")
+    assert found.startswith("train-00000-of-00001.tfrecord, byte offset ")
+    assert "image 'cat/4.png': undecodable: " in found

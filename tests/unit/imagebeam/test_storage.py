@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import re
+import resource
+import socket
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagebeam import errors, storage
+from imagebeam.storage import BROKEN_LINK, DIRECTORY, FILE, SPECIAL, LocalStorage
+
+LOCAL = LocalStorage()
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    ("uri", "scheme"),
+    [
+        ("gs://bucket/x", "gs"),
+        ("HDFS://host:1/x", "hdfs"),
+        ("s3a://b", "s3a"),
+        ("file:///x", "file"),
+        ("/x", "file"),
+        ("x", "file"),
+        ("", "file"),
+        ("c://x", "file"),
+        ("x/gs://y", "file"),
+        ("gs:/x", "file"),
+    ],
+)
+def test_scheme_of_an_address(uri: str, scheme: str) -> None:
+    assert storage.scheme_of(uri) == scheme
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("/a/b/", "/a/b"),
+        ("/a/../b/./c", "/b/c"),
+        ("x", "/work/x"),
+        ("", "/work"),
+        ("~/x", "/home/me/x"),
+        ("file:///a b/%20", "/a b/%20"),
+        ("FILE://localhost/a", "/a"),
+        ("gs://bucket/a//../b/", "gs://bucket/a//../b"),
+    ],
+)
+def test_normalize_makes_local_paths_absolute_alone(monkeypatch: pytest.MonkeyPatch, uri: str, expected: str) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setattr(os, "getcwd", lambda: "/work")
+    assert storage.normalize(uri) == expected
+    assert storage.normalize(expected) == expected
+
+
+@pytest.mark.parametrize("uri", ["file://data/x", "file://host", "file://", "FILE://localhost"])
+def test_normalize_of_a_file_address_with_a_host_is_refused(uri: str) -> None:
+    complaint = f"address {uri!r} names a host after file://; write file:///path, or the path alone"
+    with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
+        storage.normalize(uri)
+
+
+def test_normalize_keeps_links(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "link").symlink_to("/")
+    assert storage.normalize(f"{tmp_path}/link") == f"{tmp_path}/link"
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (("/a", "b", "c"), "/a/b/c"),
+        (("/a/", "b"), "/a/b"),
+        (("gs://bucket", "a b/c"), "gs://bucket/a b/c"),
+        (("/", "a"), "/a"),
+        (("/a",), "/a"),
+    ],
+)
+def test_join_puts_one_slash_between(parts: tuple[str, ...], expected: str) -> None:
+    assert storage.join(*parts) == expected
+
+
+def test_unknown_scheme_is_a_config_error() -> None:
+    complaint = "address 'nfs://host/x': scheme 'nfs' cannot be read or written yet; use a local path"
+    with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
+        storage.storage_of("nfs://host/x")
+    assert isinstance(storage.storage_of("/x"), LocalStorage)
+
+
+# Directories
+
+
+def test_list_directory_tells_every_kind(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+    (tmp_path / "to-file").symlink_to("file")
+    (tmp_path / "to-folder").symlink_to("folder")
+    (tmp_path / "to-nothing").symlink_to("nothing")
+    (tmp_path / "to-below-a-file").symlink_to("file/x")
+    (tmp_path / "to-itself").symlink_to("to-itself")
+    (tmp_path / "to-a-long-name").symlink_to("x" * 300)
+    entries = {entry.name: entry for entry in LOCAL.list_directory(str(tmp_path))}
+
+    assert {name: (entry.kind, entry.size) for name, entry in entries.items()} == {
+        "file": (FILE, 5),
+        "folder": (DIRECTORY, 0),
+        "pipe": (SPECIAL, 0),
+        "socket": (SPECIAL, 0),
+        "to-file": (FILE, 5),
+        "to-folder": (DIRECTORY, 0),
+        "to-nothing": (BROKEN_LINK, 0),
+        "to-below-a-file": (BROKEN_LINK, 0),
+        "to-itself": (BROKEN_LINK, 0),
+        "to-a-long-name": (BROKEN_LINK, 0),
+    }
+    assert entries["to-folder"].identity == entries["folder"].identity != entries["file"].identity
+    assert entries["file"] == LOCAL.stat(str(tmp_path / "file"))
+    assert entries["file"].mtime_ns == (tmp_path / "file").stat().st_mtime_ns
+
+
+class FailingEntry:
+    """An entry of a directory whose status cannot be had."""
+
+    name = "image.jpg"
+
+    def __init__(self, error: int):
+        self._error = error
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self) -> os.stat_result:
+        raise OSError(self._error, os.strerror(self._error))
+
+
+def list_failing_entry(monkeypatch: pytest.MonkeyPatch, error: int) -> list[storage.Entry]:
+    class Scan(list[FailingEntry]):
+        __enter__ = list.__iter__
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(os, "scandir", lambda uri: Scan([FailingEntry(error)]))
+    return list(LOCAL.list_directory("/x"))
+
+
+def test_list_directory_leaves_out_what_was_removed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list_failing_entry(monkeypatch, errno.ENOENT) == []
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ENAMETOOLONG, errno.ESTALE], ids=os.strerror)
+def test_list_directory_raises_rather_than_lose_an_entry(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    with pytest.raises(OSError, match=os.strerror(error)):
+        list_failing_entry(monkeypatch, error)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("missing", FileNotFoundError), ("file", NotADirectoryError)], ids=["missing", "file"]
+)
+def test_list_directory_of_no_directory_raises(tmp_path: pathlib.Path, name: str, error: type[OSError]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(error, match=name):
+        list(LOCAL.list_directory(str(tmp_path / name)))
+
+
+def test_directories_are_made_and_removed_once_and_again(tmp_path: pathlib.Path) -> None:
+    folder = str(tmp_path / "a/b")
+    for _ in range(2):
+        LOCAL.make_directories(folder)
+    assert LOCAL.exists(folder)
+    (tmp_path / "a/b/file").touch()
+    for _ in range(2):
+        LOCAL.remove(f"{folder}/file")
+        assert not LOCAL.exists(f"{folder}/file")
+    for _ in range(2):
+        LOCAL.remove_tree(str(tmp_path / "a"))
+        assert not LOCAL.exists(str(tmp_path / "a"))
+
+
+# Reading
+
+
+CONTENT = bytes(range(100))
+
+
+@pytest.mark.parametrize("size_hint", [-1, 0, 1, 99, 100, 101, 5000], ids="hint-{}".format)
+@pytest.mark.parametrize("offset", [0, 1, 99, 100, 101, 300], ids="from-{}".format)
+def test_read_to_the_end_is_whole_whatever_the_size_hint(tmp_path: pathlib.Path, offset: int, size_hint: int) -> None:
+    (tmp_path / "file").write_bytes(CONTENT)
+    assert LOCAL.read(str(tmp_path / "file"), offset, size_hint=size_hint) == CONTENT[offset:]
+
+
+@pytest.mark.parametrize(
+    ("offset", "length"), [(0, 0), (0, 100), (10, 5), (90, 50), (100, 1), (200, 5)], ids="{}".format
+)
+def test_read_of_a_range_ends_at_the_end_of_the_file(tmp_path: pathlib.Path, offset: int, length: int) -> None:
+    (tmp_path / "file").write_bytes(CONTENT)
+    assert LOCAL.read(str(tmp_path / "file"), offset, length) == CONTENT[offset : offset + length]
+
+
+@settings(deadline=None)
+@given(size=st.integers(0, 3 << 20), hint=st.integers(-1, 4 << 20), offset=st.integers(0, 4 << 20))
+def test_read_of_a_large_file_is_whole_whatever_the_size_hint(
+    tmp_path_factory: pytest.TempPathFactory, size: int, hint: int, offset: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "large"
+    path.write_bytes(CONTENT * (size // 100) + CONTENT[: size % 100])
+    assert LOCAL.read(str(path), offset, size_hint=hint) == path.read_bytes()[offset:]
+
+
+def test_read_of_a_growing_file_takes_what_was_added(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"old")
+
+    def grow_and_stat(descriptor: int) -> os.stat_result:
+        status = os.stat(descriptor)
+        path.write_bytes(b"old and new")
+        return status
+
+    monkeypatch.setattr(os, "fstat", grow_and_stat)
+    assert LOCAL.read(str(path)) == b"old and new"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self"), reason="needs Linux")
+def test_read_of_a_file_that_tells_no_size_is_whole() -> None:
+    assert LOCAL.stat("/proc/self/cmdline").size == 0
+    assert LOCAL.read("/proc/self/cmdline") == pathlib.Path("/proc/self/cmdline").read_bytes() != b""
+
+
+# Writing
+
+
+def test_write_whole_replaces_and_leaves_nothing_beside(tmp_path: pathlib.Path) -> None:
+    for data in (b"first", b"", b"second" * 100_000):
+        LOCAL.write_whole(str(tmp_path / "file"), data)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": data}
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_write_whole_that_fails_keeps_what_was_there(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        LOCAL.write_whole(str(tmp_path / "file"), b"new")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"old"}
+
+
+def test_write_whole_to_a_full_disk_raises(tmp_path: pathlib.Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))  # as a disk with room for a part
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            LOCAL.write_whole(str(tmp_path / "file"), bytes(5001))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("durable", "num_syncs"), [(True, 2), (False, 0)], ids=["durable", "not-durable"])
+def test_write_whole_syncs_file_and_folder_if_durable(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, durable: bool, num_syncs: int
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.chdir(tmp_path)
+    LOCAL.write_whole("file", b"data", durable)
+    assert (tmp_path / "file").read_bytes() == b"data"
+    assert len(synced) == num_syncs
+
+
+def test_write_whole_by_many_threads_leaves_one_of_theirs(tmp_path: pathlib.Path) -> None:
+    contents = [bytes([index]) * 5000 for index in range(8)]
+    failures: list[OSError] = []
+
+    def write(data: bytes) -> None:
+        try:
+            for _ in range(10):
+                LOCAL.write_whole(str(tmp_path / "file"), data)
+        except OSError as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=write, args=(data,)) for data in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() in contents
+
+
+def test_rename_moves_over_what_is_there(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "new").write_bytes(b"new")
+    (tmp_path / "old").write_bytes(b"old")
+    LOCAL.rename(str(tmp_path / "new"), str(tmp_path / "old"))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"old": b"new"}
+    monkeypatch.chdir(tmp_path)
+    LOCAL.rename("old", "moved")
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+
+
+def test_create_refuses_a_file_that_is_there(tmp_path: pathlib.Path) -> None:
+    with LOCAL.create(str(tmp_path / "file")) as file:
+        file.write(b"data")
+    LOCAL.sync(str(tmp_path / "file"))
+    LOCAL.sync(str(tmp_path))
+    assert LOCAL.open_read(str(tmp_path / "file")).read() == b"data"
+    with pytest.raises(FileExistsError, match="file"):
+        LOCAL.create(str(tmp_path / "file"))

@@ -1,0 +1,398 @@
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam  # noqa: F401  # before main() can import it without its clients, which other tests need
+import pytest
+
+import imagebeam
+from imagebeam import errors
+from pipelines import cli, convert
+from tests import command_line, image_sets
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("images")
+    image_sets.write_folder(folder, per_label=5)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dataset(images: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Ten images in two shards; read only."""
+    output = tmp_path_factory.mktemp("dataset") / "pets"
+    convert.convert({"source": {"uri": str(images)}, "output": {"uri": str(output), "num_shards": 2}}, workers=1)
+    return output
+
+
+def main(*arguments: object) -> int:
+    return cli.main([str(argument) for argument in arguments])
+
+
+def exit_code_of_argparse(*arguments: object) -> object:
+    with pytest.raises(SystemExit) as caught:
+        main(*arguments)
+    return caught.value.code
+
+
+def snapshot(folder: pathlib.Path) -> dict[str, int]:
+    """Every path below the folder with the time of its last change."""
+    return {str(path): path.stat().st_mtime_ns for path in [folder, *sorted(folder.rglob("*"))]}
+
+
+# --- exit codes ------------------------------------------------------------------------------------------------------
+
+
+def test_convert_exits_0_and_again_0_with_nothing_to_do(
+    images: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("convert", "--input", images, "--output", tmp_path / "out", "--workers", 1)
+    assert main(*command) == 0
+    assert re.search(
+        r"^listed +10 images \(passed over: nothing\)\n +train +10 images, 1 shard, ", capsys.readouterr().out
+    )
+    assert main(*command) == 0
+    assert capsys.readouterr().out.endswith("holds this dataset already: same config, same images; nothing to do\n")
+
+
+def test_failed_pipeline_exits_1_with_its_cause(
+    images: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fingerprint = convert.plan({"source": {"uri": str(images)}}).fingerprint
+    (tmp_path / "out" / ".imagebeam").mkdir(parents=True)
+    (tmp_path / "out" / ".imagebeam" / f"staging-{fingerprint}").touch()  # where the shards should go
+    assert main("convert", "--input", images, "--output", tmp_path / "out", "--workers", 1) == 1
+    complaint = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"^imagebeam: the pipeline failed: .*(File exists|Not a directory).*staging-", complaint)
+    assert complaint.endswith("finished shards are kept, run the same command again to go on")
+
+
+def test_error_of_the_system_exits_1_without_traceback(
+    dataset: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main("inspect", dataset, "--save-to", tmp_path / "file") == 1
+    assert capsys.readouterr().err == f"imagebeam: [Errno 17] File exists: '{tmp_path / 'file'}'\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--output", "{out}"], "--input is missing: give an address", id="no-input"),
+        pytest.param(["--input", "{in}"], "--output is missing: give an address", id="no-output"),
+        pytest.param(
+            ["--input", "{in}/none", "--output", "{out}"],
+            "--input '{in}/none' cannot be read (No such file or directory); check the address",
+            id="input-not-there",
+        ),
+        pytest.param(
+            ["--input", "{in}/cat/0.jpg", "--output", "{out}"],
+            "--input '{in}/cat/0.jpg' is no folder; for a table of images set source.by=manifest",
+            id="input-is-a-file",
+        ),
+        pytest.param(
+            ["--input", "{in}", "--output", "xyz://b/out"], "address 'xyz://b/out': scheme 'xyz' cannot be", id="scheme"
+        ),
+        pytest.param(
+            ["--input", "{in}", "--output", "{in}/cat/0.jpg"],
+            "--output cannot be written: Not a directory",
+            id="output-is-a-file",
+        ),
+        pytest.param(
+            ["--input", "{in}", "--output", "{out}", "--config", "image_foldr"],
+            "--config 'image_foldr' is neither a YAML file nor a preset",
+            id="config",
+        ),
+        pytest.param(
+            ["--input", "{in}", "--output", "{out}", "--set", "output.num_shard=2"],
+            "unknown key 'output.num_shard'; did you mean 'num_shards'?",
+            id="unknown-key",
+        ),
+        pytest.param(
+            ["--inptu", "{in}", "--output", "{out}"], "unknown option --inptu; did you mean --input?", id="unknown-flag"
+        ),
+        pytest.param(
+            ["--input", "{in}", "--output", "{out}", "--max_num_workers=many"],
+            "Beam cannot use its options: argument --max_num_workers: invalid int value: 'many'",
+            id="unusable-value-for-beam",
+        ),
+        pytest.param(
+            ["--input", "{in}", "--output", "{out}", "--runner=Foo"],
+            "Beam cannot start this runner: Unexpected pipeline runner: Foo.",
+            id="unknown-runner",
+        ),
+        pytest.param(
+            ["--input", "{in}", "--output", "{out}", "--runner=DataflowRunner"],
+            "Missing required option: project.",
+            id="runner-without-its-options",
+        ),
+    ],
+)
+def test_convert_that_cannot_start_exits_2_and_writes_nothing(
+    images: pathlib.Path, tmp_path: pathlib.Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill(text: str) -> str:
+        return text.replace("{in}", str(images)).replace("{out}", str(tmp_path / "out"))
+
+    assert main("convert", "--workers", 1, *map(fill, arguments)) == 2
+    complaint = capsys.readouterr().err.splitlines()[-1]
+    assert complaint.startswith("imagebeam: ")
+    assert fill(message) in complaint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["verify", "x", "--deode"], "unknown argument '--deode'; did you mean --decode?", id="near"),
+        pytest.param(["inspect", "x", "--zzz"], "error: unknown argument '--zzz'\n", id="nothing-near"),
+        pytest.param(["convrt"], "invalid choice: 'convrt' (choose from ", id="command"),
+        pytest.param([], "the following arguments are required: COMMAND", id="no-command"),
+        pytest.param(["convert", "--workers", "0"], "--workers: '0' is not a positive number", id="zero"),
+        pytest.param(["convert", "--workers", "x"], "--workers: 'x' is not a positive number", id="no-number"),
+        pytest.param(["inspect", "x", "-n", "-1"], "-n: '-1' is not a positive number", id="negative"),
+    ],
+)
+def test_command_that_cannot_be_parsed_exits_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code_of_argparse(*arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_too_many_rejects_exit_3(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image_sets.write_folder(tmp_path / "in", per_label=2)
+    (tmp_path / "in" / "cat" / "0.jpg").write_bytes(b"no image")
+    assert main("convert", "--input", tmp_path / "in", "--output", tmp_path / "out", "--workers", 1) == 3
+    assert "1 of 4 images were rejected (25.00%; not_an_image 1), rejects.max_fraction allows 1.00%" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_folder_without_dataset_exits_4(
+    command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command, tmp_path) == 4
+    assert f"imagebeam: {tmp_path} holds no catalog.json: no dataset was committed there" in capsys.readouterr().err
+
+
+def test_verbose_error_has_its_traceback(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("verify", tmp_path, "-v") == errors.CatalogError.exit_code
+    assert "Traceback (most recent call last):" in capsys.readouterr().err
+
+
+def test_missing_package_exits_1_and_names_the_extra(
+    dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.delitem(sys.modules, "pipelines.config", raising=False)
+    monkeypatch.delattr("pipelines.config", raising=False)
+    assert main("plan", "--input", dataset) == 1
+    assert capsys.readouterr().err.endswith("this command needs it: pip install 'imagebeam[convert]'\n")
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of_argparse("--version") == 0
+    assert capsys.readouterr().out == f"imagebeam {imagebeam.__version__}\n"
+
+
+def test_help_names_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of_argparse("--help") == 0
+    text = capsys.readouterr().out
+    for word in ("convert", "plan", "verify", "inspect", "schema", "exit codes: 0", "2 the command", "4 verification"):
+        assert word in text
+
+
+def test_convert_prints_no_warning_of_a_library(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    completed = command_line.succeed("convert", "--input", images, "--output", tmp_path / "my out")
+    assert completed.stderr == f"imagebeam {imagebeam.__version__} on FnApiRunner\n"
+    assert completed.stdout.splitlines()[0] == "listed    10 images (passed over: nothing)"
+    assert completed.stdout.splitlines()[-1] == f"next: imagebeam verify '{tmp_path}/my out'"
+
+
+def test_quiet_convert_prints_nothing(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    command = ("convert", "-q", "--input", images, "--output", tmp_path / "out")
+    for state in ("committed", "kept"):
+        completed = command_line.succeed(*command)
+        assert (completed.stdout, completed.stderr) == ("", ""), state
+
+
+def test_output_to_a_reader_that_has_gone_is_no_error(dataset: pathlib.Path) -> None:
+    pipe = f"{command_line.PYTHON} -m pipelines.cli inspect {dataset} -n 5 | true; exit ${{PIPESTATUS[0]}}"
+    completed = subprocess.run(
+        ["bash", "-c", pipe], cwd=command_line.ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (completed.returncode, completed.stderr) == (0, "")
+
+
+def test_file_names_with_control_characters_are_shown_escaped(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out\x1b[2J"
+    image_sets.write_folder(tmp_path / "in", labels=["cat\x1b[31m"], per_label=2)
+    os.rename(tmp_path / "in/cat\x1b[31m/0.jpg", tmp_path / "in/cat\x1b[31m/\udcff\x07\u202e.jpg")
+    where = ("--input", tmp_path / "in", "--output", output)
+    assert main("plan", *where) == 0
+    assert main("convert", *where, "--workers", 1) == 0
+    assert main("convert", *where, "--workers", 1) == 0
+    assert main("verify", output) == 0
+    assert main("inspect", output, "-n", 2) == 0
+    assert main("convert", *where, "--set", "split.seed=1") == 2
+    shown = capsys.readouterr()
+    assert all(char.isprintable() or char == "\n" for char in shown.out + shown.err)
+    assert shown.out.count("0 cat\\x1b[31m") == 1
+    assert "out\\x1b[2J holds another dataset" in shown.err
+
+
+def test_text_that_the_terminal_cannot_encode_is_escaped(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    image_sets.write_folder(tmp_path / "in", labels=["кот"], per_label=1)
+    command = [*command_line.IMAGEBEAM, "plan", "--input", str(tmp_path / "in")]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    completed = subprocess.run(
+        command, cwd=command_line.ROOT, env=environment, capture_output=True, timeout=60, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert rb"1 class: \u043a\u043e\u0442" in completed.stdout
+
+
+# --- plan, inspect, verify, schema -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("output", [pytest.param("new", id="new-output"), pytest.param("dataset", id="a-dataset")])
+def test_plan_writes_nothing(
+    images: pathlib.Path, dataset: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    folders = (images, dataset.parent, tmp_path)
+    before = [snapshot(folder) for folder in folders]
+    target = dataset if output == "dataset" else dataset.parent / "new"
+    assert main("plan", "--input", images, "--output", target, "--set", "output.num_shards=2") == 0
+    after = [snapshot(folder) for folder in folders]
+    after[2][str(tmp_path)] = before[2][str(tmp_path)]  # a temporary folder came and went
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "line"),
+    [
+        pytest.param([], 0, r"output +a new folder \(no --output given\): would be written", id="no-output"),
+        pytest.param(["--output", "{new}"], 0, r"output +{new}: would be written", id="new-output"),
+        pytest.param(["--output", "{dataset}"], 0, r"output +{dataset}: nothing to do: {dataset} holds", id="the-same"),
+        pytest.param(
+            ["--output", "{dataset}", "--set", "split.seed=1"],
+            2,
+            r"output +{dataset}: would be refused: {dataset} holds another dataset",
+            id="another",
+        ),
+        pytest.param(
+            ["--output", "{dataset}", "--set", "split.seed=1", "--overwrite"],
+            0,
+            r"output +{dataset}: would be written",
+            id="overwrite",
+        ),
+    ],
+)
+def test_plan_says_what_convert_would_do(
+    images: pathlib.Path,
+    dataset: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    exit_code: int,
+    line: str,
+) -> None:
+    def fill(text: str) -> str:
+        return text.replace("{dataset}", str(dataset)).replace("{new}", str(tmp_path / "new"))
+
+    assert main("plan", "--input", images, "--set", "output.num_shards=2", *map(fill, arguments)) == exit_code
+    shown = capsys.readouterr().out
+    assert re.search(r"^  train +10 images, \d\.\d kB; 2 shards of 5$", shown, re.MULTILINE)
+    assert re.search(r"^labels +2 classes: cat, dog$", shown, re.MULTILINE)
+    assert re.search("^" + fill(line), shown, re.MULTILINE)
+
+
+def test_plan_notes_what_looks_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image_sets.write_folder(tmp_path / "in", labels=["train", "val"], per_label=1)
+    assert main("plan", "--input", tmp_path / "in", "--set", "output.num_shards=3") == 0
+    shown = capsys.readouterr().out
+    assert "note         1 of the 3 shards of train will be empty" in shown
+    assert "the labels train, val look like splits; for split/label/image set split.by=directory" in shown
+
+
+def test_inspect_shows_splits_features_and_examples(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("inspect", dataset, "-n", 3) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^  train +10 images, 2 shards, ", shown, re.MULTILINE)
+    assert re.search(r"^classes +0 cat, 1 dog$", shown, re.MULTILINE)
+    assert re.search(r"^  image/class/label +int64$", shown, re.MULTILINE)
+    examples = re.findall(
+        r"^train (\d): .*image/class/text=(?:cat|dog)  .*image/encoded=<\d+ bytes>$", shown, re.MULTILINE
+    )
+    assert examples == ["0", "1", "2"]
+
+
+def test_inspect_saves_images_with_their_bytes(
+    images: pathlib.Path, dataset: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main("inspect", dataset, "-n", 10, "--save-to", tmp_path / "saved") == 0
+    assert capsys.readouterr().out.endswith(f"10 images written to {tmp_path / 'saved'}\n")
+    saved = sorted((tmp_path / "saved").iterdir())
+    assert all(re.fullmatch(r"train-0000\d-(cat|dog)-\1_\d\.(jpg\.jpeg|png\.png)", path.name) for path in saved)
+    assert {path.read_bytes() for path in saved} == {path.read_bytes() for path in images.glob("*/*")}
+
+
+def test_inspect_of_unknown_split_names_the_splits(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("inspect", dataset, "--split", "test") == 2
+    assert capsys.readouterr().err == "imagebeam: --split 'test' is none of train\n"
+
+
+@pytest.mark.parametrize("decode", [pytest.param([], id="bytes"), pytest.param(["--decode"], id="decode")])
+def test_verify_of_good_dataset_exits_0(
+    dataset: pathlib.Path, decode: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main("verify", dataset, *decode) == 0
+    decoded = ", every image decoded" if decode else ""
+    pattern = rf"{dataset}: 10 records in 2 shards are as the catalog says{decoded} \(\d+\.\d s\)\n"
+    assert re.fullmatch(pattern, capsys.readouterr().out)
+
+
+def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        yield schema
+        schema = list(schema.values())
+    for part in schema if isinstance(schema, list) else ():
+        yield from subschemas(part)
+
+
+def test_schema_is_json_schema_of_the_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("schema") == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["type"] == "object"
+    assert schema["additionalProperties"] is False
+    assert list(schema["properties"]) == [
+        "source",
+        "label",
+        "split",
+        "image",
+        "columns",
+        "features",
+        "output",
+        "rejects",
+    ]
+    references = {part["$ref"] for part in subschemas(schema) if "$ref" in part}
+    assert references == {f"#/$defs/{name}" for name in schema["$defs"]}
+    for model in schema["$defs"].values():
+        assert all("description" in field or "$ref" in field for field in model["properties"].values()), model["title"]

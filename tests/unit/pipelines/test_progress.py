@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import pathlib
+import pty
+import re
+import struct
+import termios
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from imagebeam import catalog, storage
+from pipelines import progress
+from transforms import layout, references, write_shard
+
+PLAN = references.DatasetPlan(
+    action="write",
+    message="",
+    exit_code=0,
+    fingerprint="f00d",
+    splits={"train": references.SplitPlan(1500, 10_000, 3), "test": references.SplitPlan(500, 5_000, 1)},
+    labels=("cat",),
+    listed=2000,
+    rejected={},
+    passed_over={},
+)
+
+
+@pytest.fixture
+def dataset(tmp_path: pathlib.Path) -> layout.DatasetLayout:
+    dataset = layout.DatasetLayout(str(tmp_path), "{}", (), report=str(tmp_path / "report.json"))
+    os.makedirs(dataset.staging(PLAN.fingerprint))
+    return dataset
+
+
+def leave_plan(dataset: layout.DatasetLayout) -> None:
+    pathlib.Path(dataset.report).write_bytes(layout.encode_report("planned", PLAN))
+
+
+def leave_shard(dataset: layout.DatasetLayout, index: int, records: int, rejected: int = 0) -> pathlib.Path:
+    shard = catalog.Shard(f"train-{index:05d}-of-00003.tfrecord", records, 1, 1)
+    written = references.WrittenShard("train", shard, {"corrupt": rejected}, {})
+    done = pathlib.Path(dataset.staging(PLAN.fingerprint), shard.name + write_shard.DONE_SUFFIX)
+    done.write_bytes(write_shard.encode_written(written))
+    return done
+
+
+# --- the line --------------------------------------------------------------------------------------------------------
+
+
+def test_line_without_plan_says_that_images_are_listed(dataset: layout.DatasetLayout) -> None:
+    assert progress.Progress(dataset, io.StringIO()).line() == "listing images... 0 s"
+
+
+def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: layout.DatasetLayout) -> None:
+    line = progress.Progress(dataset, io.StringIO())
+    leave_plan(dataset)
+    assert line.line() == "shards 0/4  images 0/2,000  0 images/s  ..."
+    leave_shard(dataset, 0, records=490, rejected=10)
+    time.sleep(0.01)
+    assert re.fullmatch(r"shards 1/4  images 500/2,000  [\d,]+ images/s  \d+ s left", line.line())
+
+
+def test_line_of_continued_run_does_not_credit_it_with_earlier_shards(dataset: layout.DatasetLayout) -> None:
+    leave_plan(dataset)
+    leave_shard(dataset, 0, records=500)
+    assert progress.Progress(dataset, io.StringIO()).line() == "shards 1/4  images 500/2,000  0 images/s  ..."
+
+
+def test_line_where_staging_folder_vanishes_keeps_what_was_counted(dataset: layout.DatasetLayout) -> None:
+    line = progress.Progress(dataset, io.StringIO())
+    leave_plan(dataset)
+    leave_shard(dataset, 0, records=500)
+    line.line()
+    storage.storage_of(dataset.control).remove_tree(dataset.control)
+    os.unlink(dataset.report)
+    assert line.line().startswith("shards 1/4  images 500/2,000")
+
+
+def test_line_where_listed_file_vanishes_does_not_raise(
+    dataset: layout.DatasetLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ghost = storage.Entry(f"train-00000-of-00003.tfrecord{write_shard.DONE_SUFFIX}", storage.FILE, 1, 0, (0, 0))
+    monkeypatch.setattr(storage.LocalStorage, "list_directory", lambda self, uri: iter([ghost]))
+    leave_plan(dataset)
+    assert progress.Progress(dataset, io.StringIO()).line().startswith("shards 0/4")
+
+
+# --- where it is shown -----------------------------------------------------------------------------------------------
+
+
+def watch_for_a_moment(dataset: layout.DatasetLayout, stream: io.TextIOBase) -> None:
+    with progress.Progress(dataset, stream):  # type: ignore[arg-type]
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_TERMINAL_SEC", 0.01)
+    monkeypatch.setattr(progress, "_PLAIN_SEC", 0.0)
+
+
+@pytest.mark.usefixtures("eager")
+def test_plain_stream_gets_whole_lines_without_control_characters(dataset: layout.DatasetLayout) -> None:
+    stream = io.StringIO()
+    leave_plan(dataset)
+    watch_for_a_moment(dataset, stream)
+    assert stream.getvalue() == "shards 0/4  images 0/2,000  0 images/s  ...\n"  # once, as it does not change
+
+
+def test_plain_stream_of_short_run_gets_nothing(dataset: layout.DatasetLayout) -> None:
+    stream = io.StringIO()
+    watch_for_a_moment(dataset, stream)
+    assert stream.getvalue() == ""
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, io.TextIOWrapper]]:
+    """What a user of a terminal of 30 columns sees, and the stream to write to."""
+    screen, keyboard = pty.openpty()
+    fcntl.ioctl(keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 30, 0, 0))
+    with os.fdopen(keyboard, "w") as stream:
+        yield screen, stream
+    os.close(screen)
+
+
+def read_what_there_is(descriptor: int) -> str:
+    os.set_blocking(descriptor, False)
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found += os.read(descriptor, 10_000)
+    return found.decode()
+
+
+@pytest.mark.usefixtures("eager")
+def test_terminal_has_one_line_cut_to_its_width_and_gone_at_the_end(
+    dataset: layout.DatasetLayout, terminal: tuple[int, io.TextIOWrapper]
+) -> None:
+    screen, stream = terminal
+    leave_plan(dataset)
+    watch_for_a_moment(dataset, stream)
+    shown = read_what_there_is(screen).split("\r\x1b[K")
+    assert set(shown) == {"", "shards 0/4  images 0/2,000  0"}
+    assert shown[-1] == ""
+
+
+@pytest.mark.usefixtures("eager")
+def test_terminal_of_unknown_width_is_taken_for_80_columns(dataset: layout.DatasetLayout) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    leave_plan(dataset)
+    watch_for_a_moment(dataset, stream)
+    assert "\r\x1b[Kshards 0/4  images 0/2,000  0 images/s  ..." in stream.getvalue()
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        pytest.param(0, "0 B", id="nothing"),
+        pytest.param(999, "999 B", id="bytes"),
+        pytest.param(1000, "1.0 kB", id="first-kilobyte"),
+        pytest.param(107_100_000, "107.1 MB", id="megabytes"),
+        pytest.param(1_500_000_000, "1.5 GB", id="gigabytes"),
+        pytest.param(2.5e15, "2,500.0 TB", id="beyond-terabytes"),
+    ],
+)
+def test_format_bytes_is_decimal(num_bytes: float, text: str) -> None:
+    assert progress.format_bytes(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        pytest.param(0, "shard", "0 shards", id="none"),
+        pytest.param(1, "shard", "1 shard", id="one"),
+        pytest.param(1024, "shard", "1,024 shards", id="many"),
+        pytest.param(1, "class", "1 class", id="one-class"),
+        pytest.param(2, "class", "2 classes", id="two-classes"),
+    ],
+)
+def test_count_has_the_right_ending(number: int, noun: str, text: str) -> None:
+    assert progress.count(number, noun) == text
+
+
+def test_describe_passed_over_names_every_kind() -> None:
+    assert progress.describe_passed_over({"non_image": 1200, "hidden": 1}) == "1,200 non image, 1 hidden"
+    assert progress.describe_passed_over({}) == "nothing"
+
+
+def test_print_table_aligns_and_escapes() -> None:
+    stream = io.StringIO()
+    progress.print_table([("a", "x\x1b[2J\ny"), ("long", "é")], stream)
+    assert stream.getvalue() == "a     x\\x1b[2J\\ny\nlong  é\n"

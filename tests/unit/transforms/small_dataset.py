@@ -1,0 +1,68 @@
+"""A few images, their plan and their shards, for tests of what comes after the listing."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+from imagebeam import features
+from tests import image_sets
+from transforms import layout as layout_lib
+from transforms import references, write_shard
+from transforms.references import DatasetPlan, ImageRef, SplitPlan, WrittenShard
+
+
+def make_refs(root: pathlib.Path, labels: Sequence[str] = ("cat", "dog"), per_label: int = 5) -> list[ImageRef]:
+    """References of a new label/image folder, in the order of their keys."""
+    refs = []
+    for key in image_sets.write_folder(root, labels, per_label):
+        status = os.stat(root / key)
+        refs.append(ImageRef(key, str(root / key), status.st_size, status.st_mtime_ns, label=key.split("/")[0]))
+    return refs
+
+
+def make_layout(output: pathlib.Path, **fields: object) -> layout_lib.DatasetLayout:
+    every = features.resolve_features({}, str(fields.get("label_kind", "class")), {})
+    return layout_lib.DatasetLayout(str(output), "{}", **{"features": every, **fields})
+
+
+def make_plan(splits: dict[str, list[ImageRef]], num_shards: int = 2, **fields: object) -> DatasetPlan:
+    """The plan to write every split in `num_shards` shards."""
+    refs = [ref for each in splits.values() for ref in each]
+    known: dict[str, object] = {
+        "action": "write",
+        "message": "",
+        "exit_code": 0,
+        "fingerprint": "f1",
+        "splits": {name: SplitPlan(len(each), 1000 * len(each), num_shards) for name, each in splits.items()},
+        "labels": tuple(sorted({ref.label for ref in refs if isinstance(ref.label, str)})),
+        "listed": len(refs),
+        "rejected": {},
+        "passed_over": {},
+    }
+    return DatasetPlan(**{**known, **fields})
+
+
+def make_tasks(plan: DatasetPlan, splits: dict[str, list[ImageRef]]) -> list[write_shard.ShardTask]:
+    """What the shard writers are asked for, the images of a split in the order given."""
+    tasks = []
+    for name, planned in plan.splits.items():
+        for index in range(planned.num_shards):
+            start, end = planned.shard_start(index), planned.shard_start(index + 1)
+            runs = ((start, references.pack_refs(splits[name][start:end])), (start, b""))
+            tasks.append(write_shard.ShardTask(name, index, planned.num_shards, runs))
+    return tasks
+
+
+def write_shards(
+    layout: layout_lib.DatasetLayout, plan: DatasetPlan, splits: dict[str, list[ImageRef]]
+) -> list[WrittenShard]:
+    """Stages the shards of the plan."""
+    writer = layout.shard_writer(plan)
+    return [writer.write(task) for task in make_tasks(plan, splits)]
+
+
+def read_files(root: pathlib.Path) -> dict[str, bytes]:
+    """Every file below a folder by its path."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}

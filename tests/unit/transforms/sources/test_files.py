@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam import errors, storage
+from tests import image_sets
+from transforms import references
+from transforms.sources import files, listing
+from transforms.sources.files import FilesSource
+
+JPEG = image_sets.make_image(1)
+PNG = image_sets.make_image(2, "PNG")
+
+
+class Found(NamedTuple):
+    """All that a source holds, whatever the order."""
+
+    refs: dict[str, references.ImageRef]
+    rejects: dict[str, references.Reject]
+    passed_over: dict[str, int]
+    problems: list[str]
+
+
+def gather(source: FilesSource, recursive: bool = True) -> Found:
+    refs: list[references.ImageRef] = []
+    rejects: list[references.Reject] = []
+    passed_over: Counter[str] = Counter()
+    problems: list[str] = []
+    waiting = [source.start()]
+    while waiting:
+        for found in source.list_directory(waiting.pop(), recursive):
+            if isinstance(found, files.Directory):
+                assert not recursive
+                waiting.append(found)
+                continue
+            refs += references.unpack_refs(found.packed_refs) if found.num_refs else []
+            rejects += found.rejects
+            passed_over.update(found.passed_over)
+            problems += found.problems
+    assert len(refs) == len({ref.key for ref in refs})
+    return Found({ref.key: ref for ref in refs}, {r.key: r for r in rejects}, dict(passed_over), sorted(problems))
+
+
+def write(root: pathlib.Path, *paths: str, data: bytes = JPEG) -> None:
+    for path in paths:
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+def test_image_is_listed_with_what_is_known_of_it(root: pathlib.Path) -> None:
+    write(root, "a/b/1.jpg")
+    status = (root / "a/b/1.jpg").stat()
+    assert gather(FilesSource(str(root))).refs == {
+        "a/b/1.jpg": references.ImageRef("a/b/1.jpg", f"{root}/a/b/1.jpg", len(JPEG), status.st_mtime_ns)
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b.jpg",
+        " .jpg",
+        "line\nbreak\r.jpg",
+        "ünï \N{CAT FACE}.jpg",
+        "e\u0301.jpg",
+        "é" * 125 + "x.jpg",
+        b"caf\xe9\xff.jpg",
+        "*?[a].jpg",
+        "back\\slash'\".jpg",
+        "%20#?x=1.jpg",
+        "gs:.jpg",
+        "-rf.jpg",
+        "two..jpg",
+        "UPPER.JPG",
+        "no-extension",
+        "unknown.extension",
+    ],
+    ids=ascii,
+)
+def test_image_of_any_name_is_found_and_readable(root: pathlib.Path, name: str | bytes) -> None:
+    text = os.fsdecode(name)
+    write(root, text, f"a folder/{text}")
+    found = gather(FilesSource(str(root)))
+    assert len(os.fsencode(text)) <= 255
+    assert sorted(os.path.basename(key) for key in found.refs) == [text, text]
+    for key, ref in found.refs.items():
+        assert storage.storage_of(ref.uri).read(ref.uri) == JPEG
+        assert os.path.relpath(ref.uri, root) == key
+    assert (found.rejects, found.passed_over, found.problems) == ({}, {}, [])
+
+
+def test_files_that_are_no_images_are_passed_over_and_counted(root: pathlib.Path) -> None:
+    write(root, "notes.txt", "labels", data=b"some text")
+    write(root, "empty", data=b"")
+    write(root, ".hidden.jpg", ".thumbnails/1.jpg", ".thumbnails/2.jpg", "a/.DS_Store")
+    write(root, "1.jpg")
+    found = gather(FilesSource(str(root)))
+    assert list(found.refs) == ["1.jpg"]
+    assert found.passed_over == {"non_image": 3, "hidden": 3}  # a hidden folder counts once, unseen
+    assert (found.rejects, found.problems) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [("text.jpg", b"some text"), ("empty.PNG", b""), ("cut.webp", b"RIFF")],
+    ids=["text", "empty", "cut"],
+)
+def test_file_named_as_an_image_is_listed_whatever_is_in_it(root: pathlib.Path, path: str, data: bytes) -> None:
+    write(root, path, data=data)
+    assert list(gather(FilesSource(str(root))).refs) == [path]
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF"])
+def test_image_without_extension_is_found_by_its_content(root: pathlib.Path, image_format: str) -> None:
+    write(root, "image", data=image_sets.make_image(3, image_format))
+    assert list(gather(FilesSource(str(root))).refs) == ["image"]
+
+
+def test_folder_named_as_an_image_is_a_folder(root: pathlib.Path) -> None:
+    write(root, "x.jpg/1.jpg", "x.jpg/y.png/2.png")
+    assert sorted(gather(FilesSource(str(root))).refs) == ["x.jpg/1.jpg", "x.jpg/y.png/2.png"]
+
+
+def test_pipes_and_sockets_are_passed_over_unopened(root: pathlib.Path) -> None:
+    os.mkfifo(root / "pipe.jpg")
+    os.mkfifo(root / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(root / "socket"))
+    found = gather(FilesSource(str(root)))
+    assert (found.refs, found.rejects, found.passed_over) == ({}, {}, {"special_file": 3})
+
+
+# Links
+
+
+def test_links_to_files_and_folders_are_followed(root: pathlib.Path) -> None:
+    write(root.parent, "elsewhere/1.jpg")
+    (root / "link.jpg").symlink_to("../elsewhere/1.jpg")
+    (root / "folder").symlink_to("../elsewhere")
+    (root / "again").symlink_to("../elsewhere")
+    found = gather(FilesSource(str(root)))
+    assert sorted(found.refs) == ["again/1.jpg", "folder/1.jpg", "link.jpg"]
+    assert found.refs["link.jpg"].size == len(JPEG)
+    assert found.passed_over == {}
+
+
+def test_loops_of_links_end(root: pathlib.Path) -> None:
+    write(root, "a/1.jpg", "b/2.jpg")
+    (root / "a/self").symlink_to(".")
+    (root / "a/up").symlink_to("..")
+    (root / "a/to-b").symlink_to("../b")
+    (root / "b/to-a").symlink_to("../a")
+    for recursive in (True, False):
+        found = gather(FilesSource(str(root)), recursive)
+        assert sorted(found.refs) == ["a/1.jpg", "a/to-b/2.jpg", "b/2.jpg", "b/to-a/1.jpg"]
+        assert found.passed_over == {"link_loop": 6}
+        assert (found.rejects, found.problems) == ({}, [])
+
+
+def test_link_that_leads_nowhere_is_a_reject_if_named_as_an_image(root: pathlib.Path) -> None:
+    (root / "gone.jpg").symlink_to("nothing")
+    (root / "loop.png").symlink_to("loop.png")
+    (root / "gone").symlink_to("nothing")
+    found = gather(FilesSource(str(root)))
+    detail = "a link that leads nowhere; mend or remove it"
+    assert found.rejects == {
+        name: references.Reject(name, f"{root}/{name}", "list", references.Reason.NOT_FOUND, detail)
+        for name in ("gone.jpg", "loop.png")
+    }
+    assert (found.refs, found.passed_over) == ({}, {"special_file": 1})
+
+
+# Folders that cannot be listed
+
+
+class BrokenScan:
+    """Yields one entry of a folder, and then fails."""
+
+    def __init__(self, entries: Iterator[os.DirEntry[str]]):
+        self._entries = entries
+
+    def __enter__(self) -> BrokenScan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entries.close()  # type: ignore[attr-defined]
+
+    def __iter__(self) -> Iterator[os.DirEntry[str]]:
+        yield next(self._entries)
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_folder_that_cannot_be_listed_is_a_problem_and_the_rest_is_listed(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, recursive: bool
+) -> None:
+    write(root, "a/1.jpg", "locked/2.jpg", "half/3.jpg", "b/4.jpg")
+    scandir = os.scandir
+
+    def scan(uri: str) -> object:
+        if uri == f"{root}/locked":
+            raise PermissionError(13, "Permission denied", uri)
+        return BrokenScan(scandir(uri)) if uri == f"{root}/half" else scandir(uri)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    found = gather(FilesSource(str(root)), recursive)
+    assert sorted(found.refs) == ["a/1.jpg", "b/4.jpg", "half/3.jpg"]
+    remedy = "so the images in it would be lost: grant read access or move it away"
+    assert found.problems == [
+        f"folder '{root}/half' cannot be listed (Input/output error), {remedy}",
+        f"folder '{root}/locked' cannot be listed (Permission denied), {remedy}",
+    ]
+
+
+def test_file_that_cannot_be_read_is_listed_only_by_its_name(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(root, "named.jpg", "unnamed")
+
+    def refuse(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(storage.LocalStorage, "read", refuse)
+    found = gather(FilesSource(str(root)))
+    assert (list(found.refs), found.passed_over) == (["named.jpg"], {"non_image": 1})
+
+
+def test_missing_root_raises(root: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
+        FilesSource(f"{root}/missing").start()
+
+
+# Include globs and the output's folder
+
+
+TREE = ("1.jpg", "a/2.jpg", "a/3.png", "a/b/4.jpg", "c/b/5.jpeg", "c/line\nbreak/6.jpg")
+
+
+@pytest.mark.parametrize(
+    ("include", "expected"),
+    [
+        pytest.param(("**/*",), TREE, id="everything"),
+        pytest.param(("*",), ("1.jpg",), id="one-star-is-one-level"),
+        pytest.param(("*.jpg",), ("1.jpg",), id="at-the-root"),
+        pytest.param(("**/*.jpg",), ("1.jpg", "a/2.jpg", "a/b/4.jpg", "c/line\nbreak/6.jpg"), id="at-any-depth"),
+        pytest.param(("a/**",), ("a/2.jpg", "a/3.png", "a/b/4.jpg"), id="below-a-folder"),
+        pytest.param(("**/b/*",), ("a/b/4.jpg", "c/b/5.jpeg"), id="folder-at-any-depth"),
+        pytest.param(("*/[0-9].jp*g",), ("a/2.jpg",), id="class-of-characters"),
+        pytest.param(("a/?.png", "1.jpg"), ("1.jpg", "a/3.png"), id="two-globs"),
+        pytest.param(("c/*/6.jpg",), ("c/line\nbreak/6.jpg",), id="line-break"),
+        pytest.param(("A/*",), (), id="case-counts"),
+        pytest.param((), (), id="none"),
+    ],
+)
+@pytest.mark.parametrize("recursive", [True, False])
+def test_include_takes_what_its_globs_match(
+    root: pathlib.Path, include: tuple[str, ...], expected: Sequence[str], recursive: bool
+) -> None:
+    write(root, *TREE)
+    found = gather(FilesSource(str(root), include), recursive)
+    assert sorted(found.refs) == sorted(expected)
+    left = len(TREE) - len(expected)
+    assert found.passed_over == ({"not_included": left} if left else {})
+
+
+def test_include_leaves_out_links_that_lead_nowhere(root: pathlib.Path) -> None:
+    (root / "gone.jpg").symlink_to("nothing")
+    found = gather(FilesSource(str(root), ("*.png",)))
+    assert (found.rejects, found.passed_over) == ({}, {"not_included": 1})
+
+
+@pytest.mark.parametrize("glob", ["a**", "x/**.jpg"])
+def test_include_of_a_wrong_glob_is_a_config_error(glob: str) -> None:
+    complaint = (
+        rf"glob {re.escape(repr(glob))} cannot be read \(.*'\*\*' can only be .*\); write for example '\*\*/\*\.jpg'"
+    )
+    with pytest.raises(errors.ConfigError, match=complaint):
+        FilesSource("/x", (glob,))
+
+
+@given(st.text("ab*?[]!-\\/.^$\n", max_size=12))
+def test_include_of_any_text_is_a_glob_or_a_config_error(glob: str) -> None:
+    try:
+        FilesSource("/x", (glob,))
+    except errors.ConfigError as e:
+        assert repr(glob) in str(e)
+
+
+def test_output_folder_below_the_root_is_left_out(root: pathlib.Path) -> None:
+    write(root, "1.jpg", "out/2.jpg", "output/3.jpg", "a/out/4.jpg")
+    found = gather(FilesSource(str(root), exclude=f"{root}/out"))
+    assert sorted(found.refs) == ["1.jpg", "a/out/4.jpg", "output/3.jpg"]
+    assert found.passed_over == {"output_folder": 1}
+
+
+# One listing or many
+
+
+def test_recursive_or_not_gives_the_same_set(root: pathlib.Path) -> None:
+    image_sets.write_folder(root / "train", ("cat", "dog"), 7)
+    write(root, "a/b/c/d/e.jpg", "a/1.jpg", "a/.x/1.jpg", "a/b/text")
+    write(root, "a/b/note.txt", data=b"text")
+    (root / "a/b/up").symlink_to("../..")
+    (root / "a/gone.jpg").symlink_to("nothing")
+    at_once, by_folder = gather(FilesSource(str(root))), gather(FilesSource(str(root)), recursive=False)
+    assert at_once == by_folder
+    assert len(at_once.refs) == 17
+    assert at_once.passed_over == {"hidden": 1, "link_loop": 1, "non_image": 1}
+
+
+def test_not_recursive_yields_the_folders_it_did_not_enter(root: pathlib.Path) -> None:
+    write(root, "1.jpg", "a/2.jpg", "a/b/3.jpg", ".c/4.jpg")
+    source = FilesSource(str(root))
+    found = list(source.list_directory(source.start(), recursive=False))
+    (below,) = [item for item in found if isinstance(item, files.Directory)]
+    identities = tuple((status.st_dev, status.st_ino) for status in (root.stat(), (root / "a").stat()))
+    assert below == files.Directory("a", identities)
+
+
+def test_many_images_come_in_several_listings(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MAX_REFS", 3)
+    image_sets.write_folder(root, ("cat", "dog"), 5)
+    (root / "gone.jpg").symlink_to("nothing")
+    source = FilesSource(str(root))
+    sizes = [item.num_refs + len(item.rejects) for item in source.list_directory(source.start(), True)]
+    assert sizes == [3, 3, 3, 2]
+    assert len(gather(source).refs) == 10
+
+
+def test_empty_folder_gives_one_empty_listing(root: pathlib.Path) -> None:
+    source = FilesSource(str(root))
+    (found,) = source.list_directory(source.start(), recursive=True)
+    assert found == listing.Listing(references.pack_refs([]), 0, (), {}, ())
+
+
+# A glob as the input's address
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("/data", ("/data", files.EVERYTHING)),
+        ("/data/*.jpg", ("/data", ("*.jpg",))),
+        ("/data/*/x/?.jpg", ("/data", ("*/x/?.jpg",))),
+        ("/data/a b/[ab]/**/*.jpg", ("/data/a b", ("[ab]/**/*.jpg",))),
+        ("/*.jpg", ("/", ("*.jpg",))),
+        ("/data/**", ("/data", ("**",))),
+        ("/data/x]y{z}", ("/data/x]y{z}", files.EVERYTHING)),
+    ],
+)
+def test_split_glob_gives_the_folder_and_what_is_matched_below(uri: str, expected: tuple[str, tuple[str, ...]]) -> None:
+    assert files.split_glob(uri) == expected
+
+
+def test_split_glob_takes_a_folder_that_is_there_as_it_is(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a[1]*").mkdir()
+    assert files.split_glob(f"{tmp_path}/a[1]*") == (f"{tmp_path}/a[1]*", files.EVERYTHING)
+
+
+def test_split_glob_of_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(errors.ConfigError, match="scheme 'nfs' cannot be read or written yet"):
+        files.split_glob("nfs://host/*.jpg")

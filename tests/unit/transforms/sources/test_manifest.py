@@ -1,0 +1,510 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pathlib
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam import errors, storage
+from imagebeam.features import BYTES, FLOAT, INT64
+from tests import image_sets
+from transforms import references
+from transforms.references import ImageRef, Reason, Reject
+from transforms.sources import listing, manifest
+from transforms.sources.manifest import ManifestSource
+
+JPEG = image_sets.make_image(1)
+FORMATS = ("csv", "jsonl", "parquet")
+
+Row = Mapping[str, Any]
+
+
+def encode(rows: Sequence[Row], manifest_format: str) -> bytes:
+    if manifest_format == "parquet":
+        buffer = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(list(rows)), buffer)
+        return buffer.getvalue()
+    if manifest_format == "jsonl":
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def read(source: ManifestSource) -> tuple[list[ImageRef], list[Reject], list[str]]:
+    found = list(source.list_rows())
+    refs = [ref for item in found if item.num_refs for ref in references.unpack_refs(item.packed_refs)]
+    return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
+
+
+class Folder:
+    """A folder with images and manifests."""
+
+    def __init__(self, path: pathlib.Path):
+        self.path = path
+
+    def image(self, name: str) -> str:
+        """Writes an image; returns its address."""
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(JPEG)
+        return str(target)
+
+    def source(self, data: bytes | str | Sequence[Row], manifest_format: str = "csv", **options: Any) -> ManifestSource:
+        """A manifest with these bytes, text or rows."""
+        uri = self.path / f"manifest.{manifest_format}"
+        if isinstance(data, str):
+            data = data.encode("utf-8", "surrogateescape")
+        uri.write_bytes(data if isinstance(data, bytes) else encode(data, manifest_format))
+        return ManifestSource(str(uri), manifest_format, **options)
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> Folder:
+    (tmp_path / "root").mkdir()
+    return Folder(tmp_path / "root")
+
+
+# Formats
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("/a/m.csv", "csv"),
+        ("/a.jsonl/m.CSV", "csv"),
+        ("gs://b/m.jsonl", "jsonl"),
+        ("m.ndjson", "jsonl"),
+        ("m.parquet", "parquet"),
+        ("m.v2.pq", "parquet"),
+    ],
+)
+def test_format_of_an_address_is_its_extensions(uri: str, expected: str) -> None:
+    assert manifest.format_of(uri) == expected
+
+
+@pytest.mark.parametrize(("uri", "extension"), [("/a/m.tsv", ".tsv"), ("/a.csv/m", ""), ("", "")])
+def test_format_of_another_extension_is_a_config_error(uri: str, extension: str) -> None:
+    complaint = (
+        f"manifest {uri!r}: extension {extension!r} is none of .csv, .jsonl, .ndjson, .parquet, .pq; "
+        "set source.manifest.format, or source.by: files for a folder of images"
+    )
+    with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
+        manifest.format_of(uri)
+
+
+COLUMNS = (("age", INT64), ("dose", FLOAT), ("note", BYTES))
+NAMES = ("image", "id", "class", "set", "patient", "age", "dose", "note")
+CELLS = [
+    ("a.jpg", "k1", "cat", "train", "p 1", 7, 0.5, "x"),
+    ("b/c d.jpg", "2", 'a "dog", or\ntwo', "test", "p,2", -1, 2.0, " "),
+    ('ünï,\n"q".jpg', "k\t3", "\N{CAT FACE}", "", None, 2**63 - 1, -1e-7, "é\r\n"),
+]
+ROWS = [dict(zip(NAMES, cells, strict=True)) for cells in CELLS]
+
+
+@pytest.mark.parametrize(
+    ("manifest_format", "data"),
+    [
+        *(
+            pytest.param(manifest_format, encode(ROWS, manifest_format), id=manifest_format)
+            for manifest_format in FORMATS
+        ),
+        pytest.param("csv", b"\xef\xbb\xbf" + encode(ROWS, "csv"), id="csv-with-bom"),
+        pytest.param("jsonl", b"\xef\xbb\xbf" + encode(ROWS, "jsonl"), id="jsonl-with-bom"),
+        pytest.param("jsonl", "".join(json.dumps(row) + "\r\n" for row in ROWS).encode(), id="jsonl-in-ascii"),
+    ],
+)
+def test_every_format_gives_the_same_references(folder: Folder, manifest_format: str, data: bytes) -> None:
+    uris = [folder.image(str(row["image"])) for row in ROWS]
+    source = folder.source(
+        data, manifest_format, key="id", label="class", split="set", group="patient", columns=COLUMNS
+    )
+    source.check_columns()
+    found = [
+        ("k1", "cat", "train", "p 1", (7, 0.5, b"x")),
+        ("2", 'a "dog", or\ntwo', "test", "p,2", (-1, 2.0, b" ")),
+        ("k\t3", "\N{CAT FACE}", "", "", (2**63 - 1, -1e-7, "é\r\n".encode())),
+    ]
+    expected = [
+        ImageRef(key, uri, len(JPEG), os.stat(uri).st_mtime_ns, 0, -1, position, label, split, group, columns)
+        for position, (uri, (key, label, split, group, columns)) in enumerate(zip(uris, found, strict=True))
+    ]
+    assert read(source) == (expected, [], [])
+
+
+@pytest.mark.parametrize("manifest_format", FORMATS)
+def test_path_is_the_key_where_none_is_given(folder: Folder, manifest_format: str) -> None:
+    folder.image("a.jpg")
+    (ref,), rejects, problems = read(folder.source([{"image": "./a.jpg", "more": "x"}], manifest_format))
+    assert (ref.key, ref.uri) == ("./a.jpg", f"{folder.path}/a.jpg")
+    assert (ref.label, ref.split, ref.group, ref.columns) == (None, "", "", ())
+    assert (rejects, problems) == ([], [])
+
+
+@pytest.mark.parametrize("manifest_format", FORMATS)
+def test_empty_label_is_none_in_every_format(folder: Folder, manifest_format: str) -> None:
+    folder.image("a.jpg")
+    rows = [{"image": "a.jpg", "label": label} for label in ("x", "", None)]
+    refs, _, _ = read(folder.source(rows, manifest_format, label="label"))
+    assert [ref.label for ref in refs] == ["x", None, None]
+
+
+def test_name_of_other_bytes_than_utf8_opens_its_file(folder: Folder) -> None:
+    name = os.fsdecode(b"caf\xe9.jpg")
+    folder.image(name)
+    for data, manifest_format in (("image\n" + name, "csv"), (f'{{"image": "{name}"}}', "jsonl")):
+        ((ref,), rejects, _) = read(folder.source(data, manifest_format))
+        assert (ref.key, rejects) == (name, [])
+        assert storage.storage_of(ref.uri).read(ref.uri) == JPEG
+    table = pa.table({"image": pa.array([os.fsencode(name)], pa.binary()), "note": pa.array([b"\xff"], pa.binary())})
+    pq.write_table(table, folder.path / "m.parquet")
+    ((ref,), rejects, _) = read(ManifestSource(f"{folder.path}/m.parquet", "parquet", columns=(("note", BYTES),)))
+    assert (ref.key, ref.columns, rejects) == (name, (b"\xff",), [])
+
+
+def test_blank_lines_are_no_rows(folder: Folder) -> None:
+    folder.image("a.jpg")
+    for data, manifest_format in (
+        ("\n\nimage,x\r\n\na.jpg,1\n\n\na.jpg,2\n\n", "csv"),
+        ('\n{"image": "a.jpg"}\n \n{"image": "a.jpg"}', "jsonl"),
+    ):
+        source = folder.source(data, manifest_format)
+        source.check_columns()
+        refs, rejects, problems = read(source)
+        assert [ref.position for ref in refs] == [0, 1]
+        assert (rejects, problems) == ([], [])
+
+
+def test_many_rows_come_in_several_listings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MAX_REFS", 3)
+    folder.image("a.jpg")
+    rows = [{"image": "a.jpg" if index % 2 else "gone.jpg"} for index in range(7)]
+    source = folder.source(rows)
+    assert [item.num_refs + len(item.rejects) for item in source.list_rows()] == [3, 3, 1]
+    refs, rejects, _ = read(source)
+    assert [ref.position for ref in refs] == [1, 3, 5]
+    assert [reject.detail.split()[1] for reject in rejects] == ["0", "2", "4", "6"]
+
+
+# Manifests that cannot be used
+
+
+@pytest.mark.parametrize("manifest_format", ["csv", "parquet"])
+def test_missing_columns_are_a_config_error_that_names_those_there(folder: Folder, manifest_format: str) -> None:
+    source = folder.source([{"path": "a.jpg", "label": "x"}], manifest_format, label="label", split="set")
+    complaint = (
+        f"manifest {source.uri!r} has no column 'image', 'set'; its columns are 'path', 'label'; "
+        "set source.manifest.image, label.column and the like"
+    )
+    with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
+        source.check_columns()
+
+
+def test_json_lines_may_leave_out_all_but_the_image(folder: Folder) -> None:
+    folder.image("a.jpg")
+    source = folder.source('{"image": "a.jpg"}\n{"image": "a.jpg", "label": "x"}', "jsonl", label="label")
+    source.check_columns()
+    assert [ref.label for ref in read(source)[0]] == [None, "x"]
+    with pytest.raises(errors.ConfigError, match="has no column 'image'; its columns are 'file', 'label'; set source"):
+        folder.source('{"file": "a.jpg", "label": "x"}', "jsonl", label="label").check_columns()
+
+
+def test_column_twice_is_a_config_error_if_it_is_needed(folder: Folder) -> None:
+    folder.image("a.jpg")
+    source = folder.source("image,label,x,label\na.jpg,1,2,3\n", label="label")
+    complaint = f"manifest {source.uri!r} has the column 'label' twice; rename one of them"
+    with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
+        source.check_columns()
+    folder.source("image,x,x\na.jpg,1,2\n").check_columns()
+
+
+@pytest.mark.parametrize(
+    ("data", "manifest_format", "complaint"),
+    [
+        pytest.param(b"no parquet", "parquet", "cannot be read as parquet: .*[Pp]arquet", id="not-parquet"),
+        pytest.param(b'image,"a"b\n', "csv", "cannot be read as csv: ',' expected after '\"'", id="broken-header"),
+        pytest.param(None, "csv", r"cannot be read as csv: \[Errno 2\] No such file or directory", id="missing"),
+    ],
+)
+def test_manifest_that_cannot_be_read_is_a_config_error(
+    folder: Folder, data: bytes | None, manifest_format: str, complaint: str
+) -> None:
+    source = folder.source(data or b"", manifest_format)
+    if data is None:
+        os.unlink(source.uri)
+    with pytest.raises(errors.ConfigError, match=f"manifest {source.uri!r} {complaint}"):
+        source.check_columns()
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        pytest.param('image\na.jpg\n"a.jpg\na.jpg\n', "line 4: unexpected end of data", id="open-quote"),
+        pytest.param('image\na.jpg\n"a.jpg"x\n', "line 3: ',' expected after '\"'", id="text-after-a-quote"),
+    ],
+)
+def test_csv_that_breaks_off_is_a_problem_after_the_rows_before(folder: Folder, data: str, complaint: str) -> None:
+    folder.image("a.jpg")
+    source = folder.source(data)
+    refs, rejects, problems = read(source)
+    assert ([ref.key for ref in refs], rejects) == (["a.jpg"], [])
+    assert problems == [f"manifest {source.uri!r} cannot be read to its end: {complaint}"]
+
+
+# Rows that cannot be used
+
+
+def reject_of(folder: Folder, data: str | Sequence[Row], manifest_format: str = "csv", **options: Any) -> Reject:
+    """The reject of the only row that is not good."""
+    folder.image("good.jpg")
+    source = folder.source(data, manifest_format, **options)
+    refs, (reject,), problems = read(source)
+    assert [ref.uri for ref in refs] == [f"{folder.path}/good.jpg"]
+    assert problems == []
+    assert reject.stage == "list"
+    prefix = f"row 1 of {source.uri}: "
+    assert reject.detail.startswith(prefix)
+    return reject._replace(detail=reject.detail.removeprefix(prefix))
+
+
+@pytest.mark.parametrize(
+    ("line", "detail"),
+    [
+        pytest.param("a.jpg", "1 cells, the header has 2; quote the cells that hold commas", id="too-few"),
+        pytest.param("a,b.jpg,x", "3 cells, the header has 2; quote the cells that hold commas", id="too-many"),
+    ],
+)
+def test_ragged_row_of_a_csv_is_a_reject(folder: Folder, line: str, detail: str) -> None:
+    reject = reject_of(folder, f"image,label\ngood.jpg,x\n{line}\n")
+    assert reject == Reject("row 1", f"{folder.path}/manifest.csv", "list", Reason.BAD_ROW, detail)
+
+
+@pytest.mark.parametrize(
+    ("line", "detail"),
+    [
+        pytest.param("{broken}", "not JSON: Expecting property name enclosed in double quotes", id="syntax"),
+        pytest.param('{"image": "a.jpg"', "not JSON: Expecting ',' delimiter", id="cut-short"),
+        pytest.param('["a.jpg"]', "a JSON list, expected an object", id="list"),
+        pytest.param('"a.jpg"', "a JSON str, expected an object", id="text"),
+        pytest.param("null", "a JSON NoneType, expected an object", id="null"),
+        pytest.param(
+            '{"image": "\\ud800.jpg"}', "not JSON: 'utf-8' codec can't encode character", id="half-a-character"
+        ),
+        pytest.param("[" * 100_000, "not JSON: maximum recursion depth exceeded", id="deep"),
+    ],
+)
+def test_bad_json_line_is_a_reject(folder: Folder, line: str, detail: str) -> None:
+    reject = reject_of(folder, f'{{"image": "good.jpg"}}\n{line}\n', "jsonl")
+    assert reject[:4] == ("row 1", f"{folder.path}/manifest.jsonl", "list", Reason.BAD_ROW)
+    assert reject.detail.startswith(detail)
+
+
+@pytest.mark.parametrize("manifest_format", FORMATS)
+@pytest.mark.parametrize("empty", ["", None])
+def test_empty_image_cell_is_a_reject(folder: Folder, manifest_format: str, empty: str | None) -> None:
+    reject = reject_of(
+        folder, [{"image": "good.jpg", "id": "1"}, {"image": empty, "id": "2"}], manifest_format, key="id"
+    )
+    uri = f"{folder.path}/manifest.{manifest_format}"
+    assert reject == Reject("2", uri, "list", Reason.BAD_ROW, "column 'image' is empty")
+
+
+def test_empty_key_cell_is_a_reject(folder: Folder) -> None:
+    reject = reject_of(folder, "image,id\ngood.jpg,1\na.jpg,\n", key="id")
+    assert reject == Reject("row 1", "a.jpg", "list", Reason.BAD_ROW, "column 'id' is empty")
+
+
+def test_missing_file_is_a_reject(folder: Folder) -> None:
+    for path in ("gone.jpg", "no/folder.jpg", "good.jpg/below"):
+        reject = reject_of(folder, f"image\ngood.jpg\n{path}\n")
+        assert reject == Reject(path, path, "list", Reason.NOT_FOUND, f"there is no file '{folder.path}/{path}'")
+
+
+def test_path_that_is_no_readable_file_is_a_reject(folder: Folder) -> None:
+    os.mkfifo(folder.path / "pipe.jpg")
+    (folder.path / "folder.jpg").mkdir()
+    (folder.path / "loop.jpg").symlink_to("loop.jpg")
+    cases = {
+        "pipe.jpg": f"'{folder.path}/pipe.jpg' is not a regular file (special)",
+        "folder.jpg": f"'{folder.path}/folder.jpg' is not a regular file (directory)",
+        ".": f"'{folder.path}/.' is not a regular file (directory)",
+        "loop.jpg": f"'{folder.path}/loop.jpg' cannot be read (Too many levels of symbolic links)",
+        "x" * 300: f"'{folder.path}/{'x' * 300}' cannot be read (File name too long)",
+    }
+    for path, detail in cases.items():
+        reject = reject_of(folder, f"image\ngood.jpg\n{path}\n")
+        assert reject == Reject(path, path, "list", Reason.UNREADABLE, detail)
+    reject = reject_of(folder, '{"image": "good.jpg"}\n{"image": "a\\u0000.jpg"}\n', "jsonl")
+    assert reject.reason is Reason.UNREADABLE
+    assert reject.detail.startswith(f"'{folder.path}/a\\x00.jpg' is no path (")
+    assert "embedded null" in reject.detail
+
+
+# Paths that leave the manifest's folder
+
+
+@pytest.mark.parametrize("path", ["../out.jpg", "a/../../out.jpg", "{parent}/out.jpg", "file://{parent}/out.jpg"])
+def test_path_outside_is_a_reject_unless_it_is_allowed(folder: Folder, path: str) -> None:
+    (folder.path.parent / "out.jpg").write_bytes(JPEG)
+    path = path.format(parent=folder.path.parent)
+    detail = f"{path!r} leaves '{folder.path}'; source.manifest.allow_outside: true would take it"
+    data = f"image\ngood.jpg\n{path}\n"
+    assert reject_of(folder, data) == Reject(path, path, "list", Reason.OUTSIDE_ROOT, detail)
+
+    (_, ref), rejects, _ = read(folder.source(data, allow_outside=True))
+    assert (ref.key, rejects) == (path, [])
+    assert os.path.samefile(ref.uri, folder.path.parent / "out.jpg")
+
+
+@pytest.mark.parametrize(
+    "path", ["a/../in.jpg", "{root}/in.jpg", "FILE://localhost{root}/in.jpg", "{root}/../root/in.jpg"]
+)
+def test_path_inside_is_taken_however_it_is_written(folder: Folder, path: str) -> None:
+    uri = folder.image("in.jpg")
+    path = path.format(root=folder.path)
+    ((ref,), rejects, _) = read(folder.source(f"image\n{path}\n"))
+    assert (ref.key, ref.uri, rejects) == (path, uri, [])
+
+
+def test_path_of_a_folder_whose_name_begins_alike_is_outside(folder: Folder) -> None:
+    (folder.path.parent / "root2").mkdir()
+    (folder.path.parent / "root2/a.jpg").write_bytes(JPEG)
+    for path in (f"{folder.path}2/a.jpg", "../root2/a.jpg"):
+        assert reject_of(folder, f"image\ngood.jpg\n{path}\n").reason is Reason.OUTSIDE_ROOT
+
+
+def test_address_of_another_scheme_is_a_reject_even_if_allowed_where_none_knows_it(folder: Folder) -> None:
+    data = "image\ngood.jpg\nnfs://host/a.jpg\n"
+    reject = reject_of(folder, data)
+    assert (reject.reason, reject.uri) == (Reason.OUTSIDE_ROOT, "nfs://host/a.jpg")
+    reject = reject_of(folder, data, allow_outside=True)
+    assert (reject.reason, reject.uri) == (Reason.UNREADABLE, "nfs://host/a.jpg")
+    assert reject.detail == "address 'nfs://host/a.jpg': scheme 'nfs' cannot be read or written yet; use a local path"
+
+
+def test_file_address_with_a_host_is_a_reject(folder: Folder) -> None:
+    reject = reject_of(folder, "image\ngood.jpg\nfile://a/b.jpg\n", allow_outside=True)
+    assert reject.reason is Reason.UNREADABLE
+    assert reject.detail.startswith("address 'file://a/b.jpg' names a host after file://")
+
+
+def test_manifest_given_by_a_bare_name_resolves_beside_itself(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.image("a.jpg")
+    folder.source("image\na.jpg\n/etc/passwd\n")
+    monkeypatch.chdir(folder.path)
+    (ref,), (reject,), _ = read(ManifestSource("manifest.csv", "csv"))
+    assert (ref.uri, reject.reason) == ("./a.jpg", Reason.OUTSIDE_ROOT)
+
+
+# Values of columns
+
+NOT_AN_INTEGER, NOT_FINITE = "is not an integer", "is not a finite number"
+
+
+@pytest.mark.parametrize(
+    ("text", "integer", "number"),
+    [
+        ("3", 3, 3.0),
+        (" -3 ", -3, -3.0),
+        ("+3", 3, 3.0),
+        ("007", 7, 7.0),
+        ("3.0", 3, 3.0),
+        ("-0", 0, -0.0),
+        ("3.", NOT_AN_INTEGER, 3.0),
+        (".5", NOT_AN_INTEGER, 0.5),
+        ("3.5", NOT_AN_INTEGER, 3.5),
+        ("1e3", NOT_AN_INTEGER, 1000.0),
+        ("1E-400", NOT_AN_INTEGER, 0.0),
+        ("9223372036854775807", 2**63 - 1, 2.0**63),
+        ("-9223372036854775808", -(2**63), -(2.0**63)),
+        ("9223372036854775808", "does not fit into 64 bits", 2.0**63),
+        ("9" * 30, "does not fit into 64 bits", 1e30),
+        ("9" * 5000, "(limit|does not fit)", "does not fit into a 32-bit float"),
+        ("3.4028234e38", NOT_AN_INTEGER, 3.4028234e38),
+        ("3.4028236e38", NOT_AN_INTEGER, "does not fit into a 32-bit float"),
+        ("-1e39", NOT_AN_INTEGER, "does not fit into a 32-bit float"),
+        ("1e999", NOT_AN_INTEGER, "does not fit into a 32-bit float"),
+        ("nan", NOT_AN_INTEGER, NOT_FINITE),
+        ("inf", NOT_AN_INTEGER, NOT_FINITE),
+        ("-Infinity", NOT_AN_INTEGER, NOT_FINITE),
+        ("1_000", NOT_AN_INTEGER, NOT_FINITE),
+        ("1,5", NOT_AN_INTEGER, NOT_FINITE),
+        ("0x10", NOT_AN_INTEGER, NOT_FINITE),
+        ("\u0663", NOT_AN_INTEGER, NOT_FINITE),
+        ("", NOT_AN_INTEGER, NOT_FINITE),
+        (".", NOT_AN_INTEGER, NOT_FINITE),
+        ("True", NOT_AN_INTEGER, NOT_FINITE),
+    ],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_parse_number_takes_finite_numbers_alone(text: str, integer: int | str, number: float | str) -> None:
+    for kind, expected in ((INT64, integer), (FLOAT, number)):
+        if isinstance(expected, str):
+            with pytest.raises(ValueError, match=expected):
+                manifest.parse_number(kind, text)
+        else:
+            parsed = manifest.parse_number(kind, text)
+            assert (parsed, type(parsed)) == (expected, type(expected))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70))
+def test_parse_number_gives_what_can_be_stored_or_a_value_error(value: float | int) -> None:
+    for kind, store in ((INT64, struct.Struct("<q")), (FLOAT, struct.Struct("<f"))):
+        try:
+            number = manifest.parse_number(kind, str(value))
+        except ValueError:
+            continue
+        assert number == (value if kind == INT64 else float(value))
+        store.pack(number)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (BYTES, "é", "é".encode()),
+        (BYTES, os.fsdecode(b"\xff"), b"\xff"),
+        (BYTES, b"\xff\x00", b"\xff\x00"),
+        (BYTES, 7, b"7"),
+        (INT64, 7, 7),
+        (INT64, 7.0, 7),
+        (INT64, "7", 7),
+        (FLOAT, 7, 7.0),
+        (FLOAT, 1e-7, 1e-7),
+    ],
+)
+def test_parse_value_reads_a_cell_as_its_kind(kind: str, value: object, expected: object) -> None:
+    parsed = manifest.parse_value("x", kind, value)
+    assert (parsed, type(parsed)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize("value", [None, "", float("nan"), b""], ids=repr)
+@pytest.mark.parametrize("kind", [BYTES, INT64, FLOAT])
+def test_parse_value_of_an_empty_cell_is_an_error(kind: str, value: object) -> None:
+    with pytest.raises(manifest.BadRowError, match=r"^column 'x' is empty$") as caught:
+        manifest.parse_value("x", kind, value)
+    assert caught.value.reason is Reason.BAD_VALUE
+
+
+@pytest.mark.parametrize(
+    ("manifest_format", "bad"), [("csv", "old"), ("jsonl", "old"), ("jsonl", [1]), ("parquet", "old")], ids=str
+)
+def test_value_of_another_kind_is_a_reject(folder: Folder, manifest_format: str, bad: object) -> None:
+    good = "7" if manifest_format == "parquet" else 7
+    rows = [{"image": "good.jpg", "age": good}, {"image": "good.jpg", "age": bad}]
+    reject = reject_of(folder, rows, manifest_format, columns=(("age", INT64),))
+    detail = f"column 'age': {str(bad)!r} is not an integer"
+    assert reject == Reject("good.jpg", "good.jpg", "list", Reason.BAD_VALUE, detail)

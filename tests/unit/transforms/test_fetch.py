@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from transforms import fetch
+from transforms.references import ImageRef, Reason
+
+
+@pytest.fixture
+def refs(tmp_path: pathlib.Path) -> list[ImageRef]:
+    """References of 50 files, file i of i bytes i."""
+    refs = []
+    for index in range(50):
+        path = tmp_path / f"{index}.jpg"
+        path.write_bytes(bytes([index]) * index)
+        refs.append(ImageRef(path.name, str(path), index))
+    return refs
+
+
+def count_open(folder: pathlib.Path) -> int:
+    """How many files of a folder this process has open."""
+    targets = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            targets.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except FileNotFoundError:  # the one of the listing itself
+            continue
+    return sum(target.startswith(f"{folder}/") for target in targets)
+
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc")
+
+
+def read_error(ref: ImageRef) -> fetch.ReadError:
+    ((found, error),) = fetch.fetch([ref])
+    assert found == ref
+    assert isinstance(error, fetch.ReadError)
+    return error
+
+
+@pytest.mark.parametrize("known", [pytest.param(True, id="sizes-known"), pytest.param(False, id="sizes-unknown")])
+def test_fetch_of_files_yields_their_bytes_in_the_order_given(refs: list[ImageRef], known: bool) -> None:
+    asked = [ref if known else ref._replace(size=-1) for ref in reversed(refs)]
+    assert list(fetch.fetch(asked)) == [(ref, bytes([int(ref.key[:-4])]) * int(ref.key[:-4])) for ref in asked]
+
+
+def test_fetch_of_nothing_yields_nothing() -> None:
+    assert list(fetch.fetch([])) == []
+
+
+def test_fetch_between_failures_yields_the_others_in_order(refs: list[ImageRef], tmp_path: pathlib.Path) -> None:
+    asked = [ref for good in refs for ref in (good, ImageRef("gone", str(tmp_path / "gone")))]
+    fetched = list(fetch.fetch(asked))
+    assert [ref for ref, _ in fetched] == asked
+    assert [data for _, data in fetched[::2]] == [bytes([index]) * index for index in range(50)]
+    assert {str(error) for _, error in fetched[1::2]} == {"No such file or directory"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "detail"),
+    [
+        pytest.param("missing", Reason.NOT_FOUND, "No such file or directory", id="missing"),
+        pytest.param("directory", Reason.UNREADABLE, "Is a directory", id="directory"),
+        pytest.param("pipe", Reason.UNREADABLE, "Illegal seek", id="pipe"),
+        pytest.param("loop", Reason.UNREADABLE, "Too many levels of symbolic links", id="link-loop"),
+        pytest.param("below-file", Reason.UNREADABLE, "Not a directory", id="below-file"),
+    ],
+)
+def test_fetch_of_what_cannot_be_read_yields_the_reason(
+    tmp_path: pathlib.Path, kind: str, reason: Reason, detail: str
+) -> None:
+    path = tmp_path / kind
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)  # nobody writes to it: a read that waits would wait for ever
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "below-file":
+        path.write_bytes(b"x")
+        path = path / "image.jpg"
+    error = read_error(ImageRef("k", str(path)))
+    assert (error.reason, error.detail, str(error)) == (reason, detail, detail)
+
+
+def fail_to_open(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", fail)
+
+
+def test_fetch_without_permission_yields_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_to_open(monkeypatch, errno.EACCES)  # root may read everything
+    error = read_error(ImageRef("k", "/data/1.jpg"))
+    assert (error.reason, error.detail) == (Reason.UNREADABLE, "Permission denied")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM], ids=errno.errorcode.get)
+def test_fetch_on_a_machine_at_its_limits_raises_instead_of_rejecting(
+    refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fail_to_open(monkeypatch, number)
+    with pytest.raises(OSError, match=os.strerror(number)) as caught:
+        list(fetch.fetch(refs))
+    assert not isinstance(caught.value, fetch.ReadError)
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "expected"),
+    [
+        pytest.param(0, 4, b"0123", id="beginning"),
+        pytest.param(3, 4, b"3456", id="middle"),
+        pytest.param(7, -1, b"789", id="to-the-end"),
+        pytest.param(10, 0, b"", id="nothing"),
+    ],
+)
+def test_fetch_of_byte_range_yields_those_bytes(
+    tmp_path: pathlib.Path, offset: int, length: int, expected: bytes
+) -> None:
+    path = tmp_path / "images.tar"
+    path.write_bytes(b"0123456789")
+    ref = ImageRef("member", str(path), size=max(length, 3), offset=offset, length=length)
+    assert list(fetch.fetch([ref])) == [(ref, expected)]
+
+
+def test_fetch_of_byte_range_past_the_end_yields_how_much_is_missing(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "images.tar"
+    path.write_bytes(b"0123456789")
+    error = read_error(ImageRef("member", str(path), size=2000, offset=8, length=2000))
+    assert (error.reason, error.detail) == (Reason.TRUNCATED, "the file ends 1,998 bytes early")
+
+
+@pytest.mark.parametrize("listed", [0, 1, 9, 11, 2_000_000], ids="size-listed-{}".format)
+@pytest.mark.parametrize("size", [0, 10, 1_500_000], ids="size-now-{}".format)
+def test_fetch_of_file_that_changed_after_the_listing_yields_all_that_is_there(
+    tmp_path: pathlib.Path, listed: int, size: int
+) -> None:
+    path = tmp_path / "image.jpg"
+    path.write_bytes(os.urandom(size))
+    ref = ImageRef("k", str(path), size=listed)
+    assert list(fetch.fetch([ref])) == [(ref, path.read_bytes())]
+
+
+@needs_proc
+def test_fetch_reads_ahead_with_a_bounded_number_of_open_files(refs: list[ImageRef], tmp_path: pathlib.Path) -> None:
+    most = 0
+
+    def watched() -> Iterator[ImageRef]:
+        nonlocal most
+        for ref in refs:
+            yield ref
+            most = max(most, count_open(tmp_path))  # when the next is asked for: the last one has been opened
+
+    for _ in fetch.fetch(watched()):
+        most = max(most, count_open(tmp_path))
+    assert most == fetch.MAX_READS - 1
+    assert count_open(tmp_path) == 0
+
+
+@needs_proc
+def test_fetch_of_large_images_reads_ahead_a_bounded_number_of_bytes(
+    refs: list[ImageRef], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "MAX_BYTES", 100)
+    ahead = [(ref.size, count_open(tmp_path)) for ref, _ in fetch.fetch(refs)]
+    assert [opened for size, opened in ahead if size >= 40] == [2] * 8 + [1, 0]  # 2 of 40 to 49 bytes, no third
+    assert len(ahead) == 50
+
+
+def test_fetch_of_image_above_the_bound_still_yields_it(refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "MAX_BYTES", 10)
+    assert [len(data) for _, data in fetch.fetch(refs)] == list(range(50))
+
+
+@needs_proc
+@pytest.mark.parametrize("num_taken", [1, 20])
+def test_fetch_that_is_given_up_early_closes_its_files(
+    refs: list[ImageRef], tmp_path: pathlib.Path, num_taken: int
+) -> None:
+    fetched = fetch.fetch(refs)
+    for _ in range(num_taken):
+        next(fetched)
+    assert count_open(tmp_path) > 0
+    fetched.close()
+    assert count_open(tmp_path) == 0

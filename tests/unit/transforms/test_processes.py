@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from transforms import processes
+
+EVALUATE = types.SimpleNamespace(write=eval)  # a context whose tasks are expressions
+KILL_ITSELF = "__import__('os').kill(__import__('os').getpid(), 9)"
+ROOT = pathlib.Path(processes.__file__).parent.parent
+
+LAUNCHER = """
+import time
+from transforms import processes
+with processes.start(3) as pool:
+    print(*(process._popen.pid for process in pool._processes), flush=True)
+    {meanwhile}
+    time.sleep(60)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process still runs; one that nobody has waited for does not."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks for processes in /proc")
+
+
+def test_tasks_run_in_other_processes_and_answer_in_the_order_asked() -> None:
+    with processes.start(2) as pool:
+        assert processes.current() is pool
+        tasks = [f"__import__('time').sleep(0.05) or ({index}, __import__('os').getpid())" for index in range(8)]
+        answers = [future.result() for future in [pool.submit(EVALUATE, task) for task in tasks]]
+    assert processes.current() is None
+    assert [index for index, _ in answers] == list(range(8))
+    pids = {pid for _, pid in answers}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def test_task_after_another_context_runs_in_the_new_one() -> None:
+    with processes.start(1) as pool:
+        assert pool.submit(EVALUATE, "1 + 1").result() == 2
+        assert pool.submit(types.SimpleNamespace(write=len), "1 + 1").result() == 5
+        assert pool.submit(EVALUATE, "1 + 1").result() == 2
+
+
+def test_task_that_prints_leaves_the_answers_whole(capfd: pytest.CaptureFixture[str]) -> None:
+    with processes.start(1) as pool:
+        assert (
+            pool.submit(EVALUATE, "print('noise', flush=True) or __import__('os').system('echo more') or 7").result()
+            == 7
+        )
+        assert pool.submit(EVALUATE, "8").result() == 8
+    assert capfd.readouterr().err.split() == ["noise", "more"]
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        pytest.param("1 // 0", r"(?s)^Traceback .*ZeroDivisionError: integer division or modulo by zero", id="error"),
+        pytest.param("bytes(1 << 60)", r"(?s)^Traceback .*(MemoryError|OverflowError)", id="too-little-memory"),
+    ],
+)
+def test_task_that_raises_gives_writer_error_with_the_traceback_and_the_process_lives(task: str, message: str) -> None:
+    with processes.start(1) as pool:
+        with pytest.raises(processes.WriterError, match=message):
+            pool.submit(EVALUATE, task).result()
+        assert pool.submit(EVALUATE, "7").result() == 7
+
+
+@pytest.mark.parametrize(
+    ("task", "code"),
+    [
+        pytest.param(KILL_ITSELF, -9, id="killed"),
+        pytest.param("__import__('os')._exit(3)", 3, id="exited"),
+        pytest.param("__import__('sys').exit(5)", 5, id="exited-by-exception"),
+        pytest.param("lambda: 0", 1, id="answer-that-cannot-be-sent"),
+    ],
+)
+def test_task_whose_process_ends_gives_writer_error_with_the_code(
+    task: str, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with processes.start(1) as pool:
+        for _ in range(2):  # the second finds the process gone already
+            with pytest.raises(processes.WriterError, match=f"^a writer process ended with code {code}; was it out of"):
+                pool.submit(EVALUATE, task).result(timeout=10)
+
+
+@needs_proc
+def test_task_whose_process_is_killed_while_it_answers_gives_writer_error() -> None:
+    files = "[int(name) for name in __import__('os').listdir('/proc/self/fd') if int(name) > 2]"
+    with processes.start(1) as pool:
+        answers = min(pool.submit(EVALUATE, files).result())  # beyond the standard ones
+        begin = f"__import__('os').write({answers}, b'\\x80\\x05C\\x64half')"  # "100 bytes follow", and 4 do
+        with pytest.raises(processes.WriterError, match=r"^a writer process ended with code -9"):
+            pool.submit(EVALUATE, f"{begin} and {KILL_ITSELF}").result(timeout=10)
+
+
+@needs_proc
+def test_close_ends_processes_in_the_middle_of_a_task() -> None:
+    with processes.start(2) as pool:
+        pids = [process._popen.pid for process in pool._processes]
+        futures = [pool.submit(EVALUATE, "__import__('time').sleep(60)") for _ in range(4)]
+        time.sleep(0.3)
+    assert not any(map(is_alive, pids))
+    for future in futures:
+        assert future.cancelled() or isinstance(future.exception(timeout=10), processes.WriterError)
+
+
+def launch(meanwhile: str = "") -> tuple[subprocess.Popen[str], list[int]]:
+    """A launcher in a process of its own, and its writer processes."""
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER.format(meanwhile=meanwhile)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert launcher.stdout is not None
+    return launcher, [int(pid) for pid in launcher.stdout.readline().split()]
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        pytest.param("", id="idle"),
+        pytest.param(
+            "import types; pool.submit(types.SimpleNamespace(write=eval), '__import__(\"time\").sleep(60)')", id="busy"
+        ),
+    ],
+)
+def test_processes_of_a_killed_launcher_are_gone_within_two_seconds(meanwhile: str) -> None:
+    launcher, pids = launch(meanwhile)
+    try:
+        time.sleep(0.5)
+        assert [is_alive(pid) for pid in pids] == [True] * 3
+    finally:
+        launcher.send_signal(signal.SIGKILL)
+        launcher.communicate()
+    give_up = time.monotonic() + 2
+    while any(map(is_alive, pids)) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    assert not any(map(is_alive, pids))
+
+
+def test_processes_started_beside_a_trainers_own_transforms_take_ours(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transforms.py").write_text("raise ImportError('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    with processes.start(1) as pool:
+        assert pool.submit(EVALUATE, "__import__('transforms').__path__[0]").result() == str(ROOT / "transforms")

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import collections
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.testing import test_pipeline
+from apache_beam.testing.util import assert_that, equal_to
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transforms import split
+from transforms.references import ImageRef, Reason, Reject
+from transforms.split import SplitRule
+
+EIGHTY_TWENTY = (("train", 0.8), ("test", 0.2))
+THREE = (("train", 0.7), ("validation", 0.2), ("test", 0.1))
+
+names = st.text(st.characters(exclude_categories=()), min_size=1)
+fractions = st.lists(st.integers(1, 20), min_size=2, max_size=4).map(
+    lambda shares: tuple((f"split{index}", share / sum(shares)) for index, share in enumerate(shares))
+)
+
+
+def ref(key: str, **fields: object) -> ImageRef:
+    return ImageRef(key, f"/data/{key}", **fields)
+
+
+@pytest.mark.parametrize(
+    ("rule", "image", "expected"),
+    [
+        pytest.param(SplitRule("none"), ref("1.jpg"), "train", id="none"),
+        pytest.param(SplitRule("none", name="all"), ref("1.jpg"), "all", id="none-named"),
+        pytest.param(SplitRule("directory"), ref("test/cat/1.jpg"), "test", id="directory"),
+        pytest.param(SplitRule("column"), ref("1.jpg", split="test"), "test", id="column"),
+        pytest.param(
+            SplitRule("directory", rename=(("val", "validation"),)), ref("val/1.jpg"), "validation", id="renamed"
+        ),
+        pytest.param(SplitRule("column", rename=(("", "rest"),)), ref("1.jpg"), "rest", id="nothing-renamed"),
+        pytest.param(
+            SplitRule("directory", rename=(("val", "dev"),), declared=("train", "dev")), ref("val/1.jpg"), "dev",
+            id="declared-under-its-new-name",
+        ),
+        pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/1.jpg"), "train", id="hash"),
+        pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/3.jpg"), "test", id="hash-of-another"),
+        pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY, seed=5), ref("cat/3.jpg"), "train", id="other-seed"),
+    ],
+)  # fmt: skip
+def test_apply_gives_the_split_and_changes_nothing_else(rule: SplitRule, image: ImageRef, expected: str) -> None:
+    assert rule.apply(image) == image._replace(split=expected)
+
+
+@pytest.mark.parametrize(
+    ("rule", "image", "message"),
+    [
+        pytest.param(
+            SplitRule("directory"),
+            ref("1.jpg"),
+            r"^'1\.jpg' lies in no folder; expected split/image or split/label/image$",
+            id="no-folder",
+        ),
+        pytest.param(
+            SplitRule("directory"),
+            ref("my data/1.jpg"),
+            r"^split 'my data' is not made of letters, digits, '_', '\.' and '-'; set split\.rename$",
+            id="bad-name",
+        ),
+        pytest.param(SplitRule("column"), ref("1.jpg"), r"^split '' is not made of letters", id="empty-column"),
+        pytest.param(
+            SplitRule("column"), ref("1.jpg", split="\u0664"), r"is not made of letters", id="digit-elsewhere"
+        ),
+        pytest.param(
+            SplitRule("column", declared=("train", "test")),
+            ref("1.jpg", split="dev"),
+            r"^split 'dev' is not among the declared ones, train, test$",
+            id="not-declared",
+        ),
+    ],
+)
+def test_apply_without_usable_split_says_why(rule: SplitRule, image: ImageRef, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rule.apply(image)
+
+
+@given(fractions, st.integers(1, 3000))
+def test_at_gives_each_split_its_fraction_rounded(shares: tuple[tuple[str, float], ...], total: int) -> None:
+    rule = SplitRule("hash", fractions=shares)
+    counts = collections.Counter(rule.at(position, total) for position in range(total))
+    reached, before = 0.0, 0
+    for name, share in shares[:-1]:
+        reached += share
+        assert counts[name] == round(reached * total) - before
+        before = round(reached * total)
+    assert counts[shares[-1][0]] == total - before  # no position is lost to the error of a sum of floats
+
+
+@given(fractions)
+def test_of_hash_of_the_outermost_hashes_is_the_first_and_the_last_split(shares: tuple[tuple[str, float], ...]) -> None:
+    rule = SplitRule("hash", fractions=shares)
+    assert (rule.of_hash(0), rule.of_hash(2**64 - 1)) == (shares[0][0], shares[-1][0])
+
+
+@given(names, st.integers(-(2**63), 2**63 - 1), st.floats(0.01, 0.98), st.floats(0, 1))
+def test_apply_with_a_larger_training_fraction_takes_no_image_out_of_training(
+    key: str, seed: int, fraction: float, more: float
+) -> None:
+    larger = fraction + (0.99 - fraction) * more
+    small = SplitRule("hash", fractions=(("train", fraction), ("test", 1 - fraction)), seed=seed).apply(ref(key))
+    large = SplitRule("hash", fractions=(("train", larger), ("test", 1 - larger)), seed=seed).apply(ref(key))
+    assert large.split == "train" or small.split == "test"
+
+
+def test_apply_by_hash_of_many_images_comes_near_the_fractions() -> None:
+    rule = SplitRule("hash", fractions=THREE)
+    counts = collections.Counter(rule.apply(ref(f"cat/{index}.jpg")).split for index in range(10_000))
+    assert {name: round(count / 10_000, 2) for name, count in counts.items()} == dict(THREE)
+
+
+@given(st.lists(names, min_size=2, max_size=20), names, fractions)
+def test_apply_by_group_keeps_the_whole_group_together(
+    keys: list[str], group: str, shares: tuple[tuple[str, float], ...]
+) -> None:
+    rule = SplitRule("hash", fractions=shares, grouped=True)
+    assert len({rule.apply(ref(key, group=group)).split for key in keys}) == 1
+
+
+def test_apply_by_group_to_images_without_one_splits_each_by_its_key() -> None:
+    grouped, alone = SplitRule("hash", fractions=THREE, grouped=True), SplitRule("hash", fractions=THREE)
+    refs = [ref(f"{index}.jpg") for index in range(100)]
+    assert [grouped.apply(each) for each in refs] == [alone.apply(each) for each in refs]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param(["cat", "dog", "dog"], "dog", id="majority"),
+        pytest.param(["dog", "cat", "cow"], "cat", id="first-among-equals"),
+        pytest.param(["caf\udce9"], "caf\udce9", id="undecodable"),
+    ],
+)
+def test_majority_label_of_group_is_the_most_frequent(labels: list[str], expected: str) -> None:
+    assert split.majority_label(ref(str(index), label=label) for index, label in enumerate(labels)) == expected
+
+
+def assign(rule: SplitRule, refs: Sequence[ImageRef], check: Callable[[dict[str, str]], None]) -> None:
+    """Runs the transform, and `check` on the split of each key."""
+
+    def check_images(images: Iterable[ImageRef]) -> None:
+        splits = {image.key: image.split for image in images}
+        assert sorted(image._replace(split="") for image in images) == sorted(refs)
+        check(splits)
+
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        assigned = pipeline | beam.Create(refs) | split.AssignSplits(rule)
+        assert_that(assigned.images, check_images, label="Images")
+        assert_that(assigned.rejects, equal_to([]), label="Rejects")
+
+
+def test_assign_splits_yields_images_and_rejects() -> None:
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        refs = pipeline | beam.Create([ref("train/1.jpg"), ref("2.jpg")])
+        assigned = refs | split.AssignSplits(SplitRule("directory"))
+        detail = "'2.jpg' lies in no folder; expected split/image or split/label/image"
+        assert_that(assigned.images, equal_to([ref("train/1.jpg", split="train")]), label="Images")
+        reject = Reject("2.jpg", "/data/2.jpg", "split", Reason.BAD_SPLIT, detail)
+        assert_that(assigned.rejects, equal_to([reject]), label="Rejects")
+
+
+@given(st.sets(names, min_size=1), st.sets(names), fractions)
+def test_split_of_an_image_never_changes_when_others_are_added(
+    first: set[str], more: set[str], shares: tuple[tuple[str, float], ...]
+) -> None:
+    rule = SplitRule("hash", fractions=shares)
+    before = {key: rule.apply(ref(key)).split for key in first}
+    after = {key: rule.apply(ref(key)).split for key in first | more}
+    assert before.items() <= after.items()
+
+
+def test_assign_splits_stratified_gives_each_label_exactly_its_fractions() -> None:
+    sizes = {"ant": 100, "bee": 15, "caf\udce9": 5, "dog": 2, "eel": 1}
+    refs = [ref(f"{name}/{index}.jpg", label=name) for name, size in sizes.items() for index in range(size)]
+    random.Random(0).shuffle(refs)
+
+    def check(splits: dict[str, str]) -> None:
+        for name, size in sizes.items():
+            counts = collections.Counter(splits[f"{name}/{index}.jpg"] for index in range(size))
+            train, first_two = round(0.7 * size), round((0.7 + 0.2) * size)
+            expected = {"train": train, "validation": first_two - train, "test": size - first_two}
+            assert counts == {name: count for name, count in expected.items() if count}
+
+    assign(SplitRule("hash", fractions=THREE, stratify=True), refs, check)
+
+
+def test_assign_splits_stratified_by_group_has_no_group_in_two_splits() -> None:
+    rng = random.Random(1)
+    refs = []
+    for index in range(300):
+        group = f"patient {rng.randrange(60)}\udcff" if index % 10 else ""
+        refs.append(ref(f"{index}\udcff.png", label=rng.choice(["healthy", "ill"]), group=group))
+    groups = collections.defaultdict(list)
+    for each in refs:
+        groups[each.group or each.key].append(each)
+    totals = collections.Counter(split.majority_label(group) for group in groups.values() for _ in group)
+
+    def check(splits: dict[str, str]) -> None:
+        trained: collections.Counter[str] = collections.Counter()
+        for group in groups.values():
+            (name,) = {splits[each.key] for each in group}
+            trained[split.majority_label(group)] += len(group) if name == "train" else 0
+        largest = max(map(len, groups.values()))
+        for name, total in totals.items():  # a group is not cut, so a fraction is met to within one group
+            assert abs(trained[name] - 0.8 * total) < largest
+
+    assign(SplitRule("hash", fractions=EIGHTY_TWENTY, stratify=True, grouped=True), refs, check)
