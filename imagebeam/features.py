@@ -69,14 +69,15 @@ def resolve_features(
     for name in renamed:
         if name not in known:
             raise ValueError(f"features names {name!r}, which is none of {', '.join(sorted(known))}")
+        if renamed[name] is not None and not _has_value(name, label_kind):
+            raise ValueError(f"features names {name!r}, but label gives no {'classes' if label_kind else 'labels'}")
     chosen = []
     for name, kind in known.items():
         if name == LABEL and label_kind in (INT64, FLOAT):
             kind = label_kind
-        has_value = label_kind == "class" if name in _NEEDS_CLASSES else label_kind is not None or name != LABEL
         wanted = name in renamed or name not in STANDARD or STANDARD[name].default
         key = renamed.get(name, name.removeprefix("columns/"))
-        if has_value and wanted and key is not None:
+        if wanted and key is not None and _has_value(name, label_kind):
             chosen.append(Feature(key, name, kind))
     taken: dict[str, str] = {}
     for feature in chosen:
@@ -86,6 +87,12 @@ def resolve_features(
             )
         taken[feature.key] = feature.source
     return tuple(sorted(chosen, key=lambda feature: (feature.source == ENCODED, feature.key)))
+
+
+def _has_value(name: str, label_kind: str | None) -> bool:
+    if name in _NEEDS_CLASSES:
+        return label_kind == "class"
+    return name != LABEL or label_kind is not None
 
 
 def check_value(kind: str, value: Any) -> bool:

@@ -8,6 +8,11 @@ import re
 _PATTERN = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-of-(?P<num>\d{5,})(?P<suffix>\.\S+)?")
 
 
+def num_digits(num_shards: int) -> int:
+    """Digits of a shard's index in its name."""
+    return max(5, len(str(num_shards)))
+
+
 @dataclasses.dataclass(frozen=True, order=True)
 class ShardName:
     """Shard `shard_index` of `num_shards` of a split. Five digits, more when needed, as TFDS and the TPU models do."""
@@ -22,7 +27,7 @@ class ShardName:
             raise ValueError(f"shard index {self.shard_index} is outside 0..{self.num_shards - 1}")
 
     def __str__(self) -> str:
-        digits = max(5, len(str(self.num_shards)))
+        digits = num_digits(self.num_shards)
         return f"{self.split}-{self.shard_index:0{digits}d}-of-{self.num_shards:0{digits}d}{self.suffix}"
 
     @classmethod

@@ -14,6 +14,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from imagebeam import errors
 
+_MORE_BYTES = 1 << 20
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 _FILE_SCHEME = re.compile(r"^file://(localhost)?(?=/)", re.IGNORECASE)
@@ -42,6 +43,7 @@ class Storage(Protocol):
     def open_read(self, uri: str) -> BinaryIO: ...
     def create(self, uri: str) -> BinaryIO: ...
     def sync(self, uri: str) -> None: ...
+    def release_cache(self, uri: str) -> None: ...
     def write_whole(self, uri: str, data: bytes, durable: bool = True) -> None: ...
     def rename(self, source: str, target: str) -> None: ...
     def make_directories(self, uri: str) -> None: ...
@@ -93,6 +95,16 @@ class LocalStorage:
         finally:
             os.close(descriptor)
 
+    def release_cache(self, uri: str) -> None:
+        """Lets the kernel forget a synced file's pages: the next file gets them, and the input keeps its own."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        descriptor = os.open(uri, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
     def write_whole(self, uri: str, data: bytes, durable: bool = True) -> None:
         """Puts a small file there whole or not at all, replacing what stands there.
 
@@ -137,17 +149,19 @@ class LocalStorage:
 def read_descriptor(descriptor: int, offset: int = 0, length: int = -1, size_hint: int = -1) -> bytes:
     """Reads an open local file: in one call where `length` or `size_hint` says how much there is."""
     if length >= 0:
-        return os.pread(descriptor, length, offset)
-    if size_hint < 0:
-        size_hint = os.fstat(descriptor).st_size
-    expected = max(size_hint - offset, 0)
-    data = os.pread(descriptor, expected + 1, offset)
+        expected = wanted = length
+    else:
+        size = size_hint if size_hint >= 0 else os.fstat(descriptor).st_size
+        expected = max(size - offset, 0)
+        wanted = expected + 1  # one more, to see that the file ends where it should
+    data = os.pread(descriptor, wanted, offset)
     if len(data) == expected:
         return data
     parts = [data]
-    while parts[-1]:
+    while parts[-1]:  # the file is of another size, or the file system gives less at a time
         offset += len(parts[-1])
-        parts.append(os.pread(descriptor, 1 << 20, offset))
+        missing = _MORE_BYTES if length < 0 else length - sum(map(len, parts))
+        parts.append(os.pread(descriptor, missing, offset))
     return b"".join(parts)
 
 

@@ -88,7 +88,7 @@ def _make_parser() -> argparse.ArgumentParser:
     inspect.add_argument("directory", metavar="DIR")
     inspect.add_argument("-n", type=_positive, metavar="N", help="also show the first N examples")
     inspect.add_argument("--split", help="of those examples (default: the first)")
-    inspect.add_argument("--save-to", metavar="FOLDER", help="write their images there as files")
+    inspect.add_argument("--save-to", metavar="FOLDER", help="write their images there as files, 5 without -n")
     _add(commands, "schema", _schema, "print the JSON schema of the config, for editors")
     return parser
 

@@ -43,7 +43,7 @@ class ManifestConfig(pydantic.BaseModel):
     key: str | None = None
     """Column with the stable id; left out, the path is the key."""
     allow_outside: bool = False
-    """Whether paths may leave the manifest's folder (`..`, absolute paths, other schemes); else they are rejects."""
+    """Whether paths may lead out of the manifest's folder (`..`, absolute, another scheme); else they are rejects."""
 
 
 class SourceConfig(pydantic.BaseModel):

@@ -159,10 +159,13 @@ def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: boo
     try:
         beam_pipeline.run().wait_until_finish()
     except Exception as e:  # whatever a runner raises; the report, or the last line of the traceback, says why
+        cause = _last_line(e)
+        if cause.startswith("KeyboardInterrupt"):  # Ctrl-C in the middle of a step, of which Beam makes an error
+            raise KeyboardInterrupt from e
         fields = progress.read_report(job.layout.report)
         if fields is None or not fields["exit_code"]:
             raise errors.ImagebeamError(
-                f"the pipeline failed: {_last_line(e)}; finished shards are kept, run the same command again to go on"
+                f"the pipeline failed: {cause}; finished shards are kept, run the same command again to go on"
             ) from e
         return fields
     fields = progress.read_report(job.layout.report)

@@ -115,7 +115,7 @@ def _make_source(config: config_lib.Config, output: str) -> list_lib.Source:
 def _manifest_source(config: config_lib.Config, uri: str) -> manifest.ManifestSource:
     wanted = config.source.manifest
     if wanted.path is not None:
-        absolute = wanted.path.startswith("/") or storage.scheme_of(wanted.path) != "file"
+        absolute = wanted.path.startswith(("/", "~", "file://")) or storage.scheme_of(wanted.path) != "file"
         uri = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
     kinds = {feature.source: feature.kind for feature in config.resolve_features()}
     return manifest.ManifestSource(

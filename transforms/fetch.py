@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from imagebeam import storage
-from transforms import references
+from transforms import images, references
 
 MAX_READS = 16  # files opened ahead; on a cold disk the kernel reads them while earlier ones are encoded
 MAX_BYTES = 64 << 20  # of images asked for ahead
@@ -57,6 +57,9 @@ def fetch(refs: Iterable[references.ImageRef]) -> Iterator[Fetched]:
 
 
 def _open_ahead(ref: references.ImageRef) -> int | ReadError:
+    if max(ref.size, ref.length) > images.MAX_IMAGE_BYTES:
+        detail = f"{max(ref.size, ref.length):,} bytes, a tf.train.Example takes up to {images.MAX_IMAGE_BYTES:,}"
+        return ReadError(references.Reason.TOO_LARGE, detail)
     try:
         descriptor = os.open(ref.uri, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block for ever
     except OSError as e:

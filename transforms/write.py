@@ -66,7 +66,9 @@ class WriteShards(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, shards: beam.PCollection[Any]) -> beam.PCollection[references.WrittenShard]:
+    def expand(
+        self, shards: beam.PCollection[tuple[tuple[str, int], Iterable[tuple[int, bytes]]]]
+    ) -> beam.PCollection[references.WrittenShard]:
         return shards | "Write" >> beam.ParDo(
             _WriteShardFn(self.layout), plan=beam.pvalue.AsSingleton(self.plan)
         ).with_output_types(references.WrittenShard)

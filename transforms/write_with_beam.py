@@ -85,6 +85,12 @@ def _is_of(element: tuple[str, bytes], split: str) -> bool:
     return element[0] == split
 
 
+def _shard_name_template(num_shards: int) -> str:
+    """Beam's pattern for the names of `shards.ShardName`."""
+    digits = shards.num_digits(num_shards)
+    return f"-{'S' * digits}-of-{'N' * digits}"
+
+
 def _name_file(path: str) -> tuple[str, str]:
     return os.path.basename(path), path
 
@@ -117,6 +123,7 @@ class WriteShardsWithBeam(beam.PTransform):
                     storage.join(folder, split),
                     file_name_suffix=self.layout.suffix,
                     num_shards=num_shards,
+                    shard_name_template=_shard_name_template(num_shards),
                     compression_type=_COMPRESSION[self.layout.compression],
                 )
                 | f"Name {split}" >> beam.Map(_name_file).with_output_types(tuple[str, str])

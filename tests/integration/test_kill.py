@@ -1,4 +1,4 @@
-"""Runs that are killed at any moment: the dataset appears whole or not at all, and the next run ends with the same bytes."""
+"""Runs that are killed: the dataset appears whole or not at all, and the next run ends with the same bytes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import dataclasses
 import os
 import pathlib
 import random
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import convert, verify
+from pipelines import locks, verify
 from tests import command_line, datasets, image_sets
-from transforms import commit
+from transforms import commit, references
 
 NUM_SHARDS = 12
-NUM_KILLED_RUNS = 20  # in half as many outputs
 DEADLINE_SEC = 60.0
 
 
@@ -37,14 +35,24 @@ class Uninterrupted:
     seconds: float
 
 
-def command(images: pathlib.Path, output: pathlib.Path) -> list[str]:
-    where = ["--input", str(images), "--output", str(output), "--set", f"output.num_shards={NUM_SHARDS}"]
-    return [*command_line.IMAGEBEAM, "convert", "--workers", "2", *where]
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+    """600 images of 100 kB, so that the writing takes a while."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    filler = random.Random(0).randbytes(100_000)  # what follows the end of an image is kept
+    for key in image_sets.write_folder(folder / "in", labels=["cat", "dog", "owl"], per_label=200):
+        with open(folder / "in" / key, "ab") as file:
+            file.write(filler)
+    begin = time.monotonic()
+    finish(start(folder / "in", folder / "out"))
+    return Uninterrupted(folder / "in", folder / "out", time.monotonic() - begin)
 
 
 def start(images: pathlib.Path, output: pathlib.Path) -> subprocess.Popen[str]:
+    """A run of its own process group, as a shell starts it."""
+    where = ["--input", str(images), "--output", str(output), "--set", f"output.num_shards={NUM_SHARDS}"]
     return subprocess.Popen(
-        command(images, output),
+        [*command_line.IMAGEBEAM, "convert", "--workers", "2", *where],
         cwd=command_line.ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -60,11 +68,7 @@ def finish(process: subprocess.Popen[str], exit_code: int = 0) -> str:
     return complaint
 
 
-def paths_below(folder: pathlib.Path) -> set[str]:
-    return {os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + DEADLINE_SEC
     while not condition():
         assert time.monotonic() < deadline, "what the test waits for did not happen"
@@ -76,52 +80,166 @@ def assert_whole_or_not_there(output: pathlib.Path) -> None:
         assert verify.run_verify(str(output)).problems == ()
 
 
+def is_committed(output: pathlib.Path, fingerprint: str) -> bool:
+    try:
+        return catalog_lib.load_catalog(str(output)).fingerprint == fingerprint
+    except errors.CatalogError:
+        return False
+
+
 def assert_same_dataset(output: pathlib.Path, expected: pathlib.Path) -> None:
     assert datasets.shard_digests(output) == datasets.shard_digests(expected)
-    assert_whole_or_not_there(output)
-    found = {path.relative_to(output) for path in output.rglob("*")}
-    assert found == {path.relative_to(expected) for path in expected.rglob("*")}
+    assert verify.run_verify(str(output)).problems == ()
+    paths, expected_paths = ({path.relative_to(root) for path in root.rglob("*")} for root in (output, expected))
+    assert paths == expected_paths  # nothing is left behind
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
-    """600 images of 100 kB, so that the writing takes a while."""
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    keys = image_sets.write_folder(folder / "in", labels=["cat", "dog", "owl"], per_label=200)
-    filler = random.Random(0).randbytes(100_000)
-    for key in keys:
-        with open(folder / "in" / key, "ab") as file:
-            file.write(filler)  # what follows the end of an image is kept
-    begin = time.monotonic()
-    finish(start(folder / "in", folder / "out"))
-    return Uninterrupted(folder / "in", folder / "out", time.monotonic() - begin)
+# --- processes that are killed ---------------------------------------------------------------------------------------
 
 
-# --- kill -9 ---------------------------------------------------------------------------------------------------------
+def wait_a_while(process: subprocess.Popen[str], output: pathlib.Path, longest: float, rng: random.Random) -> None:
+    del process, output
+    time.sleep(rng.uniform(0.3, longest))
 
 
-def kill_at_random_moment(process: subprocess.Popen[str], output: pathlib.Path, longest: float, rng: random.Random) -> None:
-    """Kills the main process alone, after a while or, as often, after some number of files was written."""
-    if rng.random() < 0.5:
-        time.sleep(rng.uniform(0.3, longest))
-    else:
-        seen: set[str] = set()
-        number = rng.randint(1, 6 * NUM_SHARDS)
-        wait_until(lambda: process.poll() is not None or len(seen.union(paths_below(output))) >= number or bool(seen.update(paths_below(output))))
-    process.kill()
-    process.communicate()
+def wait_for_files(process: subprocess.Popen[str], output: pathlib.Path, longest: float, rng: random.Random) -> None:
+    """Waits until some number of files has appeared: most of them do so in the last quarter of a run."""
+    seen: set[str] = set()
+    number = rng.randint(1, 5 * NUM_SHARDS)
+    while len(seen) < number and process.poll() is None:
+        seen.update(os.path.join(parent, name) for parent, _, names in os.walk(output) for name in names)
+        time.sleep(rng.uniform(0, 0.002))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(NUM_KILLED_RUNS // 2))
-def test_killed_runs_end_with_the_shards_of_an_uninterrupted_one(
-    uninterrupted: Uninterrupted, tmp_path: pathlib.Path, seed: int
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "wait", [pytest.param(wait_a_while, id="after-a-while"), pytest.param(wait_for_files, id="after-some-files")]
+)
+def test_runs_killed_twice_end_with_the_shards_of_an_uninterrupted_one(
+    uninterrupted: Uninterrupted, tmp_path: pathlib.Path, wait: Callable[..., None], seed: int
 ) -> None:
     rng = random.Random(seed)
     output = tmp_path / "out"
     for _ in range(2):
         process = start(uninterrupted.images, output)
-        kill_at_random_moment(process, output, uninterrupted.seconds, rng)
+        wait(process, output, uninterrupted.seconds, rng)
+        process.kill()  # the main process alone
+        process.communicate()
         assert_whole_or_not_there(output)
     finish(start(uninterrupted.images, output))
     assert_same_dataset(output, uninterrupted.output)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_writer_processes_of_killed_run_end_with_it(uninterrupted: Uninterrupted, tmp_path: pathlib.Path) -> None:
+    process = start(uninterrupted.images, tmp_path / "out")
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_until(lambda: len(children.read_text().split()) == 2)
+    writers = [pathlib.Path("/proc", child) for child in children.read_text().split()]
+    time.sleep(0.3)  # until they run
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not any(writer.exists() for writer in writers))
+
+
+def test_interrupted_run_says_how_to_go_on(uninterrupted: Uninterrupted, tmp_path: pathlib.Path) -> None:
+    process = start(uninterrupted.images, tmp_path / "out")
+    wait_until(lambda: list(tmp_path.glob("out/.imagebeam/staging-*/*.done.json")))
+    os.killpg(process.pid, signal.SIGINT)  # to the whole group, as Ctrl-C does
+    complaint = finish(process, exit_code=130)
+    message = "imagebeam: interrupted; finished shards are kept, run the same command again to go on"
+    assert complaint.splitlines()[1:] == [message]
+    finish(start(uninterrupted.images, tmp_path / "out"))
+    assert_same_dataset(tmp_path / "out", uninterrupted.output)
+
+
+def test_two_runs_at_once_one_succeeds_and_one_is_told(uninterrupted: Uninterrupted, tmp_path: pathlib.Path) -> None:
+    first = start(uninterrupted.images, tmp_path / "out")
+    wait_until((tmp_path / "out/.imagebeam/lock").exists)
+    first.send_signal(signal.SIGSTOP)  # however slow the second one starts
+    complaint = finish(start(uninterrupted.images, tmp_path / "out"), exit_code=errors.ConfigError.exit_code)
+    first.send_signal(signal.SIGCONT)
+    assert f"another run writes to this output at this moment (process {first.pid} on " in complaint
+    finish(first)
+    assert_same_dataset(tmp_path / "out", uninterrupted.output)
+
+
+# --- a commit that is killed before each of its changes to the disk --------------------------------------------------
+
+Commit = tuple[commit.Committer, references.DatasetPlan, Any, Any]
+
+CHANGES = ("replace", "unlink", "rmdir", "mkdir", "fsync")  # of the module os
+
+
+def stage(images: pathlib.Path, output: pathlib.Path, /, **sections: Any) -> Commit:
+    """Runs all of a job but its commit, and returns what the commit is given."""
+    caught: list[Commit] = []
+
+    def catch(*arguments: Any) -> None:
+        caught.append(arguments)  # type: ignore[arg-type]
+        raise errors.ImagebeamError("before the commit")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(errors.ImagebeamError, match="before the commit"):
+        patch.setattr(commit.Committer, "commit", catch)
+        datasets.make(images, output, overwrite=True, **sections)
+    return caught[0]
+
+
+def commit_killed_before(change: int, committer: commit.Committer, *arguments: Any) -> bool:
+    """Commits in a process that ends before the given change; returns whether the commit ended before that."""
+    process = os.fork()
+    if process == 0:
+        left = [change]
+
+        def count(function: Callable[..., Any]) -> Callable[..., Any]:
+            def counted(*values: Any, **named: Any) -> Any:
+                left[0] -= 1
+                if left[0] < 0:
+                    os._exit(9)
+                return function(*values, **named)
+
+            return counted
+
+        for name in CHANGES:
+            setattr(os, name, count(getattr(os, name)))
+        try:
+            committer.commit(*arguments)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    exit_code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert exit_code in (0, 9)
+    return exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        pytest.param(None, id="new-output"),
+        pytest.param({"output": {"num_shards": 5}, "split": {"seed": 1}}, id="over-another-dataset"),
+    ],
+)
+def test_commit_killed_before_any_change_is_whole_or_not_there(tmp_path: pathlib.Path, earlier: dict[str, Any]) -> None:
+    images, output, start_of_commit = tmp_path / "in", tmp_path / "out", tmp_path / "start"
+    image_sets.write_folder(images, per_label=5)
+    (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
+    sections = {"output": {"num_shards": 3}, "rejects": {"max_fraction": 0.2}}
+    datasets.make(images, tmp_path / "expected", **sections)
+    if earlier is not None:
+        datasets.make(images, output, **{**sections, **earlier})
+    committer, plan, *arguments = stage(images, output, **sections)
+    shutil.copytree(output, start_of_commit)
+
+    change, ended = 0, False
+    while not ended:
+        ended = commit_killed_before(change, committer, plan, *arguments)
+        assert_whole_or_not_there(output)
+        stands = is_committed(output, plan.fingerprint)
+        with locks.hold(committer.layout.control):  # the next run
+            committer.commit(dataclasses.replace(plan, action="keep") if stands else plan, *arguments)
+        assert_same_dataset(output, tmp_path / "expected")
+        shutil.rmtree(output)
+        shutil.copytree(start_of_commit, output)
+        change += 1
+    assert change > 20

@@ -26,14 +26,14 @@ IMAGE_EXTENSIONS = frozenset(
 )
 EVERYTHING = ("**/*",)
 
-HIDDEN, NON_IMAGE, SPECIAL, LINK_LOOP, NOT_INCLUDED, OUTPUT = (
-    "hidden",
-    "non_image",
-    "special_file",
-    "link_loop",
-    "not_included",
-    "output_folder",
-)
+# What is passed over, and counted.
+HIDDEN = "hidden"
+NON_IMAGE = "non_image"
+UNREADABLE = "unreadable_non_image"  # by its name; an image that cannot be read is a reject
+SPECIAL = "special_file"
+LINK_LOOP = "link_loop"
+NOT_INCLUDED = "not_included"
+OUTPUT = "output_folder"
 
 
 class Directory(NamedTuple):
@@ -118,18 +118,19 @@ class FilesSource:
                 found.rejects.append(references.Reject(path, uri, "list", references.Reason.NOT_FOUND, detail))
             else:
                 found.passed_over[SPECIAL] += 1
-        elif named_image or _looks_like_image(uri):
+        elif named_image or (other := _kind_by_content(uri)) is None:
             found.refs.append(references.ImageRef(path, uri, entry.size, entry.mtime_ns))
         else:
-            found.passed_over[NON_IMAGE] += 1
+            found.passed_over[other] += 1
 
 
-def _looks_like_image(uri: str) -> bool:
+def _kind_by_content(uri: str) -> str | None:
+    """None for an image; else what a file without an image's name is passed over as."""
     try:
         head = storage.storage_of(uri).read(uri, 0, images.SNIFF_BYTES)
     except OSError:
-        return False
-    return images.sniff_format(head) is not None
+        return UNREADABLE
+    return None if images.sniff_format(head) else NON_IMAGE
 
 
 @functools.lru_cache(maxsize=4)

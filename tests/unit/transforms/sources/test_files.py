@@ -239,7 +239,7 @@ def test_file_that_cannot_be_read_is_listed_only_by_its_name(
 
     monkeypatch.setattr(storage.LocalStorage, "read", refuse)
     found = gather(FilesSource(str(root)))
-    assert (list(found.refs), found.passed_over) == (["named.jpg"], {"non_image": 1})
+    assert (list(found.refs), found.passed_over) == (["named.jpg"], {"unreadable_non_image": 1})
 
 
 def test_missing_root_raises(root: pathlib.Path) -> None:

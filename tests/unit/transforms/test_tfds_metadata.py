@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import pathlib
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import features
+from tests import image_sets
+from tests.unit.transforms import small_dataset
+from transforms import commit, layout, tfds_metadata
+from transforms.references import ImageRef
+
+LABEL, ENCODED = features.LABEL, features.ENCODED
+
+
+def commit_dataset(
+    dataset: layout.DatasetLayout, splits: dict[str, list[ImageRef]], labels: tuple[str, ...]
+) -> catalog_lib.Catalog:
+    plan = small_dataset.make_plan(splits, labels=labels)
+    written = small_dataset.write_shards(dataset, plan, splits)
+    catalog = commit.Committer(dataset, "pets", {}).commit(plan, written, [])
+    assert catalog is not None
+    return catalog
+
+
+@pytest.fixture
+def splits(tmp_path: pathlib.Path) -> dict[str, list[ImageRef]]:
+    refs = small_dataset.make_refs(tmp_path / "pets")
+    return {"train": refs[:7], "test": refs[7:]}
+
+
+@pytest.fixture
+def catalog(tmp_path: pathlib.Path, splits: dict[str, list[ImageRef]]) -> catalog_lib.Catalog:
+    return commit_dataset(small_dataset.make_layout(tmp_path / "out"), splits, ("cat", "dog"))
+
+
+@pytest.fixture
+def tfds() -> Any:
+    return pytest.importorskip("tensorflow_datasets")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("renamed", "base", "suffix"),
+    [
+        pytest.param({}, 0, ".tfrecord", id="default"),
+        pytest.param({}, 1, "", id="base-1-no-suffix"),
+        pytest.param({ENCODED: "image", LABEL: "label", "image/key": "id"}, 0, ".tfrecord", id="renamed"),
+    ],
+)
+def test_tfds_loads_a_dataset_of_classes(
+    tmp_path: pathlib.Path,
+    splits: dict[str, list[ImageRef]],
+    tfds: Any,
+    renamed: dict[str, str | None],
+    base: int,
+    suffix: str,
+) -> None:
+    image_key, label_key, id_key = (renamed.get(key, key) for key in (ENCODED, LABEL, "image/key"))
+    dataset = small_dataset.make_layout(
+        tmp_path / "out", features=features.resolve_features(renamed, "class", {}), label_base=base, suffix=suffix
+    )
+    commit_dataset(dataset, splits, ("cat", "dog"))
+    builder = tfds.builder_from_directory(dataset.output)
+    assert builder.info.features[label_key].names == ["background"] * base + ["cat", "dog"]
+    assert (builder.name, builder.info.supervised_keys) == ("pets", (image_key, label_key))
+    for name, refs in splits.items():
+        assert builder.info.splits[name].num_examples == len(refs)
+        assert builder.info.splits[name].shard_lengths == [len(refs) // 2, len(refs) - len(refs) // 2]
+        loaded = list(builder.as_dataset(split=name).as_numpy_iterator())
+        assert [each[id_key].decode() for each in loaded] == [ref.key for ref in refs]
+        labels = ["background"] * base + ["cat", "dog"]
+        assert [labels[each[label_key]] for each in loaded] == [ref.label for ref in refs]
+        assert [each[image_key].shape for each in loaded] == [(16, 24, 3)] * len(refs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "values", "dtype"),
+    [
+        pytest.param("int64", [-(2**63), 7], "int64", id="int"),
+        pytest.param("float", [-0.5, 3.25], "float32", id="float"),
+    ],
+)
+def test_tfds_loads_a_dataset_of_targets_and_columns(
+    tmp_path: pathlib.Path,
+    splits: dict[str, list[ImageRef]],
+    tfds: Any,
+    kind: str,
+    values: list[int | float],
+    dtype: str,
+) -> None:
+    columns = {"age": "int64", "dose": "float", "name": "bytes"}
+    dataset = small_dataset.make_layout(
+        tmp_path / "out",
+        features=features.resolve_features({}, kind, columns),
+        columns=tuple(columns),
+        label_kind=kind,
+    )
+    refs = [
+        ref._replace(label=value, columns=(5, 0.25, b"Tom \xff"))
+        for ref, value in zip(splits["train"], values, strict=False)
+    ]
+    commit_dataset(dataset, {"train": refs}, ())
+    loaded = list(tfds.builder_from_directory(dataset.output).as_dataset(split="train").as_numpy_iterator())
+    assert [(each[LABEL], each[LABEL].dtype.name) for each in loaded] == [(value, dtype) for value in values]
+    assert {(each["age"], each["dose"], each["name"]) for each in loaded} == {(5, 0.25, b"Tom \xff")}
+
+
+@pytest.mark.slow
+def test_tfds_decodes_images_of_every_color_space_to_three_channels(tmp_path: pathlib.Path, tfds: Any) -> None:
+    kinds = [("JPEG", "L"), ("JPEG", "CMYK"), ("PNG", "RGBA"), ("PNG", "P"), ("PNG", "LA")]
+    refs = []
+    for image_format, mode in kinds:
+        path = tmp_path / f"{mode}.{image_format.lower()}"
+        path.write_bytes(image_sets.make_image(5, image_format, mode))
+        refs.append(ImageRef(path.name, str(path), label="cat"))
+    dataset = small_dataset.make_layout(tmp_path / "out")
+    commit_dataset(dataset, {"train": refs}, ("cat",))
+    loaded = list(tfds.builder_from_directory(dataset.output).as_dataset(split="train").as_numpy_iterator())
+    assert [each[ENCODED].shape for each in loaded] == [(16, 24, 3)] * len(kinds)
+    gray = Image.open(io.BytesIO(pathlib.Path(refs[0].uri).read_bytes()))
+    assert abs(int(loaded[0][ENCODED][8, 12, 1]) - gray.getpixel((12, 8))) <= 2
+
+
+def feature_of(files: dict[str, bytes], key: str) -> dict[str, Any]:
+    return json.loads(files["features.json"])["featuresDict"]["features"][key]
+
+
+@pytest.mark.parametrize(
+    ("formats", "declared"),
+    [
+        pytest.param({"png"}, {"encodingFormat": "png"}, id="one-format"),
+        pytest.param({"png", "jpeg"}, {}, id="two-formats"),
+        pytest.param(set(), {}, id="no-image"),
+    ],
+)
+def test_tfds_files_declare_the_image_format_where_there_is_one(
+    catalog: catalog_lib.Catalog, formats: set[str], declared: dict[str, str]
+) -> None:
+    given = set(formats)
+    files = tfds_metadata.tfds_files(catalog, ".tfrecord", formats)
+    image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"} | declared
+    assert feature_of(files, ENCODED)["image"] == image
+    assert formats == given  # the caller's own
+
+
+@pytest.mark.parametrize(
+    ("base", "text"),
+    [pytest.param(0, b"cat\ndog\n", id="base-0"), pytest.param(1, b"background\ncat\ndog\n", id="base-1")],
+)
+def test_tfds_files_hold_the_class_names_from_id_0(catalog: catalog_lib.Catalog, base: int, text: bytes) -> None:
+    files = tfds_metadata.tfds_files(dataclasses.replace(catalog, label_base=base), ".tfrecord", {"jpeg"})
+    assert sorted(files) == ["dataset_info.json", "features.json", "image.class.label.labels.txt"]
+    assert files["image.class.label.labels.txt"] == text
+    assert feature_of(files, LABEL)["classLabel"] == {"numClasses": str(2 + base)}
+
+
+def test_tfds_files_of_compressed_shards_are_none(catalog: catalog_lib.Catalog) -> None:
+    gzip = dataclasses.replace(catalog, compression="gzip")
+    assert tfds_metadata.tfds_files(gzip, ".tfrecord.gz", {"jpeg"}) == {}
+
+
+@pytest.mark.parametrize("dropped", [ENCODED, LABEL])
+def test_tfds_files_without_image_or_label_name_no_supervised_keys(catalog: catalog_lib.Catalog, dropped: str) -> None:
+    kept = tuple(feature for feature in catalog.features if feature.source != dropped)
+    files = tfds_metadata.tfds_files(dataclasses.replace(catalog, features=kept), ".tfrecord", {"jpeg"})
+    assert "supervisedKeys" not in json.loads(files["dataset_info.json"])
+    assert ("image.class.label.labels.txt" in files) == (dropped != LABEL)
+
+
+def test_labels_text_returns_the_bytes_of_undecodable_names() -> None:
+    assert tfds_metadata.labels_text(["cat", "caf\udce9", "\u732b"]) == b"cat\ncaf\xe9\n\xe7\x8c\xab\n"
