@@ -148,9 +148,14 @@ class Committer:
     ) -> None:
         layout, output = self.layout, self.layout.output
         staging, store = layout.staging(plan.fingerprint), storage.storage_of(output)
+        staged_catalog = storage.join(
+            staging, catalog_lib.CATALOG_FILE
+        )  # tells the next run what this one, cut, has moved
+        store.write_whole(staged_catalog, catalog.to_json().encode())
         store.write_whole(layout.publish_marker, plan.fingerprint.encode())
         self._retire(plan)
-        store.make_directories(storage.join(output, catalog_lib.INDEX_DIRECTORY))
+        if layout.compression == "none":
+            store.make_directories(storage.join(output, catalog_lib.INDEX_DIRECTORY))
         for each in written:
             _move(storage.join(staging, each.shard.name), storage.join(output, each.shard.name))
             if layout.compression == "none":
@@ -174,9 +179,8 @@ class Committer:
             store.write_whole(storage.join(staging, name), data)
         for name in (catalog_lib.REJECTS_FILE, *files):
             _move(storage.join(staging, name), storage.join(output, name))
-        store.write_whole(storage.join(staging, catalog_lib.CATALOG_FILE), catalog.to_json().encode())
         store.sync(output)
-        _move(storage.join(staging, catalog_lib.CATALOG_FILE), storage.join(output, catalog_lib.CATALOG_FILE))
+        _move(staged_catalog, storage.join(output, catalog_lib.CATALOG_FILE))
         store.sync(output)
 
     def _retire(self, plan: references.DatasetPlan) -> None:
@@ -210,15 +214,14 @@ class Committer:
         names = set()
         for entry in entries:
             uri = storage.join(self.layout.control, entry.name)
-            store = storage.storage_of(uri)
             if entry.kind == storage.DIRECTORY:
-                for staged in store.list_directory(uri):
-                    if staged.name.endswith(write_shard.DONE_SUFFIX):
-                        names |= _files_of_shard(staged.name.removesuffix(write_shard.DONE_SUFFIX))
-            elif entry.name.startswith(_REPLACED):
-                # one that was damaged already when it was replaced does not say what it named
-                with contextlib.suppress(errors.CatalogError):
-                    names |= _files_of(catalog_lib.Catalog.from_json(store.read(uri).decode("utf-8", "replace"), uri))
+                uri = storage.join(uri, catalog_lib.CATALOG_FILE)
+            elif not entry.name.startswith(_REPLACED):
+                continue
+            # none where a run moved nothing; one that was damaged when it was replaced does not say what it named
+            with contextlib.suppress(FileNotFoundError, errors.CatalogError):
+                text = storage.storage_of(uri).read(uri).decode("utf-8", "replace")
+                names |= _files_of(catalog_lib.Catalog.from_json(text, uri))
         return names
 
 
@@ -226,13 +229,10 @@ def _files_of(catalog: catalog_lib.Catalog) -> set[str]:
     """The files of a dataset that another one need not have."""
     names = set(tfds_metadata.tfds_files(catalog, suffix="", image_formats=set()))
     for split in catalog.splits.values():
-        for shard in split.shards:
-            names |= _files_of_shard(shard.name) if catalog.compression == "none" else {shard.name}
+        names.update(shard.name for shard in split.shards)
+        if catalog.compression == "none":
+            names.update(shard.index_name for shard in split.shards)
     return names
-
-
-def _files_of_shard(name: str) -> set[str]:
-    return {name, catalog_lib.Shard(name, 0, 0, 0).index_name}
 
 
 def _move(source: str, target: str) -> None:

@@ -119,12 +119,16 @@ class _CutIntoShardsFn(beam.DoFn):
             return
         split, run = element
         planned = plan.splits[split]
-        rank_, end = run.first_rank, run.first_rank + len(run.refs)
+        start, end = run.first_rank, run.first_rank + run.num_refs
+        first_shard = planned.shard_of(start)
+        if end <= planned.shard_start(first_shard + 1):
+            yield (split, first_shard), (start, run.packed)
+            return
+        refs, rank_ = run.refs, start
         while rank_ < end:
             shard_index = planned.shard_of(rank_)
             stop = min(end, planned.shard_start(shard_index + 1))
-            refs = run.refs[rank_ - run.first_rank : stop - run.first_rank]
-            yield (split, shard_index), (rank_, references.pack_refs(refs))
+            yield (split, shard_index), (rank_, references.pack_refs(refs[rank_ - start : stop - start]))
             rank_ = stop
 
 

@@ -27,6 +27,7 @@ _MAX_DUPLICATES = 5  # named in the error
 _FINGERPRINT_BITS = 128
 
 KeyedRef = tuple[str, references.ImageRef]  # partition, reference
+SortedRun = tuple[str, int, int, bytes]  # partition, bucket, number of references, packed references
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,7 @@ class RankedReferences(NamedTuple):
 
 
 class _SpreadFn(beam.DoFn):
-    """(partition, reference) -> (bucket, packed rows of partition and reference)."""
+    """(partition, reference) -> (bucket, packed rows of partition, order value and reference)."""
 
     def __init__(self, order: Order):
         self._order = order
@@ -124,8 +125,8 @@ class _SpreadFn(beam.DoFn):
 
     def process(self, element: KeyedRef, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, bytes]]:
         partition, ref = element
-        bucket = self._order.bucket(self._order.value(ref), boundaries)
-        self._pending[bucket].append((partition, *ref))
+        value = self._order.value(ref)
+        self._pending[self._order.bucket(value, boundaries)].append((partition, value, *ref))
         self._num_pending += 1
         if self._num_pending >= _MAX_PENDING:
             yield from self._take()
@@ -156,15 +157,20 @@ class _GroupInBuckets(beam.PTransform):
         return refs | "Spread" >> spread | "Group" >> beam.GroupByKey()
 
 
-def _open_bucket(packed: Iterable[bytes], order: Order) -> dict[str, list[references.ImageRef]]:
+def _open_bucket(packed: Iterable[bytes]) -> dict[str, list[references.ImageRef]]:
     """The references of a bucket by partition, each in its order."""
-    partitions: dict[str, list[references.ImageRef]] = {}
+    partitions: dict[str, list[tuple[Any, references.ImageRef]]] = {}
     for rows in packed:
-        for partition, *fields in references.unpack_rows(rows):
-            partitions.setdefault(partition, []).append(references.ImageRef(*fields))
-    for refs in partitions.values():
-        refs.sort(key=lambda ref: (order.value(ref), ref.key, ref.uri))
-    return dict(sorted(partitions.items()))
+        for partition, value, *fields in references.unpack_rows(rows):
+            partitions.setdefault(partition, []).append((value, references.ImageRef(*fields)))
+    for valued in partitions.values():
+        valued.sort(key=_by_value_and_key)
+    return {partition: [ref for _, ref in valued] for partition, valued in sorted(partitions.items())}
+
+
+def _by_value_and_key(valued: tuple[Any, references.ImageRef]) -> tuple[Any, str, str]:
+    value, ref = valued
+    return value, ref.key, ref.uri
 
 
 def _digest(partitions: Mapping[str, Sequence[references.ImageRef]], order: Order) -> int:
@@ -172,9 +178,9 @@ def _digest(partitions: Mapping[str, Sequence[references.ImageRef]], order: Orde
     digest = hashlib.blake2b(digest_size=_FINGERPRINT_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
     for partition, refs in partitions.items():
-        for ref in refs:
-            known = ref._replace(uri="", position=ref.position if keep_position else 0)
-            digest.update(repr((partition, *known)).encode("utf-8", "backslashreplace"))
+        for key, _, size, mtime_ns, offset, length, position, *known in refs:
+            facts = (partition, key, size, mtime_ns, offset, length, position if keep_position else 0, *known)
+            digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 
 
@@ -189,16 +195,18 @@ def _find_duplicates(partitions: Mapping[str, Sequence[references.ImageRef]]) ->
     return tuple(sorted(duplicates)[:_MAX_DUPLICATES])
 
 
-class _SummarizeFn(beam.DoFn):
-    """A bucket -> its summary."""
+class _SortFn(beam.DoFn):
+    """A bucket -> the sorted run of each partition in it; and the bucket's summary."""
 
     def __init__(self, order: Order):
         self._order = order
 
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[BucketSummary]:
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Any]:
         bucket, packed = element
-        partitions = _open_bucket(packed, self._order)
-        yield BucketSummary(
+        partitions = _open_bucket(packed)
+        for partition, refs in partitions.items():
+            yield partition, bucket, len(refs), references.pack_refs(refs)
+        summary = BucketSummary(
             bucket,
             {name: len(refs) for name, refs in partitions.items()},
             {name: sum(max(ref.size, 0) for ref in refs) for name, refs in partitions.items()},
@@ -206,6 +214,7 @@ class _SummarizeFn(beam.DoFn):
             _digest(partitions, self._order),
             _find_duplicates(partitions) if isinstance(self._order, HashOrder) else (),
         )
+        yield beam.pvalue.TaggedOutput("summaries", summary)
 
 
 class _FindDuplicatesFn(beam.DoFn):
@@ -213,7 +222,7 @@ class _FindDuplicatesFn(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[BucketSummary]:
         bucket, packed = element
-        yield BucketSummary(bucket, {}, {}, frozenset(), 0, _find_duplicates(_open_bucket(packed, _BY_KEY)))
+        yield BucketSummary(bucket, {}, {}, frozenset(), 0, _find_duplicates(_open_bucket(packed)))
 
 
 @dataclasses.dataclass
@@ -270,17 +279,11 @@ class _MergeSummariesFn(beam.CombineFn):
 
 
 class _RankFn(beam.DoFn):
-    """A bucket -> the run of each partition in it."""
+    """A sorted run -> the run with its rank."""
 
-    def __init__(self, order: Order):
-        self._order = order
-
-    def process(
-        self, element: tuple[int, Iterable[bytes]], ranking: Ranking
-    ) -> Iterator[tuple[str, references.ReferenceRun]]:
-        bucket, packed = element
-        for partition, refs in _open_bucket(packed, self._order).items():
-            yield partition, references.ReferenceRun(ranking.start(partition, bucket), refs)
+    def process(self, element: SortedRun, ranking: Ranking) -> Iterator[tuple[str, references.ReferenceRun]]:
+        partition, bucket, num_refs, packed = element
+        yield partition, references.ReferenceRun(ranking.start(partition, bucket), num_refs, packed)
 
 
 @dataclasses.dataclass
@@ -305,9 +308,10 @@ class RankReferences(beam.PTransform):
                 | "Boundaries" >> beam.Map(self.order.boundaries)
             )
         buckets = refs | "GroupInBuckets" >> _GroupInBuckets(self.order, boundaries)  # (bucket, [packed rows])
-        summaries = buckets | "SummarizeBuckets" >> beam.ParDo(_SummarizeFn(self.order)).with_output_types(
-            BucketSummary
-        )
+        sorted_ = buckets | "SortBuckets" >> beam.ParDo(_SortFn(self.order)).with_output_types(
+            SortedRun, summaries=BucketSummary
+        ).with_outputs("summaries", main="runs")
+        summaries = sorted_.summaries
         if isinstance(self.order, ListedOrder):  # whose buckets do not bring the rows of one key together
             duplicates = (
                 refs
@@ -316,7 +320,7 @@ class RankReferences(beam.PTransform):
             )
             summaries = (summaries, duplicates) | "AllSummaries" >> beam.Flatten()
         ranking = summaries | "MergeSummaries" >> beam.CombineGlobally(_MergeSummariesFn())
-        runs = buckets | "RankBuckets" >> beam.ParDo(
-            _RankFn(self.order), ranking=beam.pvalue.AsSingleton(ranking)
+        runs = sorted_.runs | "RankRuns" >> beam.ParDo(
+            _RankFn(), ranking=beam.pvalue.AsSingleton(ranking)
         ).with_output_types(tuple[str, references.ReferenceRun])
         return RankedReferences(runs, ranking)

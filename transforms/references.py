@@ -65,7 +65,13 @@ class ReferenceRun(NamedTuple):
     """References of one partition that follow each other in its order, the first of them at `first_rank`."""
 
     first_rank: int
-    refs: Sequence[ImageRef]
+    num_refs: int
+    packed: bytes
+
+    @property
+    def refs(self) -> list[ImageRef]:
+        """The references, unpacked; a run that is only passed on stays packed."""
+        return unpack_refs(self.packed)
 
 
 class WrittenShard(NamedTuple):

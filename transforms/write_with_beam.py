@@ -65,9 +65,7 @@ class _AdoptFn(beam.DoFn):
             store.rename(file, staged)
         store.sync(staged)
         shard = self._read_again(name, staged)
-        written = references.WrittenShard(shards.ShardName.parse(name).split, shard, rejected, counts)
-        store.write_whole(staged + write_shard.DONE_SUFFIX, write_shard.encode_written(written), durable=False)
-        yield written
+        yield references.WrittenShard(shards.ShardName.parse(name).split, shard, rejected, counts)
 
     def _read_again(self, name: str, staged: str) -> catalog.Shard:
         store = storage.storage_of(staged)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from transforms.sources import listing
 # A file with one of these is an image by its name; any other is looked into, so that an image without a telling name
 # is found and a text file is passed over.
 IMAGE_EXTENSIONS = frozenset(
-    f".{extension}"
+    extension
     for names in (
         ("jpg", "jpeg", "jpe", "jfif", "png", "apng"),
         ("gif", "bmp", "dib", "webp", "tif", "tiff", "heic", "heif", "avif", "jp2", "j2k", "jxl"),
@@ -111,7 +110,8 @@ class FilesSource:
             found.passed_over[SPECIAL] += 1
             return
         uri = storage.join(self.root, path)
-        named_image = os.path.splitext(entry.name)[1].lower() in IMAGE_EXTENSIONS
+        stem, _, extension = entry.name.rpartition(".")
+        named_image = bool(stem) and extension.lower() in IMAGE_EXTENSIONS
         if entry.kind == storage.BROKEN_LINK:
             if named_image:
                 detail = "a link that leads nowhere; mend or remove it"

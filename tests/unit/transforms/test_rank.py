@@ -13,7 +13,7 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms import rank, references
+from transforms import rank
 from transforms.rank import HashOrder, ListedOrder, Order
 from transforms.references import ImageRef, ReferenceRun
 
@@ -145,9 +145,7 @@ PETS = [ref("cat/1.jpg", 0, label="cat"), ref("cat/2.jpg", 1, label="cat"), ref(
 
 def digest_of(order: Order, refs: Sequence[rank.KeyedRef]) -> int:
     """The digest of references that are all in one bucket."""
-    rows = references.pack_rows([(partition, *each) for partition, each in refs])
-    (summary,) = rank._SummarizeFn(order).process((0, [rows]))
-    return summary.digest
+    return rank._digest(dict(sorted(rank_plainly(refs, order).items())), order)
 
 
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])

@@ -103,10 +103,7 @@ def test_tfds_loads_a_dataset_of_targets_and_columns(
         columns=tuple(columns),
         label_kind=kind,
     )
-    refs = [
-        ref._replace(label=value, columns=(5, 0.25, b"Tom \xff"))
-        for ref, value in zip(splits["train"], values, strict=False)
-    ]
+    refs = [ref._replace(label=value, columns=(5, 0.25, b"Tom \xff")) for ref, value in zip(splits["train"], values)]
     commit_dataset(dataset, {"train": refs}, ())
     loaded = list(tfds.builder_from_directory(dataset.output).as_dataset(split="train").as_numpy_iterator())
     assert [(each[LABEL], each[LABEL].dtype.name) for each in loaded] == [(value, dtype) for value in values]
