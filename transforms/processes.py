@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 # Without the current folder, which `python -c` puts first: a trainer's own transforms.py may lie there.
 _SERVE = "import sys; sys.path[:] = filter(None, sys.path); from transforms import processes; processes.serve()"
 _PR_SET_PDEATHSIG = 1
+_PATIENCE_SEC = 5.0
 
 # glibc: memory that held an image stays with the process for the next one, instead of going back to the kernel and
 # coming anew, page fault by page fault; a tenth of a writer's time.
@@ -52,14 +53,25 @@ class _Process:
             self._context = context
             ok, result = pickle.load(self._popen.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as e:
-            raise WriterError(f"a writer process ended with code {self._popen.wait()}; was it out of memory?") from e
+            raise WriterError(f"a writer process ended with code {self._end()}; was it out of memory?") from e
         if not ok:
             raise WriterError(result)
         return result
 
-    def close(self) -> None:
+    def _end(self) -> int:
+        """The exit code of a process that ends by itself, or is ended here if it does not."""
+        try:
+            return self._popen.wait(_PATIENCE_SEC)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            return self._popen.wait()
+
+    def kill(self) -> None:
         """Ends the process, in the middle of a shard if need be."""
         self._popen.kill()
+
+    def close(self) -> None:
+        """Lets go of the killed process. Nothing may read from it any more."""
         self._popen.wait()
         for pipe in (self._popen.stdin, self._popen.stdout):
             if pipe is not None:
@@ -90,6 +102,9 @@ class WriterProcesses:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.kill()
+        self._threads.shutdown()  # they read until the pipes end; a pipe closed under a reader gives odd errors
         for process in self._processes:
             process.close()
 

@@ -7,7 +7,7 @@ run to run, and a run that died starts anew. What is in the dataset, the catalog
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
@@ -17,6 +17,13 @@ from transforms import layout as layout_lib
 from transforms import place, references, statistics, write_shard
 
 _COMPRESSION = {"none": CompressionTypes.UNCOMPRESSED, "gzip": CompressionTypes.GZIP}
+
+
+class _Counted(NamedTuple):
+    """What was counted in a shard. A class: Beam writes a plain dict's strings as UTF-8, which a label may not be."""
+
+    rejected: Mapping[str, int]
+    statistics: Mapping[str, Any]
 
 
 class _EncodeFn(beam.DoFn):
@@ -41,7 +48,7 @@ class _EncodeFn(beam.DoFn):
             counts.add(ref, image)
             yield split, b"".join(recipe.encode(ref, image))
         rejected = write_shard.store_rejects(self._layout.staging(plan.fingerprint), name, rejects)
-        yield beam.pvalue.TaggedOutput("counted", (name, (rejected, counts.build())))
+        yield beam.pvalue.TaggedOutput("counted", (name, _Counted(rejected, counts.build())))
 
 
 class _AdoptFn(beam.DoFn):
@@ -56,7 +63,7 @@ class _AdoptFn(beam.DoFn):
         if plan.action != "write":
             return
         name, found = element
-        (file,), ((rejected, counts),) = found["files"], found["counted"]
+        (file,), (counted,) = found["files"], found["counted"]
         staging = self._layout.staging(plan.fingerprint)
         store = storage.storage_of(staging)
         store.make_directories(staging)
@@ -65,7 +72,7 @@ class _AdoptFn(beam.DoFn):
             store.rename(file, staged)
         store.sync(staged)
         shard = self._read_again(name, staged)
-        yield references.WrittenShard(shards.ShardName.parse(name).split, shard, rejected, counts)
+        yield references.WrittenShard(shards.ShardName.parse(name).split, shard, *counted)
 
     def _read_again(self, name: str, staged: str) -> catalog.Shard:
         store = storage.storage_of(staged)
@@ -106,7 +113,7 @@ class WriteShardsWithBeam(beam.PTransform):
     def expand(self, placed: beam.PCollection[Any]) -> beam.PCollection[references.WrittenShard]:
         plan = beam.pvalue.AsSingleton(self.plan)
         encoded = placed | "Encode" >> beam.ParDo(_EncodeFn(self.layout), plan=plan).with_output_types(
-            tuple[str, bytes], counted=tuple[str, Any]
+            tuple[str, bytes], counted=tuple[str, _Counted]
         ).with_outputs("counted", main="records")
         files = []
         folder = storage.join(self.layout.control, f"beam-{os.path.basename(self.layout.report)}")
@@ -129,6 +136,6 @@ class WriteShardsWithBeam(beam.PTransform):
         named = files | "AllFiles" >> beam.Flatten()
         return (
             {"files": named, "counted": encoded.counted}
-            | "Join" >> beam.CoGroupByKey()  # (name, {files: [path], counted: [(rejected, statistics)]})
+            | "Join" >> beam.CoGroupByKey()  # (name, {files: [path], counted: [_Counted]})
             | "Adopt" >> beam.ParDo(_AdoptFn(self.layout), plan=plan).with_output_types(references.WrittenShard)
         )

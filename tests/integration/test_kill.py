@@ -156,7 +156,8 @@ def test_interrupted_run_says_how_to_go_on(uninterrupted: Uninterrupted, tmp_pat
 
 def test_two_runs_at_once_one_succeeds_and_one_is_told(uninterrupted: Uninterrupted, tmp_path: pathlib.Path) -> None:
     first = start(uninterrupted.images, tmp_path / "out")
-    wait_until((tmp_path / "out/.imagebeam/lock").exists)
+    lock = tmp_path / "out" / ".imagebeam" / "lock"
+    wait_until(lambda: lock.exists() and lock.read_text())  # held, and signed
     first.send_signal(signal.SIGSTOP)  # however slow the second one starts
     complaint = finish(start(uninterrupted.images, tmp_path / "out"), exit_code=errors.ConfigError.exit_code)
     first.send_signal(signal.SIGCONT)

@@ -11,7 +11,7 @@ from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that
 
 from tests.unit.transforms import small_dataset
-from transforms import dead_letters
+from transforms import dead_letters, write_shard
 from transforms.references import DatasetPlan, Reason, Reject
 
 REJECTS = [
@@ -36,27 +36,22 @@ def store(output: pathlib.Path, plan: DatasetPlan, rejects: Sequence[Reject]) ->
     return small_dataset.read_files(output)
 
 
-def read_rejects(files: dict[str, bytes]) -> list[Reject]:
-    return [Reject(**json.loads(line)) for data in files.values() for line in data.splitlines()]
-
-
 @pytest.mark.parametrize(
-    ("action", "exit_code"), [pytest.param("write", 0, id="write"), pytest.param("refuse", 3, id="too-many-rejects")]
+    ("action", "exit_code", "order"),
+    [pytest.param("write", 0, 1, id="write"), pytest.param("refuse", 3, -1, id="too-many-rejects-in-another-order")],
 )
-def test_store_dead_letters_keeps_every_reject_once_in_few_files(
-    tmp_path: pathlib.Path, action: str, exit_code: int
+def test_store_dead_letters_keeps_every_reject_once_in_few_sorted_files(
+    tmp_path: pathlib.Path, action: str, exit_code: int, order: int
 ) -> None:
-    files = store(tmp_path, small_dataset.make_plan({}, action=action, exit_code=exit_code), REJECTS)
-    assert sorted(read_rejects(files)) == sorted(REJECTS)
+    files = store(tmp_path, small_dataset.make_plan({}, action=action, exit_code=exit_code), REJECTS[::order])
     assert 1 < len(files) <= 16
+    stored = []
     for data in files.values():
-        keys = [json.loads(line)["key"] for line in data.splitlines()]
-        assert keys == sorted(keys)
-
-
-def test_store_dead_letters_in_another_order_gives_the_same_bytes(tmp_path: pathlib.Path) -> None:
-    plan = small_dataset.make_plan({})
-    assert store(tmp_path / "a", plan, REJECTS[:9]) == store(tmp_path / "b", plan, REJECTS[8::-1])
+        rejects = [Reject(**json.loads(line)) for line in data.splitlines()]
+        assert data == write_shard.encode_rejects(sorted(rejects))
+        stored += rejects
+    assert sorted(stored) == sorted(REJECTS)
+    assert sorted(files)[0] == ".imagebeam/staging-f1/early-00.rejects.jsonl"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ import pytest
 from transforms import processes
 
 EVALUATE = types.SimpleNamespace(write=eval)  # a context whose tasks are expressions
+OPEN_FILES = (
+    "[int(name) for name in __import__('os').listdir('/proc/self/fd') if int(name) > 2]"  # but the standard ones
+)
 KILL_ITSELF = "__import__('os').kill(__import__('os').getpid(), 9)"
 ROOT = pathlib.Path(processes.__file__).parent.parent
 
@@ -62,7 +65,7 @@ def test_task_that_prints_leaves_the_answers_whole(capfd: pytest.CaptureFixture[
             pool.submit(EVALUATE, "print('noise', flush=True) or __import__('os').system('echo more') or 7").result()
             == 7
         )
-        assert pool.submit(EVALUATE, "8").result() == 8
+        assert pool.submit(EVALUATE, "8").result(9) == 8
     assert capfd.readouterr().err.split() == ["noise", "more"]
 
 
@@ -100,23 +103,33 @@ def test_task_whose_process_ends_gives_writer_error_with_the_code(
 
 @needs_proc
 def test_task_whose_process_is_killed_while_it_answers_gives_writer_error() -> None:
-    files = "[int(name) for name in __import__('os').listdir('/proc/self/fd') if int(name) > 2]"
     with processes.start(1) as pool:
-        answers = min(pool.submit(EVALUATE, files).result())  # beyond the standard ones
+        answers = min(pool.submit(EVALUATE, OPEN_FILES).result())
         begin = f"__import__('os').write({answers}, b'\\x80\\x05C\\x64half')"  # "100 bytes follow", and 4 do
         with pytest.raises(processes.WriterError, match=r"^a writer process ended with code -9"):
             pool.submit(EVALUATE, f"{begin} and {KILL_ITSELF}").result(timeout=10)
 
 
 @needs_proc
-def test_close_ends_processes_in_the_middle_of_a_task() -> None:
+def test_task_whose_process_closes_its_answers_and_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_PATIENCE_SEC", 0.1)
+    with processes.start(1) as pool:
+        answers = min(pool.submit(EVALUATE, OPEN_FILES).result())
+        with pytest.raises(processes.WriterError, match=r"^a writer process ended with code -9"):
+            pool.submit(EVALUATE, f"__import__('os').close({answers}) or __import__('time').sleep(60)").result(9)
+
+
+@needs_proc
+@pytest.mark.parametrize("pause_sec", [0, 0.01, 0.3])
+def test_close_ends_processes_in_the_middle_of_a_task(pause_sec: float) -> None:
     with processes.start(2) as pool:
         pids = [process._popen.pid for process in pool._processes]
         futures = [pool.submit(EVALUATE, "__import__('time').sleep(60)") for _ in range(4)]
-        time.sleep(0.3)
+        time.sleep(pause_sec)
     assert not any(map(is_alive, pids))
-    for future in futures:
-        assert future.cancelled() or isinstance(future.exception(timeout=10), processes.WriterError)
+    assert [future.cancelled() for future in futures[2:]] == [True] * 2
+    for future in futures[:2]:
+        assert future.cancelled() or isinstance(future.exception(timeout=0), processes.WriterError)
 
 
 def launch(meanwhile: str = "") -> tuple[subprocess.Popen[str], list[int]]:

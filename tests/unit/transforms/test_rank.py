@@ -100,6 +100,15 @@ def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(
         assert_that(ranked.ranking, check_totals(expected), label="Ranking")
 
 
+def test_references_of_a_bundle_are_packed_whenever_enough_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank, "_MAX_PENDING", 40)
+    spread = rank._SpreadFn(BY_HASH)
+    spread.start_bundle()
+    given_on = [len(list(spread.process(keyed))) for keyed in keyed_refs(100)]
+    assert [index for index, num_packs in enumerate(given_on, start=1) if num_packs] == [40, 80]
+    assert 1 <= len(list(spread.finish_bundle())) <= 20
+
+
 def test_hash_order_of_grouped_references_keeps_each_group_in_one_run() -> None:
     refs = [("cat", ref(f"{index}.jpg", group=f"litter {index % 40}")) for index in range(400)]
     order = HashOrder(0, b"imagebeam.split", field="group")
@@ -193,7 +202,11 @@ def test_digest_of_many_buckets_ignores_the_order_of_listing(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
-def test_ranking_finds_keys_that_occur_twice_even_in_two_partitions(order: Order) -> None:
+@pytest.mark.parametrize("num_buckets", [1, rank.NUM_BUCKETS])
+def test_ranking_finds_keys_that_occur_twice_even_in_two_partitions(
+    monkeypatch: pytest.MonkeyPatch, order: Order, num_buckets: int
+) -> None:
+    monkeypatch.setattr(rank, "NUM_BUCKETS", num_buckets)
     unique = [("train", ref(f"{index}.jpg", position=index)) for index in range(150)]
     again = [
         ("train", ref("7\udcff.jpg", position=160)),
