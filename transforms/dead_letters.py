@@ -25,7 +25,8 @@ class _StoreFn(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[references.Reject]], plan: references.DatasetPlan) -> Iterator[str]:
         if plan.action != "write" and plan.exit_code != errors.TooManyRejectsError.exit_code:
-            return  # nothing may be left in the output
+            # nothing may be left in the output
+            return
         index, rejects = element
         name = f"early-{index:02d}{write_shard.REJECTS_SUFFIX}"
         staging = self._layout.staging(plan.fingerprint)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.typehints import decorators
 
 from transforms import references
 from transforms.sources import manifest
@@ -96,6 +97,7 @@ class LabelledImages(NamedTuple):
     rejects: beam.PCollection[references.Reject]
 
 
+@decorators.with_input_types(references.ImageRef)
 @dataclasses.dataclass
 class LabelImages(beam.PTransform):
     """References with their labels; those that have none are rejects."""
@@ -105,6 +107,7 @@ class LabelImages(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[references.ImageRef]) -> LabelledImages:
         labelled = refs | "Label" >> beam.ParDo(_LabelFn(self.rule)).with_output_types(
             references.ImageRef, rejects=references.Reject

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, features, shards, storage
+from imagebeam import errors, features, shards, storage, verify
 from transforms import encode, references, write_shard
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class DatasetLayout:
         missing = [split for split in self.declared_splits or () if split not in plan.splits]
         if missing:
             return errors.ConfigError(
-                f"split {', '.join(missing)} receives no image; found are {', '.join(plan.splits) or 'none'}; "
+                f"no image goes to the split {', '.join(missing)}; found are {', '.join(plan.splits) or 'none'}; "
                 "change split.fractions or split.names, or add images"
             )
         return None
@@ -201,7 +201,7 @@ class DatasetLayout:
         seen = set(ranking.labels)
         unseen = [label for label in self.vocabulary or () if label not in seen]
         if unseen:
-            notes.append(f"{len(unseen):,} labels of the vocabulary have no image, the first is {unseen[0]!r}")
+            notes.append(f"labels of the vocabulary without an image: {len(unseen):,}, the first is {unseen[0]!r}")
         if isinstance(self.sizing.num_shards, Mapping):
             absent = sorted(set(self.sizing.num_shards) - set(splits))
             notes += [f"output.num_shards names the split {split}, which receives no image" for split in absent]
@@ -260,6 +260,10 @@ class DatasetLayout:
                     return f"{shard.name} is missing"
                 if size != shard.bytes:
                     return f"{shard.name} has {size:,} bytes, the catalog says {shard.bytes:,}"
+                if (
+                    self.overwrite and verify.checksum_file(uri)[1] != shard.crc32c
+                ):  # asked for to mend what verify found
+                    return f"{shard.name} holds other bytes than the catalog says"
                 index = storage.join(self.output, shard.index_name)
                 if committed.compression == "none" and not storage.storage_of(index).exists(index):
                     return f"{shard.index_name} is missing"

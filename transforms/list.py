@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.typehints import decorators
 
 from transforms import references
 from transforms.sources import files, listing, manifest
@@ -106,6 +107,7 @@ class ListImages(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, pbegin: beam.pvalue.PBegin) -> ListedImages:
         start = pbegin | "Start" >> beam.Impulse()
         if isinstance(self.source, manifest.ManifestSource):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.typehints import decorators
 
 from imagebeam import storage
 from transforms import layout as layout_lib
@@ -144,6 +145,7 @@ def _key_by_split(ref: references.ImageRef) -> rank.KeyedRef:
     return ref.split, ref
 
 
+@decorators.with_input_types(references.ImageRef)
 @dataclasses.dataclass
 class PlaceInShards(beam.PTransform):
     """Plans the dataset, and yields the references of each shard: equal to within one in every split.
@@ -160,6 +162,7 @@ class PlaceInShards(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[references.ImageRef]) -> PlacedImages:
         ranked = (
             refs

@@ -39,7 +39,11 @@ class _Process:
     def __init__(self) -> None:
         environment = _MALLOC | os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._popen = subprocess.Popen(
-            [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            [sys.executable, "-c", _SERVE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends us
         )
         self._context: Any = None
 
@@ -134,7 +138,6 @@ def current() -> WriterProcesses | None:
 
 def serve() -> None:
     """The life of a writer process: tasks on standard input, results on standard output, until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher is told, and ends us
     _die_with_parent()
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not end up among the results

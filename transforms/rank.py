@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms import window
+from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
 from transforms import hashing, references
@@ -286,6 +287,7 @@ class _RankFn(beam.DoFn):
         yield partition, references.ReferenceRun(ranking.start(partition, bucket), num_refs, packed)
 
 
+@decorators.with_input_types(KeyedRef)
 @dataclasses.dataclass
 class RankReferences(beam.PTransform):
     """Yields runs of references, each with the rank of its first one inside its partition.
@@ -298,6 +300,7 @@ class RankReferences(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[KeyedRef]) -> RankedReferences:
         boundaries = None
         if isinstance(self.order, ListedOrder):

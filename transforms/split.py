@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.typehints import decorators
 
 from transforms import hashing, rank, references
 
@@ -123,6 +124,7 @@ class SplitImages(NamedTuple):
     rejects: beam.PCollection[references.Reject]
 
 
+@decorators.with_input_types(references.ImageRef)
 @dataclasses.dataclass
 class AssignSplits(beam.PTransform):
     """References with their splits; those that fit none are rejects."""
@@ -132,6 +134,7 @@ class AssignSplits(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[references.ImageRef]) -> SplitImages:
         if self.rule.stratify:
             return self._by_rank(refs)

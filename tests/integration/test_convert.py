@@ -267,7 +267,7 @@ def test_vocabulary_fixes_ids_and_rejects_other_labels(images: pathlib.Path, out
     assert {each["image/class/label"] for each in datasets.read(output)} == {0}
     assert set(datasets.rejects(output).values()) == {"unknown_label"}
     assert len(datasets.rejects(output)) == 10
-    assert result.plan.notes == ("1 labels of the vocabulary have no image, the first is 'bird'",)
+    assert result.plan.notes == ("labels of the vocabulary without an image: 1, the first is 'bird'",)
     assert (output / "labels.txt").read_text() == "dog\nbird\n"
 
 
@@ -411,7 +411,7 @@ def test_input_without_images_is_refused(tmp_path: pathlib.Path, output: pathlib
 def test_declared_split_without_images_is_refused(images: pathlib.Path, output: pathlib.Path) -> None:
     image_sets.write_folder(images / "train", per_label=1)
     split = {"by": "directory", "names": ["train", "validation"]}
-    message = r"split validation receives no image; found are train; change split\.fractions or split\.names"
+    message = r"no image goes to the split validation; found are train; change split\.fractions or split\.names"
     with pytest.raises(errors.ConfigError, match=message):
         datasets.make(images, output, split=split, rejects={"max_fraction": 1.0})
 

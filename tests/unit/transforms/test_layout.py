@@ -208,7 +208,7 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
             Tally(4, {}, ()),
             NO_REJECTS,
             2,
-            "split validation, test receives no image; found are train; "
+            "no image goes to the split validation, test; found are train; "
             "change split.fractions or split.names, or add images",
             id="missing-split",
         ),
@@ -218,7 +218,7 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
             Tally(4, {}, ()),
             RejectSummary({"no_label": 4}, 1, None),
             2,
-            "split train receives no image; found are none; change split.fractions or split.names, or add images",
+            "no image goes to the split train; found are none; change split.fractions or split.names, or add images",
             id="missing-every-split",
         ),
     ],
@@ -269,7 +269,7 @@ def test_too_many_rejects_is_told_above_the_limit_only(
         pytest.param(
             {"vocabulary": ("cow", "cat", "eel", "dog")},
             ranking_of({"train": 10}),
-            ["2 labels of the vocabulary have no image, the first is 'cow'"],
+            ["labels of the vocabulary without an image: 2, the first is 'cow'"],
             id="unseen-labels",
         ),
         pytest.param(
