@@ -28,7 +28,6 @@ EXTRAS = {
         "pyarrow>=14.0.1",
         "pydantic>=2.7,<3",
         "pyyaml>=6",
-        "rich>=13",
     ],
     # Readers of a dataset, one for each kind of trainer.
     "tf": ["tensorflow>=2.21,<2.22"],

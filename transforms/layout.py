@@ -260,9 +260,8 @@ class DatasetLayout:
                     return f"{shard.name} is missing"
                 if size != shard.bytes:
                     return f"{shard.name} has {size:,} bytes, the catalog says {shard.bytes:,}"
-                if (
-                    self.overwrite and verify.checksum_file(uri)[1] != shard.crc32c
-                ):  # asked for to mend what verify found
+                # --overwrite of the same dataset is asked for to mend what verify has found
+                if self.overwrite and verify.checksum_file(uri)[1] != shard.crc32c:
                     return f"{shard.name} holds other bytes than the catalog says"
                 index = storage.join(self.output, shard.index_name)
                 if committed.compression == "none" and not storage.storage_of(index).exists(index):
