@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 HASH_BITS = 64
@@ -21,6 +22,11 @@ def hash64(key: str, seed: int, purpose: bytes) -> int:
     `purpose` (at most 16 bytes) keeps uses apart: the order inside a split says nothing about the split.
     Source: RFC 7693, with the salt and personalisation parameters.
     """
-    salt = seed.to_bytes(8, "little", signed=True)
-    digest = hashlib.blake2b(encode_key(key), digest_size=8, salt=salt, person=purpose).digest()
-    return int.from_bytes(digest, "big")
+    hasher = _salted(seed, purpose).copy()
+    hasher.update(encode_key(key))
+    return int.from_bytes(hasher.digest(), "big")
+
+
+@functools.lru_cache(maxsize=16)
+def _salted(seed: int, purpose: bytes) -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=8, salt=seed.to_bytes(8, "little", signed=True), person=purpose)

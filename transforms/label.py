@@ -1,7 +1,7 @@
 """Gives every reference its label."""
 
 import dataclasses
-import posixpath
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -52,7 +52,7 @@ class LabelRule:
             label = str(ref.label)
         if self.kind != "class":
             try:
-                return ref._replace(label=manifest.parse_number(str(self.kind), label), group=group)
+                return ref.with_label(manifest.parse_number(str(self.kind), label), group)
             except ValueError as e:
                 raise LabelError(references.Reason.BAD_VALUE, f"label: {e}") from e
         if self.vocabulary is not None and label not in self.vocabulary:
@@ -61,7 +61,11 @@ class LabelRule:
             raise LabelError(
                 references.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it"
             )
-        return ref._replace(label=label, group=group)
+        return ref.with_label(label, group)
+
+    @functools.cached_property
+    def _regex(self) -> re.Pattern[str]:
+        return re.compile(self.pattern or "")
 
     def _from_directory(self, ref: references.ImageRef) -> str:
         folders = ref.key.split("/")[:-1]
@@ -71,8 +75,8 @@ class LabelRule:
         return folders[self.level]
 
     def _from_filename(self, ref: references.ImageRef) -> tuple[str, str]:
-        name = posixpath.basename(ref.uri)
-        match = re.fullmatch(self.pattern or "", name)
+        name = ref.uri.rpartition("/")[2]
+        match = self._regex.fullmatch(name)
         if match is None or not match["label"]:
             raise LabelError(references.Reason.NO_LABEL, f"{name!r} does not match label.pattern {self.pattern!r}")
         return match["label"], (match[self.group] or "") if self.group else ref.group

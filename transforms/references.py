@@ -27,6 +27,14 @@ class ImageRef(NamedTuple):
     group: str = ""  # all images of a group go to one split; "" is no group
     columns: tuple[Any, ...] = ()  # values of the config's `columns`, in its order
 
+    def with_label(self, label: str | int | float | None, group: str) -> ImageRef:
+        """This reference with its label and group; twice as fast as `_replace`, once for each image."""
+        return ImageRef(*self[:7], label, self.split, group, self.columns)
+
+    def with_split(self, split: str) -> ImageRef:
+        """This reference with its split."""
+        return ImageRef(*self[:8], split, *self[9:])
+
 
 class Reason(str, enum.Enum):
     """Why an image was turned away: a closed set, usable as a metric's name."""

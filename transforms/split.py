@@ -49,10 +49,10 @@ class SplitRule:
             ValueError: if there is no split for it.
         """
         if self.by == "none":
-            return ref._replace(split=self.name)
+            return ref.with_split(self.name)
         if self.by == "hash":
             value = hashing.hash64((self.grouped and ref.group) or ref.key, self.seed, PURPOSE)
-            return ref._replace(split=self.of_hash(value))
+            return ref.with_split(self.of_hash(value))
         given = ref.key.split("/")[0] if self.by == "directory" else ref.split
         if self.by == "directory" and given == ref.key:
             raise ValueError(f"{ref.key!r} lies in no folder; expected split/image or split/label/image")
@@ -61,7 +61,7 @@ class SplitRule:
             raise ValueError(f"split {name!r} is not made of letters, digits, '_', '.' and '-'; set split.rename")
         if self.declared is not None and name not in self.declared:
             raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")
-        return ref._replace(split=name)
+        return ref.with_split(name)
 
 
 class _SplitFn(beam.DoFn):
@@ -114,7 +114,7 @@ class _SplitByRankFn(beam.DoFn):
             unit = (self._rule.grouped and ref.group) or ref.key
             if unit != previous:  # the whole group goes where its first image goes
                 previous, split = unit, self._rule.at(position, total)
-            yield ref._replace(split=split)
+            yield ref.with_split(split)
 
 
 class SplitImages(NamedTuple):
