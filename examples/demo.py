@@ -10,6 +10,7 @@ import io
 import os
 import pathlib
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def make_images(folder: pathlib.Path) -> None:
 
 def run(*command: str) -> None:
     """Runs a command of the command line and shows it."""
-    print(f"\n$ imagebeam {' '.join(command)}", flush=True)
+    print(f"\n$ imagebeam {shlex.join(command)}", flush=True)
     subprocess.run([sys.executable, "-m", "pipelines.cli", *command], cwd=ROOT, check=True)
 
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 
-from imagebeam import errors
+from imagebeam import errors, storage
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -29,6 +29,7 @@ _MASK_DELTA = 0xA282EAD8
 _MAX_PENDING_BYTES = 1 << 20
 _MAX_PENDING_BUFFERS = 1000  # IOV_MAX of Linux and macOS is 1024
 _READ_BYTES = 1 << 20
+_WRITEBACK_BYTES = 8 << 20
 _GZIP_LEVEL = 6
 _GZIP_WINDOW = 31  # zlib: the largest window, in gzip's wrapping
 
@@ -76,6 +77,7 @@ class RecordWriter:
         self.offsets = array.array("Q")
         self.num_bytes = 0
         self.crc32c = 0
+        self._announced = 0  # bytes on their way to the disk
 
     @property
     def num_records(self) -> int:
@@ -119,6 +121,9 @@ class RecordWriter:
         written = os.writev(self._descriptor, buffers) if self._descriptor is not None else 0
         if written != total:  # no descriptor, a signal, 2 GiB at once or a nearly full disk
             _write_all(self._file, b"".join(buffers)[written:])
+        if self._descriptor is not None and self.num_bytes - self._announced >= _WRITEBACK_BYTES:
+            storage.start_writeback(self._descriptor, self._announced, self.num_bytes - self._announced)
+            self._announced = self.num_bytes
 
 
 def _descriptor(file: BinaryIO) -> int | None:

@@ -162,8 +162,9 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if result.state == "kept":
         _say(f"{result.message}; nothing to do")
         return 0
-    progress.print_table(progress.summary_rows(result.catalog, result.output, time.monotonic() - start))
-    _say(f"next: imagebeam verify {shlex.quote(result.output)}")
+    output = str(config.output.uri)  # as it was given
+    progress.print_table(progress.summary_rows(result.catalog, output, time.monotonic() - start))
+    _say(f"next: imagebeam verify {shlex.quote(output)}")
     return 0
 
 

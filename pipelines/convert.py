@@ -80,8 +80,7 @@ def convert(
     workers = workers or default_workers()
     with contextlib.ExitStack() as stack:
         if runners.is_local(arguments):  # started first: they get ready while Beam is imported
-            # one more than there are cores to write with: they have work while a shard waits for the disk
-            stack.enter_context(processes.start(workers + 1 if workers > 1 else 1))
+            stack.enter_context(processes.start(workers))
         if own_process:
             runners.import_beam_lightly(arguments, [job_config.source.uri, job_config.output.uri])
         from pipelines import locks, pipeline, progress
