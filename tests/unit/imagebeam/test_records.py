@@ -142,6 +142,19 @@ def test_payload_reaches_the_file_uncopied(tmp_path: pathlib.Path) -> None:
 # Files that take or give less than they are asked for
 
 
+def test_large_file_is_sent_to_the_disk_part_by_part(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_WRITEBACK_BYTES", 3000)
+    monkeypatch.setattr(records, "_MAX_PENDING_BYTES", 1000)
+    pieces = [(b"prefix", bytes([index]) * 700) for index in range(40)]
+    path = tmp_path / "shard"
+    with open(path, "xb", buffering=0) as file, mock.patch.object(records.storage, "start_writeback") as start:
+        write(file, pieces)
+    parts = [call.args[1:] for call in start.call_args_list]
+    assert len(parts) >= 5 and parts[0][0] == 0
+    assert all(start + size == following for (start, size), (following, _) in zip(parts, parts[1:]))
+    assert read(path.read_bytes()) == [prefix + payload for prefix, payload in pieces]
+
+
 @pytest.mark.parametrize("accepted", [0, 1, 13, END - 1], ids="{}-bytes".format)
 def test_short_writev_loses_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, accepted: int) -> None:
     monkeypatch.setattr(os, "writev", lambda fd, buffers: os.write(fd, b"".join(buffers)[:accepted]))
