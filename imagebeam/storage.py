@@ -149,7 +149,8 @@ class LocalStorage:
 def start_writeback(descriptor: int, offset: int, num_bytes: int) -> None:
     """Sends part of a local file on its way to the disk, so that the sync at the end has little left to wait for.
 
-    That wait was an eighth of the time of 40,000 images (4.4 GB) in 16 shards. Linux starts to write dirty pages when it is asked to forget them, and keeps them until they are written.
+    That wait was an eighth of the time of 40,000 images (4.4 GB) in 16 shards. Linux starts to write
+    dirty pages when it is asked to forget them, and keeps them until they are written.
     Source: generic_fadvise in mm/fadvise.c.
     """
     if hasattr(os, "posix_fadvise"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import os
 import pathlib
 import resource
@@ -151,7 +152,7 @@ def test_large_file_is_sent_to_the_disk_part_by_part(tmp_path: pathlib.Path, mon
         write(file, pieces)
     parts = [call.args[1:] for call in start.call_args_list]
     assert len(parts) >= 5 and parts[0][0] == 0
-    assert all(start + size == following for (start, size), (following, _) in zip(parts, parts[1:]))
+    assert all(start + size == following for (start, size), (following, _) in itertools.pairwise(parts))
     assert read(path.read_bytes()) == [prefix + payload for prefix, payload in pieces]
 
 
