@@ -74,12 +74,32 @@ def place_command(manifest: Path) -> list[str]:
 
 
 def place(manifest: Path) -> None:
-    """Runs list -> place over the manifest with the project's transforms alone: no config, no plan, no output.
+    """Runs list -> place over the manifest with the project's transforms alone: every reference reaches its shard.
 
     This is the one function here that knows the transforms; it runs in a process of its own, and imports them itself,
     so that neither the harness nor the other step pays for them.
     """
-    raise NotImplementedError(f"list -> place over {manifest} is not written yet; run with --step plan")
+    import apache_beam as beam
+    from apache_beam.runners.portability import fn_api_runner
+
+    from pipelines import config, pipeline
+    from transforms import label, place, split
+    from transforms import list as list_lib
+
+    addresses = [f"source.uri={manifest}", f"output.uri={manifest.parent / 'output'}"]
+    job = pipeline.make_job(config.load_config(None, [*PLAN_OPTIONS[1::2], *addresses, "output.num_shards=128"]))
+    with beam.Pipeline(runner=fn_api_runner.FnApiRunner()) as pipe:
+        listed = pipe | list_lib.ListImages(job.source)
+        labelled = listed.images | label.LabelImages(job.label)
+        assigned = labelled.images | split.AssignSplits(job.split)
+        rejects = (listed.rejects, labelled.rejects, assigned.rejects) | beam.Flatten()
+        placed = assigned.images | place.PlaceInShards(job.layout, job.order, listed.tallies, rejects)
+        _ = placed.shards | "Open" >> beam.Map(_count_runs)
+
+
+def _count_runs(element: Any) -> int:
+    """Looks at every run of a shard, as the writer would."""
+    return sum(1 for _ in element[1])
 
 
 STEPS: dict[str, Callable[[Path], list[str]]] = {"plan": plan_command, "place": place_command}
