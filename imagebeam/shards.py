@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 
+SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what a split's name may be made of
+
 _PATTERN = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-of-(?P<num>\d{5,})(?P<suffix>\.\S+)?")
 
 

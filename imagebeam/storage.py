@@ -1,4 +1,4 @@
-"""Files at any address. Every module reaches files through `storage_of`, so that a new scheme is added here alone."""
+"""Files at any address, behind one interface: a new scheme is added here."""
 
 from __future__ import annotations
 

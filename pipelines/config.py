@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 import yaml
 
-from imagebeam import errors, storage
+from imagebeam import errors, shards, storage
 from imagebeam import features as features_lib
 
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
@@ -25,8 +25,6 @@ CountBySplit = Annotated[
     Annotated[Count, pydantic.Tag("(one)")] | Annotated[dict[str, Count], pydantic.Tag("(by split)")],
     pydantic.Discriminator(lambda value: "(by split)" if isinstance(value, Mapping) else "(one)"),
 ]
-
-SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class ManifestConfig(pydantic.BaseModel):
@@ -154,7 +152,7 @@ class SplitConfig(pydantic.BaseModel):
         if self.by != "none" and self.name != SplitConfig.model_fields["name"].default:
             raise ValueError(f"split.name needs split.by: none, not {self.by}")
         for name in (self.name, *(self.fractions or {}), *(self.names or ()), *self.rename.values()):
-            if not SPLIT_NAME.fullmatch(name):
+            if not shards.SPLIT_NAME.fullmatch(name):
                 raise ValueError(f"split name {name!r} is not made of letters, digits, '_', '.' and '-'")
         return self
 
@@ -292,11 +290,18 @@ class Config(pydantic.BaseModel):
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what the shards hold: equal for a moved input or output.
 
-        What the manifest and the vocabulary hold counts elsewhere, in the fingerprint.
+        What the manifest and the vocabulary hold counts elsewhere, in the fingerprint. Defaults are left out, so that a
+        new option changes no fingerprint.
         """
         addresses = {"source": {"uri": True, "manifest": {"path"}}, "label": {"vocabulary"}, "output": {"uri", "name"}}
         exclude: Any = {**addresses, "rejects": True}
-        return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
+        return _without_empty(self.model_dump(mode="json", exclude=exclude, exclude_defaults=True))
+
+
+def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
+    """`fields` without the mappings that hold nothing, at any depth."""
+    kept = {name: _without_empty(value) if isinstance(value, dict) else value for name, value in fields.items()}
+    return {name: value for name, value in kept.items() if value != {}}
 
 
 def load_config(name: str | None = None, overrides: Sequence[str] = ()) -> Config:

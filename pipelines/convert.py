@@ -43,8 +43,13 @@ class ConvertResult:
 
 
 def default_workers() -> int:
-    """As many as there are cores for this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """As many as there are cores for this process, and in a container no more than its share of them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):  # no cgroup v2, or no limit in it
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = map(int, file.read().split())
+        cores = min(cores, max(1, -(-quota // period)))
+    return cores
 
 
 def convert(
@@ -63,7 +68,8 @@ def convert(
             `output.uri`.
         beam_options: Beam's own, as PipelineOptions or arguments; by default the local runner in this process.
         workers: writer processes of the local runner; by default as many as cores.
-        overwrite: whether another dataset in the output is replaced. It stays until the new one is committed.
+        overwrite: whether another dataset in the output is replaced; it stays until all shards of the new one are
+            written.
         show_progress: whether a progress line is kept on standard error.
         own_process: whether this process does nothing else, so that Beam may be imported without its clients of
             services where the job is local.
@@ -77,6 +83,8 @@ def convert(
     job_config = as_config(config)
     arguments = beam_arguments(beam_options)
     records.require_fast_crc32c()
+    if workers is not None and workers < 1:
+        raise errors.ConfigError(f"workers is {workers}; it must be at least 1")
     workers = workers or default_workers()
     with contextlib.ExitStack() as stack:
         if runners.is_local(arguments):  # started first: they get ready while Beam is imported
@@ -90,6 +98,7 @@ def convert(
         job = pipeline.make_job(job_config, overwrite, storage.normalize(report))
         stack.enter_context(locks.hold(job.layout.control))
         stack.callback(storage.storage_of(job.layout.report).remove, job.layout.report)
+        stack.callback(storage.storage_of(job.layout.report).remove_tree, job.layout.beam_folder)
         if show_progress:
             stack.enter_context(progress.Progress(job.layout))
         fields = run_pipeline(job, options)

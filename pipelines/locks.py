@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from imagebeam import errors, storage
 
 _LOCK_FILE = "lock"
-_PATIENCE_SEC = 2.0  # writer processes of a killed run may still hold the lock for a moment
+_PATIENCE_SEC = 2.0  # the run before may be ending at this moment
 
 
 @contextlib.contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import zlib
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -63,7 +65,7 @@ def make_job(config: config_lib.Config, overwrite: bool = False, report: str = "
     vocabulary = _read_vocabulary(config.label.vocabulary)
     dataset = layout.DatasetLayout(
         output=output,
-        identity=json.dumps(config.identity(), sort_keys=True),
+        identity=json.dumps([config.identity(), _versions_that_count(config)], sort_keys=True),
         features=config.resolve_features(),
         columns=tuple(config.columns),
         label_kind=config.label.kind,
@@ -92,6 +94,16 @@ def make_job(config: config_lib.Config, overwrite: bool = False, report: str = "
             dataset, config.output.name or config_lib.default_name(output), config.model_dump(mode="json")
         ),
     )
+
+
+def _versions_that_count(config: config_lib.Config) -> dict[str, str]:
+    """Of the libraries that decide what the shards hold."""
+    versions = {}
+    if config.output.compression == "gzip":
+        versions["zlib"] = zlib.ZLIB_RUNTIME_VERSION
+    if config.image.check == "decode":
+        versions["pillow"] = importlib.metadata.version("pillow")
+    return versions
 
 
 def _make_source(config: config_lib.Config, output: str) -> list_lib.Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -102,8 +103,9 @@ class Progress:
         try:
             for entry in store.list_directory(staging):
                 if entry.name.endswith(write_shard.DONE_SUFFIX) and entry.name not in self._done:
-                    written = write_shard.decode_written(store.read(storage.join(staging, entry.name)))
-                    self._done[entry.name] = written.shard.records + sum(written.rejected.values())
+                    with contextlib.suppress(ValueError, TypeError, KeyError):  # a loss of power left it empty
+                        written = write_shard.decode_written(store.read(storage.join(staging, entry.name)))
+                        self._done[entry.name] = written.shard.records + sum(written.rejected.values())
         except OSError:
             return  # not there yet, or moved by the commit
 

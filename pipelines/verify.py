@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, storage, verify
@@ -18,15 +17,12 @@ class VerifyResult:
     problems: tuple[verify.Problem, ...]
 
 
-def run_verify(
-    directory: str, decode: bool = False, on_shard: Callable[[str, list[verify.Problem]], None] | None = None
-) -> VerifyResult:
+def run_verify(directory: str, decode: bool = False) -> VerifyResult:
     """Reads every shard of the dataset.
 
     Args:
         directory: the dataset's.
         decode: whether each image is decoded, too.
-        on_shard: called after each shard with its name and its problems.
 
     Raises:
         CatalogError: if there is no catalog, or it was edited.
@@ -36,11 +32,9 @@ def run_verify(
     check = _DecodeRecord(catalog) if decode else None
     problems: list[verify.Problem] = []
     count = 0
-    for name, found in verify.verify_dataset(directory, check):
+    for _, found in verify.verify_dataset(directory, check):
         count += 1
         problems += found
-        if on_shard is not None:
-            on_shard(name, found)
     return VerifyResult(catalog, count, tuple(problems))
 
 

@@ -4,11 +4,13 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import importlib.metadata
 import json
 import os
 import platform
 import secrets
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +24,7 @@ from transforms import references, statistics, tfds_metadata, write_shard
 
 _REPLACED = "replaced-"  # in the control folder, and the fingerprint of a new dataset: the catalog of the one before it
 _LEFT_IN_CONTROL = (_REPLACED, "publishing", "run-", catalog_lib.REJECTS_FILE)  # beginnings of names; not of the lock's
-_METADATA = ("dataset_info.json", "features.json", catalog_lib.LABELS_FILE)
+_METADATA = ("dataset_info.json", "features.json")  # by which TFDS would still load the old one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Committer:
         if plan.action == "keep":
             self._clean(catalog_lib.load_catalog(self.layout.output))
             return None
+        if plan.action == "write" and (committed := self._find_committed(plan)) is not None:
+            return committed
         written = sorted(written, key=lambda each: each.shard.name)
         staged_rejects = [
             *sorted(early_rejects),
@@ -63,6 +67,17 @@ class Committer:
         self._publish(plan, written, catalog, staged_rejects)
         self._clean(catalog)
         return catalog
+
+    def _find_committed(self, plan: references.DatasetPlan) -> catalog_lib.Catalog | None:
+        """The catalog of this very run, if the bundle that commits it runs a second time."""
+        store = storage.storage_of(self.layout.output)
+        if store.exists(self.layout.staging(plan.fingerprint)):
+            return None
+        try:
+            committed = catalog_lib.load_catalog(self.layout.output)
+        except errors.CatalogError:
+            return None
+        return committed if committed.fingerprint == plan.fingerprint else None
 
     def _catalog(self, plan: references.DatasetPlan, written: Sequence[references.WrittenShard]) -> catalog_lib.Catalog:
         by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
@@ -91,6 +106,8 @@ class Committer:
                 "imagebeam": imagebeam.__version__,
                 "apache_beam": beam.__version__,
                 "python": platform.python_version(),
+                "pillow": importlib.metadata.version("pillow"),
+                "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
@@ -228,6 +245,8 @@ class Committer:
 def _files_of(catalog: catalog_lib.Catalog) -> set[str]:
     """The files of a dataset that another one need not have."""
     names = set(tfds_metadata.tfds_files(catalog, suffix="", image_formats=set()))
+    if catalog.labels:
+        names.add(catalog_lib.LABELS_FILE)
     for split in catalog.splits.values():
         names.update(shard.name for shard in split.shards)
         if catalog.compression == "none":
@@ -238,9 +257,12 @@ def _files_of(catalog: catalog_lib.Catalog) -> set[str]:
 def _move(source: str, target: str) -> None:
     """Moves a staged file; one that a commit cut short has moved already stays where it is."""
     store = storage.storage_of(source)
-    if store.exists(source):
+    try:
         store.rename(source, target)
-    elif not store.exists(target):
+        return
+    except FileNotFoundError:
+        moved_before = store.exists(target)
+    if not moved_before:
         raise errors.VerificationError(
             f"{source} was written and is gone: something else removes files there; run the same convert command again"
         )

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator
 
 from imagebeam import storage
@@ -74,6 +75,8 @@ def _finish(ref: references.ImageRef, opened: int | ReadError) -> Fetched:
     if isinstance(opened, ReadError):
         return ref, opened
     try:
+        if change := _find_change(ref, os.fstat(opened)):
+            return ref, ReadError(references.Reason.CHANGED, f"{change} since it was listed; run the command again")
         data = storage.read_descriptor(opened, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
     except OSError as e:
         return ref, _read_error(e)
@@ -82,6 +85,13 @@ def _finish(ref: references.ImageRef, opened: int | ReadError) -> Fetched:
     if 0 <= ref.length != len(data):
         return ref, ReadError(references.Reason.TRUNCATED, f"the file ends {ref.length - len(data):,} bytes early")
     return ref, data
+
+
+def _find_change(ref: references.ImageRef, status: os.stat_result) -> str | None:
+    """How a file differs from what the listing, and so the dataset's fingerprint, says of it."""
+    if ref.offset == 0 and 0 <= ref.size != status.st_size and ref.length < 0 and stat.S_ISREG(status.st_mode):
+        return f"grew or shrank from {ref.size:,} to {status.st_size:,} bytes"
+    return "was written" if ref.mtime_ns and ref.mtime_ns != status.st_mtime_ns else None
 
 
 def _read_error(error: OSError) -> ReadError:

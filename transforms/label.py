@@ -57,6 +57,8 @@ class LabelRule:
                 raise LabelError(references.Reason.BAD_VALUE, f"label: {e}") from e
         if self.vocabulary is not None and label not in self.vocabulary:
             raise LabelError(references.Reason.UNKNOWN_LABEL, f"label {label!r} is not in label.vocabulary")
+        if not label:
+            raise LabelError(references.Reason.NO_LABEL, f"{ref.key!r} lies in a folder without a name")
         if label.splitlines() != [label]:
             raise LabelError(
                 references.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -20,6 +21,9 @@ CONTROL_DIRECTORY = ".imagebeam"  # in the output: the lock, staged shards, repo
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
 DEFAULT_MIN_SHARD_RECORDS = 64  # ...unless the shards would hold next to nothing
+
+_TFDS_FILES = ("dataset_info.json", "features.json")
+_WRITTEN_FILES = (catalog_lib.LABELS_FILE, catalog_lib.STATISTICS_FILE, *_TFDS_FILES)
 
 _SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
 _WRITER_VERSION = 1  # raised whenever a release writes other bytes for the same config and input
@@ -84,6 +88,11 @@ class DatasetLayout:
     def publish_marker(self) -> str:
         """There from the moment a commit moves its first shard until a dataset is whole."""
         return storage.join(self.control, "publishing")
+
+    @property
+    def beam_folder(self) -> str:
+        """Where `beam.io.WriteToTFRecord` writes, before its files are taken over."""
+        return storage.join(self.control, "beam-" + self.report.rpartition("/")[2].removesuffix(".json"))
 
     def staging(self, fingerprint: str) -> str:
         return storage.join(self.control, f"staging-{fingerprint}")
@@ -214,7 +223,7 @@ class DatasetLayout:
         except errors.CatalogError as e:
             if storage.storage_of(self.output).exists(storage.join(self.output, catalog_lib.CATALOG_FILE)):
                 return plan if self.overwrite else _refuse(plan, f"{e}; --overwrite replaces it")
-            stray = None if self.overwrite else self._find_stray_shard()
+            stray = None if self.overwrite else self._find_stray_file()
             if stray is not None:
                 return _refuse(
                     plan,
@@ -237,17 +246,16 @@ class DatasetLayout:
             )
         return plan
 
-    def _find_stray_shard(self) -> str | None:
-        """A file that looks like a shard, where no commit of ours was cut short."""
+    def _find_stray_file(self) -> str | None:
+        """A file that a commit would replace, where no commit of ours was cut short."""
         store = storage.storage_of(self.output)
         if not store.exists(self.output) or store.exists(self.publish_marker):
             return None
         for entry in store.list_directory(self.output):
-            try:
-                shards.ShardName.parse(entry.name)
-            except ValueError:
-                continue
-            return entry.name
+            if entry.name in _WRITTEN_FILES:
+                return entry.name
+            with contextlib.suppress(ValueError):
+                return str(shards.ShardName.parse(entry.name))
         return None
 
     def _find_damage(self, committed: catalog_lib.Catalog) -> str | None:
@@ -261,11 +269,18 @@ class DatasetLayout:
                 if size != shard.bytes:
                     return f"{shard.name} has {size:,} bytes, the catalog says {shard.bytes:,}"
                 # --overwrite of the same dataset is asked for to mend what verify has found
-                if self.overwrite and verify.checksum_file(uri)[1] != shard.crc32c:
-                    return f"{shard.name} holds other bytes than the catalog says"
+                if self.overwrite and (problems := verify.verify_shard(self.output, shard, committed.compression)):
+                    return str(problems[0])
                 index = storage.join(self.output, shard.index_name)
                 if committed.compression == "none" and not storage.storage_of(index).exists(index):
                     return f"{shard.index_name} is missing"
+        names = [catalog_lib.STATISTICS_FILE, catalog_lib.REJECTS_FILE]
+        names += [catalog_lib.LABELS_FILE] if committed.labels else []
+        names += _TFDS_FILES if committed.compression == "none" else ()
+        for name in names:
+            uri = storage.join(self.output, name)
+            if not storage.storage_of(uri).exists(uri):
+                return f"{name} is missing"
         return None
 
 

@@ -175,12 +175,13 @@ def _by_value_and_key(valued: tuple[Any, references.ImageRef]) -> tuple[Any, str
 
 
 def _digest(partitions: Mapping[str, Sequence[references.ImageRef]], order: Order) -> int:
-    """Of all that the output depends on; addresses are left out, so that a moved input is the same input."""
+    """Of all that the output depends on; folders are left out, so that a moved input is the same input."""
     digest = hashlib.blake2b(digest_size=_FINGERPRINT_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
     for partition, refs in partitions.items():
-        for key, _, size, mtime_ns, offset, length, position, *known in refs:
-            facts = (partition, key, size, mtime_ns, offset, length, position if keep_position else 0, *known)
+        for key, uri, size, mtime_ns, offset, length, position, *known in refs:
+            name = uri.rpartition("/")[2]  # the rest of the address is left out
+            facts = (partition, key, name, size, mtime_ns, offset, length, position if keep_position else 0, *known)
             digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 

@@ -47,6 +47,7 @@ class Reason(str, enum.Enum):
     UNKNOWN_LABEL = "unknown_label"  # the label is not in the user's vocabulary
     BAD_VALUE = "bad_value"  # a column's value is not of the configured type
     BAD_SPLIT = "bad_split"  # no split can be had, or it is not among the declared ones
+    CHANGED = "changed"  # between the listing and the reading
     EMPTY_FILE = "empty_file"
     NOT_AN_IMAGE = "not_an_image"
     UNSUPPORTED_FORMAT = "unsupported_format"

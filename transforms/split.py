@@ -2,18 +2,16 @@
 
 import collections
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
+from imagebeam import shards
 from transforms import hashing, rank, references
 
 PURPOSE = b"imagebeam.split"
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +55,7 @@ class SplitRule:
         if self.by == "directory" and given == ref.key:
             raise ValueError(f"{ref.key!r} lies in no folder; expected split/image or split/label/image")
         name = dict(self.rename).get(given, given)
-        if not _NAME.fullmatch(name):
+        if not shards.SPLIT_NAME.fullmatch(name):
             raise ValueError(f"split {name!r} is not made of letters, digits, '_', '.' and '-'; set split.rename")
         if self.declared is not None and name not in self.declared:
             raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")

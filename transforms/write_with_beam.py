@@ -116,7 +116,6 @@ class WriteShardsWithBeam(beam.PTransform):
             tuple[str, bytes], counted=tuple[str, _Counted]
         ).with_outputs("counted", main="records")
         files = []
-        folder = storage.join(self.layout.control, f"beam-{os.path.basename(self.layout.report)}")
         for split in self.layout.declared_splits or ():
             num_shards = self.layout.sizing.shards_of(split, 0, 0)
             files.append(
@@ -125,7 +124,7 @@ class WriteShardsWithBeam(beam.PTransform):
                 | f"Records of {split}" >> beam.Values()
                 | f"Write {split}"
                 >> beam.io.WriteToTFRecord(  # path
-                    storage.join(folder, split),
+                    storage.join(self.layout.beam_folder, split),
                     file_name_suffix=self.layout.suffix,
                     num_shards=num_shards,
                     shard_name_template=_shard_name_template(num_shards),

@@ -126,10 +126,10 @@ class ManifestSource:
         path = _text(row.get(self.image))
         if not path:
             raise BadRowError(references.Reason.BAD_ROW, f"column {self.image!r} is empty")
-        key = _text(row.get(self.key)) if self.key else path
+        uri = self._resolve(path)
+        key = _text(row.get(self.key)) if self.key else uri.removeprefix(storage.join(self.root, ""))
         if not key:
             raise BadRowError(references.Reason.BAD_ROW, f"column {self.key!r} is empty")
-        uri = self._resolve(path)
         try:
             status = storage.storage_of(uri).stat(uri)
         except (FileNotFoundError, NotADirectoryError) as e:

@@ -136,15 +136,23 @@ def test_fetch_of_byte_range_past_the_end_yields_how_much_is_missing(tmp_path: p
     assert (error.reason, error.detail) == (Reason.TRUNCATED, "the file ends 1,998 bytes early")
 
 
-@pytest.mark.parametrize("listed", [0, 1, 9, 11, 2_000_000], ids="size-listed-{}".format)
+@pytest.mark.parametrize("listed", [1, 9, 11, 2_000_000], ids="size-listed-{}".format)
 @pytest.mark.parametrize("size", [0, 10, 1_500_000], ids="size-now-{}".format)
-def test_fetch_of_file_that_changed_after_the_listing_yields_all_that_is_there(
-    tmp_path: pathlib.Path, listed: int, size: int
-) -> None:
+def test_fetch_of_file_of_another_size_than_listed_says_so(tmp_path: pathlib.Path, listed: int, size: int) -> None:
     path = tmp_path / "image.jpg"
     path.write_bytes(os.urandom(size))
-    ref = ImageRef("k", str(path), size=listed)
-    assert list(fetch.fetch([ref])) == [(ref, path.read_bytes())]
+    error = read_error(ImageRef("k", str(path), size=listed))
+    detail = f"grew or shrank from {listed:,} to {size:,} bytes since it was listed; run the command again"
+    assert (error.reason, error.detail) == (Reason.CHANGED, detail)
+
+
+def test_fetch_of_file_written_since_it_was_listed_says_so(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "image.jpg"
+    path.write_bytes(b"image")
+    listed = path.stat()
+    os.utime(path, ns=(0, listed.st_mtime_ns + 1))
+    error = read_error(ImageRef("k", str(path), listed.st_size, listed.st_mtime_ns))
+    assert (error.reason, error.detail) == (Reason.CHANGED, "was written since it was listed; run the command again")
 
 
 @needs_proc
