@@ -70,7 +70,7 @@ class LabelConfig(pydantic.BaseModel):
     model_config = _STRICT
 
     by: Literal["directory", "filename", "column", "none"] = "directory"
-    """`directory`: label/image (or split/label/image); `filename`: `pattern`; `column`: of the manifest."""
+    """`directory`: label/image (or split/label/image); `filename`: `pattern`; `column`: of the manifest; `none`."""
     pattern: str | None = None
     """For `by: filename`: a regular expression for the whole file name, with a group `(?P<label>...)`."""
     column: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import logging
 import os
 import secrets
@@ -171,6 +172,8 @@ def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: boo
         cause = _last_line(e)
         if cause.startswith("KeyboardInterrupt"):  # Ctrl-C in the middle of a step, of which Beam makes an error
             raise KeyboardInterrupt from e
+        if f"[Errno {errno.ENOSPC}]" in cause:
+            cause += f" (in {job.layout.output}: free some first)"
         fields = progress.read_report(job.layout.report)
         if fields is None or not fields["exit_code"]:
             raise errors.ImagebeamError(

@@ -119,6 +119,8 @@ def _make_source(config: config_lib.Config, output: str) -> list_lib.Source:
         kind = storage.storage_of(root).stat(root).kind
     except OSError as e:
         raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
+    if root == output:
+        raise errors.ConfigError(f"--output {output!r} is the input itself; choose a folder of its own")
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"--input {uri!r} is no folder; for a table of images set source.by=manifest")
     return files.FilesSource(root, config.source.include if include == files.EVERYTHING else include, exclude=output)

@@ -56,7 +56,8 @@ class RejectSummary:
 
     counts: Mapping[str, int]  # by reason
     digest: int
-    first: references.Reject | None  # in the order of keys, among those of unknown labels
+    first_unknown_label: references.Reject | None  # in the order of keys
+    first: references.Reject | None = None  # in the order of keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,12 +165,12 @@ class DatasetLayout:
             return errors.ConfigError(
                 f"the input holds no image (passed over: {passed}); check --input and source.include"
             )
-        if self.unknown_label_is_error and rejects.first is not None:
-            return errors.ConfigError(
-                f"{rejects.first.uri}: {rejects.first.detail}; add it there, or set label.unknown: reject"
-            )
+        unknown = rejects.first_unknown_label
+        if self.unknown_label_is_error and unknown is not None:
+            return errors.ConfigError(f"{unknown.uri}: {unknown.detail}; add it there, or set label.unknown: reject")
         if refusal := self.too_many_rejects(tally.listed, rejects.counts):
-            return refusal
+            example = f"; the first: {rejects.first.uri}: {rejects.first.detail}" if rejects.first else ""
+            return errors.TooManyRejectsError(f"{refusal}; no image was read yet{example}")
         if ranking.duplicates:
             key, first, second = ranking.duplicates[0]
             more = f" ({len(ranking.duplicates)} such keys or more)" if len(ranking.duplicates) > 1 else ""

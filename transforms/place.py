@@ -52,7 +52,8 @@ class _TakeStockFn(beam.CombineFn):
         tally = list_lib.Tally(
             stock.listed, dict(sorted(stock.passed_over.items())), tuple(sorted(stock.problems)[:_MAX_PROBLEMS])
         )
-        return tally, layout_lib.RejectSummary(dict(sorted(stock.rejected.items())), stock.digest, stock.unknown_label)
+        rejected = dict(sorted(stock.rejected.items()))
+        return tally, layout_lib.RejectSummary(rejected, stock.digest, stock.first_unknown_label, stock.first)
 
 
 @dataclasses.dataclass
@@ -64,7 +65,8 @@ class _Stock:
     problems: set[str] = dataclasses.field(default_factory=set)
     rejected: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     digest: int = 0
-    unknown_label: references.Reject | None = None  # the first by key
+    first_unknown_label: references.Reject | None = None  # by key
+    first: references.Reject | None = None  # by key
 
     def add_tally(self, tally: list_lib.Tally) -> None:
         self.listed += tally.listed
@@ -75,8 +77,9 @@ class _Stock:
         self.rejected[reject.reason.value] += 1
         identity = repr((reject.key, reject.stage, reject.reason.value)).encode("utf-8", "backslashreplace")
         self._add_digest(int.from_bytes(hashlib.blake2b(identity, digest_size=16).digest(), "big"))
+        self.first = _first(self.first, reject)
         if reject.reason is references.Reason.UNKNOWN_LABEL:
-            self._keep_first(reject)
+            self.first_unknown_label = _first(self.first_unknown_label, reject)
 
     def merge(self, other: "_Stock") -> None:
         self.listed += other.listed
@@ -84,14 +87,15 @@ class _Stock:
         self.problems.update(other.problems)
         self.rejected.update(other.rejected)
         self._add_digest(other.digest)
-        if other.unknown_label is not None:
-            self._keep_first(other.unknown_label)
+        self.first = _first(self.first, other.first)
+        self.first_unknown_label = _first(self.first_unknown_label, other.first_unknown_label)
 
     def _add_digest(self, digest: int) -> None:
         self.digest = (self.digest + digest) % (1 << 128)
 
-    def _keep_first(self, reject: references.Reject) -> None:
-        self.unknown_label = reject if self.unknown_label is None else min(self.unknown_label, reject)
+
+def _first(one: references.Reject | None, other: references.Reject | None) -> references.Reject | None:
+    return min((reject for reject in (one, other) if reject is not None), default=None)
 
 
 class _PlanFn(beam.DoFn):

@@ -176,10 +176,11 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
             {},
             ranking_of({"train": 9_800}),
             Tally(10_000, {}, ()),
-            RejectSummary({"no_label": 50, "not_found": 150}, 1, None),
+            RejectSummary({"no_label": 50, "not_found": 150}, 1, None, COW),
             3,
             "200 of 10,000 images were rejected (2.00%; not_found 150, no_label 50), rejects.max_fraction allows "
-            "1.00%: nothing was committed; mend the images or raise rejects.max_fraction",
+            "1.00%: nothing was committed; mend the images or raise rejects.max_fraction; no image was read yet; "
+            "the first: /data/cow/1.jpg: label 'cow' is not in label.vocabulary",
             id="too-many-rejects",
         ),
         pytest.param(

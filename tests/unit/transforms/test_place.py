@@ -108,7 +108,7 @@ def test_stock_of_rejects_does_not_depend_on_their_order_and_names_the_first_unk
 
     _, summary = together = take(rejects)
     assert take(rejects[2:], [], rejects[1::-1]) == together
-    assert (summary.counts, summary.first) == ({"no_label": 1, "unknown_label": 3}, rejects[1])
+    assert (summary.counts, summary.first_unknown_label) == ({"no_label": 1, "unknown_label": 3}, rejects[1])
     assert take(rejects[1:])[1].digest != summary.digest
 
 
