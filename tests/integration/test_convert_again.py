@@ -147,3 +147,69 @@ def test_folder_with_foreign_shards_is_refused(images: pathlib.Path, output: pat
     with pytest.raises(errors.ConfigError, match=message):
         datasets.make(images, output)
     assert (output / "train-00000-of-00001.tfrecord").read_bytes() == b"somebody else's"
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "statistics.json", "dataset_info.json"])
+def test_folder_with_a_users_own_file_of_our_name_is_refused(
+    images: pathlib.Path, output: pathlib.Path, name: str
+) -> None:
+    output.mkdir()
+    (output / name).write_text("the user's own")
+    with pytest.raises(errors.ConfigError, match=rf"holds {name}, which no catalog.json names"):
+        datasets.make(images, output)
+    assert (output / name).read_text() == "the user's own"
+
+
+def test_output_that_is_the_input_is_refused(images: pathlib.Path) -> None:
+    before = sorted(images.rglob("*"))
+    with pytest.raises(errors.ConfigError, match="is the input itself; choose a folder of its own"):
+        datasets.make(images, images)
+    assert sorted(images.rglob("*")) == before
+
+
+@pytest.mark.parametrize("damage", ["index", "labels.txt", "dataset_info.json", "statistics.json"])
+def test_overwrite_mends_a_damaged_index_and_lost_metadata(
+    images: pathlib.Path, output: pathlib.Path, damage: str
+) -> None:
+    datasets.make(images, output, output={"num_shards": 2})
+    path = output / damage
+    if damage == "index":
+        path = next(iter(sorted(path.iterdir())))
+        content = path.read_bytes()
+        path.write_bytes(content[:8] + bytes([content[8] ^ 1]) + content[9:])
+    else:
+        content = path.read_bytes()
+        path.unlink()
+        with pytest.raises(errors.ConfigError, match=rf"but {damage} is missing; --overwrite writes it again"):
+            datasets.make(images, output, output={"num_shards": 2})
+    assert datasets.make(images, output, overwrite=True, output={"num_shards": 2}).state == "committed"
+    assert path.read_bytes() == content
+
+
+def test_renamed_file_behind_an_equal_key_is_another_dataset(tmp_path: pathlib.Path, output: pathlib.Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(image_sets.make_image(0))
+    table = tmp_path / "images.csv"
+    table.write_text("id,image\n1,a.jpg\n")
+    sections = {"source": {"by": "manifest", "manifest": {"key": "id"}}, "label": {"by": "none"}}
+    datasets.make(table, output, **sections)
+    os.rename(tmp_path / "a.jpg", tmp_path / "b.jpg")
+    table.write_text("id,image\n1,b.jpg\n")
+    assert datasets.make(table, output, overwrite=True, **sections).state == "committed"
+    assert datasets.read(output)[0]["image/filename"] == b"b.jpg"
+
+
+def test_vocabulary_in_the_output_itself_survives_a_new_dataset(images: pathlib.Path, output: pathlib.Path) -> None:
+    datasets.make(images, output)
+    (images / "ant").mkdir()
+    (images / "ant" / "0.jpg").write_bytes(image_sets.make_image(77))
+    fixed = {"label": {"vocabulary": str(output / "labels.txt")}, "rejects": {"max_fraction": 0.1}}
+    result = datasets.make(images, output, overwrite=True, **fixed)
+    assert result.catalog.labels == ("cat", "dog")
+    assert result.catalog.counts.rejected == {"unknown_label": 1}
+
+
+def test_beams_own_writer_that_is_refused_leaves_nothing(tmp_path: pathlib.Path, output: pathlib.Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(errors.ConfigError, match="the input holds no image"):
+        datasets.make(tmp_path / "empty", output, output={"writer": "beam", "num_shards": 2})
+    assert not output.exists()

@@ -20,6 +20,8 @@ MULTI_PROCESSING = "--direct_running_mode=multi_processing"
         pytest.param([], True, "FnApiRunner", id="default"),
         pytest.param(["--runner=DirectRunner"], True, "FnApiRunner", id="direct"),
         pytest.param(["--runner", "FnApiRunner"], True, "FnApiRunner", id="two-words"),
+        pytest.param(["--runner=direct"], True, "FnApiRunner", id="short-as-beam-takes-it"),
+        pytest.param(["--runner=directrunner"], True, "FnApiRunner", id="lower-case"),
         pytest.param([MULTI_PROCESSING], False, "FnApiRunner (multi_processing)", id="multi-processing"),
         pytest.param(["--runner=PrismRunner"], False, "PrismRunner", id="prism"),
         pytest.param(["--runner=DataflowRunner", "--project=p"], False, "DataflowRunner", id="dataflow"),

@@ -435,3 +435,10 @@ def test_commit_dataset_that_is_refused_reports_why_and_fails(tmp_path: pathlib.
         _ = written | commit.CommitDataset(committer, plan, rejects)
     fields = json.loads(report.read_bytes())
     assert (fields["state"], fields["message"], fields["exit_code"]) == ("refused", "no image", 2)
+
+
+def test_commit_that_runs_a_second_time_finds_its_own_dataset(pets: Dataset, output: pathlib.Path) -> None:
+    first = pets.run()
+    before = contents(output)
+    assert pets.committer.commit(pets.plan, [], []) == first
+    assert contents(output) == before
