@@ -95,7 +95,8 @@ def convert(
         from pipelines import locks, pipeline, progress
 
         report = storage.join(str(job_config.output.uri or ""), ".imagebeam", f"run-{secrets.token_hex(4)}.json")
-        options = runners.make_options(arguments, workers)
+        trusted = runners.TRUSTED_GRAPH if own_process and runners.is_local(arguments) else ()
+        options = runners.make_options([*trusted, *arguments], workers)
         job = pipeline.make_job(job_config, overwrite, storage.normalize(report))
         stack.enter_context(locks.hold(job.layout.control))
         stack.callback(storage.storage_of(job.layout.report).remove, job.layout.report)
