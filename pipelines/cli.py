@@ -18,6 +18,7 @@ from typing import TextIO
 
 import imagebeam
 from imagebeam import errors
+from pipelines import terminal
 
 _EPILOG = """\
 exit codes: 0 committed, or nothing to do; 2 the command, config or input is wrong; 3 more rejects than allowed;
@@ -129,7 +130,7 @@ def _complain(text: str) -> None:
 
 def _say(text: str, stream: TextIO | None = None) -> None:
     """Prints one line; control characters of file names are shown, not obeyed."""
-    print("".join(char if char.isprintable() else repr(char)[1:-1] for char in text), file=stream or sys.stdout)
+    print(terminal.printable(text), file=stream or sys.stdout)
 
 
 def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import logging
 import os
 import secrets
 import shutil
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from pipelines import pipeline as pipeline_lib
-
-_logger = logging.getLogger(__name__)
 
 AnyConfig = config_lib.Config | Mapping[str, Any] | str | None
 

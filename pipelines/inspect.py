@@ -10,7 +10,7 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, records, storage
-from pipelines import progress
+from pipelines import progress, terminal
 
 
 def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str, str]]:
@@ -49,7 +49,7 @@ def describe_example(values: dict[str, list[Any]]) -> str:
         if isinstance(one, bytes):
             one = f"<{len(one):,} bytes>" if len(one) > 200 or not _is_text(one) else one.decode()
         parts.append(f"{key}={one}")
-    return progress.printable("  ".join(parts))
+    return terminal.printable("  ".join(parts))
 
 
 def _is_text(value: bytes) -> bool:

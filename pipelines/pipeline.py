@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import zlib
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import apache_beam as beam
 
 from imagebeam import errors, storage
 from pipelines import config as config_lib
-from transforms import commit, dead_letters, label, layout, place, rank, split, write, write_with_beam
+from transforms import commit, dead_letters, images, label, layout, place, rank, split, write, write_with_beam
 from transforms import list as list_lib
 from transforms.sources import files, manifest
 
@@ -102,7 +101,7 @@ def _versions_that_count(config: config_lib.Config) -> dict[str, str]:
     if config.output.compression == "gzip":
         versions["zlib"] = zlib.ZLIB_RUNTIME_VERSION
     if config.image.check == "decode":
-        versions["pillow"] = importlib.metadata.version("pillow")
+        versions["pillow"] = images.pillow_version()
     return versions
 
 

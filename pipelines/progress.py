@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
+from pipelines import terminal
 from transforms import layout, references, write_shard
 
 _TERMINAL_SEC = 0.25  # between two updates
@@ -141,12 +142,7 @@ def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -
     """Rows of a name and a value, aligned."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        print(f"{name:<{width}}  {printable(value)}", file=stream or sys.stdout)
-
-
-def printable(text: str) -> str:
-    """`text` for a terminal: line breaks and control characters of file names shown, not obeyed."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+        print(f"{name:<{width}}  {terminal.printable(value)}", file=stream or sys.stdout)
 
 
 def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | None) -> list[tuple[str, str]]:

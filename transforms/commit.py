@@ -1,10 +1,9 @@
-"""Commits a dataset: all of it appears, or none of it. `publish` is the whole order of events."""
+"""Commits a dataset: all of it appears, or none of it. `_publish` is the whole order of events."""
 
 import collections
 import contextlib
 import dataclasses
 import datetime
-import importlib.metadata
 import json
 import os
 import platform
@@ -19,12 +18,11 @@ import apache_beam as beam
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
+from transforms import images, references, statistics, tfds_metadata, write_shard
 from transforms import layout as layout_lib
-from transforms import references, statistics, tfds_metadata, write_shard
 
 _REPLACED = "replaced-"  # in the control folder, and the fingerprint of a new dataset: the catalog of the one before it
 _LEFT_IN_CONTROL = (_REPLACED, "publishing", "run-", catalog_lib.REJECTS_FILE)  # beginnings of names; not of the lock's
-_METADATA = ("dataset_info.json", "features.json")  # by which TFDS would still load the old one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +104,7 @@ class Committer:
                 "imagebeam": imagebeam.__version__,
                 "apache_beam": beam.__version__,
                 "python": platform.python_version(),
-                "pillow": importlib.metadata.version("pillow"),
+                "pillow": images.pillow_version(),
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -165,9 +163,8 @@ class Committer:
     ) -> None:
         layout, output = self.layout, self.layout.output
         staging, store = layout.staging(plan.fingerprint), storage.storage_of(output)
-        staged_catalog = storage.join(
-            staging, catalog_lib.CATALOG_FILE
-        )  # tells the next run what this one, cut, has moved
+        # staged first, it tells the next run what this one, cut short, has moved
+        staged_catalog = storage.join(staging, catalog_lib.CATALOG_FILE)
         store.write_whole(staged_catalog, catalog.to_json().encode())
         store.write_whole(layout.publish_marker, plan.fingerprint.encode())
         self._retire(plan)
@@ -208,7 +205,7 @@ class Committer:
             store.rename(catalog, storage.join(self.layout.control, f"{_REPLACED}{plan.fingerprint}.json"))
             store.sync(self.layout.control)
             store.sync(output)
-        for name in _METADATA:
+        for name in tfds_metadata.LOADED_BY:  # TFDS would still load the old one
             store.remove(storage.join(output, name))
 
     def _clean(self, catalog: catalog_lib.Catalog) -> None:

@@ -77,6 +77,13 @@ _match_signature = re.compile(
 ).match
 
 
+def pillow_version() -> str:
+    """The version of the decoder; PIL's own word, since pillow-simd may stand in Pillow's place."""
+    import PIL
+
+    return PIL.__version__
+
+
 def sniff_format(data: bytes) -> str | None:
     """The image format that the first `SNIFF_BYTES` bytes announce, such as "jpeg"; None if they announce none."""
     match = _match_signature(data, 0, SNIFF_BYTES)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, shards, storage, verify
-from transforms import encode, references, write_shard
+from transforms import encode, references, tfds_metadata, write_shard
 
 if TYPE_CHECKING:
     from transforms import list as list_lib
@@ -22,8 +22,7 @@ DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a buck
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
 DEFAULT_MIN_SHARD_RECORDS = 64  # ...unless the shards would hold next to nothing
 
-_TFDS_FILES = ("dataset_info.json", "features.json")
-_WRITTEN_FILES = (catalog_lib.LABELS_FILE, catalog_lib.STATISTICS_FILE, *_TFDS_FILES)
+_WRITTEN_FILES = (catalog_lib.LABELS_FILE, catalog_lib.STATISTICS_FILE, *tfds_metadata.LOADED_BY)
 
 _SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
 _WRITER_VERSION = 1  # raised whenever a release writes other bytes for the same config and input
@@ -277,7 +276,7 @@ class DatasetLayout:
                     return f"{shard.index_name} is missing"
         names = [catalog_lib.STATISTICS_FILE, catalog_lib.REJECTS_FILE]
         names += [catalog_lib.LABELS_FILE] if committed.labels else []
-        names += _TFDS_FILES if committed.compression == "none" else ()
+        names += tfds_metadata.LOADED_BY if committed.compression == "none" else ()
         for name in names:
             uri = storage.join(self.output, name)
             if not storage.storage_of(uri).exists(uri):

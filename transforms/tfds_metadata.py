@@ -12,6 +12,8 @@ from typing import Any
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
 
+LOADED_BY = ("dataset_info.json", "features.json")  # both, or TFDS finds no dataset
+
 _CORE = "tensorflow_datasets.core.features."
 _VERSION = "1.0.0"
 _SCALAR_TYPES = {features.INT64: "int64", features.FLOAT: "float32"}
