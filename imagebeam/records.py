@@ -12,12 +12,12 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 
-from imagebeam import errors, storage
+from imagebeam import errors
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -29,7 +29,6 @@ _MASK_DELTA = 0xA282EAD8
 _MAX_PENDING_BYTES = 1 << 20
 _MAX_PENDING_BUFFERS = 1000  # IOV_MAX of Linux and macOS is 1024
 _READ_BYTES = 1 << 20
-_WRITEBACK_BYTES = 8 << 20
 _GZIP_LEVEL = 6
 _GZIP_WINDOW = 31  # zlib: the largest window, in gzip's wrapping
 
@@ -67,8 +66,10 @@ class RecordWriter:
     (in the uncompressed stream). Not thread-safe. The file stays the caller's to sync and close.
     """
 
-    def __init__(self, file: BinaryIO, compression: str = "none"):
+    def __init__(self, file: BinaryIO, compression: str = "none", on_write: Callable[[int], None] | None = None):
+        """`on_write` is called with `num_bytes` after each write to the file, of some 1 MB."""
         self._file = file
+        self._on_write = on_write
         self._gzip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW) if compression == "gzip" else None
         self._descriptor = _descriptor(file) if self._gzip is None else None
         self._pending: list[bytes] = []
@@ -77,7 +78,6 @@ class RecordWriter:
         self.offsets = array.array("Q")
         self.num_bytes = 0
         self.crc32c = 0
-        self._announced = 0  # bytes on their way to the disk
 
     @property
     def num_records(self) -> int:
@@ -121,9 +121,8 @@ class RecordWriter:
         written = os.writev(self._descriptor, buffers) if self._descriptor is not None else 0
         if written != total:  # no descriptor, a signal, 2 GiB at once or a nearly full disk
             _write_all(self._file, b"".join(buffers)[written:])
-        if self._descriptor is not None and self.num_bytes - self._announced >= _WRITEBACK_BYTES:
-            storage.start_writeback(self._descriptor, self._announced, self.num_bytes - self._announced)
-            self._announced = self.num_bytes
+        if self._on_write is not None:
+            self._on_write(self.num_bytes)
 
 
 def _descriptor(file: BinaryIO) -> int | None:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
 from pipelines import config as config_lib
-from pipelines import runners
+from pipelines import runners, sources
 from transforms import processes, references
+from transforms.sources import listing
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -85,8 +86,10 @@ def convert(
         raise errors.ConfigError(f"workers is {workers}; it must be at least 1")
     workers = workers or default_workers()
     with contextlib.ExitStack() as stack:
-        if runners.is_local(arguments):  # started first: they get ready while Beam is imported
-            stack.enter_context(processes.start(workers))
+        if runners.is_local(arguments):  # started first: they get ready, and one lists, while Beam is imported
+            pool = stack.enter_context(processes.start(workers))
+            with contextlib.suppress(errors.ConfigError):  # told below, after an option that Beam does not know
+                pool.begin(listing.list_whole, sources.make_source(job_config))
         if own_process:
             runners.import_beam_lightly(arguments, [job_config.source.uri, job_config.output.uri])
         from pipelines import locks, pipeline, progress

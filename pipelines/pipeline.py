@@ -10,9 +10,9 @@ import apache_beam as beam
 
 from imagebeam import errors, storage
 from pipelines import config as config_lib
+from pipelines import sources
 from transforms import commit, dead_letters, images, label, layout, place, rank, split, write, write_with_beam
 from transforms import list as list_lib
-from transforms.sources import files, manifest
 
 
 class Job(NamedTuple):
@@ -55,12 +55,8 @@ def make_job(config: config_lib.Config, overwrite: bool = False, report: str = "
     Raises:
         ConfigError: if an address, the manifest's columns or the vocabulary is not as the config says.
     """
-    for option, uri in (("--input", config.source.uri), ("--output", config.output.uri)):
-        if not uri:
-            raise errors.ConfigError(f"{option} is missing: give an address")
-        storage.storage_of(uri)
+    source = sources.make_source(config)
     output = storage.normalize(str(config.output.uri))
-    storage.storage_of(output)  # an address that cannot be written is told at once
     vocabulary = _read_vocabulary(config.label.vocabulary)
     dataset = layout.DatasetLayout(
         output=output,
@@ -84,7 +80,7 @@ def make_job(config: config_lib.Config, overwrite: bool = False, report: str = "
     )
     seed = config.split.seed
     return Job(
-        source=_make_source(config, output),
+        source=source,
         label=_label_rule(config, vocabulary),
         split=_split_rule(config),
         order=rank.HashOrder(seed, place.PURPOSE) if config.output.shuffle == "hash" else rank.ListedOrder(),
@@ -103,45 +99,6 @@ def _versions_that_count(config: config_lib.Config) -> dict[str, str]:
     if config.image.check == "decode":
         versions["pillow"] = images.pillow_version()
     return versions
-
-
-def _make_source(config: config_lib.Config, output: str) -> list_lib.Source:
-    uri = storage.normalize(str(config.source.uri))
-    if config.source.by == "manifest":
-        source = _manifest_source(config, uri)
-        source.check_columns()
-        return source
-    root, include = files.split_glob(uri)
-    if include != files.EVERYTHING and config.source.include != files.EVERYTHING:
-        raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")
-    try:
-        kind = storage.storage_of(root).stat(root).kind
-    except OSError as e:
-        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
-    if root == output:
-        raise errors.ConfigError(f"--output {output!r} is the input itself; choose a folder of its own")
-    if kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"--input {uri!r} is no folder; for a table of images set source.by=manifest")
-    return files.FilesSource(root, config.source.include if include == files.EVERYTHING else include, exclude=output)
-
-
-def _manifest_source(config: config_lib.Config, uri: str) -> manifest.ManifestSource:
-    wanted = config.source.manifest
-    if wanted.path is not None:
-        absolute = wanted.path.startswith(("/", "~", "file://")) or storage.scheme_of(wanted.path) != "file"
-        uri = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
-    kinds = {feature.source: feature.kind for feature in config.resolve_features()}
-    return manifest.ManifestSource(
-        uri=uri,
-        format=wanted.format or manifest.format_of(uri),
-        image=wanted.image,
-        key=wanted.key,
-        label=config.label.column,
-        split=config.split.column,
-        group=config.split.group,
-        columns=tuple((name, kinds.get(f"columns/{name}", "bytes")) for name in config.columns),
-        allow_outside=wanted.allow_outside,
-    )
 
 
 def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None) -> label.LabelRule:

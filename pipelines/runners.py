@@ -22,7 +22,7 @@ _UNUSED_LOCALLY = ("google.cloud", "google.auth", "google.api_core", "apitools",
 # Types of the graph are checked by the tests, which build the same one: checking them again takes 0.1 s of every run.
 TRUSTED_GRAPH = ("--no_pipeline_type_check",)
 
-_SAMPLING_PERIOD_MS = 10
+_SAMPLING_PERIOD_MS = 2
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner", "bundlebaseddirectrunner")
 
 

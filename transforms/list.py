@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from transforms import references
+from transforms import processes, references
 from transforms.sources import files, listing, manifest
 
 Source = files.FilesSource | manifest.ManifestSource
@@ -80,7 +80,19 @@ class _ReadManifestFn(beam.DoFn):
         self._source = source
 
     def process(self, _: bytes) -> Iterator[listing.Listing]:
-        yield from self._source.list_rows()
+        yield from self._source.list_all()
+
+
+class _ListInProcessFn(beam.DoFn):
+    """Has a writer process list the source, or takes what it has listed already."""
+
+    def __init__(self, source: Source):
+        self._source = source
+
+    def process(self, _: bytes) -> Iterator[listing.Listing]:
+        pool = processes.current()
+        assert pool is not None
+        yield from pool.take(listing.list_whole, self._source).result()
 
 
 class _OpenListingFn(beam.DoFn):
@@ -99,7 +111,8 @@ class ListImages(beam.PTransform):
     """Yields a reference for every image of the source, and accounts for whatever else is there.
 
     Folders are spread over the workers twice, at the root and one level below, which fits label/image and
-    split/label/image; what lies deeper is listed by the worker that got the folder above it.
+    split/label/image; what lies deeper is listed by the worker that got the folder above it. Where the launcher started
+    writer processes, one of them lists everything, since it can begin while the launcher imports Beam.
     """
 
     source: Source
@@ -110,7 +123,9 @@ class ListImages(beam.PTransform):
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, pbegin: beam.pvalue.PBegin) -> ListedImages:
         start = pbegin | "Start" >> beam.Impulse()
-        if isinstance(self.source, manifest.ManifestSource):
+        if processes.current() is not None:
+            listings = start | "ListInProcess" >> beam.ParDo(_ListInProcessFn(self.source)).with_output_types(Any)
+        elif isinstance(self.source, manifest.ManifestSource):
             listings = (
                 start
                 | "ReadManifest" >> beam.ParDo(_ReadManifestFn(self.source)).with_output_types(Any)

@@ -2,7 +2,8 @@
 
 Beam's own multi-processing starts whole Python workers that import Beam (0.6 to 2.2 s before the first shard, 100 MB
 each) and send every element through gRPC. A writer process imports no Beam: it is ready after some 0.1 s, takes 25 MB,
-and gets one pickled task for each shard. The processes end with the process that started them, even when it is killed.
+and gets one pickled task for each shard; before that, one process lists the source while the launcher imports Beam. The
+processes end with the process that started them, even when it is killed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 # Without the current folder, which `python -c` puts first: a trainer's own transforms.py may lie there.
@@ -45,16 +47,16 @@ class _Process:
             env=environment,
             start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends us
         )
-        self._context: Any = None
+        self._function: Callable[[Any], Any] | None = None
 
-    def write(self, context: Any, task: Any) -> Any:
-        """`context.write(task)`, in that process; the context is sent when it is another than last time."""
+    def call(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """`function(argument)`, in that process; the function is sent when it is another than last time."""
         assert self._popen.stdin is not None and self._popen.stdout is not None
         try:
-            message = (None if context is self._context else context, task)
+            message = (None if function is self._function else function, argument)
             pickle.dump(message, self._popen.stdin, protocol=5)
             self._popen.stdin.flush()
-            self._context = context
+            self._function = function
             ok, result = pickle.load(self._popen.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as e:
             raise WriterError(f"a writer process ended with code {self._end()}; was it out of memory?") from e
@@ -92,15 +94,24 @@ class WriterProcesses:
         for process in self._processes:
             self._idle.put(process)
         self._threads = concurrent.futures.ThreadPoolExecutor(num_processes, "imagebeam-writer")
+        self._begun: dict[tuple[Callable[[Any], Any], Any], concurrent.futures.Future[Any]] = {}
 
-    def submit(self, context: Any, task: Any) -> concurrent.futures.Future[Any]:
-        """The future of `context.write(task)`."""
-        return self._threads.submit(self._write, context, task)
+    def submit(self, function: Callable[[Any], Any], argument: Any) -> concurrent.futures.Future[Any]:
+        """The future of `function(argument)`; both must be picklable."""
+        return self._threads.submit(self._call, function, argument)
 
-    def _write(self, context: Any, task: Any) -> Any:
+    def begin(self, function: Callable[[Any], Any], argument: Any) -> None:
+        """Submits what will be asked for later, with `take`; both must be hashable."""
+        self._begun[function, argument] = self.submit(function, argument)
+
+    def take(self, function: Callable[[Any], Any], argument: Any) -> concurrent.futures.Future[Any]:
+        """As `submit`, but what was begun is not begun again."""
+        return self._begun.pop((function, argument), None) or self.submit(function, argument)
+
+    def _call(self, function: Callable[[Any], Any], argument: Any) -> Any:
         process = self._idle.get()
         try:
-            return process.write(context, task)
+            return process.call(function, argument)
         finally:
             self._idle.put(process)
 
@@ -141,19 +152,19 @@ def serve() -> None:
     _die_with_parent()
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not end up among the results
-    context: Any = None
+    function: Any = None
     while True:
         try:
-            new_context, task = pickle.load(tasks)
+            new_function, argument = pickle.load(tasks)
         except EOFError:
             return
-        context = context if new_context is None else new_context
-        _answer(results, context, task)
+        function = new_function or function
+        _answer(results, function, argument)
 
 
-def _answer(results: BinaryIO, context: Any, task: Any) -> None:
+def _answer(results: BinaryIO, function: Callable[[Any], Any], argument: Any) -> None:
     try:
-        answer = (True, context.write(task))
+        answer = (True, function(argument))
     except Exception:  # whatever it is, it belongs to the launcher, which raises it as WriterError
         answer = (False, traceback.format_exc())
     pickle.dump(answer, results, protocol=5)

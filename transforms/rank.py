@@ -179,10 +179,11 @@ def _digest(partitions: Mapping[str, Sequence[references.ImageRef]], order: Orde
     digest = hashlib.blake2b(digest_size=_FINGERPRINT_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
     for partition, refs in partitions.items():
-        for key, uri, size, mtime_ns, offset, length, position, *known in refs:
-            name = uri.rpartition("/")[2]  # the rest of the address is left out
-            facts = (partition, key, name, size, mtime_ns, offset, length, position if keep_position else 0, *known)
-            digest.update(repr(facts).encode("utf-8", "backslashreplace"))
+        keys, uris, sizes, mtimes, offsets, lengths, positions, *known = zip(*refs)
+        names = [uri.rpartition("/")[2] for uri in uris]  # the rest of the address is left out
+        placed = positions if keep_position else ()
+        facts = (partition, keys, names, sizes, mtimes, offsets, lengths, placed, known)
+        digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 
 

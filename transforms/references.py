@@ -139,7 +139,8 @@ def unpack_refs(packed: bytes) -> list[ImageRef]:
 
 def pack_rows(rows: Sequence[tuple[Any, ...]]) -> bytes:
     """Rows of equal length as compact bytes."""
-    return zlib.compress(pickle.dumps(list(zip(*rows)), protocol=5), _LEVEL)
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, wbits=12, memLevel=5)  # small tables are set up sooner
+    return compressor.compress(pickle.dumps(list(zip(*rows)), protocol=5)) + compressor.flush()
 
 
 def unpack_rows(packed: bytes) -> Iterator[tuple[Any, ...]]:

@@ -3,7 +3,7 @@
 import collections
 import concurrent.futures
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -26,20 +26,20 @@ class _WriteShardFn(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._futures: collections.deque[concurrent.futures.Future[references.WrittenShard]] = collections.deque()
-        self._writer: write_shard.ShardWriter | None = None
+        self._write: Callable[[write_shard.ShardTask], references.WrittenShard] | None = None
 
     def process(
         self, element: tuple[tuple[str, int], Iterable[tuple[int, bytes]]], plan: references.DatasetPlan
     ) -> Iterator[references.WrittenShard]:
         (split, shard_index), runs = element
-        if self._writer is None:
-            self._writer = self._layout.shard_writer(plan)
+        if self._write is None:
+            self._write = self._layout.shard_writer(plan).write
         task = write_shard.ShardTask(split, shard_index, plan.splits[split].num_shards, tuple(runs))
         pool = processes.current()
         if pool is None:
-            yield self._counted(self._writer.write(task))
+            yield self._counted(self._write(task))
             return
-        self._futures.append(pool.submit(self._writer, task))
+        self._futures.append(pool.submit(self._write, task))
         while len(self._futures) > _MAX_WAITING or (self._futures and self._futures[0].done()):
             yield self._counted(self._futures.popleft().result())
 

@@ -57,6 +57,12 @@ class FilesSource:
     def start(self) -> Directory:
         return Directory("", (storage.storage_of(self.root).stat(self.root).identity,))
 
+    def list_all(self) -> Iterator[listing.Listing]:
+        """Lists the root and all below it."""
+        for found in self.list_directory(self.start(), recursive=True):
+            assert isinstance(found, listing.Listing)
+            yield found
+
     def list_directory(self, directory: Directory, recursive: bool) -> Iterator[Directory | listing.Listing]:
         """Lists one folder: its images as listings; the folders in it, or with `recursive` what is in those too."""
         waiting, found = [directory], listing.ListingBuilder()

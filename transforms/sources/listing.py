@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from transforms import references
 
@@ -19,6 +19,18 @@ class Listing(NamedTuple):
     rejects: tuple[references.Reject, ...]
     passed_over: Mapping[str, int]  # by kind; not among the listed
     problems: tuple[str, ...]  # what makes the whole run impossible
+
+
+class Source(Protocol):
+    """What images can be listed from; hashable and picklable."""
+
+    def list_all(self) -> Iterator[Listing]:
+        """Yields all that the source holds."""
+
+
+def list_whole(source: Source) -> list[Listing]:
+    """All that a source holds, listed by the process that this is called in."""
+    return list(source.list_all())
 
 
 class ListingBuilder:

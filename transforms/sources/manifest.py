@@ -97,7 +97,7 @@ class ManifestSource:
                 f"{', '.join(map(repr, names))}; set source.manifest.image, label.column and the like"
             )
 
-    def list_rows(self) -> Iterator[listing.Listing]:
+    def list_all(self) -> Iterator[listing.Listing]:
         """Yields the manifest's references in the order of its rows."""
         found = listing.ListingBuilder()
         try:

@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-import types
 
 import pytest
 
 from transforms import processes
 
-EVALUATE = types.SimpleNamespace(write=eval)  # a context whose tasks are expressions
+EVALUATE = eval  # tasks are expressions
 OPEN_FILES = (
     "[int(name) for name in __import__('os').listdir('/proc/self/fd') if int(name) > 2]"  # but the standard ones
 )
@@ -52,10 +51,10 @@ def test_tasks_run_in_other_processes_and_answer_in_the_order_asked() -> None:
     assert os.getpid() not in pids
 
 
-def test_task_after_another_context_runs_in_the_new_one() -> None:
+def test_task_after_another_function_runs_in_the_new_one() -> None:
     with processes.start(1) as pool:
         assert pool.submit(EVALUATE, "1 + 1").result() == 2
-        assert pool.submit(types.SimpleNamespace(write=len), "1 + 1").result() == 5
+        assert pool.submit(len, "1 + 1").result() == 5
         assert pool.submit(EVALUATE, "1 + 1").result() == 2
 
 
@@ -146,9 +145,7 @@ def launch(meanwhile: str = "") -> tuple[subprocess.Popen[str], list[int]]:
     "meanwhile",
     [
         pytest.param("", id="idle"),
-        pytest.param(
-            "import types; pool.submit(types.SimpleNamespace(write=eval), '__import__(\"time\").sleep(60)')", id="busy"
-        ),
+        pytest.param("pool.submit(eval, '__import__(\"time\").sleep(60)')", id="busy"),
     ],
 )
 def test_processes_of_a_killed_launcher_are_gone_within_two_seconds(meanwhile: str) -> None:
@@ -172,3 +169,12 @@ def test_processes_started_beside_a_trainers_own_transforms_take_ours(
     monkeypatch.chdir(tmp_path)
     with processes.start(1) as pool:
         assert pool.submit(EVALUATE, "__import__('transforms').__path__[0]").result() == str(ROOT / "transforms")
+
+
+def test_work_begun_early_is_taken_once_and_then_done_anew() -> None:
+    with processes.start(1) as pool:
+        pool.begin(eval, "__import__('time').time()")
+        pool.submit(EVALUATE, "__import__('time').sleep(0.01)").result()
+        before = time.time()
+        assert pool.take(eval, "__import__('time').time()").result() < before
+        assert pool.take(eval, "__import__('time').time()").result() >= before

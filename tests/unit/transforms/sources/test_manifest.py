@@ -45,7 +45,7 @@ def encode(rows: Sequence[Row], manifest_format: str) -> bytes:
 
 
 def read(source: ManifestSource) -> tuple[list[ImageRef], list[Reject], list[str]]:
-    found = list(source.list_rows())
+    found = list(source.list_all())
     refs = [ref for item in found if item.num_refs for ref in references.unpack_refs(item.packed_refs)]
     return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
 
@@ -194,7 +194,7 @@ def test_many_rows_come_in_several_listings(folder: Folder, monkeypatch: pytest.
     folder.image("a.jpg")
     rows = [{"image": "a.jpg" if index % 2 else "gone.jpg"} for index in range(7)]
     source = folder.source(rows)
-    assert [item.num_refs + len(item.rejects) for item in source.list_rows()] == [3, 3, 1]
+    assert [item.num_refs + len(item.rejects) for item in source.list_all()] == [3, 3, 1]
     refs, rejects, _ = read(source)
     assert [ref.position for ref in refs] == [1, 3, 5]
     assert [reject.detail.split()[1] for reject in rejects] == ["0", "2", "4", "6"]

@@ -1,0 +1,56 @@
+"""Which source a config names. No Beam here: the source is listed while Beam is imported."""
+
+from __future__ import annotations
+
+from imagebeam import errors, storage
+from pipelines import config as config_lib
+from transforms.sources import files, manifest
+
+
+def make_source(config: config_lib.Config) -> files.FilesSource | manifest.ManifestSource:
+    """The source of `config`, looked at so far that what is plainly wrong is told at once.
+
+    Raises:
+        ConfigError: if an address or the manifest's columns are not as the config says.
+    """
+    for option, address in (("--input", config.source.uri), ("--output", config.output.uri)):
+        if not address:
+            raise errors.ConfigError(f"{option} is missing: give an address")
+        storage.storage_of(address)
+    uri, output = storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri))
+    storage.storage_of(output)  # an address that cannot be written is told at once
+    if config.source.by == "manifest":
+        source = _manifest_source(config, uri)
+        source.check_columns()
+        return source
+    root, include = files.split_glob(uri)
+    if include != files.EVERYTHING and config.source.include != files.EVERYTHING:
+        raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")
+    try:
+        kind = storage.storage_of(root).stat(root).kind
+    except OSError as e:
+        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
+    if root == output:
+        raise errors.ConfigError(f"--output {output!r} is the input itself; choose a folder of its own")
+    if kind != storage.DIRECTORY:
+        raise errors.ConfigError(f"--input {uri!r} is no folder; for a table of images set source.by=manifest")
+    return files.FilesSource(root, config.source.include if include == files.EVERYTHING else include, exclude=output)
+
+
+def _manifest_source(config: config_lib.Config, uri: str) -> manifest.ManifestSource:
+    wanted = config.source.manifest
+    if wanted.path is not None:
+        absolute = wanted.path.startswith(("/", "~", "file://")) or storage.scheme_of(wanted.path) != "file"
+        uri = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
+    kinds = {feature.source: feature.kind for feature in config.resolve_features()}
+    return manifest.ManifestSource(
+        uri=uri,
+        format=wanted.format or manifest.format_of(uri),
+        image=wanted.image,
+        key=wanted.key,
+        label=config.label.column,
+        split=config.split.column,
+        group=config.split.group,
+        columns=tuple((name, kinds.get(f"columns/{name}", "bytes")) for name in config.columns),
+        allow_outside=wanted.allow_outside,
+    )
