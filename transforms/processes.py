@@ -22,7 +22,9 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 # Without the current folder, which `python -c` puts first: a trainer's own transforms.py may lie there.
-_SERVE = "import sys; sys.path[:] = filter(None, sys.path); from transforms import processes; processes.serve()"
+_SERVE = (
+    "import sys; sys.path[:] = filter(None, sys.path); from transforms import processes, write_shard; processes.serve()"
+)
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_SEC = 5.0
 

@@ -14,10 +14,10 @@ _CAN_ADVISE = hasattr(os, "posix_fadvise")
 class ReadBack:
     """Follows a growing file window by window: reads it, sends it to the disk, and lets the kernel forget it.
 
-    So a file of any size passes through some 16 MB of page cache, which are warm, and the sync at the end has little left
-    to wait for. Pages that a virtual machine has not touched yet cost 4 to 10 us each, more than all else that is done to
-    the 27 of them that an ImageNet image takes. Linux begins to write dirty pages when it is asked to forget them, and
-    forgets them when it is asked again after that. Source: generic_fadvise in mm/fadvise.c.
+    So a file of any size passes through some 16 MB of page cache, which are warm, and the sync at the end has little
+    left to wait for. Pages that a virtual machine has not touched yet cost 4 to 10 us each, and an ImageNet image takes
+    27 of them: more than all else that is done to it. Linux begins to write dirty pages when it is asked to forget
+    them, and forgets them when it is asked again after that. Source: generic_fadvise in mm/fadvise.c.
     """
 
     def __init__(self, descriptor: int):

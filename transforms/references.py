@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import pickle
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
@@ -29,11 +30,14 @@ class ImageRef(NamedTuple):
 
     def with_label(self, label: str | int | float | None, group: str) -> ImageRef:
         """This reference with its label and group; twice as fast as `_replace`, once for each image."""
-        return ImageRef(*self[:7], label, self.split, group, self.columns)
+        return _new_ref((*self[:7], label, self.split, group, self.columns))
 
     def with_split(self, split: str) -> ImageRef:
         """This reference with its split."""
-        return ImageRef(*self[:8], split, *self[9:])
+        return _new_ref((*self[:8], split, *self[9:]))
+
+
+_new_ref: Callable[[Iterable[Any]], ImageRef] = functools.partial(tuple.__new__, ImageRef)  # 0.1 us; ImageRef(): 0.4
 
 
 class Reason(str, enum.Enum):
@@ -134,7 +138,7 @@ def pack_refs(refs: Sequence[ImageRef]) -> bytes:
 
 def unpack_refs(packed: bytes) -> list[ImageRef]:
     """The inverse of `pack_refs`."""
-    return [ImageRef(*row) for row in unpack_rows(packed)]
+    return list(map(_new_ref, unpack_rows(packed)))
 
 
 def pack_rows(rows: Sequence[tuple[Any, ...]]) -> bytes:

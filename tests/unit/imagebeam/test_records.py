@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import itertools
 import os
 import pathlib
 import resource
@@ -143,17 +142,15 @@ def test_payload_reaches_the_file_uncopied(tmp_path: pathlib.Path) -> None:
 # Files that take or give less than they are asked for
 
 
-def test_large_file_is_sent_to_the_disk_part_by_part(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "_WRITEBACK_BYTES", 3000)
+def test_every_write_is_told_with_the_bytes_so_far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "_MAX_PENDING_BYTES", 1000)
-    pieces = [(b"prefix", bytes([index]) * 700) for index in range(40)]
-    path = tmp_path / "shard"
-    with open(path, "xb", buffering=0) as file, mock.patch.object(records.storage, "start_writeback") as start:
-        write(file, pieces)
-    parts = [call.args[1:] for call in start.call_args_list]
-    assert len(parts) >= 5 and parts[0][0] == 0
-    assert all(start + size == following for (start, size), (following, _) in itertools.pairwise(parts))
-    assert read(path.read_bytes()) == [prefix + payload for prefix, payload in pieces]
+    told: list[int] = []
+    with open(tmp_path / "shard", "xb", buffering=0) as file:
+        writer = records.RecordWriter(file, on_write=lambda total: told.append(total - os.fstat(file.fileno()).st_size))
+        for index in range(10):
+            writer.write(b"prefix", bytes([index]) * 700)
+        writer.finish()
+    assert told == [0] * 5
 
 
 @pytest.mark.parametrize("accepted", [0, 1, 13, END - 1], ids="{}-bytes".format)
