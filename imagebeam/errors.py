@@ -33,6 +33,16 @@ class CatalogError(ImagebeamError):
     exit_code = 4
 
 
+class ShardError(ImagebeamError):
+    """A shard or its index is missing, or is not what the catalog says."""
+
+    exit_code = 4
+
+
+class ExampleError(ImagebeamError):
+    """An example cannot be read or decoded; the text names shard, record, key and byte offset."""
+
+
 class RecordError(ValueError):
     """A TFRecord file is broken at `offset` (bytes from its start, uncompressed)."""
 

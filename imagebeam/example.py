@@ -101,6 +101,36 @@ def parse_example(data: bytes) -> dict[str, list[Any]]:
     return parsed
 
 
+def find_bytes(head: bytes, key: str) -> bytes:
+    """The value of a bytes feature in the beginning of a serialized Example, the rest of which may be broken.
+
+    Raises:
+        ValueError: if it is not there.
+    """
+    start, size = _find_value(head, key)  # the map entry's value, its list of bytes, the first of them
+    return head[start : start + size]
+
+
+def find_int(head: bytes, key: str) -> int:
+    """The value of an int64 feature in the beginning of a serialized Example, as `find_bytes`."""
+    start, _ = _find_value(head, key)  # the map entry's value, its list of integers, the packed ones
+    return _signed(_read_varint(memoryview(head), start)[0])
+
+
+def _find_value(head: bytes, key: str) -> tuple[int, int]:
+    name = _delimited(b"\x0a", key.encode())
+    position = head.find(name) + len(name)
+    if position < len(name):
+        raise ValueError(f"no feature {key!r} in the first {len(head)} bytes")
+    view, size = memoryview(head), 0
+    try:
+        for _ in range(3):
+            size, position = _read_varint(view, position + 1)
+    except IndexError as e:
+        raise ValueError(f"feature {key!r} is broken: {e}") from e
+    return position, size
+
+
 def _fields(data: bytes | memoryview) -> list[tuple[int, int, Any]]:
     """The fields of a message: number, wire type and payload."""
     view, position = memoryview(data), 0

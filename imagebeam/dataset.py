@@ -1,0 +1,377 @@
+"""A written dataset, opened for training."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, features, storage
+from imagebeam.reader import fetch, order, selection, sources
+from imagebeam.reader import options as options_lib
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_LOGGER = logging.getLogger(__name__)
+_BLOCK_BYTES = 4 << 20  # of a read in streaming
+_STATISTICS_EXAMPLES = 1000
+
+
+def open_dataset(directory: str, *, cache_dir: str | None = None, cache_bytes: int = 64 << 30) -> ImageDataset:
+    """Opens the dataset in `directory`, and checks that its shards are there and as long as the catalog says.
+
+    Args:
+        directory: a local folder, or an address: gs:// is read with TensorFlow's file system, any other with fsspec.
+        cache_dir: a local folder that keeps whole shards of an address; needed for all but gs://, where TensorFlow reads
+            blocks of shards itself.
+        cache_bytes: that the cache may take; the shards used longest ago go first.
+
+    Raises:
+        CatalogError: if there is no catalog, or it was edited, or is of a newer format.
+        ShardError: if a shard is missing or has another length than the catalog says.
+        ConfigError: if the address cannot be read here.
+    """
+    source = sources.open_source(directory, cache_dir, cache_bytes)
+    catalog = source.load_catalog()
+    source.check_shards(catalog)
+    return ImageDataset(source, catalog)
+
+
+class ImageDataset:
+    """A dataset and its ways out. Immutable; cheap to make, for nothing is read before it is asked for."""
+
+    def __init__(
+        self,
+        source: sources.Source,
+        catalog: catalog_lib.Catalog,
+        labels: frozenset[int] | None = None,
+    ):
+        self._source = source
+        self.catalog = catalog
+        self._kept_labels = labels  # ids as stored
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name}: {split.num_examples:,}" for name, split in self.splits.items())
+        return f"ImageDataset({self.directory!r}, {splits})"
+
+    @property
+    def directory(self) -> str:
+        return self._source.directory
+
+    @property
+    def splits(self) -> Mapping[str, catalog_lib.Split]:
+        """By name, each with its shards and `num_examples`, labels that were filtered out included."""
+        return self.catalog.splits
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes; the first has the id 0 in the batches, whatever the base in the records."""
+        return self.catalog.labels
+
+    @property
+    def feature_spec(self) -> dict[str, tf.io.FixedLenFeature]:
+        """What `tf.io.parse_single_example` needs to parse a record."""
+        tf = _import_tensorflow()
+        types = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
+        return {feature.key: tf.io.FixedLenFeature([], types[feature.kind]) for feature in self.catalog.features}
+
+    @functools.cached_property
+    def statistics(self) -> Mapping[str, Any]:
+        """What the writer counted, by split: formats, colour spaces, labels, heights, widths and bytes; {} if lost."""
+        try:
+            return json.loads(self._source.read(storage.join(self.directory, catalog_lib.STATISTICS_FILE)))
+        except (OSError, ValueError):
+            return {}
+
+    def num_examples(self, split: str) -> int:
+        """Examples of a split or a part of one, such as "train[:10%]", without labels that were filtered out."""
+        return len(self.view(split))
+
+    def filter(self, labels: Sequence[int | str]) -> ImageDataset:
+        """The same dataset with the examples of these classes alone, given by names or ids from 0; ids stay as they are.
+
+        The labels are read from the head of every record once for each split, some 20 us a record.
+        """
+        known = {name: index for index, name in enumerate(self.labels)}
+        ids = set()
+        for label in labels:
+            if label not in known and not (isinstance(label, int) and 0 <= label < len(self.labels)):
+                raise errors.ConfigError(f"label {label!r} is none of the {len(self.labels):,} of the dataset")
+            ids.add(known.get(label, label) + self.catalog.label_base)  # type: ignore[call-overload]
+        return ImageDataset(self._source, self.catalog, frozenset(ids))
+
+    def view(self, split: str) -> sources.View:
+        """The records of a split or a part of one: the ground of all that reads."""
+        return self._source.view(self.catalog, split, self._kept_labels)
+
+    def as_tf(
+        self, split: str, batch_size: int | None = None, *, input_context: Any = None, **options: Any
+    ) -> tf.data.Dataset:
+        """Batches of one process as a tf.data.Dataset.
+
+        Args:
+            split: "train", or a part such as "train[:10%]".
+            batch_size: examples of a batch of this process; None gives single examples.
+            input_context: a tf.distribute.InputContext, which gives process_index and process_count.
+            **options: the fields of `imagebeam.ReadOptions`.
+
+        Returns:
+            {"image": [batch, height, width, 3] of `dtype`, "label": int32 [batch]}, the features named, and with `pad`
+            "mask": bool [batch]; with `supervised` (image, label). The order is a pure function of seed and epoch.
+
+        Raises:
+            ConfigError: if the options do not fit each other or the dataset.
+        """
+        _import_tensorflow()
+        from imagebeam.reader import tf_input
+
+        if input_context is not None:
+            options |= {
+                "process_index": input_context.input_pipeline_id,
+                "process_count": input_context.num_input_pipelines,
+            }
+        asked = options_lib.ReadOptions(batch_size=batch_size, **options)
+        records = self._records(split, asked)
+        return tf_input.build(records, asked, self._mean_and_std(split, asked))
+
+    def as_numpy(self, split: str, batch_size: int, **options: Any) -> BatchIterator:
+        """Batches as NumPy arrays, from an iterator that can say where it stands. Options as of `as_tf`."""
+        return BatchIterator(self, split, batch_size, options)
+
+    def as_distributed(self, strategy: Any, split: str, global_batch_size: int, **options: Any) -> Any:
+        """Batches for a tf.distribute strategy (TPUStrategy, MirroredStrategy...): each worker reads its own share.
+
+        Args:
+            strategy: a tf.distribute.Strategy.
+            split: "train", or a part of it.
+            global_batch_size: of all replicas together.
+            **options: the fields of `imagebeam.ReadOptions`.
+        """
+
+        def make(context: Any) -> tf.data.Dataset:
+            batch_size = context.get_per_replica_batch_size(global_batch_size)
+            return self.as_tf(split, batch_size, input_context=context, **options)
+
+        return strategy.distribute_datasets_from_function(make)
+
+    def as_jax(self, split: str, sharding: Any, batch_size: int, **options: Any) -> Iterator[dict[str, Any]]:
+        """Global jax.Arrays: every process reads its share of each batch.
+
+        Args:
+            split: "train", or a part of it.
+            sharding: a jax.sharding.Sharding whose first axis the batch is laid out over.
+            batch_size: of all processes together.
+            **options: the fields of `imagebeam.ReadOptions`; process_index and process_count come from JAX.
+        """
+        from imagebeam.reader import feeds
+
+        return feeds.iterate_jax(self, split, sharding, batch_size, options)
+
+    def as_grain(self, split: str, *, decode: bool = True) -> Any:
+        """The examples as a random access source: for Grain's DataLoader and MapDataset, and PyTorch's DataLoader.
+
+        Args:
+            split: "train", or a part of it.
+            decode: whether "image" is uint8 [height, width, 3] by Pillow, else the encoded bytes.
+        """
+        from imagebeam.reader import feeds
+
+        return feeds.ExampleSource(self.view(split), self.catalog, decode)
+
+    def pixel_statistics(self, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
+        count = min(_STATISTICS_EXAMPLES, self.num_examples(split))
+        total, squares, pixels = np.zeros(3), np.zeros(3), 0
+        examples = self.as_tf(split, 1, crop="squash", image_size=64, shuffle="global", num_epochs=1)
+        for batch in examples.take(count).as_numpy_iterator():
+            image = batch["image"].astype(np.float64)
+            total += image.sum((0, 1, 2))
+            squares += (image**2).sum((0, 1, 2))
+            pixels += image.shape[1] * image.shape[2]
+        mean = total / pixels
+        std = np.sqrt(np.maximum(squares / pixels - mean**2, 1e-6))
+        return tuple(mean.tolist()), tuple(std.tolist())
+
+    def _mean_and_std(self, split: str, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
+        if asked.normalize == "imagenet":
+            return options_lib.IMAGENET_MEAN, options_lib.IMAGENET_STD
+        if asked.normalize == "dataset":
+            return self.pixel_statistics(split)
+        if isinstance(asked.normalize, str):
+            raise errors.ConfigError(
+                f"normalize is {asked.normalize!r}; it is 'imagenet', 'dataset', or (mean, std) of pixels from 0 to 255"
+            )
+        return asked.normalize
+
+    def _records(self, split: str, asked: options_lib.ReadOptions) -> Any:
+        from imagebeam.reader import tf_input
+
+        view = self.view(split)
+        by_source = {feature.source: feature for feature in self.catalog.features}
+        self._check(by_source, asked)
+        by_key = {feature.key: feature for feature in self.catalog.features}
+        counted = self.statistics.get(view.selection.split, {})
+        longest = max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0)
+        mean_bytes = max(1, self.splits[view.selection.split].num_bytes // max(1, view.num_records_of_split))
+        records_order, num_batches = _order_of(view, asked, mean_bytes, self.catalog.compression != "none")
+        return tf_input.Records(
+            fetcher=view.fetcher,
+            records_order=records_order,
+            features_by_source=by_source,
+            extra=[by_key[key] for key in asked.features],
+            formats=frozenset(counted.get("formats", {})),
+            longest_side=longest,
+            mean_record_bytes=mean_bytes,
+            label_base=self.catalog.label_base if self.catalog.label_kind == "class" else asked.label_base,
+            num_batches=num_batches,
+            chosen=view.chosen,
+        )
+
+    def _check(self, by_source: Mapping[str, features.Feature], asked: options_lib.ReadOptions) -> None:
+        if features.ENCODED not in by_source:
+            raise errors.ConfigError(f"{self.directory} was written without images: features drops image/encoded")
+        if asked.supervised and features.LABEL not in by_source:
+            raise errors.ConfigError(f"{self.directory} has no labels, which supervised=True needs")
+        known = [feature.key for feature in self.catalog.features]
+        for key in asked.features:
+            if key not in known:
+                raise errors.ConfigError(f"there is no feature {key!r}; the dataset has {', '.join(known)}")
+        highest = asked.label_base + len(self.labels) - 1
+        if asked.num_classes is not None and self.labels and highest >= asked.num_classes:
+            raise errors.ConfigError(
+                f"labels run from {asked.label_base} to {highest}, and a model of {asked.num_classes} classes takes 0 to "
+                f"{asked.num_classes - 1}: give label_base=0, or num_classes={highest + 1}"
+            )
+
+
+def _order_of(
+    view: sources.View, asked: options_lib.ReadOptions, mean_bytes: int, is_compressed: bool
+) -> tuple[order.Order, int | None]:
+    """The order of one process's records, and the batches that all processes make alike where that is asked for."""
+    index, count = asked.process_index, asked.process_count
+    orders: list[order.Order] = []
+    if asked.shuffle == "global":
+        if is_compressed:
+            raise errors.ConfigError(
+                'shuffle="global" needs records that can be read alone, and the shards are compressed: '
+                "convert with output.compression=none"
+            )
+        state = asked.state
+        start = 0 if state is None else state.epoch * len(view) + state.position
+        make = functools.partial(order.GlobalOrder, selection.Selection("", 0, len(view)), asked.seed, start)
+        orders = [make(process_index=each, process_count=count) for each in range(count)]
+    else:
+        shares = [selection.share_of(view.sizes, each, count) for each in range(count)]
+        if count > 1:
+            _LOGGER.info("process %d of %d reads its share by %s", index, count, shares[index].by)
+        if asked.shuffle == "stream":
+            block = max(1, _BLOCK_BYTES // mean_bytes)
+            mixed = asked.shuffle_records or max(1, asked.shuffle_bytes // mean_bytes)
+            window = max(1, -(-mixed // block))
+            block = max(1, min(block, mixed))
+            orders = [order.BlockOrder(share, asked.seed, block, window, is_compressed) for share in shares]
+        else:
+            orders = [order.ListedOrder(share) for share in shares]
+    mine = orders[index]
+    if mine.num_positions(1) == 0:
+        raise errors.ConfigError(
+            f"process {index} of {count} gets none of {len(view):,} examples: use fewer processes, or more of the split"
+        )
+    if asked.num_epochs is None or asked.batch_size is None or not (asked.pad or (asked.drops_remainder and count > 1)):
+        return mine, None
+    lengths = [each.num_positions(asked.num_epochs) - _positions_done(asked, each) for each in orders]
+    if asked.pad:
+        return mine, -(-max(lengths) // asked.batch_size)
+    return mine, min(lengths) // asked.batch_size
+
+
+def _positions_done(asked: options_lib.ReadOptions, records_order: order.Order) -> int:
+    if asked.state is None or asked.shuffle == "global":
+        return 0
+    return asked.state.epoch * records_order.epoch_size + asked.state.position
+
+
+class BatchIterator(Iterator[dict[str, np.ndarray]]):
+    """Batches as NumPy arrays; `state` says where it stands, `restore` goes there."""
+
+    def __init__(self, dataset: ImageDataset, split: str, batch_size: int, options: Mapping[str, Any]):
+        self._dataset = dataset
+        self._split = split
+        self._batch_size = batch_size
+        self._options = dict(options)
+        self._begin(self._options.pop("state", None))
+
+    def _begin(self, state: order.ReaderState | None) -> None:
+        from imagebeam.reader import tf_input
+
+        asked = options_lib.ReadOptions(batch_size=self._batch_size, state=state, **self._options)
+        self._asked = asked
+        self._epoch_size = self._dataset._records(self._split, asked).order.epoch_size
+        done = 0 if state is None else state.epoch * self._epoch_size + state.position
+        self._done = done  # of the common order with "global", else of this process
+        self._batches = tf_input.iterate(
+            self._dataset.as_tf(self._split, self._batch_size, **self._options, state=state)
+        )
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        batch = next(self._batches)
+        together = self._asked.process_count if self._asked.shuffle == "global" else 1
+        self._done += self._batch_size * together
+        return batch
+
+    def state(self) -> order.ReaderState:
+        """Where the next batch begins: plain numbers. With shuffle="global" every process has the same."""
+        epoch, position = divmod(self._done, self._epoch_size)
+        return order.ReaderState(
+            self._asked.seed, epoch, position, self._asked.shuffle, self._asked.process_count
+        )
+
+    def restore(self, state: order.ReaderState) -> None:
+        """Goes on from `state`, in the time of a start: nothing that was read before is read again."""
+        self._begin(state)
+
+
+def mix(
+    datasets: Sequence[tuple[ImageDataset, str]],
+    weights: Sequence[float],
+    batch_size: int,
+    seed: int = 0,
+    **options: Any,
+) -> tf.data.Dataset:
+    """Batches in which the examples of several datasets stand side by side.
+
+    Args:
+        datasets: each with the split to read.
+        weights: how much of the whole each gives; they are made to sum up to 1.
+        batch_size: of this process.
+        seed: of the mixture, and of the order in each.
+        **options: the fields of `imagebeam.ReadOptions`, for all of them.
+
+    Raises:
+        ConfigError: if weights and datasets do not match.
+    """
+    tf = _import_tensorflow()
+    if len(weights) != len(datasets) or not datasets or min(weights) <= 0:
+        raise errors.ConfigError(f"weights are {list(weights)}; give one above 0 for each of {len(datasets)} datasets")
+    parts = [each.as_tf(split, seed=seed, **options) for each, split in datasets]
+    total = sum(weights)
+    mixed = tf.data.Dataset.sample_from_datasets(
+        parts, [weight / total for weight in weights], seed=seed, stop_on_empty_dataset=True
+    )
+    return mixed.batch(batch_size, drop_remainder=options.get("drop_remainder", True)).prefetch(2)
+
+
+def _import_tensorflow() -> Any:
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as e:
+        raise errors.ConfigError(f"{e.name} is not installed, the reader needs it: pip install 'imagebeam[tf]'") from e
+    return tf
+
+

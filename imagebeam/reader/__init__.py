@@ -1,0 +1,1 @@
+"""How records become batches: which ones and in what order, their bytes, their pixels, and who is fed."""

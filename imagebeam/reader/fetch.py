@@ -1,0 +1,292 @@
+"""The bytes of records by their place in a split, checked, and named where something is wrong with them."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, example, records, storage
+
+_MAX_OPEN_SHARDS = 256
+_MAX_BLOCK_BYTES = 512 << 20  # kept of shards that are not read in place
+_HEAD_BYTES = 4096  # of a broken record: enough to find its key in
+_MASKED_CRC = struct.Struct("<I").unpack
+
+
+class Place(Protocol):
+    """Where the bytes of one split's shards come from."""
+
+    def read(self, shard: int, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop` of a shard, fewer where it ends early."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trouble:
+    """What is wrong with one record."""
+
+    shard: str  # its address
+    index: int  # of the record in its shard
+    offset: int  # bytes from the start of the shard
+    key: str  # "" where it cannot be told
+    detail: str
+
+    def __str__(self) -> str:
+        key = f", key {self.key!r}" if self.key else ""
+        return f"record {self.index} of shard {self.shard}{key}, byte offset {self.offset}: {self.detail}"
+
+
+class LocalPlace:
+    """Shards on a local disk. Reads overlap without a buffer here: the kernel is told what comes next."""
+
+    def __init__(self, paths: Sequence[str]):
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._open: collections.OrderedDict[int, _File] = collections.OrderedDict()
+
+    def read(self, shard: int, start: int, stop: int) -> bytes:
+        return os.pread(self._file(shard).descriptor, stop - start, start)
+
+    def announce(self, shard: int, start: int, stop: int) -> None:
+        """Asks the kernel to read ahead."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file(shard).descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
+
+    def _file(self, shard: int) -> _File:
+        with self._lock:
+            file = self._open.get(shard)
+            if file is None:
+                file = self._open[shard] = _File(self._paths[shard])
+                if len(self._open) > _MAX_OPEN_SHARDS:
+                    self._open.popitem(last=False)  # closed once the last reader lets go of it
+            else:
+                self._open.move_to_end(shard)
+            return file
+
+    def __getstate__(self) -> Sequence[str]:
+        return self._paths
+
+    def __setstate__(self, paths: Sequence[str]) -> None:
+        self.__init__(paths)  # type: ignore[misc]
+
+
+class _File:
+    """An open file, closed when nobody holds it any more."""
+
+    def __init__(self, path: str):
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            os.close(self.descriptor)
+
+
+class BlockPlace:
+    """Shards that are read in blocks and kept for a while: at an address far away, or compressed."""
+
+    def __init__(self, block_ends: Callable[[int], np.ndarray], load: Callable[[int, int, int], bytes]):
+        """
+        Args:
+            block_ends: of a shard, the ascending byte offsets at which its blocks end.
+            load: the bytes of a shard between two of them.
+        """
+        self._block_ends = block_ends
+        self._load = load
+        self._lock = threading.Lock()
+        self._blocks: collections.OrderedDict[tuple[int, int], bytes] = collections.OrderedDict()
+        self._loading: dict[tuple[int, int], threading.Lock] = {}
+        self._num_bytes = 0
+
+    def read(self, shard: int, start: int, stop: int) -> bytes:
+        ends = self._block_ends(shard)
+        block = int(np.searchsorted(ends, start, side="right"))
+        first = int(ends[block - 1]) if block else 0
+        data = self._block(shard, block, first, int(ends[block]))
+        return data[start - first : stop - first]
+
+    def _block(self, shard: int, block: int, first: int, end: int) -> bytes:
+        key = shard, block
+        with self._lock:
+            if key in self._blocks:
+                self._blocks.move_to_end(key)
+                return self._blocks[key]
+            loading = self._loading.setdefault(key, threading.Lock())
+        with loading:
+            with self._lock:
+                if key in self._blocks:
+                    return self._blocks[key]
+            data = self._load(shard, first, end)
+            with self._lock:
+                self._blocks[key] = data
+                self._num_bytes += len(data)
+                self._loading.pop(key, None)
+                while self._num_bytes > _MAX_BLOCK_BYTES and len(self._blocks) > 1:
+                    self._num_bytes -= len(self._blocks.popitem(last=False)[1])
+            return data
+
+
+class GzipLoader:
+    """Blocks of gzip shards, decompressed from front to back; going back begins anew."""
+
+    def __init__(self, open_shard: Callable[[int], BinaryIO]):
+        self._open_shard = open_shard
+        self._lock = threading.Lock()
+        self._streams: collections.OrderedDict[int, tuple[BinaryIO, int]] = collections.OrderedDict()
+
+    def __call__(self, shard: int, start: int, stop: int) -> bytes:
+        import gzip
+
+        with self._lock:
+            stream, position = self._streams.pop(shard, (None, 0))
+        if stream is None or position > start:
+            stream, position = gzip.GzipFile(fileobj=self._open_shard(shard)), 0  # type: ignore[assignment]
+        assert stream is not None
+        while position < start and (skipped := len(stream.read(min(start - position, 1 << 20)))):
+            position += skipped
+        data = stream.read(stop - start)
+        with self._lock:
+            self._streams[shard] = stream, position + len(data)
+            if len(self._streams) > _MAX_OPEN_SHARDS:
+                self._streams.popitem(last=False)
+        return data
+
+
+class RecordFetcher:
+    """Reads records of one split. Thread-safe."""
+
+    def __init__(
+        self,
+        directory: str,
+        shards: Sequence[catalog_lib.Shard],
+        place: Place,
+        offsets: Offsets,
+        key_feature: str | None = "image/key",
+    ):
+        self._directory = directory
+        self._shards = shards
+        self._place = place
+        self._offsets = offsets
+        self._key_feature = key_feature
+        self._ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
+
+    def fetch(self, wanted: np.ndarray) -> Iterator[bytes | Trouble]:
+        """Yields each record's bytes, or what is wrong with it, in the order asked for.
+
+        Args:
+            wanted: records of the split, int64 [n].
+        """
+        shards = np.searchsorted(self._ends, wanted, side="right")
+        for shard, record in zip(shards.tolist(), wanted.tolist()):
+            index = record - int(self._ends[shard]) + self._shards[shard].records
+            offset, end = self._offsets.of(shard, index)
+            try:
+                yield self._read(shard, offset, end)
+            except (OSError, ValueError, EOFError) as e:
+                yield self.trouble(record, f"{e.strerror or e}" if isinstance(e, OSError) else str(e))
+
+    def _read(self, shard: int, offset: int, end: int) -> bytes:
+        start, stop = offset + records.HEADER_BYTES, end - records.FOOTER_BYTES
+        data = self._place.read(shard, start, stop)
+        footer = self._place.read(shard, stop, end)
+        if len(data) < stop - start or len(footer) < records.FOOTER_BYTES:
+            raise ValueError("the shard ends in the middle of it")
+        if records.mask_crc(records.extend_crc(0, data)) != _MASKED_CRC(footer)[0]:
+            raise ValueError(f"the checksum of a record of {len(data)} bytes does not match")
+        return data
+
+    def heads(self) -> Iterator[bytes]:
+        """The first bytes of every record: all features but a large one."""
+        for shard in range(len(self._shards)):
+            offsets = self._offsets.shard(shard)
+            for offset, end in zip(offsets[:-1].tolist(), offsets[1:].tolist()):
+                start = offset + records.HEADER_BYTES
+                yield self._place.read(shard, start, min(start + _HEAD_BYTES, end))
+
+    def trouble(self, record: int, detail: str) -> Trouble:
+        """`detail` with the name of a record of the split."""
+        shard = int(np.searchsorted(self._ends, record, side="right"))
+        index = record - int(self._ends[shard]) + self._shards[shard].records
+        offset, end = self._offsets.of(shard, index)
+        uri = storage.join(self._directory, self._shards[shard].name)
+        return Trouble(uri, index, offset, self._key(shard, offset, end), detail)
+
+    def _key(self, shard: int, offset: int, end: int) -> str:
+        """The key of a record that may be broken: small features stand before the image's bytes."""
+        start = offset + records.HEADER_BYTES
+        with contextlib.suppress(OSError, ValueError, EOFError):
+            head = self._place.read(shard, start, min(start + _HEAD_BYTES, end))
+            return example.find_bytes(head, self._key_feature or "").decode("utf-8", "backslashreplace")
+        return ""
+
+
+class Offsets:
+    """Where each record of a split begins: the byte-offset index of each shard, read when it is first needed."""
+
+    def __init__(self, directory: str, shards: Sequence[catalog_lib.Shard], read: Callable[[str], bytes]):
+        self._directory = directory
+        self._shards = shards
+        self._read = read
+        self._loaded: dict[int, np.ndarray] = {}
+
+    def of(self, shard: int, index: int) -> tuple[int, int]:
+        """The first byte of a record, and the first after it."""
+        offsets = self.shard(shard)
+        return int(offsets[index]), int(offsets[index + 1])
+
+    def shard(self, shard: int) -> np.ndarray:
+        """uint64 [records + 1]: 8 bytes a record.
+
+        Raises:
+            ShardError: if the index is missing or is not of this shard.
+        """
+        if shard not in self._loaded:
+            self._loaded[shard] = self._load(self._shards[shard])
+        return self._loaded[shard]
+
+    def _load(self, shard: catalog_lib.Shard) -> np.ndarray:
+        uri = storage.join(self._directory, shard.index_name)
+        try:
+            offsets = np.frombuffer(self._read(uri), "<u8")
+        except (OSError, ValueError) as e:
+            raise errors.ShardError(f"index {uri} cannot be read ({e}): run imagebeam verify {self._directory}") from e
+        if len(offsets) != shard.records + 1 or int(offsets[-1]) != shard.bytes:
+            raise errors.ShardError(
+                f"index {uri} is of {len(offsets) - 1:,} records, its shard has {shard.records:,}: "
+                f"run imagebeam verify {self._directory}"
+            )
+        return offsets
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_loaded": {}}
+
+
+class ScannedOffsets(Offsets):
+    """Offsets of compressed shards, which have no index: found by reading each shard once."""
+
+    def __init__(self, directory: str, shards: Sequence[catalog_lib.Shard], open_shard: Callable[[int], BinaryIO]):
+        super().__init__(directory, shards, lambda uri: b"")
+        self._open_shard = open_shard
+
+    def _load(self, shard: catalog_lib.Shard) -> np.ndarray:
+        uri = storage.join(self._directory, shard.name)
+        offsets, end = [], 0
+        try:
+            with self._open_shard(self._shards.index(shard)) as file:
+                for record in records.read_records(file, "gzip"):
+                    offsets.append(record.offset)
+                    end = record.offset + len(record.data) + records.HEADER_BYTES + records.FOOTER_BYTES
+        except (OSError, errors.RecordError) as e:
+            raise errors.ShardError(f"shard {uri} cannot be read: {e}") from e
+        if len(offsets) != shard.records:
+            raise errors.ShardError(f"shard {uri} holds {len(offsets):,} records, the catalog says {shard.records:,}")
+        return np.array([*offsets, end], "<u8")
+
+

@@ -1,0 +1,249 @@
+"""Where a dataset is read from: a local disk, a bucket through TensorFlow, or anything else through a cache of shards."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import logging
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, example, features, storage
+from imagebeam.reader import fetch, selection
+
+_LOGGER = logging.getLogger(__name__)
+_BLOCK_BYTES = 4 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """The records of a split, or part of it, that are read."""
+
+    selection: selection.Selection  # before labels were filtered out
+    sizes: tuple[int, ...]  # records of each shard that are in it
+    chosen: np.ndarray | None  # int64 [len]: records of the split; None where they are all of it
+    num_records_of_split: int
+    fetcher: fetch.RecordFetcher
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def locate(self, index: int) -> int:
+        """The record of the split that is the view's `index`-th."""
+        return index if self.chosen is None else int(self.chosen[index])
+
+
+class Source(Protocol):
+    """A dataset at an address."""
+
+    @property
+    def directory(self) -> str: ...
+
+    def read(self, uri: str) -> bytes:
+        """All bytes of a small file."""
+
+    def load_catalog(self) -> catalog_lib.Catalog: ...
+
+    def check_shards(self, catalog: catalog_lib.Catalog) -> None:
+        """Raises ShardError where a shard is missing or has another length."""
+
+    def view(self, catalog: catalog_lib.Catalog, split: str, labels: frozenset[int] | None) -> View: ...
+
+
+class _Source:
+    """What all sources share; they differ in how bytes are had."""
+
+    def __init__(self, directory: str):
+        self.directory = directory
+
+    def read(self, uri: str) -> bytes:
+        raise NotImplementedError
+
+    def size_of(self, uri: str) -> int:
+        raise NotImplementedError
+
+    def open_shard(self, shards: Sequence[catalog_lib.Shard], index: int) -> BinaryIO:
+        raise NotImplementedError
+
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: fetch.Offsets) -> fetch.Place:
+        raise NotImplementedError
+
+    def load_catalog(self) -> catalog_lib.Catalog:
+        uri = storage.join(self.directory, catalog_lib.CATALOG_FILE)
+        try:
+            text = self.read(uri).decode("utf-8", "replace")
+        except FileNotFoundError as e:
+            raise errors.CatalogError(
+                f"{self.directory} holds no {catalog_lib.CATALOG_FILE}: no dataset was committed there; "
+                "give the --output of a convert command that ended well"
+            ) from e
+        except OSError as e:
+            raise errors.CatalogError(f"{uri} cannot be read ({e}); grant read access to it") from e
+        return catalog_lib.Catalog.from_json(text, uri)
+
+    def check_shards(self, catalog: catalog_lib.Catalog) -> None:
+        for split in catalog.splits.values():
+            for shard in split.shards:
+                uri = storage.join(self.directory, shard.name)
+                try:
+                    size = self.size_of(uri)
+                except OSError as e:
+                    raise errors.ShardError(f"shard {uri} is missing ({e}): run imagebeam verify, convert again") from e
+                if size != shard.bytes:
+                    raise errors.ShardError(
+                        f"shard {uri} has {size:,} bytes, the catalog says {shard.bytes:,}: "
+                        "it was cut short or replaced; run imagebeam verify, convert again with --overwrite"
+                    )
+
+    def view(self, catalog: catalog_lib.Catalog, split: str, labels: frozenset[int] | None) -> View:
+        wanted = selection.parse_selection(split, catalog.splits)
+        return self._view(catalog, wanted, labels)
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019  # a source lives as long as its datasets
+    def _fetcher(self, catalog: _ById, split: str) -> fetch.RecordFetcher:
+        shards = catalog.catalog.splits[split].shards
+        offsets: fetch.Offsets
+        if catalog.catalog.compression == "none":
+            offsets = fetch.Offsets(self.directory, shards, self.read)
+            place = self.place(shards, offsets)
+        else:
+            open_shard = functools.partial(self.open_shard, shards)
+            offsets = fetch.ScannedOffsets(self.directory, shards, open_shard)
+            place = fetch.BlockPlace(_block_ends(offsets), fetch.GzipLoader(open_shard))
+        key = next((each.key for each in catalog.catalog.features if each.source == "image/key"), None)
+        return fetch.RecordFetcher(self.directory, shards, place, offsets, key)
+
+    def _view(
+        self, catalog: catalog_lib.Catalog, wanted: selection.Selection, labels: frozenset[int] | None
+    ) -> View:
+        shards = catalog.splits[wanted.split].shards
+        fetcher = self._fetcher(_ById(catalog), wanted.split)
+        ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
+        total = int(ends[-1])
+        chosen = None
+        if labels is not None:
+            chosen = np.arange(wanted.start, wanted.stop)[
+                np.isin(self._labels(_ById(catalog), wanted.split)[wanted.start : wanted.stop], list(labels))
+            ]
+        elif len(wanted) < total:
+            chosen = np.arange(wanted.start, wanted.stop)
+        if chosen is None:
+            return View(wanted, tuple(shard.records for shard in shards), None, total, fetcher)
+        sizes = np.bincount(np.searchsorted(ends, chosen, side="right"), minlength=len(shards))
+        if not len(chosen):
+            raise errors.ConfigError(f"{wanted.split} holds no example of the labels that are kept")
+        return View(wanted, tuple(sizes.tolist()), chosen, total, fetcher)
+
+    @functools.lru_cache(maxsize=16)  # noqa: B019
+    def _labels(self, catalog: _ById, split: str) -> np.ndarray:
+        """The label of every record of a split, from the heads of the records: int64 [records]."""
+        feature = next((f for f in catalog.catalog.features if f.source == features.LABEL), None)
+        if feature is None or catalog.catalog.label_kind != "class":
+            raise errors.ConfigError(f"{self.directory} has no classes to filter by")
+        fetcher = self._fetcher(catalog, split)
+        total = catalog.catalog.splits[split].num_examples
+        return np.fromiter((example.find_int(head, feature.key) for head in fetcher.heads()), np.int64, total)
+
+
+class _ById:
+    """A catalog as a key of a cache: one object is one catalog."""
+
+    def __init__(self, catalog: catalog_lib.Catalog):
+        self.catalog = catalog
+
+    def __hash__(self) -> int:
+        return hash(self.catalog.fingerprint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and other.catalog.fingerprint == self.catalog.fingerprint
+
+
+class LocalSource(_Source):
+    """A folder on a local disk."""
+
+    def read(self, uri: str) -> bytes:
+        return storage.storage_of(uri).read(uri)
+
+    def size_of(self, uri: str) -> int:
+        return storage.storage_of(uri).stat(uri).size
+
+    def open_shard(self, shards: Sequence[catalog_lib.Shard], index: int) -> BinaryIO:
+        return open(storage.join(self.directory, shards[index].name), "rb")
+
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: fetch.Offsets) -> fetch.Place:
+        return fetch.LocalPlace([storage.join(self.directory, shard.name) for shard in shards])
+
+
+class TensorFlowSource(_Source):
+    """An address that TensorFlow's own file systems read (gs://), in blocks."""
+
+    def read(self, uri: str) -> bytes:
+        with self._open(uri) as file:
+            return file.read()
+
+    def size_of(self, uri: str) -> int:
+        return int(self._call(uri, lambda gfile: gfile.stat(uri).length))
+
+    def open_shard(self, shards: Sequence[catalog_lib.Shard], index: int) -> BinaryIO:
+        return io.BytesIO(self.read(storage.join(self.directory, shards[index].name)))
+
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: fetch.Offsets) -> fetch.Place:
+        def load(shard: int, start: int, stop: int) -> bytes:
+            uri = storage.join(self.directory, shards[shard].name)
+            with self._open(uri) as file:
+                file.seek(start)
+                return file.read(stop - start)
+
+        return fetch.BlockPlace(_block_ends(offsets), load)
+
+    def _open(self, uri: str):  # type: ignore[no-untyped-def]  # TensorFlow has no types
+        return self._call(uri, lambda gfile: gfile.GFile(uri, "rb"))
+
+    def _call(self, uri: str, call: Callable) -> object:  # type: ignore[type-arg]
+        import tensorflow as tf
+
+        try:
+            return call(tf.io.gfile)
+        except tf.errors.NotFoundError as e:
+            raise FileNotFoundError(f"there is no {uri}") from e
+        except tf.errors.OpError as e:
+            raise OSError(f"{uri}: {e.message}") from e
+
+
+def _block_ends(offsets: fetch.Offsets) -> Callable[[int], np.ndarray]:
+    """Cuts shards into blocks of whole records, some 4 MB each."""
+
+    @functools.lru_cache(maxsize=None)
+    def ends(shard: int) -> np.ndarray:
+        starts = offsets.shard(shard)
+        cuts = np.searchsorted(starts, np.arange(_BLOCK_BYTES, int(starts[-1]), _BLOCK_BYTES, dtype=starts.dtype))
+        return np.unique(np.append(starts[cuts], starts[-1])).astype(np.int64)
+
+    return ends
+
+
+def open_source(directory: str, cache_dir: str | None, cache_bytes: int) -> Source:
+    """The source of a dataset's address.
+
+    Raises:
+        ConfigError: if the address needs a cache and none is given, or its file system is not installed.
+    """
+    uri = storage.normalize(directory)
+    scheme = storage.scheme_of(uri)
+    if scheme == "file":
+        return LocalSource(uri)
+    if cache_dir is not None:
+        from imagebeam.reader import cache
+
+        return cache.CachedSource(uri, cache_dir, cache_bytes)
+    if scheme == "gs":
+        return TensorFlowSource(uri)
+    raise errors.ConfigError(
+        f"{directory!r}: TensorFlow reads no {scheme}:// by itself; give cache_dir, a local folder that keeps its shards"
+    )
+
+

@@ -1,0 +1,331 @@
+"""The tf.data pipeline: read in order -> parse -> decode the wanted part -> batch -> check that nothing is lost.
+
+Why it is built so, with the measurements: docs/reader.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from imagebeam import errors, features
+from imagebeam.reader import fetch, order, pixels
+from imagebeam.reader import options as options_lib
+
+_LOGGER = logging.getLogger(__name__)
+_CHUNK_BYTES = 4 << 20  # of records that one call reads
+_MAX_CHUNK_RECORDS = 64
+_UNENDING = 1 << 62
+_TF_TYPES = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
+_EMPTY = {features.BYTES: "", features.INT64: 0, features.FLOAT: 0.0}
+_MIN_SKIPPED = 10  # examples that may be skipped before a fraction of them means anything
+
+Batch = dict[str, tf.Tensor]
+
+
+class Records:
+    """What the pipeline reads: records in an order, and what it must know of them."""
+
+    def __init__(
+        self,
+        fetcher: fetch.RecordFetcher,
+        records_order: order.Order,
+        features_by_source: dict[str, features.Feature],
+        extra: Sequence[features.Feature],
+        formats: frozenset[str],
+        longest_side: int,
+        mean_record_bytes: int,
+        label_base: int,
+        num_batches: int | None,
+        chosen: np.ndarray | None = None,
+    ):
+        """
+        Args:
+            fetcher: of the split.
+            records_order: which record stands at which position.
+            features_by_source: of every example, by what they are.
+            extra: further features that are wanted in the batches.
+            formats: of the images in the split, empty where it is not known.
+            longest_side: of its pictures, in pixels; 0 where it is not known.
+            mean_record_bytes: on average.
+            label_base: id of the first class in the records.
+            num_batches: that every process makes; None leaves it to each.
+            chosen: the records of the split that the order counts; None for all.
+        """
+        self.fetcher = fetcher
+        self.order = records_order
+        self.features = features_by_source
+        self.extra = extra
+        self.formats = formats
+        self.longest_side = longest_side
+        self.chunk = max(1, min(_MAX_CHUNK_RECORDS, _CHUNK_BYTES // max(mean_record_bytes, 1)))
+        self.label_base = label_base
+        self.num_batches = num_batches
+        self._chosen = chosen
+
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Records of the split, and epochs, of ascending positions."""
+        records, epochs = self.order.locate(positions)
+        return (records if self._chosen is None else self._chosen[records]), epochs
+
+
+class _Reader:
+    """What the graph calls in Python: reads records, and says which were lost."""
+
+    def __init__(self, records: Records, options: options_lib.ReadOptions):
+        self._records = records
+        self._options = options
+        self._key = order.make_key("pixels", options.seed)
+        self._lock = threading.Lock()
+        self._troubles: dict[int, str] = {}  # by record, of those that could not be read
+        self._skipped: set[int] = set()  # positions
+        self._told: set[str] = set()  # shards
+
+    def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Records at positions `first` to `end`: bytes [n], their positions and random numbers."""
+        positions = np.arange(first, end, dtype=np.int64)
+        records, epochs = self._records.locate(positions)
+        contents = np.empty(len(positions), object)
+        for index, content in enumerate(self._records.fetcher.fetch(records)):
+            if isinstance(content, fetch.Trouble):  # what cannot be read cannot be decoded either, and is told there
+                with self._lock:
+                    self._troubles[int(records[index])] = str(content)
+                content = b""
+            contents[index] = content
+        return contents, positions, order.uniforms(records, epochs, self._key, pixels.NUM_UNIFORMS)
+
+    def report_lost(self, expected: np.ndarray, found: np.ndarray, following: np.ndarray) -> np.ndarray:
+        """Deals with positions from `expected` to `following` that are not among those `found`."""
+        lost = np.setdiff1d(np.arange(expected, following, dtype=np.int64), found)
+        records, _ = self._records.locate(lost)
+        for position, record in zip(lost.tolist(), records.tolist()):
+            text = self._troubles.get(record) or str(
+                self._records.fetcher.trouble(record, "the image cannot be decoded; see imagebeam verify --decode")
+            )
+            if self._options.on_error == "raise":
+                raise errors.ExampleError(text)
+            self._skip(position, text)
+        return following
+
+    def _skip(self, position: int, text: str) -> None:
+        with self._lock:
+            self._skipped.add(position)
+            num_skipped = len(self._skipped)
+            shard = text.split(" of shard ")[-1].split(",")[0]
+            is_first = shard not in self._told
+            self._told.add(shard)
+        if is_first:
+            _LOGGER.warning("skipped %s (told once for each shard)", text)
+        if num_skipped > _MIN_SKIPPED and num_skipped > self._options.max_error_fraction * (position + 1):
+            raise errors.ExampleError(
+                f"{num_skipped:,} of {position + 1:,} examples could not be read or decoded, more than "
+                f"max_error_fraction={self._options.max_error_fraction}; the last: {text}"
+            )
+
+
+def build(records: Records, options: options_lib.ReadOptions, mean_and_std: Any = None) -> tf.data.Dataset:
+    """The dataset of examples or batches that `options` describe."""
+    reader = _Reader(records, options)
+    threads = options.threads or _num_cores()
+    end = _UNENDING if options.num_epochs is None else records.order.num_positions(options.num_epochs)
+    # A state of GlobalOrder is in the order itself; other orders count on from it.
+    begin = 0
+    if options.state is not None and options.shuffle != "global":
+        begin = options.state.epoch * records.order.epoch_size + options.state.position
+    chunks = tf.data.Dataset.range(begin, end, records.chunk)
+    dataset = chunks.map(
+        lambda first: _read_and_parse(reader, records, options, first, tf.minimum(first + records.chunk, end)),
+        num_parallel_calls=max(2, threads),
+        deterministic=options.deterministic,
+    ).unbatch()
+    only_jpeg = records.formats == {"jpeg"}
+    greatest = _greatest_reduction(records.longest_side, options)
+    decode = pixels.make_decoder(options, only_jpeg, greatest)
+    dataset = dataset.map(
+        lambda example: _decode(decode, example), num_parallel_calls=threads, deterministic=options.deterministic
+    )
+    if options.deterministic:  # what is lost leaves a hole in the positions, which is found when they are batched
+        dataset = dataset.ignore_errors()
+    if options.batch_size is None:
+        dataset = _check_positions(dataset.batch(1), reader, begin, end, options).unbatch()
+    else:
+        dataset = _check_positions(dataset.batch(options.batch_size), reader, begin, end, options)
+        dataset = _even_out(dataset, records, options)
+    cast = pixels.make_caster(options, mean_and_std)
+    dataset = dataset.map(lambda batch: _finish(batch, records, options, cast), num_parallel_calls=1)
+    return dataset.prefetch(2).with_options(_tf_options(options, threads))
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _tf_options(options: options_lib.ReadOptions, threads: int) -> tf.data.Options:
+    tf_options = tf.data.Options()
+    tf_options.deterministic = options.deterministic
+    tf_options.threading.private_threadpool_size = threads
+    tf_options.threading.max_intra_op_parallelism = 1
+    tf_options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    tf_options.experimental_symbolic_checkpoint = True
+    return tf_options
+
+
+def _greatest_reduction(longest_side: int, options: options_lib.ReadOptions) -> int:
+    if options.image_size is None:
+        return 1
+    allowed = [each for each in pixels.REDUCTIONS if longest_side == 0 or longest_side >= each * min(options.size)]
+    return max(allowed, default=1)
+
+
+def _read_and_parse(
+    reader: _Reader, records: Records, options: options_lib.ReadOptions, first: tf.Tensor, end: tf.Tensor
+) -> Batch:
+    """A chunk of examples, encoded: "encoded", "part", "uniforms", "position", "label" and the extra features."""
+    serialized, positions, uniforms = tf.numpy_function(
+        reader.read, [first, end], [tf.string, tf.int64, tf.float32], stateful=False
+    )
+    serialized.set_shape([None])
+    positions.set_shape([None])
+    uniforms.set_shape([None, pixels.NUM_UNIFORMS])
+    wanted = [records.features[features.ENCODED], *records.extra]
+    dimensions = [records.features.get("image/height"), records.features.get("image/width")]
+    label = records.features.get(features.LABEL)
+    wanted += [feature for feature in (*dimensions, label) if feature is not None]
+    spec = {f.key: tf.io.FixedLenFeature([], _TF_TYPES[f.kind], _EMPTY[f.kind]) for f in wanted}
+    parsed = tf.io.parse_example(serialized, spec)
+    encoded = parsed[records.features[features.ENCODED].key]
+    chunk = {"encoded": encoded, "position": positions}
+    if options.flips:
+        chunk["uniforms"] = uniforms
+    if options.crop is not None:
+        height, width = _dimensions(parsed, dimensions, encoded)
+        chunk["part"] = pixels.windows(height, width, uniforms, options)
+    if label is not None:
+        chunk["label"] = _label(parsed[label.key], label.kind, records, options)
+    return chunk | {f"features/{feature.key}": parsed[feature.key] for feature in records.extra}
+
+
+def _dimensions(
+    parsed: Batch, stored: Sequence[features.Feature | None], encoded: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Heights and widths, int32 [n]: as stored, or from a pass over the headers where the config dropped them."""
+    height, width = stored
+    if height is not None and width is not None:
+        return tf.cast(parsed[height.key], tf.int32), tf.cast(parsed[width.key], tf.int32)
+
+    def shape_of(image: tf.Tensor) -> tf.Tensor:
+        return tf.cond(
+            tf.strings.substr(image, 0, 3) == b"\xff\xd8\xff",
+            lambda: tf.image.extract_jpeg_shape(image),
+            lambda: tf.cond(
+                tf.strings.length(image) > 0,
+                lambda: tf.shape(tf.io.decode_image(image, 3, expand_animations=False)),
+                lambda: tf.constant([1, 1, 3]),
+            ),
+        )
+
+    shapes = tf.map_fn(shape_of, encoded, fn_output_signature=tf.TensorSpec([3], tf.int32))
+    return shapes[:, 0], shapes[:, 1]
+
+
+def _label(values: tf.Tensor, kind: str, records: Records, options: options_lib.ReadOptions) -> tf.Tensor:
+    if kind == features.FLOAT:
+        return values
+    return tf.cast(values + (options.label_base - records.label_base), tf.int32)
+
+
+def _decode(decode: Any, example: Batch) -> Batch:
+    kept = {name: value for name, value in example.items() if name not in ("encoded", "part", "uniforms")}
+    return {"image": decode(example)} | kept
+
+
+def _check_positions(
+    dataset: tf.data.Dataset, reader: _Reader, begin: int, end: int, options: options_lib.ReadOptions
+) -> tf.data.Dataset:
+    """Finds holes in the positions of batches that come in order; the last batch is followed by an empty one's check."""
+    if not options.deterministic:
+        return dataset
+    spec = dataset.element_spec
+    if end != _UNENDING:
+        nothing = {name: tf.zeros([1, *(side or 1 for side in each.shape[1:])], each.dtype) for name, each in spec.items()}
+        nothing["position"] = tf.constant([end], tf.int64)
+        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(nothing))
+
+    def check(expected: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, Batch]:
+        found = batch["position"]
+        following = found[-1] + 1
+        is_whole = (found[0] == expected) & (following - expected == tf.size(found, tf.int64))
+
+        def report() -> tf.Tensor:
+            told = tf.numpy_function(reader.report_lost, [expected, found, following], tf.int64, stateful=False)
+            return tf.ensure_shape(told, [])
+
+        return tf.cond(is_whole, lambda: following, report), batch
+
+    dataset = dataset.scan(tf.constant(begin, tf.int64), check)
+    return dataset.take_while(lambda batch: batch["position"][0] < end) if end != _UNENDING else dataset
+
+
+def _even_out(dataset: tf.data.Dataset, records: Records, options: options_lib.ReadOptions) -> tf.data.Dataset:
+    """Batches of one size, and as many of them in every process, where the options say so."""
+    size = options.batch_size
+    if options.drops_remainder:
+        dataset = dataset.filter(lambda batch: tf.size(batch["position"]) == size)
+    if options.pad:
+        dataset = dataset.map(lambda batch: _pad(batch, size))
+        blank = {
+            name: tf.zeros([size, *(side or 1 for side in each.shape[1:])], each.dtype)
+            for name, each in dataset.element_spec.items()
+        }
+        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(blank).repeat())
+    if options.drops_remainder or options.pad:
+        dataset = dataset.map(lambda batch: {name: _with_size(each, size) for name, each in batch.items()})
+    return dataset if records.num_batches is None else dataset.take(records.num_batches)
+
+
+def _pad(batch: Batch, size: int | None) -> Batch:
+    count = tf.shape(batch["position"])[0]
+    padded = {
+        name: tf.pad(each, [[0, size - count]] + [[0, 0]] * (len(each.shape) - 1), constant_values=_zero(each.dtype))
+        for name, each in batch.items()
+    }
+    return padded | {"mask": tf.range(size) < count}
+
+
+def _zero(dtype: tf.DType) -> Any:
+    return "" if dtype == tf.string else tf.zeros([], dtype)
+
+
+def _with_size(value: tf.Tensor, size: int | None) -> tf.Tensor:
+    return tf.ensure_shape(value, [size, *value.shape[1:]])
+
+
+def _finish(batch: Batch, records: Records, options: options_lib.ReadOptions, cast: Any) -> Any:
+    image = cast(batch["image"])
+    if options.supervised:
+        return image, batch["label"]
+    named = {name.removeprefix("features/"): value for name, value in batch.items() if name not in ("image", "position")}
+    return {"image": image} | named
+
+
+def iterate(dataset: tf.data.Dataset) -> Iterator[Any]:
+    """The elements as NumPy arrays; an error of this package comes as itself, not as TensorFlow's."""
+    try:
+        yield from dataset.as_numpy_iterator()
+    except tf.errors.OpError as e:
+        raise translate(e) from e
+
+
+def translate(error: tf.errors.OpError) -> Exception:
+    """The error of this package that TensorFlow wrapped, or `error`."""
+    text = str(error)
+    marker = "ExampleError: "
+    if marker in text:
+        return errors.ExampleError(text.partition(marker)[2].splitlines()[0])
+    return error
