@@ -12,8 +12,8 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage
-from imagebeam.reader import fetch, order, selection, sources
 from imagebeam.reader import options as options_lib
+from imagebeam.reader import order, selection, sources
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -28,8 +28,8 @@ def open_dataset(directory: str, *, cache_dir: str | None = None, cache_bytes: i
 
     Args:
         directory: a local folder, or an address: gs:// is read with TensorFlow's file system, any other with fsspec.
-        cache_dir: a local folder that keeps whole shards of an address; needed for all but gs://, where TensorFlow reads
-            blocks of shards itself.
+        cache_dir: a local folder that keeps whole shards of an address; needed for all but gs://, of which
+            TensorFlow reads blocks itself.
         cache_bytes: that the cache may take; the shards used longest ago go first.
 
     Raises:
@@ -94,16 +94,17 @@ class ImageDataset:
         return len(self.view(split))
 
     def filter(self, labels: Sequence[int | str]) -> ImageDataset:
-        """The same dataset with the examples of these classes alone, given by names or ids from 0; ids stay as they are.
+        """The same dataset with the examples of these classes alone, by names or ids from 0; ids stay as they are.
 
         The labels are read from the head of every record once for each split, some 20 us a record.
         """
         known = {name: index for index, name in enumerate(self.labels)}
         ids = set()
         for label in labels:
-            if label not in known and not (isinstance(label, int) and 0 <= label < len(self.labels)):
+            index = known.get(label, -1) if isinstance(label, str) else label
+            if not 0 <= index < len(self.labels):
                 raise errors.ConfigError(f"label {label!r} is none of the {len(self.labels):,} of the dataset")
-            ids.add(known.get(label, label) + self.catalog.label_base)  # type: ignore[call-overload]
+            ids.add(index + self.catalog.label_base)
         return ImageDataset(self._source, self.catalog, frozenset(ids))
 
     def view(self, split: str) -> sources.View:
@@ -222,15 +223,15 @@ class ImageDataset:
         records_order, num_batches = _order_of(view, asked, mean_bytes, self.catalog.compression != "none")
         return tf_input.Records(
             fetcher=view.fetcher,
-            records_order=records_order,
-            features_by_source=by_source,
+            order=records_order,
+            chosen=view.chosen,
+            by_source=by_source,
             extra=[by_key[key] for key in asked.features],
             formats=frozenset(counted.get("formats", {})),
             longest_side=longest,
             mean_record_bytes=mean_bytes,
             label_base=self.catalog.label_base if self.catalog.label_kind == "class" else asked.label_base,
             num_batches=num_batches,
-            chosen=view.chosen,
         )
 
     def _check(self, by_source: Mapping[str, features.Feature], asked: options_lib.ReadOptions) -> None:
@@ -245,8 +246,8 @@ class ImageDataset:
         highest = asked.label_base + len(self.labels) - 1
         if asked.num_classes is not None and self.labels and highest >= asked.num_classes:
             raise errors.ConfigError(
-                f"labels run from {asked.label_base} to {highest}, and a model of {asked.num_classes} classes takes 0 to "
-                f"{asked.num_classes - 1}: give label_base=0, or num_classes={highest + 1}"
+                f"labels run from {asked.label_base} to {highest}, and a model of {asked.num_classes} classes takes "
+                f"0 to {asked.num_classes - 1}: give label_base=0, or num_classes={highest + 1}"
             )
 
 
@@ -328,9 +329,7 @@ class BatchIterator(Iterator[dict[str, np.ndarray]]):
     def state(self) -> order.ReaderState:
         """Where the next batch begins: plain numbers. With shuffle="global" every process has the same."""
         epoch, position = divmod(self._done, self._epoch_size)
-        return order.ReaderState(
-            self._asked.seed, epoch, position, self._asked.shuffle, self._asked.process_count
-        )
+        return order.ReaderState(self._asked.seed, epoch, position, self._asked.shuffle, self._asked.process_count)
 
     def restore(self, state: order.ReaderState) -> None:
         """Goes on from `state`, in the time of a start: nothing that was read before is read again."""
@@ -373,5 +372,3 @@ def _import_tensorflow() -> Any:
     except ModuleNotFoundError as e:
         raise errors.ConfigError(f"{e.name} is not installed, the reader needs it: pip install 'imagebeam[tf]'") from e
     return tf
-
-

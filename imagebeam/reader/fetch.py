@@ -93,11 +93,7 @@ class BlockPlace:
     """Shards that are read in blocks and kept for a while: at an address far away, or compressed."""
 
     def __init__(self, block_ends: Callable[[int], np.ndarray], load: Callable[[int, int, int], bytes]):
-        """
-        Args:
-            block_ends: of a shard, the ascending byte offsets at which its blocks end.
-            load: the bytes of a shard between two of them.
-        """
+        """`block_ends` of a shard are the ascending byte offsets where its blocks end; `load` gives what is between."""
         self._block_ends = block_ends
         self._load = load
         self._lock = threading.Lock()
@@ -288,5 +284,3 @@ class ScannedOffsets(Offsets):
         if len(offsets) != shard.records:
             raise errors.ShardError(f"shard {uri} holds {len(offsets):,} records, the catalog says {shard.records:,}")
         return np.array([*offsets, end], "<u8")
-
-

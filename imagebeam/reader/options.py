@@ -101,16 +101,20 @@ class ReadOptions:
         if self.image_size is not None and min(self.size) < 1:
             raise errors.ConfigError(f"image_size is {self.image_size!r}; it must be at least 1 pixel")
         if self.image_size is None and self.batch_size is not None:
-            raise errors.ConfigError("image_size=None keeps each picture's size, of which no batch can be made; give one")
+            raise errors.ConfigError(
+                "image_size=None keeps each picture's size, of which no batch can be made; give one"
+            )
         if (self.crop is None) != (self.image_size is None):
             raise errors.ConfigError(
-                f"crop is {self.crop!r} and image_size {self.image_size!r}: without a crop there is no size, and without "
-                "a size no crop; give both, or None for both"
+                f"crop is {self.crop!r} and image_size {self.image_size!r}: without a crop there is no size, and "
+                "without a size no crop; give both, or None for both"
             )
         if self.pad and (self.num_epochs is None or self.batch_size is None):
             raise errors.ConfigError("pad=True needs batch_size, and num_epochs, for what never ends has no last batch")
         if self.pad and self.supervised:
-            raise errors.ConfigError("pad=True adds a mask, which (image, label) has no room for; give supervised=False")
+            raise errors.ConfigError(
+                "pad=True adds a mask, which (image, label) has no room for; give supervised=False"
+            )
         if self.dtype == "uint8" and self.normalize is not None:
             raise errors.ConfigError("normalize gives fractions, which uint8 cannot hold; give dtype='float32'")
         for name, (low, high), limit in (("area", self.area, 1.0), ("aspect_ratio", self.aspect_ratio, 100.0)):
@@ -125,7 +129,7 @@ class ReadOptions:
     def size(self) -> tuple[int, int]:
         """Height and width in pixels."""
         assert self.image_size is not None
-        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
+        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
 
     @property
     def flips(self) -> bool:

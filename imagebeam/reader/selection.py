@@ -37,7 +37,9 @@ def parse_selection(text: str, splits: Mapping[str, catalog_lib.Split]) -> Selec
     """
     match = _SELECTION.fullmatch(text)
     if match is None:
-        raise errors.ConfigError(f"split {text!r} cannot be read; write for example 'train', 'train[:10%]', 'train[5:]'")
+        raise errors.ConfigError(
+            f"split {text!r} cannot be read; write for example 'train', 'train[:10%]', 'train[5:]'"
+        )
     name = match["split"]
     if name not in splits:
         raise errors.ConfigError(f"there is no split {name!r}; the dataset has {', '.join(splits)}")

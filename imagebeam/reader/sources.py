@@ -1,4 +1,4 @@
-"""Where a dataset is read from: a local disk, a bucket through TensorFlow, or anything else through a cache of shards."""
+"""Where a dataset is read from: a local disk, gs:// through TensorFlow, or anything else through a cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import io
 import logging
 from collections.abc import Callable, Sequence
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -117,9 +117,7 @@ class _Source:
         key = next((each.key for each in catalog.catalog.features if each.source == "image/key"), None)
         return fetch.RecordFetcher(self.directory, shards, place, offsets, key)
 
-    def _view(
-        self, catalog: catalog_lib.Catalog, wanted: selection.Selection, labels: frozenset[int] | None
-    ) -> View:
+    def _view(self, catalog: catalog_lib.Catalog, wanted: selection.Selection, labels: frozenset[int] | None) -> View:
         shards = catalog.splits[wanted.split].shards
         fetcher = self._fetcher(_ById(catalog), wanted.split)
         ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
@@ -186,7 +184,7 @@ class TensorFlowSource(_Source):
             return file.read()
 
     def size_of(self, uri: str) -> int:
-        return int(self._call(uri, lambda gfile: gfile.stat(uri).length))
+        return self._call(uri, lambda gfile: gfile.stat(uri).length)
 
     def open_shard(self, shards: Sequence[catalog_lib.Shard], index: int) -> BinaryIO:
         return io.BytesIO(self.read(storage.join(self.directory, shards[index].name)))
@@ -200,10 +198,10 @@ class TensorFlowSource(_Source):
 
         return fetch.BlockPlace(_block_ends(offsets), load)
 
-    def _open(self, uri: str):  # type: ignore[no-untyped-def]  # TensorFlow has no types
+    def _open(self, uri: str) -> Any:
         return self._call(uri, lambda gfile: gfile.GFile(uri, "rb"))
 
-    def _call(self, uri: str, call: Callable) -> object:  # type: ignore[type-arg]
+    def _call(self, uri: str, call: Callable[[Any], Any]) -> Any:
         import tensorflow as tf
 
         try:
@@ -217,7 +215,7 @@ class TensorFlowSource(_Source):
 def _block_ends(offsets: fetch.Offsets) -> Callable[[int], np.ndarray]:
     """Cuts shards into blocks of whole records, some 4 MB each."""
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def ends(shard: int) -> np.ndarray:
         starts = offsets.shard(shard)
         cuts = np.searchsorted(starts, np.arange(_BLOCK_BYTES, int(starts[-1]), _BLOCK_BYTES, dtype=starts.dtype))
@@ -243,7 +241,5 @@ def open_source(directory: str, cache_dir: str | None, cache_bytes: int) -> Sour
     if scheme == "gs":
         return TensorFlowSource(uri)
     raise errors.ConfigError(
-        f"{directory!r}: TensorFlow reads no {scheme}:// by itself; give cache_dir, a local folder that keeps its shards"
+        f"{directory!r}: TensorFlow reads no {scheme}:// by itself; give cache_dir, a local folder for its shards"
     )
-
-

@@ -5,18 +5,22 @@ Why it is built so, with the measurements: docs/reader.md.
 
 from __future__ import annotations
 
+import atexit
+import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from imagebeam import errors, features
-from imagebeam.reader import fetch, order, pixels
+from imagebeam.reader import fetch, pixels
 from imagebeam.reader import options as options_lib
+from imagebeam.reader import order as order_lib
 
 _LOGGER = logging.getLogger(__name__)
 _CHUNK_BYTES = 4 << 20  # of records that one call reads
@@ -24,55 +28,80 @@ _MAX_CHUNK_RECORDS = 64
 _UNENDING = 1 << 62
 _TF_TYPES = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
 _EMPTY = {features.BYTES: "", features.INT64: 0, features.FLOAT: 0.0}
+_CHECK_SEC, _QUIET_CHECKS, _PATIENCE_SEC = 0.005, 6, 5.0
 _MIN_SKIPPED = 10  # examples that may be skipped before a fraction of them means anything
 
 Batch = dict[str, tf.Tensor]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Records:
-    """What the pipeline reads: records in an order, and what it must know of them."""
+    """What the pipeline reads: records in an order, and what it must know of them.
 
-    def __init__(
-        self,
-        fetcher: fetch.RecordFetcher,
-        records_order: order.Order,
-        features_by_source: dict[str, features.Feature],
-        extra: Sequence[features.Feature],
-        formats: frozenset[str],
-        longest_side: int,
-        mean_record_bytes: int,
-        label_base: int,
-        num_batches: int | None,
-        chosen: np.ndarray | None = None,
-    ):
-        """
-        Args:
-            fetcher: of the split.
-            records_order: which record stands at which position.
-            features_by_source: of every example, by what they are.
-            extra: further features that are wanted in the batches.
-            formats: of the images in the split, empty where it is not known.
-            longest_side: of its pictures, in pixels; 0 where it is not known.
-            mean_record_bytes: on average.
-            label_base: id of the first class in the records.
-            num_batches: that every process makes; None leaves it to each.
-            chosen: the records of the split that the order counts; None for all.
-        """
-        self.fetcher = fetcher
-        self.order = records_order
-        self.features = features_by_source
-        self.extra = extra
-        self.formats = formats
-        self.longest_side = longest_side
-        self.chunk = max(1, min(_MAX_CHUNK_RECORDS, _CHUNK_BYTES // max(mean_record_bytes, 1)))
-        self.label_base = label_base
-        self.num_batches = num_batches
-        self._chosen = chosen
+    Attributes:
+        fetcher: of the split.
+        order: which record stands at which position.
+        chosen: the records of the split that the order counts; None for all.
+        by_source: the features of every example, by what they are.
+        extra: further features that are wanted in the batches.
+        formats: of the images in the split, empty where it is not known.
+        longest_side: of its pictures, in pixels; 0 where it is not known.
+        mean_record_bytes: on average.
+        label_base: id of the first class in the records.
+        num_batches: that every process makes; None leaves it to each.
+    """
+
+    fetcher: fetch.RecordFetcher
+    order: order_lib.Order
+    chosen: np.ndarray | None
+    by_source: Mapping[str, features.Feature]
+    extra: Sequence[features.Feature]
+    formats: frozenset[str]
+    longest_side: int
+    mean_record_bytes: int
+    label_base: int
+    num_batches: int | None
+
+    @property
+    def chunk(self) -> int:
+        """Records that one call reads."""
+        return max(1, min(_MAX_CHUNK_RECORDS, _CHUNK_BYTES // self.mean_record_bytes))
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Records of the split, and epochs, of ascending positions."""
         records, epochs = self.order.locate(positions)
-        return (records if self._chosen is None else self._chosen[records]), epochs
+        return (records if self.chosen is None else self.chosen[records]), epochs
+
+
+class _Calls:
+    """Calls from TensorFlow's threads into Python. None may be under way, or begin, while the interpreter ends.
+
+    It then waits for TensorFlow to let go of its iterators, and they wait for calls, which wait for the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self.are_over = False
+        atexit.register(self._end)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._under_way += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._under_way -= 1
+
+    def _end(self) -> None:
+        self.are_over = True
+        quiet, patience = 0, time.monotonic() + _PATIENCE_SEC
+        while quiet < _QUIET_CHECKS and time.monotonic() < patience:
+            time.sleep(_CHECK_SEC)
+            quiet = 0 if self._under_way else quiet + 1
+
+
+_calls = _Calls()
 
 
 class _Reader:
@@ -81,7 +110,7 @@ class _Reader:
     def __init__(self, records: Records, options: options_lib.ReadOptions):
         self._records = records
         self._options = options
-        self._key = order.make_key("pixels", options.seed)
+        self._key = order_lib.make_key("pixels", options.seed)
         self._lock = threading.Lock()
         self._troubles: dict[int, str] = {}  # by record, of those that could not be read
         self._skipped: set[int] = set()  # positions
@@ -89,7 +118,13 @@ class _Reader:
 
     def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Records at positions `first` to `end`: bytes [n], their positions and random numbers."""
-        positions = np.arange(first, end, dtype=np.int64)
+        if _calls.are_over:
+            raise StopIteration  # tf.numpy_function makes the end of the dataset of it
+        with _calls:
+            return self._read(first, end)
+
+    def _read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        positions = np.arange(int(first), int(end), dtype=np.int64)
         records, epochs = self._records.locate(positions)
         contents = np.empty(len(positions), object)
         for index, content in enumerate(self._records.fetcher.fetch(records)):
@@ -98,11 +133,11 @@ class _Reader:
                     self._troubles[int(records[index])] = str(content)
                 content = b""
             contents[index] = content
-        return contents, positions, order.uniforms(records, epochs, self._key, pixels.NUM_UNIFORMS)
+        return contents, positions, order_lib.uniforms(records, epochs, self._key, pixels.NUM_UNIFORMS)
 
     def report_lost(self, expected: np.ndarray, found: np.ndarray, following: np.ndarray) -> np.ndarray:
         """Deals with positions from `expected` to `following` that are not among those `found`."""
-        lost = np.setdiff1d(np.arange(expected, following, dtype=np.int64), found)
+        lost = np.setdiff1d(np.arange(int(expected), int(following), dtype=np.int64), found)
         records, _ = self._records.locate(lost)
         for position, record in zip(lost.tolist(), records.tolist()):
             text = self._troubles.get(record) or str(
@@ -193,13 +228,13 @@ def _read_and_parse(
     serialized.set_shape([None])
     positions.set_shape([None])
     uniforms.set_shape([None, pixels.NUM_UNIFORMS])
-    wanted = [records.features[features.ENCODED], *records.extra]
-    dimensions = [records.features.get("image/height"), records.features.get("image/width")]
-    label = records.features.get(features.LABEL)
+    wanted = [records.by_source[features.ENCODED], *records.extra]
+    dimensions = [records.by_source.get("image/height"), records.by_source.get("image/width")]
+    label = records.by_source.get(features.LABEL)
     wanted += [feature for feature in (*dimensions, label) if feature is not None]
     spec = {f.key: tf.io.FixedLenFeature([], _TF_TYPES[f.kind], _EMPTY[f.kind]) for f in wanted}
     parsed = tf.io.parse_example(serialized, spec)
-    encoded = parsed[records.features[features.ENCODED].key]
+    encoded = parsed[records.by_source[features.ENCODED].key]
     chunk = {"encoded": encoded, "position": positions}
     if options.flips:
         chunk["uniforms"] = uniforms
@@ -248,14 +283,12 @@ def _decode(decode: Any, example: Batch) -> Batch:
 def _check_positions(
     dataset: tf.data.Dataset, reader: _Reader, begin: int, end: int, options: options_lib.ReadOptions
 ) -> tf.data.Dataset:
-    """Finds holes in the positions of batches that come in order; the last batch is followed by an empty one's check."""
+    """Finds holes in the positions of batches that come in order, and after the last one."""
     if not options.deterministic:
         return dataset
-    spec = dataset.element_spec
     if end != _UNENDING:
-        nothing = {name: tf.zeros([1, *(side or 1 for side in each.shape[1:])], each.dtype) for name, each in spec.items()}
-        nothing["position"] = tf.constant([end], tf.int64)
-        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(nothing))
+        beyond = _blank(dataset.element_spec, 1) | {"position": tf.constant([end], tf.int64)}
+        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(beyond))
 
     def check(expected: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, Batch]:
         found = batch["position"]
@@ -279,14 +312,16 @@ def _even_out(dataset: tf.data.Dataset, records: Records, options: options_lib.R
         dataset = dataset.filter(lambda batch: tf.size(batch["position"]) == size)
     if options.pad:
         dataset = dataset.map(lambda batch: _pad(batch, size))
-        blank = {
-            name: tf.zeros([size, *(side or 1 for side in each.shape[1:])], each.dtype)
-            for name, each in dataset.element_spec.items()
-        }
+        blank = _blank(dataset.element_spec, size)
         dataset = dataset.concatenate(tf.data.Dataset.from_tensors(blank).repeat())
     if options.drops_remainder or options.pad:
         dataset = dataset.map(lambda batch: {name: _with_size(each, size) for name, each in batch.items()})
     return dataset if records.num_batches is None else dataset.take(records.num_batches)
+
+
+def _blank(spec: Any, size: int | None) -> Batch:
+    """A batch of nothing."""
+    return {name: tf.zeros([size, *(side or 1 for side in each.shape[1:])], each.dtype) for name, each in spec.items()}
 
 
 def _pad(batch: Batch, size: int | None) -> Batch:
@@ -310,8 +345,8 @@ def _finish(batch: Batch, records: Records, options: options_lib.ReadOptions, ca
     image = cast(batch["image"])
     if options.supervised:
         return image, batch["label"]
-    named = {name.removeprefix("features/"): value for name, value in batch.items() if name not in ("image", "position")}
-    return {"image": image} | named
+    others = {name: value for name, value in batch.items() if name not in ("image", "position")}
+    return {"image": image} | {name.removeprefix("features/"): value for name, value in others.items()}
 
 
 def iterate(dataset: tf.data.Dataset) -> Iterator[Any]:

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam import errors
+from imagebeam.reader import order
+from imagebeam.reader.order import BlockOrder, GlobalOrder, ListedOrder, Order, ReaderState
+from imagebeam.reader.selection import Selection, Share, share_of
+
+sizes_of_shards = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
+
+
+def share(*runs: tuple[int, int]) -> Share:
+    starts, stops = zip(*runs)
+    return Share(np.array(starts), np.array(stops), "records")
+
+
+def read_all(records_order: Order, num_epochs: int = 1) -> list[int]:
+    positions = np.arange(records_order.num_positions(num_epochs))
+    return records_order.locate(positions)[0].tolist()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16, 17, 1000, 65_537])
+def test_permute_is_a_permutation(size: int) -> None:
+    moved = order.permute(np.arange(size), size, order.make_key("test", size))
+    assert sorted(moved.tolist()) == list(range(size))
+
+
+def test_permute_with_another_key_is_another_permutation_and_no_neighbours_stay_together() -> None:
+    first = order.permute(np.arange(10_000), 10_000, order.make_key(0))
+    second = order.permute(np.arange(10_000), 10_000, order.make_key(1))
+    assert (first == second).mean() < 0.01
+    assert (np.abs(np.diff(first)) == 1).mean() < 0.01
+    assert abs(np.corrcoef(first, np.arange(10_000))[0, 1]) < 0.05
+
+
+def test_permutations_of_three_come_out_equally_often() -> None:
+    seen = collections.Counter(tuple(order.permute(np.arange(3), 3, order.make_key(seed))) for seed in range(6000))
+    assert len(seen) == 6
+    assert all(850 < count < 1150 for count in seen.values())
+
+
+def test_order_is_the_same_in_every_release() -> None:
+    """A state saved by one release is resumed by the next."""
+    whole = Selection("train", 0, 10)
+    assert read_all(GlobalOrder(whole, seed=0)) == [9, 2, 7, 6, 8, 0, 3, 1, 4, 5]
+    assert read_all(BlockOrder(share((0, 10)), 0, block_records=2, window_blocks=2)) == [1, 9, 8, 0, 6, 4, 5, 7, 3, 2]
+
+
+def test_uniforms_depend_on_record_epoch_and_key_alone_and_fill_the_unit_interval() -> None:
+    records, epochs = np.arange(1000), np.zeros(1000, np.int64)
+    numbers = order.uniforms(records, epochs, order.make_key(0), 5)
+    assert numbers.shape == (1000, 5) and numbers.dtype == np.float32
+    assert 0 <= numbers.min() < 0.01 and 0.99 < numbers.max() < 1
+    assert abs(numbers.mean() - 0.5) < 0.02
+    some = order.uniforms(records[[5, 900]], epochs[[5, 900]], order.make_key(0), 5)
+    assert (some == numbers[[5, 900]]).all()
+    for other in (
+        order.uniforms(records, epochs + 1, order.make_key(0), 5),
+        order.uniforms(records, epochs, order.make_key(1), 5),
+    ):
+        assert (other == numbers).mean() < 0.001
+
+
+@given(sizes_of_shards, st.integers(1, 9))
+def test_shares_of_all_processes_are_a_partition(sizes: list[int], process_count: int) -> None:
+    shares = [share_of(sizes, index, process_count) for index in range(process_count)]
+    read = [record for each in shares for start, stop in zip(each.starts, each.stops) for record in range(start, stop)]
+    assert sorted(read) == list(range(sum(sizes)))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "process_count", "by"),
+    [
+        pytest.param([5, 5, 5, 5], 2, "shards", id="even"),
+        pytest.param([5, 5, 5], 1, "shards", id="one-process"),
+        pytest.param([5, 6, 5, 5], 2, "records", id="uneven"),
+        pytest.param([5, 5, 5], 2, "records", id="too-few"),
+        pytest.param([20], 8, "records", id="one-shard"),
+    ],
+)
+def test_share_is_of_whole_shards_where_that_gives_every_process_equally_many(
+    sizes: list[int], process_count: int, by: str
+) -> None:
+    assert {share_of(sizes, index, process_count).by for index in range(process_count)} == {by}
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 3), st.integers(0, 200))
+def test_global_order_over_any_processes_continues_one_common_order(
+    size: int, process_count: int, num_epochs: int, start: int
+) -> None:
+    whole = Selection("train", 100, 100 + size)
+    common = read_all(GlobalOrder(whole, 7), num_epochs)
+    start = min(start, len(common))
+    parts = [read_all(GlobalOrder(whole, 7, start, index, process_count), num_epochs) for index in range(process_count)]
+    dealt = [part[turn] for turn in range(size * num_epochs + 1) for part in parts if turn < len(part)]
+    assert dealt == common[start:]
+    for epoch in range(num_epochs):
+        assert sorted(common[epoch * size : (epoch + 1) * size]) == list(range(100, 100 + size))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), min_size=1, max_size=6),
+    st.integers(1, 8),
+    st.integers(1, 5),
+    st.booleans(),
+)
+def test_block_order_reads_every_record_once_an_epoch(
+    runs: list[tuple[int, int]], block_records: int, window_blocks: int, in_sequence: bool
+) -> None:
+    starts = np.cumsum([gap + (runs[index - 1][1] if index else 0) for index, (gap, _) in enumerate(runs)])
+    mine = share(*((int(start), int(start) + size) for start, (_, size) in zip(starts, runs)))
+    blocks = BlockOrder(mine, 3, block_records, window_blocks, in_sequence)
+    first, second = np.split(np.array(read_all(blocks, 2)), 2)
+    expected = sorted(record for start, stop in zip(mine.starts, mine.stops) for record in range(start, stop))
+    assert sorted(first.tolist()) == sorted(second.tolist()) == expected
+    positions = np.arange(blocks.num_positions(2))
+    assert blocks.locate(positions[5:])[0].tolist() == np.concatenate([first, second])[5:].tolist()
+
+
+def test_block_order_mixes_the_records_of_a_window_and_differs_in_the_next_epoch() -> None:
+    blocks = BlockOrder(share((0, 1000)), 0, block_records=10, window_blocks=10)
+    first, second = np.split(np.array(read_all(blocks, 2)), 2)
+    assert (first == second).mean() < 0.02
+    window = first[:100]
+    assert len({record // 10 for record in window.tolist()}) == 10
+    assert (np.diff(window) == 1).mean() < 0.1
+    assert len({record // 10 for record in window[:20].tolist()}) >= 7
+
+
+def test_block_order_in_sequence_reads_each_run_from_front_to_back_but_for_a_window() -> None:
+    blocks = BlockOrder(share((0, 100), (100, 200), (200, 300)), 0, 10, window_blocks=3, in_sequence=True)
+    read = np.array(read_all(blocks))
+    for start in (0, 100, 200):
+        places = np.flatnonzero((read >= start) & (read < start + 100))
+        of_blocks = (read[places] - start) // 10
+        assert (np.maximum.accumulate(of_blocks) - of_blocks).max() <= 1
+
+
+def test_listed_order_is_that_of_the_shards() -> None:
+    assert read_all(ListedOrder(share((3, 5), (9, 12))), 2) == [3, 4, 9, 10, 11] * 2
+
+
+def test_state_survives_as_plain_values() -> None:
+    state = ReaderState(seed=3, epoch=1, position=5, shuffle="stream", process_count=2)
+    assert ReaderState.from_dict(state.to_dict()) == state
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        pytest.param(
+            ReaderState(1, 0, 0),
+            "state is of seed=1, shuffle='global', and the reader has seed=0, shuffle='global'",
+            id="seed",
+        ),
+        pytest.param(
+            ReaderState(0, 0, 0, "stream"), "shuffle='stream', and the reader has seed=0, shuffle='global'", id="order"
+        ),
+    ],
+)
+def test_state_of_another_order_is_refused(state: ReaderState, message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        state.check(0, "global", 1)
+
+
+def test_streaming_state_of_other_processes_is_refused_and_a_global_one_is_not() -> None:
+    with pytest.raises(errors.ConfigError, match="the state is of 2 processes, and there are 3 now: only shuffle="):
+        ReaderState(0, 0, 0, "stream", 2).check(0, "stream", 3)
+    ReaderState(0, 0, 0, "global", 2).check(0, "global", 3)
