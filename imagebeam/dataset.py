@@ -280,7 +280,8 @@ def _order_of(
         else:
             orders = [order.ListedOrder(share) for share in shares]
     mine = orders[index]
-    if mine.num_positions(1) == 0:
+    smallest = len(view) if asked.shuffle == "global" else mine.epoch_size
+    if smallest == 0 and not asked.pad:
         raise errors.ConfigError(
             f"process {index} of {count} gets none of {len(view):,} examples: use fewer processes, or more of the split"
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import ctypes
+import gc
 import os
 import pickle
 import queue
@@ -155,6 +156,8 @@ def serve() -> None:
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not end up among the results
     function: Any = None
+    gc.freeze()
+    gc.disable()  # nothing here makes garbage in circles but an error now and then, of which the end of a task is enough
     while True:
         try:
             new_function, argument = pickle.load(tasks)
@@ -162,6 +165,7 @@ def serve() -> None:
             return
         function = new_function or function
         _answer(results, function, argument)
+        gc.collect()
 
 
 def _answer(results: BinaryIO, function: Callable[[Any], Any], argument: Any) -> None:

@@ -684,7 +684,7 @@ class _Remote:
         try:
             import fsspec.core
         except ModuleNotFoundError as e:
-            raise errors.ConfigError(f"{uri}: {e.name} is not installed, which reads {scheme}://: {install}") from e
+            raise errors.ConfigError(f"{uri}: fsspec is not installed, which reads {scheme}://: {install}") from e
         try:
             return fsspec.core.url_to_fs(uri, **self._storage_options)
         except ImportError as e:

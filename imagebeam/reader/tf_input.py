@@ -29,6 +29,7 @@ _UNENDING = 1 << 62
 _TF_TYPES = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
 _EMPTY = {features.BYTES: "", features.INT64: 0, features.FLOAT: 0.0}
 _CHECK_SEC, _QUIET_CHECKS, _PATIENCE_SEC = 0.005, 6, 5.0
+_UNDECODABLE = "the image cannot be decoded; imagebeam verify --decode finds all such"
 _MIN_SKIPPED = 10  # examples that may be skipped before a fraction of them means anything
 
 Batch = dict[str, tf.Tensor]
@@ -112,7 +113,7 @@ class _Reader:
         self._options = options
         self._key = order_lib.make_key("pixels", options.seed)
         self._lock = threading.Lock()
-        self._troubles: dict[int, str] = {}  # by record, of those that could not be read
+        self._troubles: dict[int, fetch.Trouble] = {}  # by record, of those that could not be read
         self._skipped: set[int] = set()  # positions
         self._told: set[str] = set()  # shards
 
@@ -130,7 +131,7 @@ class _Reader:
         for index, content in enumerate(self._records.fetcher.fetch(records)):
             if isinstance(content, fetch.Trouble):  # what cannot be read cannot be decoded either, and is told there
                 with self._lock:
-                    self._troubles[int(records[index])] = str(content)
+                    self._troubles[int(records[index])] = content
                 content = b""
             contents[index] = content
         return contents, positions, order_lib.uniforms(records, epochs, self._key, pixels.NUM_UNIFORMS)
@@ -140,27 +141,24 @@ class _Reader:
         lost = np.setdiff1d(np.arange(int(expected), int(following), dtype=np.int64), found)
         records, _ = self._records.locate(lost)
         for position, record in zip(lost.tolist(), records.tolist()):
-            text = self._troubles.get(record) or str(
-                self._records.fetcher.trouble(record, "the image cannot be decoded; see imagebeam verify --decode")
-            )
+            trouble = self._troubles.get(record) or self._records.fetcher.trouble(record, _UNDECODABLE)
             if self._options.on_error == "raise":
-                raise errors.ExampleError(text)
-            self._skip(position, text)
+                raise errors.ExampleError(str(trouble))
+            self._skip(position, trouble)
         return following
 
-    def _skip(self, position: int, text: str) -> None:
+    def _skip(self, position: int, trouble: fetch.Trouble) -> None:
         with self._lock:
             self._skipped.add(position)
             num_skipped = len(self._skipped)
-            shard = text.split(" of shard ")[-1].split(",")[0]
-            is_first = shard not in self._told
-            self._told.add(shard)
+            is_first = trouble.shard not in self._told
+            self._told.add(trouble.shard)
         if is_first:
-            _LOGGER.warning("skipped %s (told once for each shard)", text)
+            _LOGGER.warning("skipped %s (told once for each shard)", trouble)
         if num_skipped > _MIN_SKIPPED and num_skipped > self._options.max_error_fraction * (position + 1):
             raise errors.ExampleError(
                 f"{num_skipped:,} of {position + 1:,} examples could not be read or decoded, more than "
-                f"max_error_fraction={self._options.max_error_fraction}; the last: {text}"
+                f"max_error_fraction={self._options.max_error_fraction}; the last: {trouble}"
             )
 
 
@@ -207,7 +205,6 @@ def _tf_options(options: options_lib.ReadOptions, threads: int) -> tf.data.Optio
     tf_options.threading.private_threadpool_size = threads
     tf_options.threading.max_intra_op_parallelism = 1
     tf_options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    tf_options.experimental_symbolic_checkpoint = True
     return tf_options
 
 

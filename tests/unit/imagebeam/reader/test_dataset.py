@@ -1,0 +1,473 @@
+"""Reads datasets that convert wrote, through tf.data."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import random
+import shutil
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import imagebeam
+from imagebeam import errors, example, records
+from imagebeam.reader import options as options_lib
+from tests import datasets
+
+tf = pytest.importorskip("tensorflow")
+
+NUM_IMAGES = 83  # of three classes, in five shards that are not equally long
+
+
+def draw(path: pathlib.Path, index: int) -> None:
+    """A picture of one colour, that of its index, and of one of many sizes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = (40 + index % 7 * 5, 30 + index % 5 * 9)
+    Image.new("RGB", size, (index * 3 % 256, 128, 255 - index * 3 % 256)).save(path, quality=95)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    root = tmp_path_factory.mktemp("reader")
+    for index in range(NUM_IMAGES):
+        draw(root / "images" / ["cat", "cow", "dog"][index % 3] / f"{index}.jpg", index)
+    datasets.make(root / "images", root / "out", output={"num_shards": 5})
+    return root / "out"
+
+
+@pytest.fixture(scope="module")
+def opened(folder: pathlib.Path) -> imagebeam.ImageDataset:
+    return imagebeam.open_dataset(str(folder))
+
+
+@pytest.fixture
+def copy(folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A dataset that may be broken."""
+    return pathlib.Path(shutil.copytree(folder, tmp_path / "out"))
+
+
+def keys_of(batches: Iterable[dict[str, Any]]) -> list[str]:
+    """The keys in the order read, without padding."""
+    keys: list[str] = []
+    for batch in batches:
+        real = batch.get("mask", np.ones(len(batch["image/key"]), bool))
+        keys += [key.decode() for key in batch["image/key"][real]]
+    return keys
+
+
+def read(dataset: imagebeam.ImageDataset, split: str = "train", batch_size: int = 8, **options: Any) -> list[Any]:
+    options = {"image_size": 16, "features": ("image/key",), "num_epochs": 1, **options}
+    return list(dataset.as_tf(split, batch_size, **options).as_numpy_iterator())
+
+
+def test_batches_have_static_shapes_and_the_types_asked_for(opened: imagebeam.ImageDataset) -> None:
+    spec = opened.as_tf("train", 8, image_size=(24, 32), dtype="bfloat16", features=("image/key",)).element_spec
+    assert spec["image"] == tf.TensorSpec([8, 24, 32, 3], tf.bfloat16)
+    assert spec["label"] == tf.TensorSpec([8], tf.int32)
+    assert spec["image/key"] == tf.TensorSpec([8], tf.string)
+    assert set(spec) == {"image", "label", "image/key"}
+    image, label = opened.as_tf("train", 8, supervised=True).element_spec
+    assert (image.shape, label.shape) == ((8, 224, 224, 3), (8,))
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+@pytest.mark.parametrize("process_count", [1, 2, 3, 8])
+@pytest.mark.parametrize("pad", [False, True], ids=["train", "eval"])
+def test_every_example_comes_once_over_all_processes(
+    opened: imagebeam.ImageDataset, shuffle: str | None, process_count: int, pad: bool
+) -> None:
+    batches = [
+        read(opened, shuffle=shuffle, process_index=index, process_count=process_count, drop_remainder=False, pad=pad)
+        for index in range(process_count)
+    ]
+    keys = [key for each in batches for key in keys_of(each)]
+    assert len(keys) == NUM_IMAGES
+    assert len(set(keys)) == NUM_IMAGES
+    if pad:
+        assert len({len(each) for each in batches}) == 1
+        assert {batch["image"].shape for each in batches for batch in each} == {(8, 16, 16, 3)}
+        assert sum(batch["mask"].sum() for each in batches for batch in each) == NUM_IMAGES
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global"])
+def test_processes_that_drop_the_remainder_make_equally_many_batches(
+    opened: imagebeam.ImageDataset, shuffle: str
+) -> None:
+    counts = [len(read(opened, shuffle=shuffle, process_index=index, process_count=3)) for index in range(3)]
+    assert counts == [3, 3, 3]
+
+
+def test_labels_and_pixels_are_those_of_the_image(opened: imagebeam.ImageDataset) -> None:
+    for batch in read(opened, batch_size=1):
+        (key,) = keys_of([batch])
+        index = int(key.split("/")[1].removesuffix(".jpg"))
+        assert opened.labels[batch["label"][0]] == key.split("/")[0]
+        expected = (index * 3 % 256, 128, 255 - index * 3 % 256)
+        assert np.abs(batch["image"].astype(int) - expected).max() <= 6
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global"])
+def test_epochs_differ_and_the_same_seed_gives_the_same_batches(opened: imagebeam.ImageDataset, shuffle: str) -> None:
+    first, again = (read(opened, shuffle=shuffle, num_epochs=2, drop_remainder=False) for _ in range(2))
+    assert all((one["image"] == two["image"]).all() for one, two in zip(first, again, strict=True))
+    keys = keys_of(first)
+    assert sorted(keys[:NUM_IMAGES]) == sorted(keys[NUM_IMAGES:])
+    assert keys[:NUM_IMAGES] != keys[NUM_IMAGES:]
+    assert keys_of(read(opened, shuffle=shuffle, seed=1)) != keys[:80]
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+def test_iterator_restored_at_any_position_goes_on_as_if_nothing_had_been(
+    opened: imagebeam.ImageDataset, shuffle: str | None
+) -> None:
+    options: dict[str, Any] = {"image_size": 16, "features": ("image/key",), "shuffle": shuffle, "num_epochs": 3}
+    iterator = opened.as_numpy("train", 5, **options)
+    states, batches = [], []
+    for batch in iterator:
+        batches.append(batch)
+        states.append(iterator.state())
+    assert len(batches) == 3 * NUM_IMAGES // 5
+    for index in random.Random(0).sample(range(len(states) - 1), 12):
+        state = imagebeam.ReaderState.from_dict(json.loads(json.dumps(states[index].to_dict())))
+        resumed = opened.as_numpy("train", 5, **options, state=state)
+        following = next(resumed)
+        assert (following["image/key"] == batches[index + 1]["image/key"]).all()
+        assert (following["image"] == batches[index + 1]["image"]).all()
+    iterator.restore(states[0])
+    assert (next(iterator)["image/key"] == batches[1]["image/key"]).all()
+
+
+def test_global_order_resumed_by_other_processes_reads_the_rest_of_the_epoch_once(
+    opened: imagebeam.ImageDataset,
+) -> None:
+    options: dict[str, Any] = {"image_size": 16, "features": ("image/key",), "shuffle": "global", "num_epochs": 1}
+    before = [opened.as_numpy("train", 4, **options, process_index=index, process_count=2) for index in range(2)]
+    seen = [key for _ in range(3) for iterator in before for key in keys_of([next(iterator)])]
+    states = {iterator.state() for iterator in before}
+    assert len(states) == 1
+    rest = [
+        key
+        for index in range(3)
+        for key in keys_of(
+            read(
+                opened,
+                batch_size=4,
+                shuffle="global",
+                process_index=index,
+                process_count=3,
+                drop_remainder=False,
+                state=next(iter(states)),
+            )
+        )
+    ]
+    assert len(seen) == 24
+    assert sorted(seen + rest) == sorted(keys_of(read(opened, drop_remainder=False)))
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global"])
+def test_iterator_of_tensorflow_is_saved_and_restored_by_a_checkpoint(
+    opened: imagebeam.ImageDataset, tmp_path: pathlib.Path, shuffle: str
+) -> None:
+    dataset = opened.as_tf("train", 5, image_size=16, features=("image/key",), shuffle=shuffle)
+    iterator = iter(dataset)
+    for _ in range(20):
+        next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "checkpoint"))
+    expected = [next(iterator)["image/key"].numpy().tolist() for _ in range(5)]
+    resumed = iter(dataset)
+    tf.train.Checkpoint(iterator=resumed).restore(path)
+    assert [next(resumed)["image/key"].numpy().tolist() for _ in range(5)] == expected
+
+
+@pytest.mark.parametrize(
+    ("split", "count"),
+    [("train[:10%]", 8), ("train[10%:]", 75), ("train[5:7]", 2), ("train[-3:]", 3), ("train[:]", 83)],
+)
+def test_part_of_a_split_is_read_alone(opened: imagebeam.ImageDataset, split: str, count: int) -> None:
+    assert opened.num_examples(split) == count
+    assert len(set(keys_of(read(opened, split, drop_remainder=False)))) == count
+
+
+def test_parts_that_meet_share_nothing_and_leave_nothing_out(opened: imagebeam.ImageDataset) -> None:
+    parts = [set(keys_of(read(opened, part, drop_remainder=False))) for part in ("train[:33%]", "train[33%:]")]
+    assert not parts[0] & parts[1]
+    assert len(parts[0] | parts[1]) == NUM_IMAGES
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+def test_filter_keeps_the_examples_of_some_labels_with_their_ids(
+    opened: imagebeam.ImageDataset, shuffle: str | None
+) -> None:
+    dogs = opened.filter(["dog", 0])
+    batches = read(dogs, shuffle=shuffle, drop_remainder=False)
+    expected = {key for key in keys_of(read(opened, drop_remainder=False)) if not key.startswith("cow")}
+    assert set(keys_of(batches)) == expected
+    assert len(keys_of(batches)) == len(expected) == dogs.num_examples("train")
+    assert {label for batch in batches for label in batch["label"].tolist()} == {0, 2}
+
+
+def test_mixture_takes_from_each_dataset_by_its_weight(opened: imagebeam.ImageDataset) -> None:
+    parts = [(opened.filter([name]), "train") for name in ("cat", "dog")]
+    mixed = imagebeam.mix(parts, [3, 1], 64, image_size=16)
+    labels = np.concatenate([batch["label"] for batch in mixed.take(10).as_numpy_iterator()])
+    assert mixed.element_spec["image"].shape == (64, 16, 16, 3)
+    assert 0.65 < (labels == 0).mean() < 0.85
+    assert set(labels.tolist()) == {0, 2}
+
+
+def test_normalised_pixels_have_mean_zero_and_deviation_one(opened: imagebeam.ImageDataset) -> None:
+    options: dict[str, Any] = {"crop": "squash", "image_size": 64, "flip": False, "dtype": "float32"}
+    batches = read(opened, normalize="dataset", **options)
+    pixels = np.concatenate([batch["image"] for batch in batches])
+    assert np.abs(pixels.mean((0, 1, 2))).max() < 0.15
+    assert np.abs(pixels.std((0, 1, 2))[[0, 2]] - 1).max() < 0.1
+    raw = read(opened, **options)[0]["image"]
+    given = read(opened, normalize=((10.0, 20.0, 30.0), (2.0, 4.0, 8.0)), **options)[0]["image"]
+    assert np.allclose(given, (raw - [10, 20, 30]) / [2, 4, 8], atol=1e-4)
+    imagenet = read(opened, normalize="imagenet", **options)[0]["image"]
+    expected = (raw - options_lib.IMAGENET_MEAN) / np.array(options_lib.IMAGENET_STD)
+    assert np.allclose(imagenet, expected, atol=1e-4)
+
+
+def break_record(folder: pathlib.Path, index: int, undecodable: bool = False) -> str:
+    """Damages the record that stands at `index` in the first shard; returns its key."""
+    path = folder / "train-00000-of-00005.tfrecord"
+    offsets = records.decode_index((folder / "index" / "train-00000-of-00005.index").read_bytes())
+    start, end = offsets[index] + records.HEADER_BYTES, offsets[index + 1] - records.FOOTER_BYTES
+    content = bytearray(path.read_bytes())
+    data = content[start:end]
+    key = example.find_bytes(bytes(data), "image/key").decode()
+    if undecodable:  # the record is whole, its JPEG is not: the start-of-frame marker is gone
+        marker = data.rindex(b"\xff\xc0")
+        data[marker : marker + 2] = b"\x00\x00"
+        content[start:end] = data
+        content[end : end + 4] = records.mask_crc(records.extend_crc(0, bytes(data))).to_bytes(4, "little")
+    else:
+        content[end - 200] ^= 1
+    path.write_bytes(content)
+    return key
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+@pytest.mark.parametrize(
+    ("undecodable", "detail"),
+    [(False, "the checksum of a record of .* bytes does not match"), (True, "the image cannot be decoded")],
+    ids=["checksum", "undecodable"],
+)
+def test_broken_record_is_named_by_shard_record_key_and_offset(
+    copy: pathlib.Path, shuffle: str | None, undecodable: bool, detail: str
+) -> None:
+    key = break_record(copy, 3, undecodable)
+    dataset = imagebeam.open_dataset(str(copy))
+    message = rf"record 3 of shard {copy}/train-00000-of-00005.tfrecord, key '{key}', byte offset \d+: {detail}"
+    with pytest.raises(tf.errors.OpError, match=message):
+        read(dataset, shuffle=shuffle)
+    with pytest.raises(errors.ExampleError, match=f"^{message}"):
+        list(dataset.as_numpy("train", 8, image_size=16, shuffle=shuffle, num_epochs=1))
+
+
+def test_broken_last_record_is_told_too(copy: pathlib.Path) -> None:
+    dataset = imagebeam.open_dataset(str(copy))
+    last = int(keys_of(read(dataset, shuffle=None, drop_remainder=False))[15].split("/")[1].removesuffix(".jpg"))
+    assert last >= 0
+    break_record(copy, 15, undecodable=True)
+    with pytest.raises(tf.errors.OpError, match="record 15 of shard"):
+        read(dataset, "train[:16]", shuffle=None)
+
+
+def test_skipped_examples_are_counted_and_told_once_for_each_shard(
+    copy: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = {break_record(copy, 3), break_record(copy, 7, undecodable=True)}
+    dataset = imagebeam.open_dataset(str(copy))
+    everything = set(keys_of(read(imagebeam.open_dataset(str(copy)), on_error="skip", drop_remainder=False)))
+    assert len(everything) == NUM_IMAGES - 2
+    assert not everything & broken
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        batches = read(dataset, on_error="skip", drop_remainder=False, pad=True, shuffle=None)
+    assert sum(batch["mask"].sum() for batch in batches) == NUM_IMAGES - 2
+    assert len(batches) == 11
+    warnings = [record.message for record in caplog.records if "skipped" in record.message]
+    assert len(warnings) == 1
+    assert "record 3 of shard" in warnings[0]
+
+
+def test_too_many_skipped_examples_end_in_an_error(copy: pathlib.Path) -> None:
+    for index in range(12):
+        break_record(copy, index)
+    dataset = imagebeam.open_dataset(str(copy))
+    with pytest.raises(
+        tf.errors.OpError, match=r"11 of \d+ examples could not be read or decoded, more than max_error"
+    ):
+        read(dataset, on_error="skip", shuffle=None, max_error_fraction=0.05)
+
+
+def test_open_finds_a_missing_and_a_short_shard(copy: pathlib.Path) -> None:
+    shard = copy / "train-00002-of-00005.tfrecord"
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1])
+    with pytest.raises(
+        errors.ShardError, match=rf"has {len(content) - 1:,} bytes, the catalog says {len(content):,}: it was"
+    ):
+        imagebeam.open_dataset(str(copy))
+    shard.unlink()
+    with pytest.raises(errors.ShardError, match=r"train-00002-of-00005.tfrecord is missing \(.*: run imagebeam verify"):
+        imagebeam.open_dataset(str(copy))
+
+
+def test_open_of_a_newer_format_says_so(copy: pathlib.Path) -> None:
+    fields = json.loads((copy / "catalog.json").read_bytes())
+    (copy / "catalog.json").write_text(json.dumps(fields | {"format_version": 99}))
+    with pytest.raises(errors.CatalogError, match="format version 99, this imagebeam reads up to 1: update imagebeam"):
+        imagebeam.open_dataset(str(copy))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        pytest.param(lambda index: index.unlink(), r"cannot be read \(.*: run imagebeam verify", id="missing"),
+        pytest.param(lambda index: index.write_bytes(index.read_bytes()[:-8]), "index .* is of 16 records", id="short"),
+        pytest.param(lambda index: index.write_bytes(b"123"), "cannot be read", id="garbage"),
+    ],
+)
+def test_damaged_index_is_told(copy: pathlib.Path, damage: Any, message: str) -> None:
+    damage(copy / "index" / "train-00001-of-00005.index")
+    with pytest.raises(errors.ShardError, match=message):
+        imagebeam.open_dataset(str(copy)).as_grain("train")[20]
+
+
+@pytest.mark.parametrize(
+    ("split", "options", "message"),
+    [
+        ("test", {}, "there is no split 'test'; the dataset has train"),
+        ("train[5:5]", {}, "names none of the 83 examples of 'train'"),
+        ("train[x]", {}, r"cannot be read; write for example 'train', 'train\[:10%\]'"),
+        ("train", {"features": ("nose",)}, "there is no feature 'nose'; the dataset has image/channels"),
+        (
+            "train",
+            {"num_classes": 2},
+            "labels run from 0 to 2, and a model of 2 classes takes 0 to 1: give label_base=0",
+        ),
+        ("train", {"num_classes": 3, "label_base": 1}, "labels run from 1 to 3, and a model of 3 classes takes 0 to 2"),
+        ("train[:2]", {"process_index": 0, "process_count": 3}, "process 0 of 3 gets none of 2 examples"),
+        ("train", {"shuffle": "wild"}, "shuffle is 'wild'; it is one of 'stream', 'global', None"),
+        ("train", {"batch_size": 0}, "batch_size is 0; it must be a whole number from 1 on"),
+        ("train", {"process_index": 1}, "process_index is 1, with process_count 1: it must be 0 to 0"),
+        ("train", {"image_size": 0}, "image_size is 0; it must be at least 1 pixel"),
+        ("train", {"image_size": None}, "image_size=None keeps each picture's size, of which no batch can be made"),
+        ("train", {"crop": None}, "crop is None and image_size 224: without a crop there is no size"),
+        ("train", {"pad": True, "num_epochs": None}, "pad=True needs batch_size, and num_epochs"),
+        ("train", {"pad": True, "num_epochs": 1, "supervised": True}, "pad=True adds a mask"),
+        (
+            "train",
+            {"normalize": "imagenet"},
+            "normalize gives fractions, which uint8 cannot hold; give dtype='float32'",
+        ),
+        ("train", {"normalize": "mine", "dtype": "float32"}, "normalize is 'mine'; it is 'imagenet', 'dataset', or"),
+        ("train", {"area": (0.5, 0.1)}, r"area is \(0.5, 0.1\); it must be 0 < least <= greatest <= 1"),
+        ("train", {"center_fraction": 2}, "center_fraction is 2; it must be above 0 and at most 1"),
+        ("train", {"state": imagebeam.ReaderState(5, 0, 0)}, "the state is of seed=5"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_anything_is_read(
+    opened: imagebeam.ImageDataset, split: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        opened.as_tf(split, **{"batch_size": 8, **options})
+
+
+def test_filter_by_unknown_label_is_refused(opened: imagebeam.ImageDataset) -> None:
+    with pytest.raises(errors.ConfigError, match="label 'horse' is none of the 3 of the dataset"):
+        opened.filter(["horse"])
+
+
+def test_mix_with_wrong_weights_is_refused(opened: imagebeam.ImageDataset) -> None:
+    with pytest.raises(errors.ConfigError, match=r"weights are \[1\]; give one above 0 for each of 2 datasets"):
+        imagebeam.mix([(opened, "train"), (opened, "train")], [1], 8)
+
+
+def test_address_of_unknown_scheme_needs_a_cache() -> None:
+    with pytest.raises(errors.ConfigError, match="TensorFlow reads no s3:// by itself; give cache_dir"):
+        imagebeam.open_dataset("s3://bucket/pets")
+
+
+@pytest.mark.parametrize("shuffle", ["stream", None])
+@pytest.mark.parametrize("process_count", [1, 3])
+def test_compressed_shards_are_read_once_too(tmp_path: pathlib.Path, shuffle: str | None, process_count: int) -> None:
+    for index in range(50):
+        draw(tmp_path / "in" / "cat" / f"{index}.jpg", index)
+    datasets.make(tmp_path / "in", tmp_path / "out", output={"num_shards": 4, "compression": "gzip"})
+    dataset = imagebeam.open_dataset(str(tmp_path / "out"))
+    keys = [
+        key
+        for index in range(process_count)
+        for key in keys_of(
+            read(dataset, shuffle=shuffle, process_index=index, process_count=process_count, drop_remainder=False)
+        )
+    ]
+    assert sorted(keys) == sorted(f"cat/{index}.jpg" for index in range(50))
+    with pytest.raises(errors.ConfigError, match="records that can be read alone, and the shards are compressed"):
+        dataset.as_tf("train", 8, shuffle="global")
+
+
+@pytest.mark.parametrize("dropped", [{}, {"image/height": None, "image/width": None}], ids=["stored-size", "no-size"])
+def test_pictures_of_all_formats_and_colours_come_as_rgb(tmp_path: pathlib.Path, dropped: dict[str, None]) -> None:
+    folder = tmp_path / "in" / "cat"
+    folder.mkdir(parents=True)
+    for mode, colour in {"RGB": (200, 100, 50), "L": 90, "RGBA": (200, 100, 50, 255), "P": 3, "LA": (90, 255)}.items():
+        Image.new(mode, (50, 40), colour).save(folder / f"{mode}.png")
+    Image.new("RGB", (50, 40), (200, 100, 50)).save(folder / "rgb.jpg", quality=95)
+    Image.new("L", (50, 40), 90).save(folder / "grey.jpg", quality=95)
+    datasets.make(tmp_path / "in", tmp_path / "out", output={"num_shards": 1}, features=dropped)
+    dataset = imagebeam.open_dataset(str(tmp_path / "out"))
+    for crop in ("random", "center", "squash"):
+        for batch in read(dataset, batch_size=1, crop=crop):
+            expected = {"RGB.png": (200, 100, 50), "RGBA.png": (200, 100, 50), "rgb.jpg": (200, 100, 50)}
+            colour = expected.get(keys_of([batch])[0].split("/")[1], (90, 90, 90))
+            if keys_of([batch]) != ["cat/P.png"]:
+                assert np.abs(batch["image"].astype(int) - colour).max() <= 4
+    shapes = {
+        each["image"].shape
+        for each in dataset.as_tf("train", image_size=None, crop=None, num_epochs=1).as_numpy_iterator()
+    }
+    assert shapes == {(40, 50, 3)}
+
+
+def test_labels_of_base_one_come_from_zero(tmp_path: pathlib.Path) -> None:
+    for index in range(6):
+        draw(tmp_path / "in" / ["cat", "dog"][index % 2] / f"{index}.jpg", index)
+    datasets.make(tmp_path / "in", tmp_path / "out", output={"num_shards": 1}, label={"base": 1})
+    dataset = imagebeam.open_dataset(str(tmp_path / "out"))
+    for base in (0, 1):
+        labels = np.concatenate([batch["label"] for batch in read(dataset, batch_size=2, label_base=base)])
+        assert sorted(labels.tolist()) == [base] * 3 + [base + 1] * 3
+
+
+def test_dataset_without_labels_gives_images_alone(tmp_path: pathlib.Path) -> None:
+    for index in range(4):
+        draw(tmp_path / "in" / f"{index}.jpg", index)
+    datasets.make(tmp_path / "in", tmp_path / "out", output={"num_shards": 1}, label={"by": "none"})
+    dataset = imagebeam.open_dataset(str(tmp_path / "out"))
+    assert set(dataset.as_tf("train", 2, image_size=16).element_spec) == {"image"}
+    with pytest.raises(errors.ConfigError, match="has no labels, which supervised=True needs"):
+        dataset.as_tf("train", 2, supervised=True)
+    with pytest.raises(errors.ConfigError, match="has no classes to filter by"):
+        dataset._source.view(dataset.catalog, "train", frozenset({0}))
+
+
+def test_examples_in_any_order_are_all_there(opened: imagebeam.ImageDataset) -> None:
+    keys = keys_of(read(opened, deterministic=False, drop_remainder=False))
+    assert len(keys) == len(set(keys)) == NUM_IMAGES
+
+
+def test_feature_spec_parses_every_record(opened: imagebeam.ImageDataset, folder: pathlib.Path) -> None:
+    files = sorted(str(path) for path in folder.glob("train-*"))
+    parsed = [tf.io.parse_single_example(record, opened.feature_spec) for record in tf.data.TFRecordDataset(files)]
+    assert len(parsed) == NUM_IMAGES
+    assert {each["image/key"].numpy().decode() for each in parsed} == set(keys_of(read(opened, drop_remainder=False)))
