@@ -23,7 +23,13 @@ _BLOCK_BYTES = 4 << 20  # of a read in streaming
 _STATISTICS_EXAMPLES = 1000
 
 
-def open_dataset(directory: str, *, cache_dir: str | None = None, cache_bytes: int = 64 << 30) -> ImageDataset:
+def open_dataset(
+    directory: str,
+    *,
+    cache_dir: str | None = None,
+    cache_bytes: int = 64 << 30,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ImageDataset:
     """Opens the dataset in `directory`, and checks that its shards are there and as long as the catalog says.
 
     Args:
@@ -31,13 +37,14 @@ def open_dataset(directory: str, *, cache_dir: str | None = None, cache_bytes: i
         cache_dir: a local folder that keeps whole shards of an address; needed for all but gs://, of which
             TensorFlow reads blocks itself.
         cache_bytes: that the cache may take; the shards used longest ago go first.
+        storage_options: what fsspec's file system takes beside the address, such as credentials.
 
     Raises:
         CatalogError: if there is no catalog, or it was edited, or is of a newer format.
         ShardError: if a shard is missing or has another length than the catalog says.
         ConfigError: if the address cannot be read here.
     """
-    source = sources.open_source(directory, cache_dir, cache_bytes)
+    source = sources.open_source(directory, cache_dir, cache_bytes, storage_options)
     catalog = source.load_catalog()
     source.check_shards(catalog)
     return ImageDataset(source, catalog)

@@ -25,8 +25,13 @@ _MASKED_CRC = struct.Struct("<I").unpack
 class Place(Protocol):
     """Where the bytes of one split's shards come from."""
 
+    announces_shards: bool  # whether to tell which shards are read next before one of them is waited for
+
     def read(self, shard: int, start: int, stop: int) -> bytes:
         """Bytes `start` to `stop` of a shard, fewer where it ends early."""
+
+    def announce(self, shard: int, start: int, stop: int) -> None:
+        """Takes note that these bytes will be read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +50,9 @@ class Trouble:
 
 
 class LocalPlace:
-    """Shards on a local disk. Reads overlap without a buffer here: the kernel is told what comes next."""
+    """Shards on a local disk, read in place: the kernel's page cache is the buffer."""
+
+    announces_shards = False
 
     def __init__(self, paths: Sequence[str]):
         self._paths = paths
@@ -92,6 +99,8 @@ class _File:
 class BlockPlace:
     """Shards that are read in blocks and kept for a while: at an address far away, or compressed."""
 
+    announces_shards = False
+
     def __init__(self, block_ends: Callable[[int], np.ndarray], load: Callable[[int, int, int], bytes]):
         """`block_ends` of a shard are the ascending byte offsets where its blocks end; `load` gives what is between."""
         self._block_ends = block_ends
@@ -107,6 +116,9 @@ class BlockPlace:
         first = int(ends[block - 1]) if block else 0
         data = self._block(shard, block, first, int(ends[block]))
         return data[start - first : stop - first]
+
+    def announce(self, shard: int, start: int, stop: int) -> None:
+        """Does nothing: several calls read at once."""
 
     def _block(self, shard: int, block: int, first: int, end: int) -> bytes:
         key = shard, block
@@ -171,6 +183,7 @@ class RecordFetcher:
         self._place = place
         self._offsets = offsets
         self._key_feature = key_feature
+        self._announces = place.announces_shards
         self._ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
 
     def fetch(self, wanted: np.ndarray) -> Iterator[bytes | Trouble]:
@@ -180,6 +193,9 @@ class RecordFetcher:
             wanted: records of the split, int64 [n].
         """
         shards = np.searchsorted(self._ends, wanted, side="right")
+        if self._announces:
+            for shard in np.unique(shards).tolist():
+                self._place.announce(shard, 0, self._shards[shard].bytes)
         for shard, record in zip(shards.tolist(), wanted.tolist()):
             index = record - int(self._ends[shard]) + self._shards[shard].records
             offset, end = self._offsets.of(shard, index)

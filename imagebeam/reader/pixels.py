@@ -105,15 +105,15 @@ def decode_jpeg_part(encoded: tf.Tensor, part: tf.Tensor, reduction_index: tf.Te
 
 
 def resize(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
-    """Bilinear, with half-pixel centers: uint8 [*size, 3]."""
+    """Bilinear, with half-pixel centers, rounded down as most readers do (rounding takes 45 us): uint8 [*size, 3]."""
     resized = tf.raw_ops.ResizeBilinear(images=image[None], size=size, half_pixel_centers=True)[0]
-    return tf.cast(resized + 0.5, tf.uint8)
+    return tf.cast(resized, tf.uint8)
 
 
 def make_decoder(
     options: options_lib.ReadOptions, only_jpeg: bool, greatest_reduction: int
 ) -> Callable[[dict[str, Any]], tf.Tensor]:
-    """A function from an example's "encoded", "part" and "uniforms" to its picture: uint8 [height, width, 3].
+    """A function from an example's "encoded", "part" and "flip" to its picture: uint8 [height, width, 3].
 
     Args:
         options: of the reader.
@@ -138,7 +138,7 @@ def make_decoder(
         else:
             image = resize(decode_part(example), options.size)
         if options.flips:
-            image = tf.cond(example["uniforms"][-1] < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
+            image = tf.cond(example["flip"], lambda: tf.reverse(image, [1]), lambda: image)
         image.set_shape((*(options.size if options.crop else (None, None)), 3))
         return image
 

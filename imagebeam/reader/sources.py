@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -224,7 +224,9 @@ def _block_ends(offsets: fetch.Offsets) -> Callable[[int], np.ndarray]:
     return ends
 
 
-def open_source(directory: str, cache_dir: str | None, cache_bytes: int) -> Source:
+def open_source(
+    directory: str, cache_dir: str | None, cache_bytes: int, storage_options: Mapping[str, Any] | None = None
+) -> Source:
     """The source of a dataset's address.
 
     Raises:
@@ -237,7 +239,7 @@ def open_source(directory: str, cache_dir: str | None, cache_bytes: int) -> Sour
     if cache_dir is not None:
         from imagebeam.reader import cache
 
-        return cache.CachedSource(uri, cache_dir, cache_bytes)
+        return cache.CachedSource(uri, cache_dir, cache_bytes, storage_options=storage_options)
     if scheme == "gs":
         return TensorFlowSource(uri)
     raise errors.ConfigError(

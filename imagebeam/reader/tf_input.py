@@ -114,6 +114,7 @@ class _Reader:
         self._key = order_lib.make_key("pixels", options.seed)
         self._lock = threading.Lock()
         self._troubles: dict[int, fetch.Trouble] = {}  # by record, of those that could not be read
+        self._failure: errors.ImagebeamError | None = None
         self._skipped: set[int] = set()  # positions
         self._told: set[str] = set()  # shards
 
@@ -122,7 +123,11 @@ class _Reader:
         if _calls.are_over:
             raise StopIteration  # tf.numpy_function makes the end of the dataset of it
         with _calls:
-            return self._read(first, end)
+            try:
+                return self._read(first, end)
+            except errors.ImagebeamError as e:  # of a whole shard: told where its records are missed
+                self._failure = self._failure or e
+                raise
 
     def _read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         positions = np.arange(int(first), int(end), dtype=np.int64)
@@ -138,6 +143,8 @@ class _Reader:
 
     def report_lost(self, expected: np.ndarray, found: np.ndarray, following: np.ndarray) -> np.ndarray:
         """Deals with positions from `expected` to `following` that are not among those `found`."""
+        if self._failure is not None:
+            raise self._failure
         lost = np.setdiff1d(np.arange(int(expected), int(following), dtype=np.int64), found)
         records, _ = self._records.locate(lost)
         for position, record in zip(lost.tolist(), records.tolist()):
@@ -218,7 +225,7 @@ def _greatest_reduction(longest_side: int, options: options_lib.ReadOptions) -> 
 def _read_and_parse(
     reader: _Reader, records: Records, options: options_lib.ReadOptions, first: tf.Tensor, end: tf.Tensor
 ) -> Batch:
-    """A chunk of examples, encoded: "encoded", "part", "uniforms", "position", "label" and the extra features."""
+    """A chunk of examples, encoded: "encoded", "part", "flip", "position", "label" and the extra features."""
     serialized, positions, uniforms = tf.numpy_function(
         reader.read, [first, end], [tf.string, tf.int64, tf.float32], stateful=False
     )
@@ -234,7 +241,7 @@ def _read_and_parse(
     encoded = parsed[records.by_source[features.ENCODED].key]
     chunk = {"encoded": encoded, "position": positions}
     if options.flips:
-        chunk["uniforms"] = uniforms
+        chunk["flip"] = uniforms[:, -1] < 0.5
     if options.crop is not None:
         height, width = _dimensions(parsed, dimensions, encoded)
         chunk["part"] = pixels.windows(height, width, uniforms, options)
@@ -273,7 +280,7 @@ def _label(values: tf.Tensor, kind: str, records: Records, options: options_lib.
 
 
 def _decode(decode: Any, example: Batch) -> Batch:
-    kept = {name: value for name, value in example.items() if name not in ("encoded", "part", "uniforms")}
+    kept = {name: value for name, value in example.items() if name not in ("encoded", "part", "flip")}
     return {"image": decode(example)} | kept
 
 
@@ -356,8 +363,8 @@ def iterate(dataset: tf.data.Dataset) -> Iterator[Any]:
 
 def translate(error: tf.errors.OpError) -> Exception:
     """The error of this package that TensorFlow wrapped, or `error`."""
-    text = str(error)
-    marker = "ExampleError: "
-    if marker in text:
-        return errors.ExampleError(text.partition(marker)[2].splitlines()[0])
+    for kind in (errors.ExampleError, errors.ShardError, errors.ConfigError):
+        _, found, told = str(error).partition(f"{kind.__name__}: ")
+        if found:
+            return kind(told.splitlines()[0])
     return error

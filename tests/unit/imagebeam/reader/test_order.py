@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -174,3 +175,23 @@ def test_streaming_state_of_other_processes_is_refused_and_a_global_one_is_not()
     with pytest.raises(errors.ConfigError, match="the state is of 2 processes, and there are 3 now: only shuffle="):
         ReaderState(0, 0, 0, "stream", 2).check(0, "stream", 3)
     ReaderState(0, 0, 0, "global", 2).check(0, "global", 3)
+
+
+@pytest.mark.parametrize(
+    "records_order",
+    [
+        pytest.param(GlobalOrder(Selection("train", 0, 997), 5, 0, 1, 3), id="global"),
+        pytest.param(BlockOrder(share((0, 400), (500, 1097)), 5, 7, 4), id="stream"),
+        pytest.param(BlockOrder(share((0, 400), (500, 1097)), 5, 7, 4, in_sequence=True), id="stream-in-sequence"),
+        pytest.param(ListedOrder(share((0, 400), (500, 1097))), id="listed"),
+    ],
+)
+def test_order_from_a_thousand_positions_goes_on_as_the_uninterrupted_one(records_order: Order) -> None:
+    """Whatever was read before: each position is located in an order that has located nothing yet."""
+    positions = np.arange(records_order.num_positions(3))
+    records, epochs = records_order.locate(positions)
+    for start in np.random.default_rng(0).integers(0, len(positions), 1000).tolist():
+        fresh = dataclasses.replace(records_order)  # type: ignore[type-var]
+        found, found_epochs = fresh.locate(positions[start : start + 50])
+        assert (found == records[start : start + 50]).all()
+        assert (found_epochs == epochs[start : start + 50]).all()
