@@ -31,7 +31,7 @@ EXTRAS = {
     ],
     # Readers of a dataset, one for each kind of trainer.
     "tf": ["tensorflow>=2.21,<2.22"],
-    "grain": ["grain>=0.2.12"],
+    "grain": ["grain>=0.2.12", "numpy>=1.26", "pillow>=12.1.1,<13"],
     "jax": ["jax>=0.6"],
     # tf.Transform over labels and tabular columns; each of its releases wants one release of TensorFlow. Not on Python
     # 3.10: tensorflow-metadata 1.21 wants protobuf <=6.32 there, and what apache-beam[gcp] 2.77 brings wants >=6.33.5.
@@ -54,6 +54,7 @@ EXTRAS["dev"] = [
     "setuptools>=77",  # `make` installs this checkout with the environment's own
     # The tests load with it what convert wrote. Not on Python 3.10, for the reason above.
     'tensorflow-datasets>=4.9.9; python_version >= "3.11"',
+    "tfrecord>=1.14",  # the same, without TensorFlow
     "types-PyYAML>=6",
     "types-requests>=2.32",
     "uv>=0.8",  # installs requirements.lock several times faster than pip, and writes it
