@@ -317,6 +317,7 @@ class BatchIterator(Iterator[dict[str, np.ndarray]]):
         self._begin(self._options.pop("state", None))
 
     def _begin(self, state: order.ReaderState | None) -> None:
+        _import_tensorflow()
         from imagebeam.reader import tf_input
 
         asked = options_lib.ReadOptions(batch_size=self._batch_size, state=state, **self._options)

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import io
 import json
 import logging
 import os
 import shlex
+import subprocess
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 import imagebeam
+from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from pipelines import terminal
 
 _EPILOG = """\
 exit codes: 0 committed, or nothing to do; 2 the command, config or input is wrong; 3 more rejects than allowed;
 4 verification failed; 1 anything else.
+"""
+# What TensorFlow's libraries print before their log level can be set, and a host without a GPU can do nothing about.
+_TENSORFLOW_NOISE = r"WARNING: All log messages before absl::|[IW]\d{4} |E\d{4} .*(cuda_platform|Unable to register cu)"
+_SIEVE = """\
+import re, sys
+sys.stderr.buffer.writelines(line for line in sys.stdin.buffer if not re.match(sys.argv[1].encode(), line))
 """
 
 
@@ -45,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(str(e))
         return e.exit_code
     except KeyboardInterrupt:
-        _complain("interrupted; finished shards are kept, run the same command again to go on")
+        kept = "; finished shards are kept, run the same command again to go on" if known.run is _convert else ""
+        _complain(f"interrupted{kept}")
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -90,6 +100,28 @@ def _make_parser() -> argparse.ArgumentParser:
     inspect.add_argument("-n", type=_positive, metavar="N", help="also show the first N examples")
     inspect.add_argument("--split", help="of those examples (default: the first)")
     inspect.add_argument("--save-to", metavar="FOLDER", help="write their images there as files, 5 without -n")
+    preview = inspect.add_argument_group("a batch as a model sees it")
+    preview.add_argument("--preview", metavar="PNG", help="draw its pictures with their labels; 32 without -n")
+    preview.add_argument("--crop", choices=("random", "center"), help="as in training, or in evaluation (random)")
+    preview.add_argument("--image-size", type=_positive, metavar="PX", help="side of a picture (224)")
+    preview.add_argument("--seed", type=int, metavar="N", help="of the order, the crops and the flips (0)")
+    bench = _add(
+        commands, "bench", _bench, "measure what this host feeds, and which stage of the reader is the slowest"
+    )
+    bench.add_argument("directory", metavar="DIR")
+    bench.add_argument("--split", help="what to read (default: train, else the first)")
+    bench.add_argument("--batch-size", type=_positive, metavar="N", default=128, help="images of a batch (128)")
+    bench.add_argument("--image-size", type=_positive, metavar="PX", default=224, help="side of a picture (224)")
+    bench.add_argument(
+        "--dtype", choices=("uint8", "float32", "bfloat16", "float16"), default="bfloat16", help="of pixels (bfloat16)"
+    )
+    bench.add_argument("--seconds", type=_duration, metavar="S", default=5.0, help="for each of 6 measurements (5)")
+    bench.add_argument("--threads", type=_positive, metavar="N", help="that read and decode (default: cores)")
+    bench.add_argument("--json", action="store_true", help="print all figures, and where those of chips are from")
+    for group in (preview, bench):
+        group.add_argument(
+            "--cache-dir", metavar="FOLDER", help="local, for shards that TensorFlow cannot read in place"
+        )
     _add(commands, "schema", _schema, "print the JSON schema of the config, for editors")
     return parser
 
@@ -105,6 +137,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
+
+
+def _duration(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return seconds
 
 
 def _quieten(verbose: bool) -> None:
@@ -199,24 +241,108 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _inspect(known: argparse.Namespace, _: list[str]) -> int:
-    from imagebeam import catalog as catalog_lib
     from imagebeam import storage
     from pipelines import inspect, progress
 
+    for name in ("crop", "image_size", "seed", "cache_dir"):
+        if getattr(known, name) is not None and known.preview is None:
+            raise errors.ConfigError(f"--{name.replace('_', '-')} is of a preview: give --preview FILE.png, too")
     directory = storage.normalize(known.directory)
     catalog = catalog_lib.load_catalog(directory)
     split = known.split or next(iter(catalog.splits))
-    if split not in catalog.splits:
-        raise errors.ConfigError(f"--split {split!r} is none of {', '.join(catalog.splits)}")
+    _check_split(split, catalog)
     progress.print_table(inspect.catalog_rows(catalog, directory))
-    for index, values in zip(range(known.n or 0), inspect.read_examples(directory, catalog, split)):
-        print()
-        _say(f"{split} {index}: {inspect.describe_example(values)}")
+    if not known.preview:  # there -n counts pictures
+        for index, values in zip(range(known.n or 0), inspect.read_examples(directory, catalog, split)):
+            print()
+            _say(f"{split} {index}: {inspect.describe_example(values)}")
     if known.save_to:
         paths = inspect.save_images(directory, catalog, split, known.n or 5, known.save_to)
         print()
         _say(f"{progress.count(len(paths), 'image')} written to {known.save_to}")
+    if known.preview is not None:
+        count = _draw_preview(known, split)
+        print()
+        _say(f"{progress.count(count, 'image')} drawn to {known.preview}")
     return 0
+
+
+def _draw_preview(known: argparse.Namespace, split: str) -> int:
+    from pipelines import preview
+
+    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
+    _import_tensorflow(known.verbose)
+    return preview.write_preview(
+        dataset,
+        split,
+        known.preview,
+        count=known.n or 32,
+        crop=known.crop or "random",
+        image_size=known.image_size or 224,
+        seed=known.seed or 0,
+    )
+
+
+def _bench(known: argparse.Namespace, _: list[str]) -> int:
+    from pipelines import bench, progress
+
+    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
+    split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
+    _check_split(split.partition("[")[0], dataset.catalog)
+    _import_tensorflow(known.verbose)
+    print(f"measuring 6 x {known.seconds:g} s; what else runs here slows it down", file=sys.stderr)
+    result = bench.run_bench(
+        dataset,
+        split,
+        batch_size=known.batch_size,
+        image_size=known.image_size,
+        dtype=known.dtype,
+        seconds=known.seconds,
+        threads=known.threads,
+    )
+    if known.json:
+        print(json.dumps(result.to_json(), indent=1))
+        return 0
+    progress.print_table(bench.bench_rows(result))
+    _say(bench.summarize(result))
+    return 0
+
+
+def _check_split(split: str, catalog: catalog_lib.Catalog) -> None:
+    if split not in catalog.splits:
+        raise errors.ConfigError(f"--split {split!r} is none of {', '.join(catalog.splits)}")
+
+
+def _import_tensorflow(verbose: bool) -> None:
+    """Imports TensorFlow for reading alone, without what its libraries say before a log level can be set.
+
+    Where it is not installed the reader says so.
+    """
+    with contextlib.nullcontext() if verbose else _sieve_stderr(), contextlib.suppress(ModuleNotFoundError):
+        import tensorflow as tf
+
+        # The first tensor would take all memory of a GPU, from the training that runs there.
+        tf.config.set_visible_devices([], "GPU")
+
+
+@contextlib.contextmanager
+def _sieve_stderr() -> Iterator[None]:
+    """Takes `_TENSORFLOW_NOISE` out of all that reaches the terminal, also from C++.
+
+    Another process does it, so that the last words of an import that kills this one are still seen.
+    """
+    sieve = subprocess.Popen([sys.executable, "-ISc", _SIEVE, _TENSORFLOW_NOISE], stdin=subprocess.PIPE)
+    assert sieve.stdin is not None
+    terminal_stderr = os.dup(2)
+    os.dup2(sieve.stdin.fileno(), 2)
+    sieve.stdin.close()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal_stderr, 2)  # the last copy of the pipe's end: the sieve ends, too
+        os.close(terminal_stderr)
+        sieve.wait()
 
 
 def _schema(_: argparse.Namespace, __: list[str]) -> int:

@@ -157,7 +157,7 @@ def serve() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not end up among the results
     function: Any = None
     gc.freeze()
-    gc.disable()  # nothing here makes garbage in circles but an error now and then, of which the end of a task is enough
+    gc.disable()  # garbage in circles comes from errors alone, and is looked for after each task
     while True:
         try:
             new_function, argument = pickle.load(tasks)

@@ -159,6 +159,11 @@ def test_convert_that_cannot_start_exits_2_and_writes_nothing(
         pytest.param(["convert", "--workers", "0"], "--workers: '0' is not a positive number", id="zero"),
         pytest.param(["convert", "--workers", "x"], "--workers: 'x' is not a positive number", id="no-number"),
         pytest.param(["inspect", "x", "-n", "-1"], "-n: '-1' is not a positive number", id="negative"),
+        pytest.param(["inspect", "x", "--crop", "none"], "--crop: invalid choice: 'none'", id="crop"),
+        pytest.param(["bench", "x", "--seconds", "0"], "--seconds: '0' is not a positive number of seconds", id="0-s"),
+        pytest.param(["bench", "x", "--seconds", "inf"], "--seconds: 'inf' is not a positive number", id="endless"),
+        pytest.param(["bench", "x", "--seconds", "5s"], "--seconds: '5s' is not a positive number", id="unit"),
+        pytest.param(["bench", "x", "--batch-size", "0"], "--batch-size: '0' is not a positive number", id="no-batch"),
     ],
 )
 def test_command_that_cannot_be_parsed_exits_2(
@@ -177,12 +182,30 @@ def test_too_many_rejects_exit_3(tmp_path: pathlib.Path, capsys: pytest.CaptureF
     )
 
 
-@pytest.mark.parametrize("command", ["verify", "inspect"])
+@pytest.mark.parametrize("command", ["verify", "inspect", "bench"])
 def test_folder_without_dataset_exits_4(
     command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command, tmp_path) == 4
     assert f"imagebeam: {tmp_path} holds no catalog.json: no dataset was committed there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("convert", "imagebeam: interrupted; finished shards are kept, run the same command again to go on\n"),
+        ("schema", "imagebeam: interrupted\n"),
+    ],
+)
+def test_interrupted_command_exits_130(
+    command: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, f"_{command}", interrupt)
+    assert main(command) == 130
+    assert capsys.readouterr().err == complaint
 
 
 def test_verbose_error_has_its_traceback(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +234,17 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_names_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code_of_argparse("--help") == 0
     text = capsys.readouterr().out
-    for word in ("convert", "plan", "verify", "inspect", "schema", "exit codes: 0", "2 the command", "4 verification"):
+    for word in (
+        "convert",
+        "plan",
+        "verify",
+        "inspect",
+        "bench",
+        "schema",
+        "exit codes: 0",
+        "2 the command",
+        "4 verification",
+    ):
         assert word in text
 
 
@@ -267,7 +300,7 @@ def test_text_that_the_terminal_cannot_encode_is_escaped(dataset: pathlib.Path, 
     assert rb"1 class: \u043a\u043e\u0442" in completed.stdout
 
 
-# --- plan, inspect, verify, schema -----------------------------------------------------------------------------------
+# --- plan, inspect, verify, schema, bench ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("output", [pytest.param("new", id="new-output"), pytest.param("dataset", id="a-dataset")])
@@ -354,8 +387,11 @@ def test_inspect_saves_images_with_their_bytes(
     assert {path.read_bytes() for path in saved} == {path.read_bytes() for path in images.glob("*/*")}
 
 
-def test_inspect_of_unknown_split_names_the_splits(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("inspect", dataset, "--split", "test") == 2
+@pytest.mark.parametrize("command", ["inspect", "bench"])
+def test_unknown_split_names_the_splits(
+    command: str, dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command, dataset, "--split", "test") == 2
     assert capsys.readouterr().err == "imagebeam: --split 'test' is none of train\n"
 
 
@@ -396,3 +432,122 @@ def test_schema_is_json_schema_of_the_config(capsys: pytest.CaptureFixture[str])
     assert references == {f"#/$defs/{name}" for name in schema["$defs"]}
     for model in schema["$defs"].values():
         assert all("description" in field or "$ref" in field for field in model["properties"].values()), model["title"]
+
+
+# --- what needs TensorFlow -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments", [pytest.param(["--help"], id="help"), pytest.param(["inspect", "{dataset}", "-n", "1"], id="inspect")]
+)
+def test_command_that_does_not_need_tensorflow_does_not_import_it(dataset: pathlib.Path, arguments: list[str]) -> None:
+    given = [argument.replace("{dataset}", str(dataset)) for argument in arguments]
+    run = f"import sys, pipelines.cli as cli\ntry:\n  cli.main({given})\n"
+    code = run + "finally:\n  assert 'tensorflow' not in sys.modules"
+    done = subprocess.run(
+        [command_line.PYTHON, "-c", code],
+        cwd=command_line.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [pytest.param(["bench"], id="bench"), pytest.param(["inspect", "--preview", "{out}/out.png"], id="preview")],
+)
+def test_missing_tensorflow_exits_2_and_names_the_extra(
+    dataset: pathlib.Path,
+    tmp_path: pathlib.Path,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    given = [argument.replace("{out}", str(tmp_path)) for argument in arguments]
+    assert main(*given, dataset) == 2
+    complaint = capsys.readouterr().err.splitlines()[-1]
+    assert complaint == "imagebeam: tensorflow is not installed, the reader needs it: pip install 'imagebeam[tf]'"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: pathlib.Path) -> None:
+    pytest.importorskip("tensorflow")
+    small = ("--batch-size", 4, "--image-size", 16, "--seconds", 0.05, "--threads", 1)
+    completed = command_line.succeed("bench", dataset, *small)
+    assert completed.stderr == "measuring 6 x 0.05 s; what else runs here slows it down\n"
+    lines = completed.stdout.splitlines()
+    assert lines[0] == f"dataset        {dataset}, train: 10 images, {lines[0].split(', ')[-1]}"
+    assert lines[1] == "reader         1 thread, batches of 4, 16 x 16 px, bfloat16"
+    assert [line.split()[0] for line in lines[2:8]] == ["read", "parse", "decode", "augment", "batch", "together"]
+    assert re.fullmatch(
+        r"this host feeds [\d,]+ images/s: \S+ (of one )?A100 in ResNet-50, \S+ (of one )?A100 in ViT-B/16; "
+        r"the slowest stage is (read|parse|decode|augment|batch)",
+        lines[-1],
+    )
+
+
+def test_bench_prints_json(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorflow")
+    asked = ("--split", "train[:50%]", "--batch-size", 2, "--image-size", 8, "--dtype", "uint8", "--seconds", 0.05)
+    assert main("bench", dataset, "--json", *asked) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["split"], found["num_examples"], found["dtype"]) == ("train[:50%]", 5, "uint8")
+    speeds = {name: stage["images_per_second"] for name, stage in found["stages"].items()}
+    assert found["slowest"] == min(speeds, key=speeds.__getitem__)
+
+
+def test_bench_takes_the_first_split_where_none_is_called_train(
+    images: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorflow")
+    split = {"by": "none", "name": "all"}
+    convert.convert(
+        {"source": {"uri": str(images)}, "split": split, "output": {"uri": str(tmp_path / "out")}}, workers=1
+    )
+    assert main("bench", tmp_path / "out", "--batch-size", 2, "--image-size", 8, "--seconds", 0.01) == 0
+    assert "out, all: 10 images" in capsys.readouterr().out
+
+
+def test_inspect_draws_a_preview(
+    dataset: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorflow")
+    path = tmp_path / "out.png"
+    assert (
+        main("inspect", dataset, "--preview", path, "-n", 3, "--crop", "center", "--image-size", 20, "--seed", 1) == 0
+    )
+    shown = capsys.readouterr().out
+    assert shown.endswith(f"\n\n3 images drawn to {path}\n")
+    assert "train 0: " not in shown
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert main("inspect", dataset, "--preview", path, "--image-size", 20) == 0
+    assert capsys.readouterr().out.endswith(f"10 images drawn to {path}\n")  # of 32
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--crop", "center"], ["--image-size", "64"], ["--seed", "0"], ["--cache-dir", "/tmp"]]
+)
+def test_option_of_a_preview_without_one_exits_2(
+    dataset: pathlib.Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main("inspect", dataset, *arguments) == 2
+    assert capsys.readouterr().err == f"imagebeam: {arguments[0]} is of a preview: give --preview FILE.png, too\n"
+
+
+def test_noise_of_tensorflow_is_sieved_and_the_rest_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795271098.185972    3003 port.cc:153] oneDNN custom operations are on.",
+        "E0000 00:00:1795271104.944679    3003 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error",
+        "E0000 00:00:1795271104.944679    3003 loader.cc:1] this library is of another version",
+        "F0000 the CPU has no AVX \udcff",
+    ]
+    with cli._sieve_stderr():
+        os.write(2, "\n".join(lines).encode("utf-8", "surrogateescape"))
+    os.write(2, b"\nI0000 later")
+    shown = capfd.readouterr().err
+    assert shown.splitlines() == [lines[3], lines[4].replace("\udcff", "\ufffd"), "I0000 later"]
