@@ -18,6 +18,8 @@ from imagebeam.reader import order, selection, sources
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from imagebeam.reader import tf_input
+
 _LOGGER = logging.getLogger(__name__)
 _BLOCK_BYTES = 4 << 20  # of a read in streaming
 _STATISTICS_EXAMPLES = 1000
@@ -145,7 +147,7 @@ class ImageDataset:
                 "process_count": input_context.num_input_pipelines,
             }
         asked = options_lib.ReadOptions(batch_size=batch_size, **options)
-        records = self._records(split, asked)
+        records = self.records(split, asked)
         return tf_input.build(records, asked, self._mean_and_std(split, asked))
 
     def as_numpy(self, split: str, batch_size: int, **options: Any) -> BatchIterator:
@@ -217,7 +219,8 @@ class ImageDataset:
             )
         return asked.normalize
 
-    def _records(self, split: str, asked: options_lib.ReadOptions) -> Any:
+    def records(self, split: str, asked: options_lib.ReadOptions) -> tf_input.Records:
+        """What the tf.data pipeline reads of a split, with these options."""
         from imagebeam.reader import tf_input
 
         view = self.view(split)
@@ -322,7 +325,7 @@ class BatchIterator(Iterator[dict[str, np.ndarray]]):
 
         asked = options_lib.ReadOptions(batch_size=self._batch_size, state=state, **self._options)
         self._asked = asked
-        self._epoch_size = self._dataset._records(self._split, asked).order.epoch_size
+        self._epoch_size = self._dataset.records(self._split, asked).order.epoch_size
         done = 0 if state is None else state.epoch * self._epoch_size + state.position
         self._done = done  # of the common order with "global", else of this process
         self._batches = tf_input.iterate(

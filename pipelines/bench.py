@@ -209,8 +209,8 @@ def _make_stages(dataset: imagebeam.ImageDataset, split: str, options: options_l
 
     assert options.batch_size is not None
     threads = _num_threads(options)
-    records = dataset._records(split, options)
-    reader = tf_input._Reader(records, options)
+    records = dataset.records(split, options)
+    reader = tf_input.Reader(records, options)
     num_chunks = max(1, min(_POOL_PICTURES // records.chunk, _POOL_CHUNKS))
     num_encoded = num_chunks * records.chunk
     num_pictures = max(1, min(_POOL_PICTURES, _POOL_BYTES // (options.size[0] * options.size[1] * 3)))
@@ -218,7 +218,7 @@ def _make_stages(dataset: imagebeam.ImageDataset, split: str, options: options_l
     stored = [records.by_source.get("image/height"), records.by_source.get("image/width")]
     wanted = [encoded, *stored, records.by_source.get(features.LABEL)]
     spec = {feature.key: dataset.feature_spec[feature.key] for feature in wanted if feature is not None}
-    reduction = tf_input._greatest_reduction(records.longest_side, options)
+    reduction = tf_input.greatest_reduction(records.longest_side, options)
     without_flip = dataclasses.replace(options, flip=False)
     decode = pixels.make_decoder(without_flip, records.formats == {"jpeg"}, reduction)
     cast = pixels.make_caster(options, None)
@@ -231,7 +231,7 @@ def _make_stages(dataset: imagebeam.ImageDataset, split: str, options: options_l
 
     def parse(serialized: tf.Tensor, uniforms: tf.Tensor) -> dict[str, tf.Tensor]:
         parsed = tf.io.parse_example(serialized, spec)
-        height, width = tf_input._dimensions(parsed, stored, parsed[encoded.key])
+        height, width = tf_input.dimensions(parsed, stored, parsed[encoded.key])
         part = pixels.windows(height, width, uniforms, options)
         return {"encoded": parsed[encoded.key], "part": part, "uniforms": uniforms}
 
@@ -259,7 +259,7 @@ def _make_stages(dataset: imagebeam.ImageDataset, split: str, options: options_l
         "augment": _Stage(augmented, 1, warm_up=num_pictures),
         "batch": _Stage(batches, options.batch_size, warm_up=batched_pool),
     }
-    tf_options = tf_input._tf_options(options, threads)
+    tf_options = tf_input.tf_options(options, threads)
     return {name: each._replace(elements=each.elements.with_options(tf_options)) for name, each in stages.items()}
 
 
@@ -280,7 +280,7 @@ def _count(stage: _Stage) -> _Stage:
 def _num_threads(options: options_lib.ReadOptions) -> int:
     from imagebeam.reader import tf_input
 
-    return options.threads or tf_input._num_cores()
+    return options.threads or tf_input.num_cores()
 
 
 def _measure(stage: _Stage, seconds: float) -> Speed:

@@ -105,7 +105,7 @@ class _Calls:
 _calls = _Calls()
 
 
-class _Reader:
+class Reader:
     """What the graph calls in Python: reads records, and says which were lost."""
 
     def __init__(self, records: Records, options: options_lib.ReadOptions):
@@ -171,8 +171,8 @@ class _Reader:
 
 def build(records: Records, options: options_lib.ReadOptions, mean_and_std: Any = None) -> tf.data.Dataset:
     """The dataset of examples or batches that `options` describe."""
-    reader = _Reader(records, options)
-    threads = options.threads or _num_cores()
+    reader = Reader(records, options)
+    threads = options.threads or num_cores()
     end = _UNENDING if options.num_epochs is None else records.order.num_positions(options.num_epochs)
     # A state of GlobalOrder is in the order itself; other orders count on from it.
     begin = 0
@@ -185,7 +185,7 @@ def build(records: Records, options: options_lib.ReadOptions, mean_and_std: Any 
         deterministic=options.deterministic,
     ).unbatch()
     only_jpeg = records.formats == {"jpeg"}
-    greatest = _greatest_reduction(records.longest_side, options)
+    greatest = greatest_reduction(records.longest_side, options)
     decode = pixels.make_decoder(options, only_jpeg, greatest)
     dataset = dataset.map(
         lambda example: _decode(decode, example), num_parallel_calls=threads, deterministic=options.deterministic
@@ -199,23 +199,26 @@ def build(records: Records, options: options_lib.ReadOptions, mean_and_std: Any 
         dataset = _even_out(dataset, records, options)
     cast = pixels.make_caster(options, mean_and_std)
     dataset = dataset.map(lambda batch: _finish(batch, records, options, cast), num_parallel_calls=1)
-    return dataset.prefetch(2).with_options(_tf_options(options, threads))
+    return dataset.prefetch(2).with_options(tf_options(options, threads))
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _tf_options(options: options_lib.ReadOptions, threads: int) -> tf.data.Options:
-    tf_options = tf.data.Options()
-    tf_options.deterministic = options.deterministic
-    tf_options.threading.private_threadpool_size = threads
-    tf_options.threading.max_intra_op_parallelism = 1
-    tf_options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return tf_options
+def tf_options(options: options_lib.ReadOptions, threads: int) -> tf.data.Options:
+    """Those of the whole pipeline: threads of its own, and none inside of operations."""
+    given = tf.data.Options()
+    given.deterministic = options.deterministic
+    given.threading.private_threadpool_size = threads
+    given.threading.max_intra_op_parallelism = 1
+    given.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return given
 
 
-def _greatest_reduction(longest_side: int, options: options_lib.ReadOptions) -> int:
+def greatest_reduction(longest_side: int, options: options_lib.ReadOptions) -> int:
+    """The most that a picture of a split may be scaled down by while it is decoded: one of pixels.REDUCTIONS."""
     if options.image_size is None:
         return 1
     allowed = [each for each in pixels.REDUCTIONS if longest_side == 0 or longest_side >= each * min(options.size)]
@@ -223,7 +226,7 @@ def _greatest_reduction(longest_side: int, options: options_lib.ReadOptions) -> 
 
 
 def _read_and_parse(
-    reader: _Reader, records: Records, options: options_lib.ReadOptions, first: tf.Tensor, end: tf.Tensor
+    reader: Reader, records: Records, options: options_lib.ReadOptions, first: tf.Tensor, end: tf.Tensor
 ) -> Batch:
     """A chunk of examples, encoded: "encoded", "part", "flip", "position", "label" and the extra features."""
     serialized, positions, uniforms = tf.numpy_function(
@@ -243,14 +246,14 @@ def _read_and_parse(
     if options.flips:
         chunk["flip"] = uniforms[:, -1] < 0.5
     if options.crop is not None:
-        height, width = _dimensions(parsed, dimensions, encoded)
+        height, width = dimensions(parsed, dimensions, encoded)
         chunk["part"] = pixels.windows(height, width, uniforms, options)
     if label is not None:
         chunk["label"] = _label(parsed[label.key], label.kind, records, options)
     return chunk | {f"features/{feature.key}": parsed[feature.key] for feature in records.extra}
 
 
-def _dimensions(
+def dimensions(
     parsed: Batch, stored: Sequence[features.Feature | None], encoded: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Heights and widths, int32 [n]: as stored, or from a pass over the headers where the config dropped them."""
@@ -285,7 +288,7 @@ def _decode(decode: Any, example: Batch) -> Batch:
 
 
 def _check_positions(
-    dataset: tf.data.Dataset, reader: _Reader, begin: int, end: int, options: options_lib.ReadOptions
+    dataset: tf.data.Dataset, reader: Reader, begin: int, end: int, options: options_lib.ReadOptions
 ) -> tf.data.Dataset:
     """Finds holes in the positions of batches that come in order, and after the last one."""
     if not options.deterministic:
