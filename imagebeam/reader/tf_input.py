@@ -236,9 +236,9 @@ def _read_and_parse(
     positions.set_shape([None])
     uniforms.set_shape([None, pixels.NUM_UNIFORMS])
     wanted = [records.by_source[features.ENCODED], *records.extra]
-    dimensions = [records.by_source.get("image/height"), records.by_source.get("image/width")]
+    stored = [records.by_source.get("image/height"), records.by_source.get("image/width")]
     label = records.by_source.get(features.LABEL)
-    wanted += [feature for feature in (*dimensions, label) if feature is not None]
+    wanted += [feature for feature in (*stored, label) if feature is not None]
     spec = {f.key: tf.io.FixedLenFeature([], _TF_TYPES[f.kind], _EMPTY[f.kind]) for f in wanted}
     parsed = tf.io.parse_example(serialized, spec)
     encoded = parsed[records.by_source[features.ENCODED].key]
@@ -246,7 +246,7 @@ def _read_and_parse(
     if options.flips:
         chunk["flip"] = uniforms[:, -1] < 0.5
     if options.crop is not None:
-        height, width = dimensions(parsed, dimensions, encoded)
+        height, width = dimensions(parsed, stored, encoded)
         chunk["part"] = pixels.windows(height, width, uniforms, options)
     if label is not None:
         chunk["label"] = _label(parsed[label.key], label.kind, records, options)
