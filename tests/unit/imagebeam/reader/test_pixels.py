@@ -1,0 +1,151 @@
+"""Every function eagerly and inside tf.data, and what each shortcut changes in a picture."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from imagebeam.reader import options as options_lib
+from imagebeam.reader import order
+
+tf = pytest.importorskip("tensorflow")
+pixels = pytest.importorskip("imagebeam.reader.pixels")
+
+HEIGHTS = np.array([375, 500, 1, 3000, 20, 7], np.int32)
+WIDTHS = np.array([500, 333, 400, 20, 3000, 7], np.int32)
+
+
+def uniforms(count: int, seed: int = 0) -> np.ndarray:
+    return order.uniforms(np.arange(count), np.zeros(count, np.int64), order.make_key(seed), pixels.NUM_UNIFORMS)
+
+
+def photo(width: int, height: int) -> Image.Image:
+    """A picture with soft and hard edges, as photos have them."""
+    base = Image.effect_mandelbrot((width, height), (-2.2, -1.3, 0.8, 1.3), 60).convert("L")
+    bands = [base, base.rotate(180), base.transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
+    return Image.merge("RGB", bands).filter(ImageFilter.GaussianBlur(width / 400))
+
+
+def encode(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+def psnr(one: np.ndarray, other: np.ndarray) -> float:
+    return float(10 * np.log10(255**2 / np.mean((one.astype(float) - other.astype(float)) ** 2)))
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "tf-data"])
+@pytest.mark.parametrize("crop", ["random", "center", "squash"])
+def test_window_lies_inside_the_picture_whatever_its_shape(crop: str, in_graph: bool) -> None:
+    height, width = np.repeat(HEIGHTS, 200), np.repeat(WIDTHS, 200)
+    options = options_lib.ReadOptions(crop=crop, image_size=(224, 160))
+    numbers = uniforms(len(height))
+    if in_graph:
+        dataset = tf.data.Dataset.from_tensors((height, width, numbers))
+        (found,) = dataset.map(lambda *each: pixels.windows(*each, options)).as_numpy_iterator()
+    else:
+        found = pixels.windows(tf.constant(height), tf.constant(width), tf.constant(numbers), options).numpy()
+    top, left, rows, columns = found.T
+    assert found.dtype == np.int32
+    assert (top >= 0).all() and (left >= 0).all() and (rows >= 1).all() and (columns >= 1).all()
+    assert (top + rows <= height).all() and (left + columns <= width).all()
+    if crop == "squash":
+        assert (rows == height).all() and (columns == width).all()
+
+
+def test_random_windows_have_the_areas_ratios_and_places_asked_for() -> None:
+    count = 20_000
+    height, width = np.full(count, 400, np.int32), np.full(count, 500, np.int32)
+    top, left, rows, columns = (
+        pixels.random_windows(height, width, uniforms(count), (0.08, 1.0), (0.75, 4 / 3)).numpy().T
+    )
+    areas, ratios = rows * columns / 200_000, columns / rows
+    assert 0.079 < areas.min() < 0.09 and 0.95 < areas.max() <= 1.0
+    assert 0.74 < ratios.min() < 0.76 and 1.32 < ratios.max() < 1.35
+    assert abs(np.log(ratios[areas < 0.5]).mean()) < 0.02
+    free = rows < 400
+    assert abs((top[free] / (400 - rows[free])).mean() - 0.5) < 0.02
+    assert (left == 0).any() and (left + columns == 500).any()
+
+
+def test_center_window_is_the_middle_of_the_shorter_side() -> None:
+    part = pixels.center_windows(np.array([375]), np.array([500]), (224, 224), 224 / 256).numpy()[0]
+    assert part.tolist() == [23, 86, 328, 328]
+
+
+@pytest.mark.parametrize(
+    ("part", "reduction"),
+    [((448, 448), 2), ((447, 2000), 1), ((896, 900), 4), ((1792, 1792), 8), ((9999, 9999), 8), ((224, 224), 1)],
+)
+def test_reduction_leaves_a_part_as_large_as_wanted(part: tuple[int, int], reduction: int) -> None:
+    (index,) = pixels.reductions(tf.constant([[0, 0, *part]]), (224, 224), greatest=8).numpy()
+    assert pixels.REDUCTIONS[index] == reduction
+
+
+@pytest.mark.parametrize("reduction", [2, 4, 8])
+def test_reduced_decode_looks_like_the_whole_one_scaled_down(reduction: int) -> None:
+    """Against Pillow's filtered scaling, it is nearer than the unfiltered crop it replaces (at 1/2, about as near)."""
+    side = 64 * reduction
+    original = photo(side * 2, side * 2)
+    encoded = tf.constant(encode(original))
+    part = tf.constant([side // 2, side // 4, side, side])
+    index = tf.constant(pixels.REDUCTIONS.index(reduction))
+    reduced = pixels.resize(pixels.decode_jpeg_part(encoded, part, index), (64, 64)).numpy()
+    unfiltered = pixels.resize(pixels.decode_jpeg_part(encoded, part, None), (64, 64)).numpy()
+    box = (side // 4, side // 2, side // 4 + side, side // 2 + side)
+    expected = np.asarray(original.resize((64, 64), Image.Resampling.BILINEAR, box=box))
+    assert reduced.shape == (64, 64, 3)
+    assert psnr(reduced, expected) > 28
+    assert psnr(reduced, expected) > psnr(unfiltered, expected) - (2 if reduction == 2 else 0)
+
+
+def test_part_is_the_same_as_cut_from_the_whole_picture() -> None:
+    encoded = tf.constant(encode(photo(300, 200)))
+    part = tf.constant([31, 57, 100, 120])
+    cut = tf.io.decode_jpeg(encoded, 3)[31:131, 57:177]
+    assert (pixels.decode_jpeg_part(encoded, part, None).numpy() == cut.numpy()).all()
+
+
+@pytest.mark.parametrize("size", [(64, 64), (100, 37), (224, 224)])
+def test_resize_differs_from_the_rounded_float_one_by_less_than_a_level(size: tuple[int, int]) -> None:
+    image = tf.io.decode_jpeg(encode(photo(150, 120)), 3)
+    exact = tf.image.resize(image, size).numpy()
+    error = exact - pixels.resize(image, size).numpy()
+    assert error.min() >= 0 and error.max() < 1
+    assert 0.3 < error.mean() < 0.6
+
+
+def test_half_of_the_pictures_are_mirrored() -> None:
+    image = np.zeros((8, 8, 3), np.uint8)
+    image[:, :4] = 255
+    encoded = encode(Image.fromarray(image))
+    options = options_lib.ReadOptions(crop="squash", image_size=8, flip=True)
+    decode = pixels.make_decoder(options, only_jpeg=True, greatest_reduction=1)
+    left, right = (
+        decode({"encoded": tf.constant(encoded), "part": tf.constant([0, 0, 8, 8]), "flip": tf.constant(flip)}).numpy()
+        for flip in (False, True)
+    )
+    assert left[0, 0, 0] > 200 > 50 > left[0, 7, 0]
+    assert (right == left[:, ::-1]).all()
+
+
+def test_large_pictures_are_decoded_reduced_in_the_whole_pipeline_too() -> None:
+    options = options_lib.ReadOptions(crop="squash", image_size=32, flip=False)
+    encoded = encode(photo(512, 512))
+    example = {"encoded": tf.constant(encoded), "part": tf.constant([0, 0, 512, 512])}
+    reduced = pixels.make_decoder(options, only_jpeg=True, greatest_reduction=8)(example).numpy()
+    expected = np.asarray(photo(512, 512).resize((32, 32), Image.Resampling.BILINEAR))
+    assert psnr(reduced, expected) > 26
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16", "float16"])
+def test_cast_gives_the_type_asked_for(dtype: str) -> None:
+    images = tf.constant(np.arange(12, dtype=np.uint8).reshape(2, 2, 3))
+    cast = pixels.make_caster(options_lib.ReadOptions(dtype=dtype), None)(images)
+    assert cast.dtype == tf.as_dtype(dtype)
+    assert tf.cast(cast, tf.float32).numpy().ravel().tolist() == list(range(12))
