@@ -1,0 +1,162 @@
+"""What the scripts of the readers share: their arguments, and how a pipeline is measured once it runs.
+
+A script builds its pipeline as its users do and hands the batches to `run`, which prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import math
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+BATCH_SIZE = 128
+SIDE = 224
+AREA = (0.08, 1.0)  # of the random window, as a part of the picture's
+ASPECT_RATIO = (3 / 4, 4 / 3)
+NUM_SHARDS = 8
+
+_WARM_UP_BATCHES = 8
+_WARM_UP_SECONDS = 3.0  # also what tf.data's AUTOTUNE needs to settle
+_NUM_TRIALS = 10
+_LOG_RATIO = tuple(map(math.log, ASPECT_RATIO))
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """The arguments that every script takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--dataset", required=True, type=Path, help="written by imagebeam: shards and their index")
+    parser.add_argument("--images", required=True, type=Path, help="folder of the same JPEG files")
+    parser.add_argument("--scratch", required=True, type=Path, help="folder for files of the peer's own; they are kept")
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--threads", type=int, default=2)
+    return parser
+
+
+def run(batches: Iterable[Any], seconds: float, *packages: str) -> NoReturn:
+    """Warms a pipeline up, counts its images, prints one JSON line and ends the process.
+
+    Args:
+        batches: images of batch after batch, without end, as anything that NumPy takes for an array.
+        seconds: to count.
+        *packages: whose versions are told.
+    """
+    batches = iter(batches)
+    shape, dtype, mean = _warm_up(batches)
+    line = {
+        **_count(batches, seconds),
+        "shape": shape,
+        "dtype": dtype,
+        "mean": mean,
+        "versions": {package: importlib.metadata.version(package) for package in packages},
+    }
+    print(json.dumps(line), flush=True)
+    # Threads and processes of the pipeline are still at work, and some libraries would wait for them.
+    for pid in _tree_ticks().keys() - {os.getpid()}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def _warm_up(batches: Iterator[Any]) -> tuple[list[int], str, list[float]]:
+    """Shape and dtype of the first batch, and the mean of each channel over the batches of the warm-up."""
+    start = time.perf_counter()
+    images = np.asarray(next(batches))
+    shape, dtype, means = list(images.shape), str(images.dtype), [_channel_means(images)]
+    while len(means) < _WARM_UP_BATCHES:
+        means.append(_channel_means(np.asarray(next(batches))))
+    while time.perf_counter() - start < _WARM_UP_SECONDS:
+        next(batches)
+    return shape, dtype, [round(float(value), 2) for value in np.mean(means, axis=0)]
+
+
+def _channel_means(images: np.ndarray) -> np.ndarray:
+    return images[:, ::4, ::4].mean((0, 1, 2))  # every 16th pixel
+
+
+def _count(batches: Iterator[Any], seconds: float) -> dict[str, float]:
+    """Counts from the arrival of one batch to that of another."""
+    num_images = 0
+    next(batches)
+    start, own_start, busy_start = time.perf_counter(), _own_seconds(), _busy_seconds()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        num_images += len(next(batches))
+    own, busy = _own_seconds() - own_start, _busy_seconds() - busy_start
+    return {
+        "images_per_second": round(num_images / elapsed, 1),
+        "images": num_images,
+        "seconds": round(elapsed, 3),
+        "cpu_seconds": round(own, 3),
+        "others_cpu_fraction": round(max(0.0, busy - own) / elapsed / (os.cpu_count() or 1), 3),
+    }
+
+
+def _own_seconds() -> float:
+    """CPU time of this process and of those below it that live."""
+    return sum(_tree_ticks().values()) / _TICKS_PER_SECOND
+
+
+def _tree_ticks() -> dict[int, int]:
+    """CPU time, by process, of this one and those below it."""
+    parents, ticks = {}, {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            # "pid (any text) state ppid ... utime stime ..."
+            fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:  # ended meanwhile
+            continue
+        parents[int(name)], ticks[int(name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+    tree = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in tree} - tree:
+        tree |= more
+    return {pid: ticks[pid] for pid in tree}
+
+
+def _busy_seconds() -> float:
+    """CPU time that this machine has spent on anything but idling, all cores together."""
+    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) / _TICKS_PER_SECOND
+
+
+# --- for more than one peer ------------------------------------------------------------------------------------------
+
+
+def shards(dataset: Path) -> list[str]:
+    """The TFRecord files of a dataset."""
+    return sorted(map(str, dataset.glob("*.tfrecord")))
+
+
+def share_out(images: Path) -> list[list[tuple[bytes, int]]]:
+    """The files of a folder (JPEG bytes, class), in random order, dealt to NUM_SHARDS shards: for formats of others."""
+    paths = sorted(images.iterdir())
+    classes = {name: index for index, name in enumerate(sorted({path.name.split("_")[0] for path in paths}))}
+    random.Random(0).shuffle(paths)
+    examples = [(path.read_bytes(), classes[path.name.split("_")[0]]) for path in paths]
+    return [examples[shard_index::NUM_SHARDS] for shard_index in range(NUM_SHARDS)]
+
+
+def random_window(width: int, height: int, uniform: Callable[[float, float], float]) -> Sequence[int]:
+    """left, top, right, bottom of a random part of a picture, as torchvision's RandomResizedCrop draws it."""
+    for _ in range(_NUM_TRIALS):
+        area = width * height * uniform(*AREA)
+        ratio = math.exp(uniform(*_LOG_RATIO))
+        part_width, part_height = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+        if 0 < part_width <= width and 0 < part_height <= height:
+            break
+    else:
+        part_width = min(width, round(height * ASPECT_RATIO[1]))
+        part_height = min(height, round(width / ASPECT_RATIO[0]))
+    left = int(uniform(0, width - part_width + 1))
+    top = int(uniform(0, height - part_height + 1))
+    return left, top, left + part_width, top + part_height
