@@ -48,7 +48,8 @@ def _acquire(path: str) -> int:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as e:
-            if is_late or not isinstance(e, FileNotFoundError):  # the run before us may remove the folder just now
+            # The run before us may remove the folder just now: makedirs finds one, or finds none, or both in turn.
+            if is_late or not isinstance(e, (FileNotFoundError, FileExistsError)):
                 raise errors.ConfigError(f"--output cannot be written: {e.strerror}, {e.filename!r}") from e
         else:
             if _lock(file, path):
