@@ -246,7 +246,11 @@ class Offsets:
         self._directory = directory
         self._shards = shards
         self._read = read
+        self._begin()
+
+    def _begin(self) -> None:
         self._loaded: dict[int, np.ndarray] = {}
+        self._locks = [threading.Lock() for _ in self._shards]  # what one thread loads, others wait for
 
     def of(self, shard: int, index: int) -> tuple[int, int]:
         """The first byte of a record, and the first after it."""
@@ -260,7 +264,9 @@ class Offsets:
             ShardError: if the index is missing or is not of this shard.
         """
         if shard not in self._loaded:
-            self._loaded[shard] = self._load(self._shards[shard])
+            with self._locks[shard]:
+                if shard not in self._loaded:
+                    self._loaded[shard] = self._load(self._shards[shard])
         return self._loaded[shard]
 
     def _load(self, shard: catalog_lib.Shard) -> np.ndarray:
@@ -277,7 +283,11 @@ class Offsets:
         return offsets
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_loaded": {}}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_loaded", "_locks")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
 
 class ScannedOffsets(Offsets):
