@@ -128,7 +128,8 @@ class ImageDataset:
         Args:
             split: "train", or a part such as "train[:10%]".
             batch_size: examples of a batch of this process; None gives single examples.
-            input_context: a tf.distribute.InputContext, which gives process_index and process_count.
+            input_context: a tf.distribute.InputContext, which gives process_index and process_count. With `pad` the
+                number of batches is a multiple of that of its replicas, for tf.distribute drops those left over.
             **options: the fields of `imagebeam.ReadOptions`.
 
         Returns:
@@ -141,13 +142,15 @@ class ImageDataset:
         _import_tensorflow()
         from imagebeam.reader import tf_input
 
+        replicas = 1
         if input_context is not None:
+            replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
             options |= {
                 "process_index": input_context.input_pipeline_id,
                 "process_count": input_context.num_input_pipelines,
             }
         asked = options_lib.ReadOptions(batch_size=batch_size, **options)
-        records = self.records(split, asked)
+        records = self.records(split, asked, replicas)
         return tf_input.build(records, asked, self._mean_and_std(split, asked))
 
     def as_numpy(self, split: str, batch_size: int, **options: Any) -> BatchIterator:
@@ -179,9 +182,9 @@ class ImageDataset:
             batch_size: of all processes together.
             **options: the fields of `imagebeam.ReadOptions`; process_index and process_count come from JAX.
         """
-        from imagebeam.reader import feeds
+        from imagebeam.reader import jax_iterator
 
-        return feeds.iterate_jax(self, split, sharding, batch_size, options)
+        return jax_iterator.JaxIterator(self, split, sharding, batch_size, options)
 
     def as_grain(self, split: str, *, decode: bool = True) -> Any:
         """The examples as a random access source: for Grain's DataLoader and MapDataset, and PyTorch's DataLoader.
@@ -190,9 +193,9 @@ class ImageDataset:
             split: "train", or a part of it.
             decode: whether "image" is uint8 [height, width, 3] by Pillow, else the encoded bytes.
         """
-        from imagebeam.reader import feeds
+        from imagebeam.reader import example_source
 
-        return feeds.ExampleSource(self.view(split), self.catalog, decode)
+        return example_source.ExampleSource(self.view(split), self.catalog, decode)
 
     def pixel_statistics(self, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
@@ -219,8 +222,8 @@ class ImageDataset:
             )
         return asked.normalize
 
-    def records(self, split: str, asked: options_lib.ReadOptions) -> tf_input.Records:
-        """What the tf.data pipeline reads of a split, with these options."""
+    def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> tf_input.Records:
+        """What the tf.data pipeline reads of a split, with these options, for `replicas` that share this process."""
         from imagebeam.reader import tf_input
 
         view = self.view(split)
@@ -231,6 +234,8 @@ class ImageDataset:
         longest = max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0)
         mean_bytes = max(1, self.splits[view.selection.split].num_bytes // max(1, view.num_records_of_split))
         records_order, num_batches = _order_of(view, asked, mean_bytes, self.catalog.compression != "none")
+        if asked.pad and num_batches is not None:
+            num_batches = -(-num_batches // replicas) * replicas
         return tf_input.Records(
             fetcher=view.fetcher,
             order=records_order,
@@ -328,7 +333,7 @@ class BatchIterator(Iterator[dict[str, np.ndarray]]):
         self._epoch_size = self._dataset.records(self._split, asked).order.epoch_size
         done = 0 if state is None else state.epoch * self._epoch_size + state.position
         self._done = done  # of the common order with "global", else of this process
-        self._batches = tf_input.iterate(
+        self._batches = tf_input.NumpyIterator(
             self._dataset.as_tf(self._split, self._batch_size, **self._options, state=state)
         )
 

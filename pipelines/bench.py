@@ -287,7 +287,7 @@ def _measure(stage: _Stage, seconds: float) -> Speed:
     """The speed of a stage, from when its warm-up has ended."""
     from imagebeam.reader import tf_input
 
-    elements = tf_input.iterate(stage.elements)
+    elements = tf_input.NumpyIterator(stage.elements)
     for _ in range(stage.warm_up):
         next(elements)
     _time_round(elements, stage.images, seconds / _ROUNDS)  # threads and caches of the processor are warm after it

@@ -71,7 +71,7 @@ def write_preview(
     )
     from imagebeam.reader import tf_input
 
-    batch = next(tf_input.iterate(batches))
+    batch = next(tf_input.NumpyIterator(batches))
     options = f"{crop} crop{' and flip' if crop == 'random' else ''}, {image_size} x {image_size} px, seed {seed}"
     heading = f"{dataset.catalog.name}, {split}: {count:,} of {progress.count(total, 'image')}, {options}"
     draw_sheet(batch["image"], _captions(dataset, batch, key), heading).save(path, "PNG")

@@ -180,8 +180,7 @@ class TensorFlowSource(_Source):
     """An address that TensorFlow's own file systems read (gs://), in blocks."""
 
     def read(self, uri: str) -> bytes:
-        with self._open(uri) as file:
-            return file.read()
+        return self._read(uri, 0, -1)
 
     def size_of(self, uri: str) -> int:
         return self._call(uri, lambda gfile: gfile.stat(uri).length)
@@ -191,15 +190,17 @@ class TensorFlowSource(_Source):
 
     def place(self, shards: Sequence[catalog_lib.Shard], offsets: fetch.Offsets) -> fetch.Place:
         def load(shard: int, start: int, stop: int) -> bytes:
-            uri = storage.join(self.directory, shards[shard].name)
-            with self._open(uri) as file:
-                file.seek(start)
-                return file.read(stop - start)
+            return self._read(storage.join(self.directory, shards[shard].name), start, stop - start)
 
         return fetch.BlockPlace(_block_ends(offsets), load)
 
-    def _open(self, uri: str) -> Any:
-        return self._call(uri, lambda gfile: gfile.GFile(uri, "rb"))
+    def _read(self, uri: str, start: int, length: int) -> bytes:
+        def read(gfile: Any) -> bytes:
+            with gfile.GFile(uri, "rb") as file:  # asks for nothing yet: errors come from seek and read
+                file.seek(start)
+                return file.read(length)
+
+        return self._call(uri, read)
 
     def _call(self, uri: str, call: Callable[[Any], Any]) -> Any:
         import tensorflow as tf

@@ -77,29 +77,30 @@ class Records:
 class _Calls:
     """Calls from TensorFlow's threads into Python. None may be under way, or begin, while the interpreter ends.
 
-    It then waits for TensorFlow to let go of its iterators, and they wait for calls, which wait for the interpreter.
+    Their threads would die there, and the interpreter would wait forever for an iterator that waits for them.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._under_way = 0
-        self.are_over = False
+        self._begun = self._ended = 0
+        self.are_over = False  # pipelines end at their next call
         atexit.register(self._end)
 
     def __enter__(self) -> None:
         with self._lock:
-            self._under_way += 1
+            self._begun += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._under_way -= 1
+            self._ended += 1
 
     def _end(self) -> None:
         self.are_over = True
-        quiet, patience = 0, time.monotonic() + _PATIENCE_SEC
+        seen, quiet, patience = -1, 0, time.monotonic() + _PATIENCE_SEC
         while quiet < _QUIET_CHECKS and time.monotonic() < patience:
             time.sleep(_CHECK_SEC)
-            quiet = 0 if self._under_way else quiet + 1
+            quiet = quiet + 1 if seen == self._begun == self._ended else 0
+            seen = self._begun
 
 
 _calls = _Calls()
@@ -120,9 +121,9 @@ class Reader:
 
     def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Records at positions `first` to `end`: bytes [n], their positions and random numbers."""
-        if _calls.are_over:
-            raise StopIteration  # tf.numpy_function makes the end of the dataset of it
         with _calls:
+            if _calls.are_over:
+                end = first  # no records: the end of the pipeline
             try:
                 return self._read(first, end)
             except errors.ImagebeamError as e:  # of a whole shard: told where its records are missed
@@ -143,8 +144,14 @@ class Reader:
 
     def report_lost(self, expected: np.ndarray, found: np.ndarray, following: np.ndarray) -> np.ndarray:
         """Deals with positions from `expected` to `following` that are not among those `found`."""
-        if self._failure is not None:
-            raise self._failure
+        with _calls:
+            if self._failure is not None:
+                raise self._failure
+            if not _calls.are_over:
+                self._report_lost(expected, found, following)
+            return following
+
+    def _report_lost(self, expected: np.ndarray, found: np.ndarray, following: np.ndarray) -> None:
         lost = np.setdiff1d(np.arange(int(expected), int(following), dtype=np.int64), found)
         records, _ = self._records.locate(lost)
         for position, record in zip(lost.tolist(), records.tolist()):
@@ -152,7 +159,6 @@ class Reader:
             if self._options.on_error == "raise":
                 raise errors.ExampleError(str(trouble))
             self._skip(position, trouble)
-        return following
 
     def _skip(self, position: int, trouble: fetch.Trouble) -> None:
         with self._lock:
@@ -183,7 +189,8 @@ def build(records: Records, options: options_lib.ReadOptions, mean_and_std: Any 
         lambda first: _read_and_parse(reader, records, options, first, tf.minimum(first + records.chunk, end)),
         num_parallel_calls=max(2, threads),
         deterministic=options.deterministic,
-    ).unbatch()
+    )
+    dataset = dataset.take_while(lambda chunk: tf.size(chunk["position"]) > 0).unbatch()
     only_jpeg = records.formats == {"jpeg"}
     greatest = greatest_reduction(records.longest_side, options)
     decode = pixels.make_decoder(options, only_jpeg, greatest)
@@ -356,12 +363,17 @@ def _finish(batch: Batch, records: Records, options: options_lib.ReadOptions, ca
     return {"image": image} | {name.removeprefix("features/"): value for name, value in others.items()}
 
 
-def iterate(dataset: tf.data.Dataset) -> Iterator[Any]:
-    """The elements as NumPy arrays; an error of this package comes as itself, not as TensorFlow's."""
-    try:
-        yield from dataset.as_numpy_iterator()
-    except tf.errors.OpError as e:
-        raise translate(e) from e
+class NumpyIterator(Iterator[Any]):
+    """The elements of a dataset as NumPy arrays; an error of this package comes as itself, not as TensorFlow's."""
+
+    def __init__(self, dataset: tf.data.Dataset):
+        self._elements = dataset.as_numpy_iterator()
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._elements)
+        except tf.errors.OpError as e:
+            raise translate(e) from e
 
 
 def translate(error: tf.errors.OpError) -> Exception:

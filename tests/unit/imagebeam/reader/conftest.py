@@ -1,13 +1,52 @@
-"""What the tests of the cache share."""
+"""A small dataset, and the file system of far ones, which tests share."""
 
 from __future__ import annotations
 
 import collections
+import io
+import pathlib
+import shutil
 from collections.abc import Iterator
 
 import pytest
 
+import imagebeam
+from imagebeam import records
+from imagebeam.reader import example_source
+from tests import datasets, image_sets
 from tests.unit.imagebeam.reader import far_dataset
+from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """52 images of two classes in three shards."""
+    folder = tmp_path_factory.mktemp("feeds")
+    image_sets.write_folder(folder / "in", LABELS, PER_LABEL)
+    datasets.make(folder / "in", folder / "out", output={"num_shards": 3}, label={"by": "directory", "base": 1})
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def dataset(directory: pathlib.Path) -> imagebeam.ImageDataset:
+    return imagebeam.open_dataset(str(directory))
+
+
+@pytest.fixture
+def broken(directory: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """The same with one bit of record 4 flipped."""
+    shutil.copytree(directory, tmp_path / "broken")
+    shard = tmp_path / "broken" / "train-00000-of-00003.tfrecord"
+    content = bytearray(shard.read_bytes())
+    [*_, record] = zip(range(5), records.read_records(io.BytesIO(content)))
+    content[record[1].offset + records.HEADER_BYTES + len(record[1].data) - 1] ^= 1
+    shard.write_bytes(content)
+    return tmp_path / "broken"
+
+
+@pytest.fixture(scope="module")
+def source(dataset: imagebeam.ImageDataset) -> example_source.ExampleSource:
+    return dataset.as_grain("train")
 
 
 @pytest.fixture

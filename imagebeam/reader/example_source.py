@@ -1,0 +1,131 @@
+"""Examples by their place in a split: a random access source for Grain and PyTorch."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import operator
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, example, features
+from imagebeam.reader import fetch, sources
+
+
+class ExampleSource:
+    """The examples of a split by their place in it: what Grain calls a data source and PyTorch a dataset.
+
+    Each is {"image": uint8 [height, width, 3] RGB, or its encoded bytes; "label": as in the batches of `as_tf`, classes
+    from 0} and every other feature under its own key: int, float or bytes. The order is that of the shards, the same
+    on every machine. Thread-safe, and small to pickle: a worker process opens the shards by itself.
+
+    Args:
+        view: the records.
+        catalog: of their dataset.
+        decode: whether "image" is pixels, decoded with Pillow.
+
+    Raises:
+        ConfigError: if the shards are compressed, or images are to be decoded and there are none, or Pillow is not
+            installed.
+    """
+
+    def __init__(self, view: sources.View, catalog: catalog_lib.Catalog, decode: bool = True):
+        self._view = view
+        self._name = catalog.name
+        self._fingerprint = catalog.fingerprint
+        self._decode = decode
+        self._features = catalog.features
+        self._first_label = catalog.label_base if catalog.label_kind == "class" else 0
+        if catalog.compression != "none":
+            raise errors.ConfigError(
+                "as_grain needs records that can be read alone, and the shards are compressed: "
+                "convert with output.compression=none"
+            )
+        if decode:
+            _import_pillow()
+            if all(feature.source != features.ENCODED for feature in catalog.features):
+                raise errors.ConfigError(
+                    f"{catalog.name} was written without images: features drops image/encoded; give decode=False"
+                )
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """The example at `index`, from the end where it is negative.
+
+        Raises:
+            IndexError: if there is no such example.
+            ExampleError: if it cannot be read or decoded.
+        """
+        place = operator.index(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"there is no example {place} among {len(self):,}")
+        record = self._view.locate(place % len(self))
+        [content] = self._view.fetcher.fetch(np.array([record], np.int64))
+        if isinstance(content, fetch.Trouble):
+            raise errors.ExampleError(str(content))
+        try:
+            return self._parse(content)
+        except ValueError as e:
+            raise errors.ExampleError(str(self._view.fetcher.trouble(record, str(e)))) from e
+
+    def _parse(self, content: bytes) -> dict[str, Any]:
+        parsed = example.parse_example(content)
+        named: dict[str, Any] = {}
+        for key, source, _ in self._features:
+            if len(values := parsed.get(key, [])) != 1:
+                raise ValueError(f"feature {key!r} has {len(values)} values, expected 1")
+            if source == features.ENCODED:
+                named["image"] = _decode_image(values[0]) if self._decode else values[0]
+            elif source == features.LABEL:
+                named["label"] = values[0] - self._first_label
+            else:
+                named[key] = values[0]
+        return named
+
+    def __repr__(self) -> str:
+        """What decides which example stands at an index, whatever the folder: Grain compares it on restoring."""
+        return (
+            f"ExampleSource({self._name!r}, fingerprint={self._fingerprint!r}, split={self._view.selection.split!r}, "
+            f"examples={self._digest}, len={len(self)}, decode={self._decode})"
+        )
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        chosen = self._view.chosen
+        return "all" if chosen is None else hashlib.blake2b(chosen.astype("<i8").tobytes(), digest_size=8).hexdigest()
+
+
+def _decode_image(encoded: bytes) -> np.ndarray:
+    """The pixels of a picture as RGB, uint8 [height, width, 3]; transparency is left out, as TensorFlow does.
+
+    Raises:
+        ValueError: if it cannot be decoded.
+    """
+    pillow = _import_pillow()
+    try:
+        with pillow.open(io.BytesIO(encoded)) as picture:
+            if picture.mode.startswith("I;16"):  # gray of 16 bits, which Pillow would cut off at 255
+                gray = (np.asarray(picture) >> 8).astype(np.uint8)
+                return np.repeat(gray[:, :, None], 3, axis=2)
+            return np.array(picture.convert("RGB"))  # a copy: PyTorch warns of an array that cannot be written to
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, pillow.DecompressionBombError) as e:
+        # The text of UnidentifiedImageError holds an address of memory.
+        found = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
+        raise ValueError(f"the image cannot be decoded, Pillow: {found}") from e
+
+
+def _import_pillow() -> Any:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as e:
+        raise errors.ConfigError(
+            f"{e.name} is not installed, as_grain decodes with it: pip install 'imagebeam[grain]', or give decode=False"
+        ) from e
+    return Image

@@ -1,0 +1,50 @@
+"""What tests of the feeds share: their dataset's size, and processes of their own for what needs devices of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tests import command_line
+
+PER_LABEL = 26
+SIZE = 2 * PER_LABEL
+LABELS = ("cat", "dog")
+
+
+def flat(batches: Sequence[Sequence[str]]) -> list[str]:
+    """The keys of all batches; padding has none."""
+    return [key for batch in batches for key in batch if key]
+
+
+def keys_of(examples: Iterator[Mapping[str, Any]]) -> list[str]:
+    return [each["image/key"].decode() for each in examples]
+
+
+def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) -> subprocess.Popen[str]:
+    """Begins `function` in a fresh process, in which JAX has `num_devices`."""
+    code = f"import {function.__module__} as module; module.{function.__name__}(*{arguments!r})"
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}", "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=command_line.ROOT,
+        env={**os.environ, **flags, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> Any:
+    """What the function printed last, from JSON. Its process must end well, and ignore no exception in silence."""
+    try:
+        stdout, stderr = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    assert process.returncode == 0, stderr
+    assert "Exception ignored" not in stderr, stderr
+    return json.loads(stdout.splitlines()[-1])
