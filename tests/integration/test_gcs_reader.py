@@ -1,0 +1,265 @@
+"""Datasets at gs://, read through TensorFlow's own file system and through the cache, from an emulator of the storage.
+
+What reads runs in processes of its own: TensorFlow must be led to the emulator before its first request.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imagebeam
+from tests import datasets, image_sets
+from tests.servers import gcs
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gcs")]
+
+BATCH_SIZE, NUM_SHARDS = 8, 3
+FIRST = "train-00000-of-00003.tfrecord"
+Process = Callable[..., Any]
+Batches = list[dict[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Datasets:
+    """The same dataset on the local disk and at gs://."""
+
+    emulator: gcs.Emulator
+    bucket: Any
+    images: pathlib.Path
+    local: pathlib.Path
+    uri: str
+
+    def copy(self, name: str) -> str:
+        """Another copy at gs://, to be changed."""
+        gcs.upload(self.local, self.bucket, name)
+        return f"gs://{self.bucket.name}/{name}"
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Datasets]:
+    folder = tmp_path_factory.mktemp("gcs")
+    image_sets.write_folder(folder / "in", per_label=30)
+    datasets.make(folder / "in", folder / "pets", output={"num_shards": NUM_SHARDS})
+    with gcs.run(folder) as emulator:
+        bucket = emulator.bucket("bucket")
+        gcs.upload(folder / "pets", bucket, "pets")
+        yield Datasets(emulator, bucket, folder / "in", folder / "pets", "gs://bucket/pets")
+
+
+@pytest.fixture(scope="module")
+def process(pets: Datasets) -> Iterator[Process]:
+    """A process that reads, shared by the tests."""
+    with pets.emulator.process() as call:
+        yield call
+
+
+# What runs there.
+
+
+def read(uri: str, shuffle: str | None, cache_dir: str | None = None, num_epochs: int = 1) -> Batches:
+    """The batches of "train"."""
+    dataset = imagebeam.open_dataset(uri, cache_dir=cache_dir, storage_options={"token": "anon"} if cache_dir else None)
+    batches = dataset.as_numpy(
+        "train",
+        BATCH_SIZE,
+        image_size=16,
+        shuffle=shuffle,
+        shuffle_records=16,
+        seed=3,
+        num_epochs=num_epochs,
+        features=["image/key"],
+        drop_remainder=False,
+    )
+    return list(batches)
+
+
+def read_blocks(uri: str, block_bytes: int) -> Batches:
+    """As `read`, in the order of the shards and with small blocks."""
+    from imagebeam.reader import sources
+
+    previous, sources._BLOCK_BYTES = sources._BLOCK_BYTES, block_bytes
+    try:
+        return read(uri, None)
+    finally:
+        sources._BLOCK_BYTES = previous
+
+
+def read_late(uri: str, shard: str) -> Batches:
+    """Opens the dataset, and reads it when a shard is gone."""
+    import tensorflow as tf
+
+    dataset = imagebeam.open_dataset(uri)
+    tf.io.gfile.remove(f"{uri}/{shard}")
+    return list(dataset.as_numpy("train", BATCH_SIZE, image_size=16, shuffle=None, num_epochs=1))
+
+
+def open_dataset(uri: str) -> Mapping[str, int]:
+    """The number of examples in each split."""
+    dataset = imagebeam.open_dataset(uri)
+    return {name: dataset.num_examples(name) for name in dataset.splits}
+
+
+def read_records(uris: list[str]) -> list[bytes]:
+    """The records of shards, as TensorFlow alone reads them."""
+    import tensorflow as tf
+
+    return list(tf.data.TFRecordDataset(uris).as_numpy_iterator())
+
+
+def read_index(uri: str) -> list[int]:
+    import tensorflow as tf
+
+    return np.frombuffer(tf.io.gfile.GFile(uri, "rb").read(), "<u8").tolist()
+
+
+# What is asked of them.
+
+
+def keys_of(batches: Batches) -> list[str]:
+    return [key.decode() for batch in batches for key in batch["image/key"].tolist()]
+
+
+def assert_same(batches: Batches, expected: Batches) -> None:
+    assert len(batches) == len(expected)
+    for one, other in zip(batches, expected):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def downloads(requests: list[str]) -> list[str]:
+    """The names of the files whose bytes were asked for."""
+    marks = ("/bucket/", "/download/storage/v1/b/bucket/o/", "/storage/v1/b/bucket/o/")
+    names = []
+    for method, _, address, *_ in map(str.split, requests):
+        if method == "GET" and ("alt=media" in address or address.startswith("/bucket/")):
+            path = address.partition("?")[0].replace("%2F", "/")
+            names.append(next(path.removeprefix(mark) for mark in marks if path.startswith(mark)).split("/")[-1])
+    return names
+
+
+def test_catalog_at_gs_is_read_and_each_shard_is_asked_for_its_length(pets: Datasets, process: Process) -> None:
+    before = len(pets.emulator.requests())
+    assert process(open_dataset, pets.uri) == {"train": 60}
+    requests = pets.emulator.requests()[before:]
+    assert downloads(requests) == ["catalog.json"]
+    lengths = [line for line in requests if "fields=size" in line and ".tfrecord?" in line]
+    assert len(lengths) == NUM_SHARDS
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+def test_dataset_at_gs_gives_each_example_once_and_the_batches_of_a_local_one(
+    shuffle: str | None, pets: Datasets, process: Process
+) -> None:
+    batches = process(read, pets.uri, shuffle, None, 2)
+    keys = keys_of(batches)
+    expected = sorted(datasets.keys(pets.local))
+    assert len(expected) == 60
+    assert sorted(keys[:60]) == sorted(keys[60:]) == expected
+    assert (keys[:60] == keys[60:]) == (shuffle is None)
+    assert_same(batches, process(read, str(pets.local), shuffle, None, 2))
+
+
+def test_shards_at_gs_are_read_in_blocks_by_the_offsets_of_their_index(pets: Datasets, process: Process) -> None:
+    before = len(pets.emulator.requests())
+    batches = process(read_blocks, pets.uri, 4096)
+    requests = [line for line in pets.emulator.requests()[before:] if " /bucket/pets" in line]
+    names = downloads(requests)
+    assert len([name for name in names if name.endswith(".index")]) == NUM_SHARDS  # each once
+    offsets = process(read_index, f"{pets.uri}/index/{FIRST.replace('.tfrecord', '.index')}")
+    blocks = sum(later // 4096 > earlier // 4096 for earlier, later in itertools.pairwise(offsets))
+    assert blocks > 2
+    assert blocks <= names.count(FIRST) <= 2 * (blocks + 1)
+    assert_same(batches, process(read, str(pets.local), None))
+
+
+def test_shard_at_gs_is_read_by_tensorflow_alone(pets: Datasets, process: Process) -> None:
+    shards = [f"train-{index:05d}-of-{NUM_SHARDS:05d}.tfrecord" for index in range(NUM_SHARDS)]
+    records = process(read_records, [f"{pets.uri}/{shard}" for shard in shards])
+    assert records == process(read_records, [str(pets.local / shard) for shard in shards])
+    assert len(records) == 60
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/nothing", "gs://no-such-bucket/pets"], ids=["folder", "bucket"])
+def test_address_without_a_catalog_is_refused(address: str, process: Process) -> None:
+    with pytest.raises(imagebeam.CatalogError, match=rf"^{address} holds no catalog\.json: no dataset was committed"):
+        process(open_dataset, address)
+
+
+def test_missing_shard_at_gs_is_named_when_the_dataset_is_opened(pets: Datasets, process: Process) -> None:
+    uri = pets.copy("missing")
+    pets.bucket.blob(f"missing/{FIRST}").delete()
+    with pytest.raises(imagebeam.ShardError, match=rf"^shard {uri}/{FIRST} is missing \(there is no {uri}/{FIRST}\)"):
+        process(open_dataset, uri)
+
+
+def test_shard_of_another_length_at_gs_is_named_when_the_dataset_is_opened(pets: Datasets, process: Process) -> None:
+    uri = pets.copy("short")
+    data = (pets.local / FIRST).read_bytes()
+    pets.bucket.blob(f"short/{FIRST}").upload_from_string(data[:-1])
+    expected = rf"^shard {uri}/{FIRST} has {len(data) - 1:,} bytes, the catalog says {len(data):,}: it was cut short"
+    with pytest.raises(imagebeam.ShardError, match=expected):
+        process(open_dataset, uri)
+
+
+def test_missing_index_at_gs_is_named_when_it_is_read(pets: Datasets, process: Process) -> None:
+    uri = pets.copy("unindexed")
+    index = f"index/{FIRST.replace('.tfrecord', '.index')}"
+    pets.bucket.blob(f"unindexed/{index}").delete()
+    expected = rf"^index {uri}/{index} cannot be read \(there is no {uri}/{index}\): run imagebeam verify {uri}"
+    with pytest.raises(imagebeam.ShardError, match=expected):
+        process(read, uri, "stream")
+
+
+def test_shard_that_goes_from_gs_while_it_is_read_is_named(pets: Datasets, process: Process) -> None:
+    uri = pets.copy("vanishing")
+    expected = rf"^record 0 of shard {uri}/{FIRST}, byte offset 0: there is no {uri}/{FIRST}"
+    with pytest.raises(imagebeam.ExampleError, match=expected):
+        process(read_late, uri, FIRST)
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global"])
+def test_cache_downloads_each_shard_of_gs_once_and_nothing_the_next_time(
+    shuffle: str, pets: Datasets, process: Process, tmp_path: pathlib.Path
+) -> None:
+    expected = process(read, str(pets.local), shuffle, None, 2)
+    before = len(pets.emulator.requests())
+    assert_same(process(read, pets.uri, shuffle, str(tmp_path), 2), expected)
+    names = downloads(pets.emulator.requests()[before:])
+    kept = {path.name for path in pets.local.rglob("*") if path.suffix in (".tfrecord", ".index")}
+    assert len(kept) == 2 * NUM_SHARDS
+    assert sorted(name for name in names if name != "catalog.json" and name != "statistics.json") == sorted(kept)
+
+    before = len(pets.emulator.requests())
+    with pets.emulator.process() as another:
+        assert_same(another(read, pets.uri, shuffle, str(tmp_path), 2), expected)
+    assert set(downloads(pets.emulator.requests()[before:])) == {"catalog.json", "statistics.json"}
+
+
+def test_missing_shard_at_gs_is_named_by_the_cache(pets: Datasets, process: Process, tmp_path: pathlib.Path) -> None:
+    uri = pets.copy("missing-too")
+    pets.bucket.blob(f"missing-too/{FIRST}").delete()
+    with pytest.raises(imagebeam.ShardError, match=rf"^shard {uri}/{FIRST} is missing \("):
+        process(read, uri, None, str(tmp_path))
+
+
+def test_address_without_a_catalog_is_refused_by_the_cache(process: Process, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(imagebeam.CatalogError, match=r"^gs://bucket/nothing holds no catalog\.json"):
+        process(read, "gs://bucket/nothing", None, str(tmp_path))
+
+
+def test_shard_changed_at_gs_is_refused_by_the_cache(pets: Datasets, process: Process, tmp_path: pathlib.Path) -> None:
+    uri = pets.copy("changed")
+    data = bytearray((pets.local / FIRST).read_bytes())
+    data[100] ^= 1
+    pets.bucket.blob(f"changed/{FIRST}").upload_from_string(bytes(data))
+    with pytest.raises(imagebeam.ShardError, match=rf"^shard {uri}/{FIRST} comes as .* the catalog says"):
+        process(read, uri, None, str(tmp_path))
+    assert not list(tmp_path.glob(f"imagebeam-*/{FIRST}"))

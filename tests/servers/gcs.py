@@ -1,0 +1,140 @@
+"""A Google Cloud Storage on this machine for tests, built from gcs_emulator/ once and kept in the user's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import multiprocessing
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from unittest import mock
+
+import pytest
+
+_T = TypeVar("_T")
+
+_SOURCE = pathlib.Path(__file__).parent / "gcs_emulator"
+_DOWNLOAD_SEC, _BUILD_SEC = 600, 900  # cold, and with other work on the machine
+_CALL_SEC = 240
+_CREDENTIALS = {  # that no client asks a server about
+    "type": "authorized_user",
+    "client_id": "x",
+    "client_secret": "x",
+    "refresh_token": "x",
+    "token": "fake",
+    "expiry": "2099-01-01T00:00:00Z",
+}
+
+
+class Emulator:
+    """A server that runs.
+
+    Attributes:
+        url: of the server.
+        environment: what leads a process to it: google-cloud-storage, gcsfs, Beam and TensorFlow. TensorFlow must find
+            it before its first request, so what reads with TensorFlow is a process of its own.
+    """
+
+    def __init__(self, url: str, certificate: str, folder: pathlib.Path):
+        self.url = url
+        self._log = folder / "requests"
+        credentials, authority = folder / "credentials.json", folder / "authority.pem"
+        credentials.write_text(json.dumps(_CREDENTIALS))
+        authority.write_text(certificate)
+        self.environment = {
+            "STORAGE_EMULATOR_HOST": url,
+            "GOOGLE_APPLICATION_CREDENTIALS": str(credentials),
+            "GOOGLE_CLOUD_PROJECT": "test",
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # its probe over gRPC takes more than a minute to give up
+            "HTTPS_PROXY": url,  # which lets nothing else through
+            "CURL_CA_BUNDLE": str(authority),
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "x",
+            "NO_GCE_CHECK": "true",
+        }
+
+    def bucket(self, name: str) -> Any:
+        """A new bucket, as google-cloud-storage has it."""
+        import google.auth.credentials
+        from google.cloud import storage
+
+        credentials = google.auth.credentials.AnonymousCredentials()
+        client = storage.Client("test", credentials, client_options={"api_endpoint": self.url})
+        return client.create_bucket(name)
+
+    @contextlib.contextmanager
+    def process(self) -> Iterator[Callable[..., Any]]:
+        """A new process that is led to the server: `call(function, *arguments)` runs there, and returns or raises."""
+        with mock.patch.dict(os.environ, self.environment):
+            pool = multiprocessing.get_context("spawn").Pool(1)
+
+        def call(function: Callable[..., _T], *arguments: Any) -> _T:
+            return pool.apply_async(function, arguments).get(timeout=_CALL_SEC)
+
+        with pool:  # terminates it at the end
+            yield call
+
+    def requests(self) -> list[str]:
+        """Method, host, address and range of all requests so far."""
+        return self._log.read_text().splitlines()
+
+
+@contextlib.contextmanager
+def run(folder: pathlib.Path) -> Iterator[Emulator]:
+    """Runs a server that keeps its files in `folder`. Skips the test where there is no Go, or none of its modules."""
+    program = _build()
+    with (
+        open(folder / "requests", "w") as log,
+        subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            assert line, (folder / "requests").read_text()
+            yield Emulator(folder=folder, **json.loads(line))
+        finally:
+            process.stdin.close()
+            process.wait(timeout=30)
+
+
+def upload(folder: pathlib.Path, bucket: Any, prefix: str) -> None:
+    """Puts all files below a folder into a bucket."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            bucket.blob(f"{prefix}/{path.relative_to(folder).as_posix()}").upload_from_filename(str(path))
+
+
+def _build() -> pathlib.Path:
+    """The program, from the cache where these sources were built before."""
+    if shutil.which("go") is None:
+        pytest.skip("the GCS emulator is built with Go 1.26, and there is no go here")
+    digest = hashlib.sha256()
+    for name in ("main.go", "go.mod", "go.sum"):
+        digest.update((_SOURCE / name).read_bytes())
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "imagebeam-tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    program = cache / f"gcs-emulator-{digest.hexdigest()[:16]}"
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            downloaded = _go("mod", "download", timeout_sec=_DOWNLOAD_SEC)
+            if downloaded.returncode:
+                pytest.skip(f"the modules of the GCS emulator cannot be downloaded: {downloaded.stderr}")
+            built = _go("build", "-trimpath", "-o", f"{program}.new", ".", timeout_sec=_BUILD_SEC)
+            assert built.returncode == 0, built.stderr
+            os.replace(f"{program}.new", program)
+    return program
+
+
+def _go(*arguments: str, timeout_sec: float) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    command = ["go", *arguments]
+    return subprocess.run(
+        command, cwd=_SOURCE, env=environment, capture_output=True, text=True, timeout=timeout_sec, check=False
+    )
