@@ -1,0 +1,40 @@
+"""The dataset of the training examples: the one that the command line names, or pictures of three shapes, made anew."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import demo
+
+import imagebeam
+
+PER_SHAPE = 400
+
+
+@contextlib.contextmanager
+def open_dataset() -> Iterator[imagebeam.ImageDataset]:
+    """The dataset in the folder given on the command line; without one, one that is removed again at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield imagebeam.open_dataset(sys.argv[1] if len(sys.argv) > 1 else make(pathlib.Path(folder)))
+
+
+def make(folder: pathlib.Path) -> str:
+    """Draws pictures below `folder` and converts them; returns where the dataset is."""
+    for shape in demo.SHAPES:
+        (folder / "images" / shape).mkdir(parents=True)
+        for number in range(PER_SHAPE):
+            demo.draw(shape, number).save(folder / "images" / shape / f"{number:03d}.jpg")
+    output = str(folder / "shapes")
+    split = ["--set", "split.by=hash", "--set", "split.fractions={train: 0.8, test: 0.2}"]
+    demo.run("convert", "--config", "image_folder", "--input", str(folder / "images"), "--output", output, *split)
+    return output
+
+
+def splits_of(dataset: imagebeam.ImageDataset) -> tuple[str, str]:
+    """What to train on, and what to evaluate on."""
+    names = list(dataset.splits)
+    return (names[0], names[1]) if len(names) > 1 else (f"{names[0]}[:90%]", f"{names[0]}[90%:]")
