@@ -25,6 +25,13 @@ RUN python3 -m venv /opt/imagebeam \
     && pip install --quiet --constraint requirements.lock --no-build-isolation ".[${EXTRAS}]" \
     && pip uninstall --quiet --yes imagebeam
 
+# The reader's decoder, where the base is Debian's: gcc to build it, libjpeg-turbo to build and run it.
+RUN if command -v apt-get > /dev/null; then \
+      apt-get update --quiet \
+      && apt-get install --quiet --yes --no-install-recommends gcc libc6-dev libjpeg-dev \
+      && rm -rf /var/lib/apt/lists/*; \
+    fi
+
 # The code comes last, so that a change of it leaves the layer above as it is.
 COPY . .
 RUN pip install --quiet --no-deps --no-build-isolation . \

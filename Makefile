@@ -64,7 +64,7 @@ $(BIN)/python:
 
 # A second call does nothing; a changed lock or setup.py is installed over what is there. uv takes 25 s where pip takes
 # two minutes. But it does not read pip's configuration, so pip installs where that names an index, or where uv fails.
-$(INSTALLED): requirements.lock setup.py | $(BIN)/python
+$(INSTALLED): requirements.lock setup.py imagebeam/_native.c | $(BIN)/python
 	@echo "installing requirements.lock into $(VENV) (3 GB): about half a minute on a fast network"
 	@if ! $(BIN)/python -m pip config list | grep -q index \
 	  && $(BIN)/python -m pip install --quiet --constraint requirements.lock uv \

@@ -60,6 +60,16 @@ EXTRAS["dev"] = [
     "uv>=0.8",  # installs requirements.lock several times faster than pip, and writes it
 ]
 
+# The reader's decoder. Where there is no C compiler or no libjpeg-turbo to build it, TensorFlow decodes instead.
+DECODER = setuptools.Extension(
+    "imagebeam._native",
+    ["imagebeam/_native.c"],
+    libraries=["jpeg"],
+    extra_compile_args=["-O3", "-pthread"],
+    extra_link_args=["-pthread"],
+    optional=True,
+)
+
 setuptools.setup(
     name="imagebeam",
     version=_VERSION.group(1),
@@ -86,7 +96,8 @@ setuptools.setup(
         *setuptools.find_packages(include=["imagebeam*", "pipelines*", "transforms*"]),
         "configs",
     ],
-    package_data={"configs": ["*.yaml"]},
+    ext_modules=[DECODER],
+    package_data={"configs": ["*.yaml"], "imagebeam": ["*.pyi"]},
     install_requires=["google-crc32c>=1.5"],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["imagebeam = pipelines.cli:main"]},

@@ -57,6 +57,9 @@ PEERS: dict[str, Peer | None] = {
     "imagebeam_global": Peer(
         "reader_imagebeam.py", "imagebeam, tensorflow", "imagebeam[tf]", options=("--shuffle", "global")
     ),
+    "imagebeam_tensorflow": Peer(
+        "reader_imagebeam.py", "imagebeam, tensorflow", "imagebeam[tf]", options=("--decoder", "tensorflow")
+    ),
     "tutorial": Peer("reader_tutorial.py", "tensorflow", "tensorflow"),
     "tfds": Peer("reader_tfds.py", "tensorflow, tensorflow_datasets", "tensorflow tensorflow-datasets"),
     "tfdata": Peer("reader_tfdata.py", "tensorflow", "tensorflow"),
@@ -66,7 +69,7 @@ PEERS: dict[str, Peer | None] = {
     ),
     "webdataset": Peer("reader_webdataset.py", "numpy, webdataset, PIL", "webdataset pillow numpy"),
 }
-OURS = ("imagebeam", "imagebeam_global")
+OURS = ("imagebeam", "imagebeam_global", "imagebeam_tensorflow")
 
 
 @dataclasses.dataclass(frozen=True)

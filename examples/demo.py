@@ -18,6 +18,8 @@ from collections.abc import Iterator
 
 from PIL import Image, ImageDraw
 
+import imagebeam
+
 ROOT = pathlib.Path(__file__).parent.parent
 WORK = ROOT / "build" / "demo"
 SHAPES = ("circle", "square", "triangle")
@@ -78,26 +80,13 @@ def quiet_stderr() -> Iterator[None]:
 
 
 def read_batches(dataset: pathlib.Path) -> None:
-    """Reads one epoch with plain TensorFlow."""
-    with quiet_stderr():
-        import tensorflow as tf
-
-    features = {
-        "image/encoded": tf.io.FixedLenFeature([], tf.string),
-        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
-    }
-
-    def decode(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        example = tf.io.parse_single_example(record, features)
-        image = tf.io.decode_image(example["image/encoded"], channels=3, expand_animations=False)
-        return tf.image.resize(image, [64, 64]), example["image/class/label"]
-
+    """Reads one epoch as a trainer would, every image once."""
     images = 0
     with quiet_stderr():
-        shards = tf.data.Dataset.list_files(str(dataset / "train-*"), shuffle=False)
-        for image, label in shards.interleave(tf.data.TFRecordDataset).map(decode).batch(32):
-            images, shape, last = images + len(label), tuple(image.shape), label.numpy()[:8].tolist()
-    print(f"\nread {images} images; the last batch is {shape}, its labels begin with {last}")
+        batches = imagebeam.open_dataset(str(dataset)).as_numpy("train", 32, image_size=64, num_epochs=1, pad=True)
+        for batch in batches:
+            images, shape, last = images + batch["mask"].sum(), batch["image"].shape, batch["label"][:8].tolist()
+    print(f"\nread {images} images in batches of {shape}; the labels of the last begin with {last}")
 
 
 def main() -> None:

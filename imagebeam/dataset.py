@@ -13,12 +13,10 @@ import numpy as np
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage
 from imagebeam.reader import options as options_lib
-from imagebeam.reader import order, selection, sources
+from imagebeam.reader import order, record_reader, selection, sources
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    from imagebeam.reader import tf_input
 
 _LOGGER = logging.getLogger(__name__)
 _BLOCK_BYTES = 4 << 20  # of a read in streaming
@@ -222,10 +220,8 @@ class ImageDataset:
             )
         return asked.normalize
 
-    def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> tf_input.Records:
+    def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> record_reader.Records:
         """What the tf.data pipeline reads of a split, with these options, for `replicas` that share this process."""
-        from imagebeam.reader import tf_input
-
         view = self.view(split)
         by_source = {feature.source: feature for feature in self.catalog.features}
         self._check(by_source, asked)
@@ -236,7 +232,7 @@ class ImageDataset:
         records_order, num_batches = _order_of(view, asked, mean_bytes, self.catalog.compression != "none")
         if asked.pad and num_batches is not None:
             num_batches = -(-num_batches // replicas) * replicas
-        return tf_input.Records(
+        return record_reader.Records(
             fetcher=view.fetcher,
             order=records_order,
             chosen=view.chosen,

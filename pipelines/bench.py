@@ -9,11 +9,14 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 import imagebeam
 from imagebeam import features
+from imagebeam.reader import batch_reader, record_reader
 from imagebeam.reader import options as options_lib
 from pipelines import progress
 
@@ -107,6 +110,7 @@ class BenchResult:
     image_size: int
     dtype: str
     threads: int
+    decoder: str  # the library
     stages: Mapping[str, Speed]  # in the order of the reader
     together: Speed  # the reader as a trainer runs it
 
@@ -138,6 +142,7 @@ class BenchResult:
             "image_size": self.image_size,
             "dtype": self.dtype,
             "threads": self.threads,
+            "decoder": self.decoder,
             "together": measured.pop("together"),
             "stages": measured,
             "slowest": self.slowest,
@@ -172,12 +177,16 @@ def run_bench(
         ConfigError: if TensorFlow is not installed, or the split cannot be read so.
         ExampleError: at an image that cannot be read or decoded.
     """
+    from imagebeam.reader import tf_input
+
     asked: dict[str, Any] = {"image_size": image_size, "crop": "random", "dtype": dtype, "threads": threads}
     whole = dataset.as_tf(split, batch_size, **asked)  # first, for it checks all that was asked for
     options = imagebeam.ReadOptions(batch_size=batch_size, **asked)
     view = dataset.view(split)
     of_split = dataset.splits[view.selection.split]
-    stages = _make_stages(dataset, split, options)
+    records = dataset.records(split, options)
+    is_native = tf_input.decodes_natively(records, options)
+    stages = _native_stages(records, options) if is_native else _tensorflow_stages(dataset, records, options)
     together = _measure(_Stage(whole, batch_size, warm_up=2), seconds)  # raises for an image that cannot be decoded
     return BenchResult(
         dataset=dataset.directory,
@@ -188,6 +197,7 @@ def run_bench(
         image_size=image_size,
         dtype=dtype,
         threads=_num_threads(options),
+        decoder=(batch_reader.library() or "") if is_native else "TensorFlow",
         stages={name: _measure(_count(stage), seconds) for name, stage in stages.items()},
         together=together,
     )
@@ -201,16 +211,66 @@ class _Stage(NamedTuple):
     warm_up: int  # elements after which its inputs are in memory
 
 
-def _make_stages(dataset: imagebeam.ImageDataset, split: str, options: options_lib.ReadOptions) -> dict[str, _Stage]:
-    """The stages of the reader in their order, each over inputs that are in memory after its warm-up."""
+def _native_stages(records: record_reader.Records, options: options_lib.ReadOptions) -> dict[str, _Stage]:
+    """The stages of the reader in their order where the decoder in C reads, each over inputs that are in memory."""
     import tensorflow as tf
 
-    from imagebeam.reader import pixels, tf_input
+    from imagebeam.reader import batch_reader, pixels, tf_input
+
+    assert options.batch_size is not None
+    size = options.batch_size
+    reader = batch_reader.BatchReader(records, options, _num_threads(options))
+    cast = pixels.make_caster(options, None)
+    num_chunks = max(1, min(_POOL_PICTURES // size, _POOL_CHUNKS))
+    chunks = [reader.fetch(number * size, (number + 1) * size) for number in range(num_chunks)]
+    parsed = [reader.parse(chunk) for chunk in chunks]
+    batches = [reader.decode(each)[0] for each in parsed]
+    pictures = tf.data.Dataset.from_tensors(tf.constant(batches[0])).repeat()
+
+    def run(step: Callable[[int], np.ndarray]) -> tf.data.Dataset:
+        """What `step` makes of each number."""
+
+        def call(number: np.ndarray) -> np.ndarray:
+            with record_reader.calls:
+                return step(int(number))
+
+        numbers = tf.data.Dataset.range(1 << 62)
+        return numbers.map(lambda number: tf.numpy_function(call, [number], tf.uint8, False), num_parallel_calls=2)
+
+    def fetch(number: int) -> np.ndarray:
+        return np.array([len(reader.fetch(number * size, (number + 1) * size).contents) % 256], np.uint8)
+
+    def parse(number: int) -> np.ndarray:
+        return np.array([len(reader.parse(chunks[number % num_chunks]).kept) % 256], np.uint8)
+
+    def decode(number: int) -> np.ndarray:
+        return reader.decode(parsed[number % num_chunks])[0][:, 0, 0, 0]
+
+    def hand_over(number: int) -> np.ndarray:
+        return batches[number % num_chunks]
+
+    stages = {
+        "read": run(fetch),
+        "parse": run(parse),
+        "decode": run(decode),  # mirrored, and in its place in the batch
+        "augment": pictures.map(cast),
+        "batch": run(hand_over),
+    }
+    tf_options = tf_input.tf_options(options, _num_threads(options))
+    return {name: _Stage(each.with_options(tf_options), size, warm_up=1) for name, each in stages.items()}
+
+
+def _tensorflow_stages(
+    dataset: imagebeam.ImageDataset, records: record_reader.Records, options: options_lib.ReadOptions
+) -> dict[str, _Stage]:
+    """The same where TensorFlow decodes; each over inputs that are in memory after its warm-up."""
+    import tensorflow as tf
+
+    from imagebeam.reader import pixels, tf_input, windows
 
     assert options.batch_size is not None
     threads = _num_threads(options)
-    records = dataset.records(split, options)
-    reader = tf_input.Reader(records, options)
+    reader = tf_input.ChunkReader(records, options)
     num_chunks = max(1, min(_POOL_PICTURES // records.chunk, _POOL_CHUNKS))
     num_encoded = num_chunks * records.chunk
     num_pictures = max(1, min(_POOL_PICTURES, _POOL_BYTES // (options.size[0] * options.size[1] * 3)))
@@ -227,12 +287,12 @@ def _make_stages(dataset: imagebeam.ImageDataset, split: str, options: options_l
         serialized, _, uniforms = tf.numpy_function(
             reader.read, [first, first + records.chunk], [tf.string, tf.int64, tf.float32], stateful=False
         )
-        return tf.ensure_shape(serialized, [None]), tf.ensure_shape(uniforms, [None, pixels.NUM_UNIFORMS])
+        return tf.ensure_shape(serialized, [None]), tf.ensure_shape(uniforms, [None, windows.NUM_UNIFORMS])
 
     def parse(serialized: tf.Tensor, uniforms: tf.Tensor) -> dict[str, tf.Tensor]:
         parsed = tf.io.parse_example(serialized, spec)
         height, width = tf_input.dimensions(parsed, stored, parsed[encoded.key])
-        part = pixels.windows(height, width, uniforms, options)
+        part = tf_input.draw_windows(height, width, uniforms, options)
         return {"encoded": parsed[encoded.key], "part": part, "uniforms": uniforms}
 
     def augment(image: tf.Tensor) -> tf.Tensor:
@@ -312,7 +372,7 @@ def bench_rows(result: BenchResult) -> list[tuple[str, str]]:
     images, threads = progress.count(result.num_examples, "image"), progress.count(result.threads, "thread")
     rows = [
         ("dataset", f"{result.dataset}, {result.split}: {images}, {record} each"),
-        ("reader", f"{threads}, batches of {result.batch_size}, {size}, {result.dtype}"),
+        ("reader", f"{threads}, batches of {result.batch_size}, {size}, {result.dtype}, decoded by {result.decoder}"),
     ]
     work = sum(1 / speed.images_per_second for speed in result.stages.values())
     for name, speed in result.stages.items():

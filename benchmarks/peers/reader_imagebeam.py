@@ -19,6 +19,7 @@ def batches(args: argparse.Namespace) -> Iterator[tf.Tensor]:
         crop="random",
         flip=True,
         shuffle=args.shuffle,
+        decoder=args.decoder,
     )
     for batch in dataset:
         yield batch["image"]
@@ -27,5 +28,6 @@ def batches(args: argparse.Namespace) -> Iterator[tf.Tensor]:
 if __name__ == "__main__":
     parser = reader_measure.make_parser(__doc__)
     parser.add_argument("--shuffle", choices=("stream", "global"), default="stream")
+    parser.add_argument("--decoder", choices=("native", "tensorflow"), default="native")
     args = parser.parse_args()
     reader_measure.run(batches(args), args.seconds, "tensorflow")

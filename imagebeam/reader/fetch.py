@@ -184,6 +184,7 @@ class RecordFetcher:
         self._offsets = offsets
         self._key_feature = key_feature
         self._announces = place.announces_shards
+        self.is_local = isinstance(place, LocalPlace)
         self._ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
 
     def fetch(self, wanted: np.ndarray) -> Iterator[bytes | Trouble]:

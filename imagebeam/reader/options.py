@@ -11,6 +11,7 @@ from imagebeam.reader import order
 
 SHUFFLES = ("stream", "global", None)
 CROPS = ("random", "center", "squash", None)
+DECODERS = ("auto", "native", "tensorflow")
 DTYPES = ("uint8", "float32", "bfloat16", "float16")
 IMAGENET_MEAN = (123.675, 116.28, 103.53)  # of pixels from 0 to 255; torchvision's 0.485, 0.456, 0.406
 IMAGENET_STD = (58.395, 57.12, 57.375)  # torchvision's 0.229, 0.224, 0.225
@@ -54,6 +55,8 @@ class ReadOptions:
         shuffle_bytes: of records mixed in "stream".
         shuffle_records: the same as a number of records.
         threads: for reading and decoding; by default the cores of the machine.
+        decoder: "native" (in C, a batch in one call), "tensorflow" (its operations, for any format), "auto" (native
+            where it was built and every picture of the split is a JPEG). They differ by a level here and there.
     """
 
     batch_size: int | None = None
@@ -83,11 +86,13 @@ class ReadOptions:
     shuffle_bytes: int = 256 << 20
     shuffle_records: int | None = None
     threads: int | None = None
+    decoder: str = "auto"
 
     def __post_init__(self) -> None:
         _check_choice("shuffle", self.shuffle, SHUFFLES)
         _check_choice("crop", self.crop, CROPS)
         _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("decoder", self.decoder, DECODERS)
         _check_choice("on_error", self.on_error, ("raise", "skip"))
         for name in ("batch_size", "num_epochs", "process_count", "shuffle_bytes", "shuffle_records", "threads"):
             value = getattr(self, name)

@@ -1,189 +1,147 @@
 """The tf.data pipeline: read in order -> parse -> decode the wanted part -> batch -> check that nothing is lost.
 
-Why it is built so, with the measurements: docs/reader.md.
+Where the decoder in C can do it, the first four are one call for each batch. Why it is built so, with the measurements:
+docs/reader.md.
 """
 
 from __future__ import annotations
 
-import atexit
-import dataclasses
-import logging
 import os
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from imagebeam import errors, features
-from imagebeam.reader import fetch, pixels
+from imagebeam.reader import batch_reader, fetch, pixels, record_reader, windows
 from imagebeam.reader import options as options_lib
-from imagebeam.reader import order as order_lib
 
-_LOGGER = logging.getLogger(__name__)
-_CHUNK_BYTES = 4 << 20  # of records that one call reads
-_MAX_CHUNK_RECORDS = 64
 _UNENDING = 1 << 62
+_FEW_CALLS, _MANY_CALLS = 2, 8  # under way at once, to a local disk and to an address far away
 _TF_TYPES = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
 _EMPTY = {features.BYTES: "", features.INT64: 0, features.FLOAT: 0.0}
-_CHECK_SEC, _QUIET_CHECKS, _PATIENCE_SEC = 0.005, 6, 5.0
 _UNDECODABLE = "the image cannot be decoded; imagebeam verify --decode finds all such"
-_MIN_SKIPPED = 10  # examples that may be skipped before a fraction of them means anything
 
 Batch = dict[str, tf.Tensor]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Records:
-    """What the pipeline reads: records in an order, and what it must know of them.
+class ChunkReader:
+    """What the graph calls in Python where TensorFlow decodes: reads records, and says which were lost."""
 
-    Attributes:
-        fetcher: of the split.
-        order: which record stands at which position.
-        chosen: the records of the split that the order counts; None for all.
-        by_source: the features of every example, by what they are.
-        extra: further features that are wanted in the batches.
-        formats: of the images in the split, empty where it is not known.
-        longest_side: of its pictures, in pixels; 0 where it is not known.
-        mean_record_bytes: on average.
-        label_base: id of the first class in the records.
-        num_batches: that every process makes; None leaves it to each.
-    """
-
-    fetcher: fetch.RecordFetcher
-    order: order_lib.Order
-    chosen: np.ndarray | None
-    by_source: Mapping[str, features.Feature]
-    extra: Sequence[features.Feature]
-    formats: frozenset[str]
-    longest_side: int
-    mean_record_bytes: int
-    label_base: int
-    num_batches: int | None
-
-    @property
-    def chunk(self) -> int:
-        """Records that one call reads."""
-        return max(1, min(_MAX_CHUNK_RECORDS, _CHUNK_BYTES // self.mean_record_bytes))
-
-    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Records of the split, and epochs, of ascending positions."""
-        records, epochs = self.order.locate(positions)
-        return (records if self.chosen is None else self.chosen[records]), epochs
-
-
-class _Calls:
-    """Calls from TensorFlow's threads into Python. None may be under way, or begin, while the interpreter ends.
-
-    Their threads would die there, and the interpreter would wait forever for an iterator that waits for them.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._begun = self._ended = 0
-        self.are_over = False  # pipelines end at their next call
-        atexit.register(self._end)
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._begun += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._ended += 1
-
-    def _end(self) -> None:
-        self.are_over = True
-        seen, quiet, patience = -1, 0, time.monotonic() + _PATIENCE_SEC
-        while quiet < _QUIET_CHECKS and time.monotonic() < patience:
-            time.sleep(_CHECK_SEC)
-            quiet = quiet + 1 if seen == self._begun == self._ended else 0
-            seen = self._begun
-
-
-_calls = _Calls()
-
-
-class Reader:
-    """What the graph calls in Python: reads records, and says which were lost."""
-
-    def __init__(self, records: Records, options: options_lib.ReadOptions):
+    def __init__(self, records: record_reader.Records, options: options_lib.ReadOptions):
+        self._reader = record_reader.RecordReader(records, options)
         self._records = records
-        self._options = options
-        self._key = order_lib.make_key("pixels", options.seed)
         self._lock = threading.Lock()
         self._troubles: dict[int, fetch.Trouble] = {}  # by record, of those that could not be read
         self._failure: errors.ImagebeamError | None = None
-        self._skipped: set[int] = set()  # positions
-        self._told: set[str] = set()  # shards
 
     def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Records at positions `first` to `end`: bytes [n], their positions and random numbers."""
-        with _calls:
-            if _calls.are_over:
+        with record_reader.calls:
+            if record_reader.calls.are_over:
                 end = first  # no records: the end of the pipeline
             try:
-                return self._read(first, end)
+                chunk = self._reader.read(int(first), int(end))
             except errors.ImagebeamError as e:  # of a whole shard: told where its records are missed
                 self._failure = self._failure or e
                 raise
-
-    def _read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        positions = np.arange(int(first), int(end), dtype=np.int64)
-        records, epochs = self._records.locate(positions)
-        contents = np.empty(len(positions), object)
-        for index, content in enumerate(self._records.fetcher.fetch(records)):
-            if isinstance(content, fetch.Trouble):  # what cannot be read cannot be decoded either, and is told there
-                with self._lock:
-                    self._troubles[int(records[index])] = content
-                content = b""
-            contents[index] = content
-        return contents, positions, order_lib.uniforms(records, epochs, self._key, pixels.NUM_UNIFORMS)
+            contents = np.empty(len(chunk.contents), object)
+            for index, content in enumerate(chunk.contents):
+                if isinstance(content, fetch.Trouble):  # cannot be decoded either, and is told there
+                    with self._lock:
+                        self._troubles[int(chunk.records[index])] = content
+                    content = b""
+                contents[index] = content
+            return contents, chunk.positions, chunk.uniforms
 
     def report_lost(self, expected: np.ndarray, found: np.ndarray, following: np.ndarray) -> np.ndarray:
         """Deals with positions from `expected` to `following` that are not among those `found`."""
-        with _calls:
+        with record_reader.calls:
             if self._failure is not None:
                 raise self._failure
-            if not _calls.are_over:
-                self._report_lost(expected, found, following)
+            if not record_reader.calls.are_over:
+                lost = np.setdiff1d(np.arange(int(expected), int(following), dtype=np.int64), found)
+                records, _ = self._records.locate(lost)
+                for position, record in zip(lost.tolist(), records.tolist()):
+                    trouble = self._troubles.get(record) or self._reader.trouble(record, _UNDECODABLE)
+                    self._reader.lose(position, trouble)
             return following
 
-    def _report_lost(self, expected: np.ndarray, found: np.ndarray, following: np.ndarray) -> None:
-        lost = np.setdiff1d(np.arange(int(expected), int(following), dtype=np.int64), found)
-        records, _ = self._records.locate(lost)
-        for position, record in zip(lost.tolist(), records.tolist()):
-            trouble = self._troubles.get(record) or self._records.fetcher.trouble(record, _UNDECODABLE)
-            if self._options.on_error == "raise":
-                raise errors.ExampleError(str(trouble))
-            self._skip(position, trouble)
 
-    def _skip(self, position: int, trouble: fetch.Trouble) -> None:
-        with self._lock:
-            self._skipped.add(position)
-            num_skipped = len(self._skipped)
-            is_first = trouble.shard not in self._told
-            self._told.add(trouble.shard)
-        if is_first:
-            _LOGGER.warning("skipped %s (told once for each shard)", trouble)
-        if num_skipped > _MIN_SKIPPED and num_skipped > self._options.max_error_fraction * (position + 1):
-            raise errors.ExampleError(
-                f"{num_skipped:,} of {position + 1:,} examples could not be read or decoded, more than "
-                f"max_error_fraction={self._options.max_error_fraction}; the last: {trouble}"
-            )
+def build(
+    records: record_reader.Records, options: options_lib.ReadOptions, mean_and_std: Any = None
+) -> tf.data.Dataset:
+    """The dataset of examples or batches that `options` describe.
 
-
-def build(records: Records, options: options_lib.ReadOptions, mean_and_std: Any = None) -> tf.data.Dataset:
-    """The dataset of examples or batches that `options` describe."""
-    reader = Reader(records, options)
+    Raises:
+        ConfigError: if they ask for the decoder in C, and it cannot read these records so.
+    """
     threads = options.threads or num_cores()
     end = _UNENDING if options.num_epochs is None else records.order.num_positions(options.num_epochs)
     # A state of GlobalOrder is in the order itself; other orders count on from it.
     begin = 0
     if options.state is not None and options.shuffle != "global":
         begin = options.state.epoch * records.order.epoch_size + options.state.position
+    if decodes_natively(records, options):
+        dataset = _batches_of_native(records, options, begin, end, threads)
+    else:
+        dataset = _batches_of_tensorflow(records, options, begin, end, threads)
+    if options.batch_size is not None:
+        dataset = _even_out(dataset, records, options)
+    cast = pixels.make_caster(options, mean_and_std)
+    dataset = dataset.map(lambda batch: _finish(batch, options, cast), num_parallel_calls=1)
+    return dataset.prefetch(2).with_options(tf_options(options, threads))
+
+
+def decodes_natively(records: record_reader.Records, options: options_lib.ReadOptions) -> bool:
+    """Whether the decoder in C reads these records; as it is asked for, or because it can.
+
+    Raises:
+        ConfigError: if it is asked for and cannot.
+    """
+    if options.decoder == "tensorflow":
+        return False
+    reason = batch_reader.why_not(records, options)
+    if reason is not None and options.decoder == "native":
+        raise errors.ConfigError(f"decoder='native' cannot read this: {reason}; give decoder='auto'")
+    return reason is None
+
+
+def _batches_of_native(
+    records: record_reader.Records, options: options_lib.ReadOptions, begin: int, end: int, threads: int
+) -> tf.data.Dataset:
+    """Batches of "image", "position", "label" and the extra features, each made in one call."""
+    reader = batch_reader.BatchReader(records, options, threads)
+    size = options.batch_size
+    assert size is not None
+    label = records.by_source.get(features.LABEL)
+    specs = {"image": tf.TensorSpec([None, *options.size, 3], tf.uint8), "position": tf.TensorSpec([None], tf.int64)}
+    if label is not None:
+        specs["label"] = tf.TensorSpec([None], tf.float32 if label.kind == features.FLOAT else tf.int32)
+    for feature in records.extra:
+        specs[f"features/{feature.key}"] = tf.TensorSpec([None], _TF_TYPES[feature.kind])
+
+    def read(first: tf.Tensor) -> Batch:
+        following = tf.minimum(first + size, end)
+        dtypes = [spec.dtype for spec in specs.values()]
+        columns = tf.numpy_function(reader.read, [first, following], dtypes, stateful=False)
+        return {name: tf.ensure_shape(column, specs[name].shape) for name, column in zip(specs, columns)}
+
+    dataset = tf.data.Dataset.range(begin, end, size).map(
+        read,
+        num_parallel_calls=_FEW_CALLS if records.fetcher.is_local else _MANY_CALLS,
+        deterministic=options.deterministic,
+    )
+    return dataset if options.on_error == "raise" else dataset.rebatch(size)  # what was skipped leaves gaps
+
+
+def _batches_of_tensorflow(
+    records: record_reader.Records, options: options_lib.ReadOptions, begin: int, end: int, threads: int
+) -> tf.data.Dataset:
+    """The same of TensorFlow's operations; single examples without a batch size."""
+    reader = ChunkReader(records, options)
     chunks = tf.data.Dataset.range(begin, end, records.chunk)
     dataset = chunks.map(
         lambda first: _read_and_parse(reader, records, options, first, tf.minimum(first + records.chunk, end)),
@@ -200,13 +158,8 @@ def build(records: Records, options: options_lib.ReadOptions, mean_and_std: Any 
     if options.deterministic:  # what is lost leaves a hole in the positions, which is found when they are batched
         dataset = dataset.ignore_errors()
     if options.batch_size is None:
-        dataset = _check_positions(dataset.batch(1), reader, begin, end, options).unbatch()
-    else:
-        dataset = _check_positions(dataset.batch(options.batch_size), reader, begin, end, options)
-        dataset = _even_out(dataset, records, options)
-    cast = pixels.make_caster(options, mean_and_std)
-    dataset = dataset.map(lambda batch: _finish(batch, records, options, cast), num_parallel_calls=1)
-    return dataset.prefetch(2).with_options(tf_options(options, threads))
+        return _check_positions(dataset.batch(1), reader, begin, end, options).unbatch()
+    return _check_positions(dataset.batch(options.batch_size), reader, begin, end, options)
 
 
 def num_cores() -> int:
@@ -233,7 +186,11 @@ def greatest_reduction(longest_side: int, options: options_lib.ReadOptions) -> i
 
 
 def _read_and_parse(
-    reader: Reader, records: Records, options: options_lib.ReadOptions, first: tf.Tensor, end: tf.Tensor
+    reader: ChunkReader,
+    records: record_reader.Records,
+    options: options_lib.ReadOptions,
+    first: tf.Tensor,
+    end: tf.Tensor,
 ) -> Batch:
     """A chunk of examples, encoded: "encoded", "part", "flip", "position", "label" and the extra features."""
     serialized, positions, uniforms = tf.numpy_function(
@@ -241,7 +198,7 @@ def _read_and_parse(
     )
     serialized.set_shape([None])
     positions.set_shape([None])
-    uniforms.set_shape([None, pixels.NUM_UNIFORMS])
+    uniforms.set_shape([None, windows.NUM_UNIFORMS])
     wanted = [records.by_source[features.ENCODED], *records.extra]
     stored = [records.by_source.get("image/height"), records.by_source.get("image/width")]
     label = records.by_source.get(features.LABEL)
@@ -254,10 +211,23 @@ def _read_and_parse(
         chunk["flip"] = uniforms[:, -1] < 0.5
     if options.crop is not None:
         height, width = dimensions(parsed, stored, encoded)
-        chunk["part"] = pixels.windows(height, width, uniforms, options)
+        chunk["part"] = draw_windows(height, width, uniforms, options)
     if label is not None:
         chunk["label"] = _label(parsed[label.key], label.kind, records, options)
     return chunk | {f"features/{feature.key}": parsed[feature.key] for feature in records.extra}
+
+
+def draw_windows(
+    height: tf.Tensor, width: tf.Tensor, uniforms: tf.Tensor, options: options_lib.ReadOptions
+) -> tf.Tensor:
+    """The part of each picture that is wanted, int32 [n, 4], as `windows.windows`."""
+
+    def draw(height: np.ndarray, width: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+        with record_reader.calls:
+            return windows.windows(height, width, uniforms, options)
+
+    part = tf.numpy_function(draw, [height, width, uniforms], tf.int32, stateful=False)
+    return tf.ensure_shape(part, [None, 4])
 
 
 def dimensions(
@@ -283,7 +253,7 @@ def dimensions(
     return shapes[:, 0], shapes[:, 1]
 
 
-def _label(values: tf.Tensor, kind: str, records: Records, options: options_lib.ReadOptions) -> tf.Tensor:
+def _label(values: tf.Tensor, kind: str, records: record_reader.Records, options: options_lib.ReadOptions) -> tf.Tensor:
     if kind == features.FLOAT:
         return values
     return tf.cast(values + (options.label_base - records.label_base), tf.int32)
@@ -295,7 +265,7 @@ def _decode(decode: Any, example: Batch) -> Batch:
 
 
 def _check_positions(
-    dataset: tf.data.Dataset, reader: Reader, begin: int, end: int, options: options_lib.ReadOptions
+    dataset: tf.data.Dataset, reader: ChunkReader, begin: int, end: int, options: options_lib.ReadOptions
 ) -> tf.data.Dataset:
     """Finds holes in the positions of batches that come in order, and after the last one."""
     if not options.deterministic:
@@ -319,7 +289,9 @@ def _check_positions(
     return dataset.take_while(lambda batch: batch["position"][0] < end) if end != _UNENDING else dataset
 
 
-def _even_out(dataset: tf.data.Dataset, records: Records, options: options_lib.ReadOptions) -> tf.data.Dataset:
+def _even_out(
+    dataset: tf.data.Dataset, records: record_reader.Records, options: options_lib.ReadOptions
+) -> tf.data.Dataset:
     """Batches of one size, and as many of them in every process, where the options say so."""
     size = options.batch_size
     if options.drops_remainder:
@@ -355,7 +327,7 @@ def _with_size(value: tf.Tensor, size: int | None) -> tf.Tensor:
     return tf.ensure_shape(value, [size, *value.shape[1:]])
 
 
-def _finish(batch: Batch, records: Records, options: options_lib.ReadOptions, cast: Any) -> Any:
+def _finish(batch: Batch, options: options_lib.ReadOptions, cast: Any) -> Any:
     image = cast(batch["image"])
     if options.supervised:
         return image, batch["label"]

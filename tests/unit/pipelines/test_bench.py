@@ -49,6 +49,7 @@ def make_result(together: float = 1450.0, **stages: float) -> bench.BenchResult:
         image_size=224,
         dtype="bfloat16",
         threads=2,
+        decoder="libjpeg-turbo 2.1.5",
         stages={name: bench.Speed((rate,)) for name, rate in rates.items()},
         together=bench.Speed((together,)),
     )
@@ -75,7 +76,7 @@ def test_stages_do_what_the_reader_does(tmp_path: pathlib.Path) -> None:
     dataset = imagebeam.open_dataset(str(make(tmp_path)))
     asked: dict[str, Any] = {"image_size": 16, "dtype": "bfloat16", "threads": 2}
     options = imagebeam.ReadOptions(batch_size=4, **asked)
-    stages = bench._make_stages(dataset, "train", options)
+    stages = bench._tensorflow_stages(dataset, dataset.records("train", options), options)
     specs = {name: stage.elements.element_spec for name, stage in stages.items()}
     assert specs["read"][0] == tf.TensorSpec([None], tf.string)
     assert specs["parse"]["part"] == tf.TensorSpec([None, 4], tf.int32)
@@ -153,7 +154,7 @@ def test_json_has_every_figure() -> None:
 def test_table_says_how_the_work_is_shared() -> None:
     rows = dict(bench.bench_rows(make_result()))
     assert rows["dataset"] == "/data/cats, train: 1,000 images, 100.0 kB each"
-    assert rows["reader"] == "2 threads, batches of 128, 224 x 224 px, bfloat16"
+    assert rows["reader"] == "2 threads, batches of 128, 224 x 224 px, bfloat16, decoded by libjpeg-turbo 2.1.5"
     assert rows["  read"] == "    9,900 images/s   14% of the work"
     assert rows["  decode"] == "    1,980 images/s   70% of the work"
     assert rows["together"] == "    1,450 images/s  11.3 steps/s of 128, 145.0 MB/s of records"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pathlib
 import random
 import shutil
@@ -16,6 +17,7 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import errors, example, records
+from imagebeam.reader import batch_reader, tf_input
 from imagebeam.reader import options as options_lib
 from tests import datasets
 
@@ -43,6 +45,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def opened(folder: pathlib.Path) -> imagebeam.ImageDataset:
     return imagebeam.open_dataset(str(folder))
+
+
+@pytest.fixture(params=["native", "tensorflow"], autouse=True)
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Everything holds of both decoders; without the one in C, what is left to TensorFlow."""
+    if request.param == "tensorflow":
+        monkeypatch.setattr(batch_reader, "_native", None)
+    elif batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
+        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+    return request.param
 
 
 @pytest.fixture
@@ -306,6 +318,30 @@ def test_too_many_skipped_examples_end_in_an_error(copy: pathlib.Path) -> None:
         tf.errors.OpError, match=r"11 of \d+ examples could not be read or decoded, more than max_error"
     ):
         read(dataset, on_error="skip", shuffle=None, max_error_fraction=0.05)
+
+
+def test_decoder_is_the_one_asked_for_or_the_one_that_can(
+    opened: imagebeam.ImageDataset, decoder: str, tmp_path: pathlib.Path
+) -> None:
+    native, tensorflow, chosen = (
+        lambda each=each: read(opened, shuffle=None, crop="squash", flip=False, decoder=each)[0]["image"]
+        for each in ("native", "tensorflow", "auto")
+    )
+    if decoder == "tensorflow":
+        with pytest.raises(errors.ConfigError, match=r"cannot read this: imagebeam was installed without its decoder"):
+            native()
+        assert (chosen() == tensorflow()).all()
+    else:
+        assert (chosen() == native()).all()
+        options = imagebeam.ReadOptions(batch_size=8)
+        assert tf_input.decodes_natively(opened.records("train", options), options)
+        draw(tmp_path / "images" / "cat" / "0.png", 0)
+        draw(tmp_path / "images" / "cat" / "1.jpg", 1)
+        datasets.make(tmp_path / "images", tmp_path / "out")
+        mixed = imagebeam.open_dataset(str(tmp_path / "out"))
+        assert read(mixed, batch_size=2)[0]["image"].shape == (2, 16, 16, 3)
+        with pytest.raises(errors.ConfigError, match="it decodes JPEG alone, and the split holds jpeg, png"):
+            read(mixed, decoder="native")
 
 
 def test_open_finds_a_missing_and_a_short_shard(copy: pathlib.Path) -> None:

@@ -1,81 +1,16 @@
-"""Every function eagerly and inside tf.data, and what each shortcut changes in a picture."""
+"""TensorFlow's decoder: what each shortcut changes in a picture."""
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
-from PIL import Image, ImageFilter
+from PIL import Image
 
 from imagebeam.reader import options as options_lib
-from imagebeam.reader import order
+from tests.pictures import encode, photo, psnr
 
 tf = pytest.importorskip("tensorflow")
 pixels = pytest.importorskip("imagebeam.reader.pixels")
-
-HEIGHTS = np.array([375, 500, 1, 3000, 20, 7], np.int32)
-WIDTHS = np.array([500, 333, 400, 20, 3000, 7], np.int32)
-
-
-def uniforms(count: int, seed: int = 0) -> np.ndarray:
-    return order.uniforms(np.arange(count), np.zeros(count, np.int64), order.make_key(seed), pixels.NUM_UNIFORMS)
-
-
-def photo(width: int, height: int) -> Image.Image:
-    """A picture with soft and hard edges, as photos have them."""
-    base = Image.effect_mandelbrot((width, height), (-2.2, -1.3, 0.8, 1.3), 60).convert("L")
-    bands = [base, base.rotate(180), base.transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
-    return Image.merge("RGB", bands).filter(ImageFilter.GaussianBlur(width / 400))
-
-
-def encode(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=95)
-    return buffer.getvalue()
-
-
-def psnr(one: np.ndarray, other: np.ndarray) -> float:
-    return float(10 * np.log10(255**2 / np.mean((one.astype(float) - other.astype(float)) ** 2)))
-
-
-@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "tf-data"])
-@pytest.mark.parametrize("crop", ["random", "center", "squash"])
-def test_window_lies_inside_the_picture_whatever_its_shape(crop: str, in_graph: bool) -> None:
-    height, width = np.repeat(HEIGHTS, 200), np.repeat(WIDTHS, 200)
-    options = options_lib.ReadOptions(crop=crop, image_size=(224, 160))
-    numbers = uniforms(len(height))
-    if in_graph:
-        dataset = tf.data.Dataset.from_tensors((height, width, numbers))
-        (found,) = dataset.map(lambda *each: pixels.windows(*each, options)).as_numpy_iterator()
-    else:
-        found = pixels.windows(tf.constant(height), tf.constant(width), tf.constant(numbers), options).numpy()
-    top, left, rows, columns = found.T
-    assert found.dtype == np.int32
-    assert (top >= 0).all() and (left >= 0).all() and (rows >= 1).all() and (columns >= 1).all()
-    assert (top + rows <= height).all() and (left + columns <= width).all()
-    if crop == "squash":
-        assert (rows == height).all() and (columns == width).all()
-
-
-def test_random_windows_have_the_areas_ratios_and_places_asked_for() -> None:
-    count = 20_000
-    height, width = np.full(count, 400, np.int32), np.full(count, 500, np.int32)
-    top, left, rows, columns = (
-        pixels.random_windows(height, width, uniforms(count), (0.08, 1.0), (0.75, 4 / 3)).numpy().T
-    )
-    areas, ratios = rows * columns / 200_000, columns / rows
-    assert 0.079 < areas.min() < 0.09 and 0.95 < areas.max() <= 1.0
-    assert 0.74 < ratios.min() < 0.76 and 1.32 < ratios.max() < 1.35
-    assert abs(np.log(ratios[areas < 0.5]).mean()) < 0.02
-    free = rows < 400
-    assert abs((top[free] / (400 - rows[free])).mean() - 0.5) < 0.02
-    assert (left == 0).any() and (left + columns == 500).any()
-
-
-def test_center_window_is_the_middle_of_the_shorter_side() -> None:
-    part = pixels.center_windows(np.array([375]), np.array([500]), (224, 224), 224 / 256).numpy()[0]
-    assert part.tolist() == [23, 86, 328, 328]
 
 
 @pytest.mark.parametrize(

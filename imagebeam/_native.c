@@ -1,0 +1,495 @@
+// The inner loops, in C: markers in JPEGs, features in records, and, without the interpreter's lock, pictures of JPEGs.
+//
+// Of a picture only the part that is wanted is decoded: the columns outside are not transformed, the rows above are
+// only entropy-decoded, those below not even that, and libjpeg scales down where the part is at least twice the size
+// wanted. It is then resized and written, mirrored or not, to its place in the batch.
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#ifndef LIBJPEG_TURBO_VERSION_NUMBER
+#error "libjpeg-turbo is needed: other libjpegs do not decode parts of a picture"
+#endif
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default")))
+#else
+#define FOR_EACH_PROCESSOR
+#endif
+
+#define TEXT_OF(name) #name
+#define TEXT(name) TEXT_OF(name)
+
+enum { MAX_REDUCTION = 8, ROWS_AT_ONCE = 16, MAX_THREADS = 1024 };
+
+// --- markers --------------------------------------------------------------------------------------------------------
+
+PyDoc_STRVAR(find_marker_doc,
+             "find_marker(data: bytes, position: int) -> int\n\n"
+             "Where the next marker of a JPEG begins that is neither a restart marker nor, in entropy-coded data, a\n"
+             "stuffed 0xFF, nor fill; -1 if there is none.");
+
+static PyObject *find_marker(PyObject *module, PyObject *arguments) {
+  PyObject *data;
+  Py_ssize_t position;
+  if (!PyArg_ParseTuple(arguments, "Sn:find_marker", &data, &position)) return NULL;
+  const uint8_t *start = (const uint8_t *)PyBytes_AS_STRING(data), *end = start + PyBytes_GET_SIZE(data);
+  const uint8_t *at = start + (position < 0 ? 0 : position);
+  while (at < end && (at = memchr(at, 0xFF, end - at)) && at + 1 < end) {
+    uint8_t code = at[1];
+    if (code == 0xFF)
+      at++;
+    else if (code == 0 || (code >= 0xD0 && code <= 0xD7))
+      at += 2;
+    else
+      return PyLong_FromSsize_t(at - start);
+  }
+  return PyLong_FromLong(-1);
+}
+
+// --- features -------------------------------------------------------------------------------------------------------
+
+typedef struct {
+  const uint8_t *at, *end;
+} Span;
+
+enum { VARINT = 0, FIXED64 = 1, DELIMITED = 2, FIXED32 = 5 };
+enum { BYTES_LIST = 1, FLOAT_LIST = 2, INT64_LIST = 3 };  // fields of tf.train.Feature
+
+static int take_varint(Span *span, uint64_t *value) {
+  *value = 0;
+  for (int shift = 0; span->at < span->end && shift < 64; shift += 7) {
+    uint8_t byte = *span->at++;
+    *value |= (uint64_t)(byte & 127) << shift;
+    if (byte < 128) return 1;
+  }
+  return 0;
+}
+
+// Takes the next field off a message: 1 if there is one, 0 at the end, -1 if it is none.
+static int take_field(Span *message, int *number, int *type, Span *field) {
+  uint64_t tag, size = 0;
+  if (message->at == message->end) return 0;
+  if (!take_varint(message, &tag)) return -1;
+  *number = (int)(tag >> 3);
+  *type = tag & 7;
+  const uint8_t *start = message->at;
+  if (*type == VARINT) {
+    if (!take_varint(message, &size)) return -1;
+    *field = (Span){start, message->at};
+    return 1;
+  }
+  if (*type == DELIMITED && !take_varint(message, &size)) return -1;
+  if (*type == FIXED64) size = 8;
+  if (*type == FIXED32) size = 4;
+  if ((*type != DELIMITED && size == 0) || size > (uint64_t)(message->end - message->at)) return -1;
+  *field = (Span){message->at, message->at + size};
+  message->at += size;
+  return 1;
+}
+
+// The last field of a message with this number: 1, or 0 if there is none, -1 if the message is broken.
+static int find_field(Span message, int wanted, Span *found) {
+  int number, type, state, is_found = 0;
+  Span field;
+  while ((state = take_field(&message, &number, &type, &field)) == 1)
+    if (number == wanted && type == DELIMITED) *found = field, is_found = 1;
+  return state < 0 ? -1 : is_found;
+}
+
+static PyObject *number_of(int kind, int type, Span *values) {
+  if (kind == INT64_LIST) {
+    uint64_t value;
+    return take_varint(values, &value) ? PyLong_FromLongLong((int64_t)value) : NULL;
+  }
+  float value;
+  if ((type != DELIMITED && type != FIXED32) || values->end - values->at < 4) return NULL;
+  memcpy(&value, values->at, sizeof value);
+  values->at += sizeof value;
+  return PyFloat_FromDouble(value);
+}
+
+// The one value of a tf.train.Feature: an int, a float, or a slice of the record; None where it has none. NULL, with or
+// without an exception, where it has several or is broken.
+static PyObject *value_of(Span feature, const uint8_t *record) {
+  int kind, type, number, state;
+  Span list, value;
+  PyObject *found = NULL;
+  if ((state = take_field(&feature, &kind, &type, &list)) < 1) return state < 0 ? NULL : Py_NewRef(Py_None);
+  if (type != DELIMITED || feature.at != feature.end) return NULL;
+  while ((state = take_field(&list, &number, &type, &value)) == 1) {
+    if (number != 1 || found) break;
+    if (kind == BYTES_LIST) {
+      PyObject *start = PyLong_FromSsize_t(value.at - record), *stop = PyLong_FromSsize_t(value.end - record);
+      if (start && stop) found = PySlice_New(start, stop, NULL);
+      Py_XDECREF(start);
+      Py_XDECREF(stop);
+    } else if (value.at < value.end) {
+      found = number_of(kind, type, &value);
+      if (found && value.at < value.end) break;  // several, packed
+    } else {
+      continue;
+    }
+    if (!found) return NULL;
+  }
+  if (state == 0) return found ? found : Py_NewRef(Py_None);
+  Py_XDECREF(found);
+  return NULL;
+}
+
+static int fill_features(Span example, const uint8_t *record, PyObject *keys, PyObject *values) {
+  Span features, entry, name, feature;
+  int number, type, state;
+  int is_found = find_field(example, 1, &features);
+  if (is_found < 1) return is_found;
+  while ((state = take_field(&features, &number, &type, &entry)) == 1) {
+    if (number != 1 || type != DELIMITED) continue;
+    int has_name = find_field(entry, 1, &name), has_feature = find_field(entry, 2, &feature);
+    if (has_name < 0 || has_feature < 0) return -1;
+    if (!has_name || !has_feature) continue;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
+      PyObject *key = PyTuple_GET_ITEM(keys, i);
+      if (PyBytes_GET_SIZE(key) != name.end - name.at || memcmp(PyBytes_AS_STRING(key), name.at, name.end - name.at))
+        continue;
+      PyObject *value = value_of(feature, record);
+      if (!value) {
+        if (!PyErr_Occurred())
+          PyErr_Format(PyExc_ValueError, "feature '%s' has no single value", PyBytes_AS_STRING(key));
+        return -1;
+      }
+      PyTuple_SetItem(values, i, value);
+    }
+  }
+  return state;
+}
+
+PyDoc_STRVAR(find_features_doc,
+             "find_features(record: bytes, keys: tuple[bytes, ...]) -> tuple\n\n"
+             "The single values of features of a serialized tf.train.Example: an int, a float, for bytes the slice of\n"
+             "the record where they are, and None for a feature that is not there.\n\n"
+             "Raises:\n    ValueError: if the record is no Example, or one of these features has several values.");
+
+static PyObject *find_features(PyObject *module, PyObject *arguments) {
+  PyObject *record, *keys;
+  if (!PyArg_ParseTuple(arguments, "SO!:find_features", &record, &PyTuple_Type, &keys)) return NULL;
+  Py_ssize_t count = PyTuple_GET_SIZE(keys);
+  for (Py_ssize_t i = 0; i < count; i++)
+    if (!PyBytes_Check(PyTuple_GET_ITEM(keys, i))) return PyErr_Format(PyExc_TypeError, "keys are bytes");
+  PyObject *values = PyTuple_New(count);
+  if (!values) return NULL;
+  for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(values, i, Py_NewRef(Py_None));
+  const uint8_t *start = (const uint8_t *)PyBytes_AS_STRING(record);
+  if (fill_features((Span){start, start + PyBytes_GET_SIZE(record)}, start, keys, values) < 0) {
+    Py_DECREF(values);
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "not a tf.train.Example");
+    return NULL;
+  }
+  return values;
+}
+
+// --- pictures -------------------------------------------------------------------------------------------------------
+
+typedef struct {
+  int32_t top, left, height, width;
+} Part;
+
+typedef struct {
+  Py_ssize_t count;
+  Py_buffer *images;
+  const Part *parts;
+  const uint8_t *flips;
+  int height, width;  // of the pictures in the batch
+  uint8_t *out;
+  char (*failures)[JMSG_LENGTH_MAX];  // empty for a picture that was decoded
+  atomic_size_t next;
+} Batch;
+
+typedef struct {
+  struct jpeg_decompress_struct jpeg;
+  struct jpeg_error_mgr errors;
+  jmp_buf on_error;
+  char *failure;
+  uint8_t *pixels;  // the decoded part
+  size_t num_pixel_bytes;
+  int16_t *blended;  // one row between two of its rows
+  size_t num_blended;
+  int *columns;      // of the resized picture: where its left pixels are in `blended`, and its right ones
+  int16_t *weights, *left, *right;
+} Worker;
+
+static void fail(Worker *worker, const char *text) {
+  snprintf(worker->failure, JMSG_LENGTH_MAX, "%s", text);
+  longjmp(worker->on_error, 1);
+}
+
+static void on_libjpeg_error(j_common_ptr jpeg) {
+  Worker *worker = jpeg->client_data;
+  jpeg->err->format_message(jpeg, worker->failure);
+  longjmp(worker->on_error, 1);
+}
+
+static void on_libjpeg_message(j_common_ptr jpeg, int level) {
+  if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) on_libjpeg_error(jpeg);  // cut short, and filled up with gray
+}
+
+static void *grow(Worker *worker, void *memory, size_t size) {
+  void *grown = realloc(memory, size);
+  if (!grown) fail(worker, "out of memory");
+  return grown;
+}
+
+static void cmyk_to_rgb(uint8_t *pixels, int width, int is_inverted) {
+  for (int x = 0; x < width; x++) {
+    uint8_t *from = pixels + 4 * x, *to = pixels + 3 * x;
+    int black = is_inverted ? from[3] : 255 - from[3];
+    for (int c = 0; c < 3; c++) to[c] = (is_inverted ? from[c] : 255 - from[c]) * black / 255;
+  }
+}
+
+static int position_at(double position, int limit, double *fraction) {
+  double clamped = fmin(fmax(position, 0), limit - 1);
+  *fraction = clamped - floor(clamped);
+  return (int)clamped;
+}
+
+// One row of the result. Loops over contiguous memory, which compilers turn into vector instructions.
+FOR_EACH_PROCESSOR
+static void resize_row(const uint8_t *restrict upper, const uint8_t *restrict lower, int num_values, int16_t second,
+                       int16_t *restrict blended, int width, const int *restrict columns,
+                       const int16_t *restrict weights, int16_t *restrict left, int16_t *restrict right,
+                       uint8_t *restrict out) {
+  int16_t first = 128 - second;
+  for (int i = 0; i < num_values; i++) blended[i] = upper[i] * first + lower[i] * second;
+  for (int x = 0; x < width; x++) {  // four values in one move, of which the next pixel covers the last
+    memcpy(left + 3 * x, blended + columns[x], 4 * sizeof(int16_t));
+    memcpy(right + 3 * x, blended + columns[width + x], 4 * sizeof(int16_t));
+  }
+  for (int i = 0; i < 3 * width; i++) {
+    int16_t difference = right[i] - left[i];
+    int16_t value = left[i] + (int16_t)((difference * weights[i] + (1 << 14)) >> 15);
+    out[i] = (uint16_t)(value + 64) >> 7;
+  }
+}
+
+// Bilinear with half-pixel centers, in steps of 1/128 downwards and 1/32767 sideways, rounded.
+static void resize(Worker *worker, const Batch *batch, const uint8_t *pixels, size_t stride, int width, int height,
+                   int flip, uint8_t *out) {
+  double fraction;
+  for (int x = 0; x < batch->width; x++) {
+    int column = position_at((x + 0.5) * width / batch->width - 0.5, width, &fraction);
+    int to = flip ? batch->width - 1 - x : x;
+    worker->columns[to] = 3 * column;
+    worker->columns[batch->width + to] = 3 * (column + 1 < width ? column + 1 : column);
+    for (int c = 0; c < 3; c++) worker->weights[3 * to + c] = (int16_t)lrint(fraction * 32767);
+  }
+  for (int y = 0; y < batch->height; y++) {
+    int row = position_at((y + 0.5) * height / batch->height - 0.5, height, &fraction);
+    const uint8_t *upper = pixels + row * stride, *lower = upper + (row + 1 < height ? stride : 0);
+    resize_row(upper, lower, 3 * width, (int16_t)lrint(fraction * 128), worker->blended, batch->width,
+               worker->columns, worker->weights, worker->left, worker->right, out + (size_t)y * batch->width * 3);
+  }
+}
+
+static int smaller(int value, int reduction) { return value / reduction > 1 ? value / reduction : 1; }
+
+static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
+  struct jpeg_decompress_struct *jpeg = &worker->jpeg;
+  Part part = batch->parts[index];
+  jpeg_mem_src(jpeg, batch->images[index].buf, batch->images[index].len);
+  jpeg_read_header(jpeg, TRUE);
+  if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 ||
+      (int64_t)part.top + part.height > jpeg->image_height || (int64_t)part.left + part.width > jpeg->image_width) {
+    char text[JMSG_LENGTH_MAX];
+    snprintf(text, sizeof text, "the picture has %u x %u pixels, not those that the record says", jpeg->image_width,
+             jpeg->image_height);
+    fail(worker, text);
+  }
+  int reduction = 1;
+  while (reduction < MAX_REDUCTION && part.width >= 2 * reduction * batch->width &&
+         part.height >= 2 * reduction * batch->height)
+    reduction *= 2;
+  int is_cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
+  jpeg->out_color_space = is_cmyk ? JCS_CMYK : JCS_RGB;
+  jpeg->scale_num = 1;
+  jpeg->scale_denom = reduction;
+  jpeg->dct_method = JDCT_IFAST;  // as TensorFlow decodes by default
+  jpeg_start_decompress(jpeg);
+
+  int left = part.left / reduction, top = part.top / reduction;
+  int width = smaller(part.width, reduction), height = smaller(part.height, reduction);
+  JDIMENSION first_column = left, num_columns = width;
+  if (num_columns < jpeg->output_width) jpeg_crop_scanline(jpeg, &first_column, &num_columns);  // to whole blocks
+  size_t stride = (size_t)num_columns * (is_cmyk ? 4 : 3);
+  if (stride * height > worker->num_pixel_bytes) {
+    worker->pixels = grow(worker, worker->pixels, stride * height);
+    worker->num_pixel_bytes = stride * height;
+  }
+  if (3 * (size_t)width + 1 > worker->num_blended) {
+    worker->blended = grow(worker, worker->blended, (3 * (size_t)width + 1) * sizeof(int16_t));
+    worker->num_blended = 3 * (size_t)width + 1;
+  }
+  if (top > 0) jpeg_skip_scanlines(jpeg, top);
+  for (int y = 0; y < height;) {
+    JSAMPROW rows[ROWS_AT_ONCE];
+    int num_rows = height - y < ROWS_AT_ONCE ? height - y : ROWS_AT_ONCE;
+    for (int i = 0; i < num_rows; i++) rows[i] = worker->pixels + (size_t)(y + i) * stride;
+    y += jpeg_read_scanlines(jpeg, rows, num_rows);
+  }
+  int is_inverted = jpeg->saw_Adobe_marker;
+  jpeg_abort_decompress(jpeg);
+  if (is_cmyk)
+    for (int y = 0; y < height; y++) cmyk_to_rgb(worker->pixels + y * stride, num_columns, is_inverted);
+  const uint8_t *pixels = worker->pixels + 3 * (left - (int)first_column);
+  resize(worker, batch, pixels, stride, width, height, batch->flips && batch->flips[index],
+         batch->out + (size_t)index * batch->height * batch->width * 3);
+}
+
+static void *decode_next(void *argument) {
+  Batch *batch = argument;
+  Worker worker = {0};
+  char unused[JMSG_LENGTH_MAX];
+  volatile size_t index = 0;
+  worker.failure = unused;
+  worker.jpeg.err = jpeg_std_error(&worker.errors);
+  worker.errors.error_exit = on_libjpeg_error;
+  worker.errors.emit_message = on_libjpeg_message;
+  worker.jpeg.client_data = &worker;
+  if (!setjmp(worker.on_error)) {
+    jpeg_create_decompress(&worker.jpeg);
+    worker.columns = grow(&worker, NULL, 2 * batch->width * sizeof(int));
+    worker.weights = grow(&worker, NULL, 3 * batch->width * sizeof(int16_t));
+    worker.left = grow(&worker, NULL, (3 * batch->width + 1) * sizeof(int16_t));
+    worker.right = grow(&worker, NULL, (3 * batch->width + 1) * sizeof(int16_t));
+  }
+  while ((index = atomic_fetch_add(&batch->next, 1)) < (size_t)batch->count) {
+    worker.failure = batch->failures[index];
+    if (!worker.right)
+      snprintf(worker.failure, JMSG_LENGTH_MAX, "out of memory");
+    else if (!setjmp(worker.on_error))
+      decode_part(&worker, batch, index);
+    else
+      jpeg_abort_decompress(&worker.jpeg);
+  }
+  jpeg_destroy_decompress(&worker.jpeg);
+  free(worker.pixels);
+  free(worker.blended);
+  free(worker.columns);
+  free(worker.weights);
+  free(worker.left);
+  free(worker.right);
+  return NULL;
+}
+
+static void decode_all(Batch *batch, int num_threads) {
+  pthread_t threads[MAX_THREADS];
+  int num_started = 0;
+  if (num_threads > batch->count) num_threads = (int)batch->count;
+  if (num_threads > MAX_THREADS) num_threads = MAX_THREADS;
+  while (num_started < num_threads - 1 && !pthread_create(&threads[num_started], NULL, decode_next, batch))
+    num_started++;
+  decode_next(batch);  // where no thread can be started, this one does it all
+  for (int i = 0; i < num_started; i++) pthread_join(threads[i], NULL);
+}
+
+static PyObject *failures_of(const Batch *batch) {
+  PyObject *failures = PyList_New(0);
+  for (Py_ssize_t i = 0; failures && i < batch->count; i++) {
+    if (!batch->failures[i][0]) continue;
+    PyObject *failure = Py_BuildValue("(ns)", i, batch->failures[i]);
+    if (!failure || PyList_Append(failures, failure)) Py_CLEAR(failures);
+    Py_XDECREF(failure);
+  }
+  return failures;
+}
+
+PyDoc_STRVAR(decode_doc,
+             "decode(images, parts, flips, out, threads) -> list[tuple[int, str]]\n\n"
+             "Decodes a part of each JPEG, resized, into a batch; other Python threads go on meanwhile.\n\n"
+             "Args:\n    images: a list of bytes or memoryviews.\n"
+             "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
+             "    flips: uint8 or bool [n], contiguous: which are mirrored.\n"
+             "    out: uint8 [n, height, width, 3], contiguous; RGB is written to it.\n"
+             "    threads: at least 1.\n\n"
+             "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");
+
+static PyObject *decode(PyObject *module, PyObject *arguments) {
+  PyObject *images, *failures = NULL;
+  Py_buffer parts = {0}, flips = {0}, out = {0};
+  Batch batch = {0};
+  int num_threads;
+  PyObject *parts_object, *flips_object, *out_object;
+  if (!PyArg_ParseTuple(arguments, "O!OOOi:decode", &PyList_Type, &images, &parts_object, &flips_object, &out_object,
+                        &num_threads))
+    return NULL;
+  Py_ssize_t count = PyList_GET_SIZE(images);
+  if (PyObject_GetBuffer(parts_object, &parts, PyBUF_ND) || PyObject_GetBuffer(flips_object, &flips, PyBUF_ND) ||
+      PyObject_GetBuffer(out_object, &out, PyBUF_ND | PyBUF_WRITABLE))
+    goto done;
+  int is_fitting = out.ndim == 4 && out.itemsize == 1 && out.shape[0] == count && out.shape[3] == 3 &&
+                   out.shape[1] > 0 && out.shape[2] > 0 && out.shape[1] < 1 << 15 && out.shape[2] < 1 << 15 &&
+                   parts.len == count * (Py_ssize_t)sizeof(Part) && parts.itemsize == 4 && flips.len == count;
+  if (!is_fitting) {
+    PyErr_SetString(PyExc_ValueError, "images, parts, flips and out do not fit each other");
+    goto done;
+  }
+  batch.images = PyMem_Calloc(count + 1, sizeof *batch.images);
+  batch.failures = PyMem_Calloc(count + 1, sizeof *batch.failures);
+  if (!batch.images || !batch.failures) {
+    PyErr_NoMemory();
+    goto done;
+  }
+  while (batch.count < count) {
+    PyObject *image = PyList_GetItem(images, batch.count);
+    if (PyObject_GetBuffer(image, &batch.images[batch.count], PyBUF_SIMPLE)) goto done;
+    batch.count++;
+  }
+  batch.parts = parts.buf;
+  batch.flips = flips.buf;
+  batch.out = out.buf;
+  batch.height = (int)out.shape[1];
+  batch.width = (int)out.shape[2];
+  Py_BEGIN_ALLOW_THREADS;
+  decode_all(&batch, num_threads);
+  Py_END_ALLOW_THREADS;
+  failures = failures_of(&batch);
+
+done:
+  for (Py_ssize_t i = 0; i < batch.count; i++) PyBuffer_Release(&batch.images[i]);
+  PyMem_Free(batch.images);
+  PyMem_Free(batch.failures);
+  PyBuffer_Release(&parts);
+  PyBuffer_Release(&flips);
+  PyBuffer_Release(&out);
+  return failures;
+}
+
+static PyMethodDef methods[] = {
+    {"find_marker", find_marker, METH_VARARGS, find_marker_doc},
+    {"find_features", find_features, METH_VARARGS, find_features_doc},
+    {"decode", decode, METH_VARARGS, decode_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_native", "Markers in JPEGs, features in records, and pictures of JPEGs, in C.", 0, methods,
+};
+
+PyMODINIT_FUNC PyInit__native(void) {
+  PyObject *module = PyModule_Create(&definition);
+  if (module && PyModule_AddStringConstant(module, "LIBRARY", "libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION)))
+    Py_CLEAR(module);
+  return module;
+}

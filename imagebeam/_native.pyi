@@ -1,0 +1,13 @@
+"""Markers in JPEGs, features in records, and pictures of JPEGs, in C."""
+
+from typing import Any
+
+import numpy as np
+
+LIBRARY: str
+
+def find_marker(data: bytes, position: int) -> int: ...
+def find_features(record: bytes, keys: tuple[bytes, ...]) -> tuple[Any, ...]: ...
+def decode(
+    images: list[Any], parts: np.ndarray, flips: np.ndarray, out: np.ndarray, threads: int
+) -> list[tuple[int, str]]: ...

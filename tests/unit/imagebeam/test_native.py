@@ -1,0 +1,287 @@
+"""The decoder in C: what it finds in records, what it makes of pictures, and that nothing broken harms it."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies
+from PIL import Image
+
+from imagebeam import example, features
+from imagebeam.reader import batch_reader
+from tests.pictures import encode, photo, psnr
+from transforms import images
+
+if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
+    pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
+from imagebeam import _native
+
+FEATURES = (
+    features.Feature("image/class/label", features.LABEL, features.INT64),
+    features.Feature("image/class/text", "image/class/text", features.BYTES),
+    features.Feature("weight", "columns/weight", features.FLOAT),
+    features.Feature("image/encoded", features.ENCODED, features.BYTES),
+)
+VALUES: dict[str, Any] = {
+    "image/encoded": b"\xff\xd8 and more",
+    "image/class/label": -7,
+    "image/class/text": b"",
+    "columns/weight": 0.25,
+}
+
+
+def record(values: dict[str, Any] = VALUES) -> bytes:
+    return b"".join(example.ExampleEncoder(FEATURES).encode(values, values["image/encoded"]))
+
+
+def feature(kind: int, *values: bytes) -> bytes:
+    """An Example of one feature "x", from the fields of its list."""
+
+    def field(number: int, content: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    entry = field(1, b"x") + field(2, field(kind, b"".join(values)))
+    return field(1, field(1, entry))
+
+
+def find(content: bytes, *keys: str) -> list[Any]:
+    found = _native.find_features(content, tuple(key.encode() for key in keys))
+    return [content[value] if isinstance(value, slice) else value for value in found]
+
+
+def decode(
+    encoded: bytes,
+    part: tuple[int, int, int, int],
+    size: tuple[int, int] = (64, 64),
+    flip: bool = False,
+    threads: int = 1,
+) -> np.ndarray:
+    """The picture, which must have no failure."""
+    out = np.zeros((1, *size, 3), np.uint8)
+    assert _native.decode([encoded], np.array([part], np.int32), np.array([flip]), out, threads) == []
+    return out[0]
+
+
+def failure_of(encoded: bytes, part: tuple[int, int, int, int] = (0, 0, 8, 8)) -> str:
+    """Why it cannot be decoded; nothing may be written."""
+    out = np.full((1, 8, 8, 3), 77, np.uint8)
+    [(index, failure)] = _native.decode([encoded], np.array([part], np.int32), np.zeros(1, bool), out, 1)
+    assert index == 0
+    assert (out == 77).all()
+    return failure
+
+
+@hypothesis.given(
+    strategies.lists(strategies.sampled_from([0xFF, 0xFF, 0x00, 0xD0, 0xD7, 0xD8, 0xCF, 0x41]), max_size=12).map(bytes)
+)
+@hypothesis.settings(max_examples=500, deadline=None)
+def test_markers_are_found_as_the_regex_finds_them(content: bytes) -> None:
+    for position in range(len(content) + 2):
+        match = images._search_marker(content, position)
+        assert _native.find_marker(content, position) == (-1 if match is None else match.start())
+
+
+def test_features_are_found_as_the_parser_in_python_finds_them() -> None:
+    content = record()
+    parsed = example.parse_example(content)
+    assert find(content, *parsed) == [values[0] for values in parsed.values()]
+    assert find(content, "weight", "nothing", "weight") == [0.25, None, 0.25]
+    assert find(b"", "weight") == [None]
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (feature(3, b"\x0a\x01\x05"), 5),  # packed
+        (feature(3, b"\x08\x05"), 5),
+        (feature(2, b"\x0a\x04\x00\x00\x80\x3f"), 1.0),
+        (feature(2, b"\x0d\x00\x00\x80\x3f"), 1.0),
+        (feature(1, b"\x0a\x02ab"), b"ab"),
+        (feature(3, b"\x0a\x00"), None),
+        (feature(1), None),
+    ],
+)
+def test_every_way_to_write_a_value_is_read(content: bytes, value: Any) -> None:
+    assert find(content, "x") == [value]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [feature(3, b"\x0a\x02\x05\x06"), feature(3, b"\x08\x05\x08\x06"), feature(1, b"\x0a\x01a\x0a\x01b")],
+    ids=["packed", "unpacked", "bytes"],
+)
+def test_several_values_are_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match="feature 'x' has no single value"):
+        find(content, "x")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xff\xff", record()[:-3], b"<html>"], ids=["noise", "cut", "html"])
+def test_record_that_is_no_example_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"not a tf\.train\.Example|no single value"):
+        find(content, "image/encoded")
+
+
+@hypothesis.given(strategies.data())
+@hypothesis.settings(max_examples=300, deadline=None)
+def test_broken_records_are_refused_or_read_within_their_bounds(data: strategies.DataObject) -> None:
+    content = bytearray(record())
+    for _ in range(data.draw(strategies.integers(1, 4))):
+        content[data.draw(strategies.integers(0, len(content) - 1))] = data.draw(strategies.integers(0, 255))
+    try:
+        found = _native.find_features(bytes(content), tuple(each.key.encode() for each in FEATURES))
+    except ValueError:
+        return
+    for value in found:
+        if isinstance(value, slice):
+            assert 0 <= value.start <= value.stop <= len(content)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (100, 37), (224, 224)])
+@pytest.mark.parametrize("part", [(0, 0, 200, 300), (31, 57, 100, 120), (199, 299, 1, 1), (3, 250, 197, 7)])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"subsampling": 0}, {"progressive": True}, {"quality": 40}],
+    ids=["420", "444", "progressive", "q40"],
+)
+def test_part_is_that_of_the_whole_picture_resized(
+    options: dict[str, Any], part: tuple[int, int, int, int], size: tuple[int, int]
+) -> None:
+    tf = pytest.importorskip("tensorflow")
+    encoded = encode(photo(300, 200), **options)
+    top, left, height, width = part
+    reduction = max(
+        each for each in (1, 2, 4, 8) if each == 1 or (height >= each * size[0] and width >= each * size[1])
+    )
+    whole = tf.io.decode_jpeg(encoded, 3, reduction)
+    top, left, height, width = (each // reduction for each in part)
+    cut = whole[top : top + max(height, 1), left : left + max(width, 1)]
+    error = decode(encoded, part, size) - tf.image.resize(cut, size).numpy()
+    assert np.abs(error).max() < 2
+    assert abs(error.mean()) < 0.2
+    assert np.sqrt((error**2).mean()) < 0.5  # levels: half of one is what rounding alone may take
+
+
+def test_mirrored_picture_is_the_same_from_right_to_left() -> None:
+    encoded = encode(photo(300, 200))
+    for size in ((64, 64), (33, 51)):
+        plain, mirrored = (decode(encoded, (10, 20, 150, 170), size, flip) for flip in (False, True))
+        assert psnr(plain[:, ::-1], mirrored) > 50
+        assert not (plain == mirrored).all()
+
+
+@pytest.mark.parametrize("reduction", [2, 4, 8])
+def test_much_larger_part_is_decoded_reduced(reduction: int) -> None:
+    side = 64 * reduction
+    original = photo(2 * side, 2 * side)
+    found = decode(encode(original), (side // 2, side // 4, side, side))
+    box = (side // 4, side // 2, side // 4 + side, side // 2 + side)
+    expected = np.asarray(original.resize((64, 64), Image.Resampling.BILINEAR, box=box))
+    assert psnr(found, expected) > 28
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_other_colour_spaces_become_rgb_as_in_tensorflow(mode: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    encoded = encode(photo(120, 80).convert(mode))
+    found = decode(encoded, (0, 0, 80, 120), (80, 120))
+    assert psnr(found, tf.io.decode_jpeg(encoded, 3).numpy()) > 45
+
+
+def test_threads_make_the_same_batch() -> None:
+    rng = random.Random(0)
+    pictures = [encode(photo(60 + 7 * index, 50 + 5 * index)) for index in range(9)]
+    encoded = [rng.choice(pictures) for _ in range(70)]
+    parts = np.array([[0, 0, *Image.open(io.BytesIO(each)).size[::-1]] for each in encoded], np.int32)
+    flips = np.array([rng.random() < 0.5 for _ in encoded])
+    batches = []
+    for threads in (1, 2, 7, 200):
+        out = np.zeros((len(encoded), 32, 24, 3), np.uint8)
+        assert _native.decode([memoryview(each) for each in encoded], parts, flips, out, threads) == []
+        batches.append(out)
+    assert all((each == batches[0]).all() for each in batches)
+
+
+def test_failures_are_told_by_index_and_the_others_decoded() -> None:
+    whole = encode(photo(40, 40))
+    out = np.zeros((4, 8, 8, 3), np.uint8)
+    parts, flips = np.tile(np.array([0, 0, 40, 40], np.int32), (4, 1)), np.zeros(4, bool)
+    failures = _native.decode([whole, whole[:-200], b"", whole], parts, flips, out, 2)
+    assert [index for index, _ in failures] == [1, 2]
+    assert (out[0] == out[3]).all()
+    assert out[0].any()
+
+
+@pytest.mark.parametrize(
+    ("encoded", "message"),
+    [
+        (b"<html>", "Not a JPEG file"),
+        (b"", "Empty input file"),
+        (encode(photo(40, 40))[:300], "Premature end of JPEG file"),
+        (encode(photo(40, 40))[:2], "Premature end of JPEG file"),
+    ],
+    ids=["html", "empty", "cut", "two-bytes"],
+)
+def test_image_that_cannot_be_decoded_is_told(encoded: bytes, message: str) -> None:
+    assert message in failure_of(encoded)
+
+
+@pytest.mark.parametrize("part", [(0, 0, 41, 40), (1, 0, 40, 40), (-1, 0, 8, 8), (0, 0, 0, 8), (0, 2**31 - 1, 8, 8)])
+def test_part_outside_of_the_picture_is_told(part: tuple[int, int, int, int]) -> None:
+    assert failure_of(encode(photo(40, 40)), part) == "the picture has 40 x 40 pixels, not those that the record says"
+
+
+@hypothesis.given(strategies.data())
+@hypothesis.settings(max_examples=400, deadline=None)
+def test_broken_pictures_are_told_or_decoded(data: strategies.DataObject) -> None:
+    progressive = data.draw(strategies.booleans())
+    content = bytearray(encode(photo(70, 50), progressive=progressive))
+    for _ in range(data.draw(strategies.integers(1, 6))):
+        content[data.draw(strategies.integers(2, len(content) - 1))] = data.draw(strategies.integers(0, 255))
+    out = np.zeros((1, 20, 20, 3), np.uint8)
+    failures = _native.decode([bytes(content)], np.array([[5, 5, 40, 60]], np.int32), np.zeros(1, bool), out, 1)
+    assert len(failures) <= 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parts": np.zeros((2, 4), np.int32)},
+        {"parts": np.zeros((1, 4), np.int64)},
+        {"flips": np.zeros(2, bool)},
+        {"out": np.zeros((1, 8, 8), np.uint8)},
+        {"out": np.zeros((1, 8, 8, 4), np.uint8)},
+        {"out": np.zeros((1, 8, 8, 3), np.float32)},
+        {"out": np.zeros((1, 0, 8, 3), np.uint8)},
+    ],
+    ids=str,
+)
+def test_arguments_that_do_not_fit_are_refused(change: dict[str, Any]) -> None:
+    arguments = {
+        "images": [encode(photo(8, 8))],
+        "parts": np.zeros((1, 4), np.int32),
+        "flips": np.zeros(1, bool),
+        "out": np.zeros((1, 8, 8, 3), np.uint8),
+        "threads": 1,
+        **change,
+    }
+    with pytest.raises(ValueError, match="do not fit each other"):
+        _native.decode(*arguments.values())
+
+
+def test_memory_that_is_not_contiguous_or_not_writable_is_refused() -> None:
+    arguments = [encode(photo(8, 8))], np.zeros((1, 4), np.int32), np.zeros(1, bool)
+    fixed = np.zeros((1, 8, 8, 3), np.uint8)
+    fixed.flags.writeable = False
+    for out in (fixed, np.zeros((1, 8, 16, 3), np.uint8)[:, :, ::2]):
+        with pytest.raises((ValueError, BufferError)):
+            _native.decode(*arguments, out, 1)
+
+
+def test_library_is_named() -> None:
+    assert (batch_reader.library() or "").startswith("libjpeg-turbo ")
