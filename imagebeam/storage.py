@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import errno
+import functools
+import io
 import os
 import posixpath
 import re
@@ -33,18 +37,38 @@ class Entry(NamedTuple):
     identity: tuple[int, int]  # device and inode, to see loops of links
 
 
+class ChangedError(OSError):
+    """A file is not the version that was asked for."""
+
+
+class UnavailableError(OSError):
+    """A storage did not answer, however often it was asked."""
+
+
+@dataclasses.dataclass
+class PendingFile:
+    """A file that is being written, and appears at its address when all of it is there."""
+
+    file: io.FileIO  # on the local disk, open for writing and reading, without a buffer
+    checksum: tuple[int, int] | None = None  # size and crc32c, where the writer knows them: then they are compared
+
+
 class Storage(Protocol):
     """What imagebeam needs of a file system. Paths are whole addresses; errors are OSErrors."""
+
+    is_local: bool  # whether it has descriptors and locks
 
     def list_directory(self, uri: str) -> Iterator[Entry]: ...
     def stat(self, uri: str) -> Entry: ...
     def exists(self, uri: str) -> bool: ...
-    def read(self, uri: str, offset: int = 0, length: int = -1, size_hint: int = -1) -> bytes: ...
+    def read(self, uri: str, offset: int = 0, length: int = -1, size_hint: int = -1, version: int = 0) -> bytes: ...
     def open_read(self, uri: str) -> BinaryIO: ...
-    def create(self, uri: str) -> BinaryIO: ...
-    def sync(self, uri: str) -> None: ...
+    def write_file(self, uri: str) -> contextlib.AbstractContextManager[PendingFile]: ...
     def write_whole(self, uri: str, data: bytes, durable: bool = True) -> None: ...
+    def create_new(self, uri: str, data: bytes) -> bool: ...
+    def sync(self, uri: str) -> None: ...
     def rename(self, source: str, target: str) -> None: ...
+    def publish(self, source: str, target: str) -> None: ...
     def make_directories(self, uri: str) -> None: ...
     def remove(self, uri: str) -> None: ...
     def remove_tree(self, uri: str) -> None: ...
@@ -52,6 +76,8 @@ class Storage(Protocol):
 
 class LocalStorage:
     """The machine's own file system."""
+
+    is_local = True
 
     def list_directory(self, uri: str) -> Iterator[Entry]:
         """The entries of a directory in no particular order."""
@@ -71,10 +97,16 @@ class LocalStorage:
     def exists(self, uri: str) -> bool:
         return os.path.exists(uri)
 
-    def read(self, uri: str, offset: int = 0, length: int = -1, size_hint: int = -1) -> bytes:
-        """The bytes of a file from `offset`, `length` of them or to the end. A right `size_hint` saves a call."""
+    def read(self, uri: str, offset: int = 0, length: int = -1, size_hint: int = -1, version: int = 0) -> bytes:
+        """The bytes of a file from `offset`, `length` of them or to the end. A right `size_hint` saves a call.
+
+        Raises:
+            ChangedError: if a `version` is given, the mtime_ns of an Entry, and the file has another.
+        """
         descriptor = os.open(uri, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            if version and os.fstat(descriptor).st_mtime_ns != version:
+                raise ChangedError(errno.ESTALE, f"{uri} was written")
             return read_descriptor(descriptor, offset, length, size_hint)
         finally:
             os.close(descriptor)
@@ -82,9 +114,27 @@ class LocalStorage:
     def open_read(self, uri: str) -> BinaryIO:
         return open(uri, "rb", buffering=0)
 
-    def create(self, uri: str) -> BinaryIO:
-        """A new file, open for writing and reading, without a buffer."""
-        return open(uri, "x+b", buffering=0)
+    @contextlib.contextmanager
+    def write_file(self, uri: str) -> Iterator[PendingFile]:
+        """A new file beside `uri`, which takes its place when the block ends well, and is on the disk then."""
+        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"  # another process may write the same file at this moment
+        try:
+            with open(temporary, "x+b", buffering=0) as file:
+                yield PendingFile(file)
+            self.sync(temporary)
+            self.rename(temporary, uri)
+        except BaseException:
+            self.remove(temporary)
+            raise
+
+    def create_new(self, uri: str, data: bytes) -> bool:
+        """Puts a small file there if there is none; whether it was put there."""
+        try:
+            with open(uri, "xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+        return True
 
     def sync(self, uri: str) -> None:
         """Waits until a file's data, or a directory's names, are on the disk."""
@@ -119,6 +169,10 @@ class LocalStorage:
     def rename(self, source: str, target: str) -> None:
         """Moves a file over `target` in one step; `sync` its directory to make the move last."""
         os.replace(source, target)
+
+    def publish(self, source: str, target: str) -> None:
+        """As `rename`: a lock keeps other runs away."""
+        self.rename(source, target)
 
     def make_directories(self, uri: str) -> None:
         os.makedirs(uri, exist_ok=True)
@@ -171,6 +225,12 @@ def scheme_of(uri: str) -> str:
     return match[1].lower() if match else "file"
 
 
+def root_of(uri: str) -> str:
+    """What an address on a network begins with: the bucket, or the host and its port."""
+    scheme, _, rest = uri.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
 def normalize(uri: str) -> str:
     """A local path made absolute, links kept; another address as it is, without a slash at the end.
 
@@ -194,9 +254,23 @@ def storage_of(uri: str) -> Storage:
     """The storage that holds `uri`.
 
     Raises:
-        ConfigError: if no storage is known for its scheme.
+        ConfigError: if no storage is known for its scheme, or its package is not installed.
     """
     scheme = scheme_of(uri)
-    if scheme != "file":
-        raise errors.ConfigError(f"address {uri!r}: scheme {scheme!r} cannot be read or written yet; use a local path")
-    return _LOCAL
+    if scheme == "file":
+        return _LOCAL
+    try:
+        return _remote(scheme)
+    except errors.ConfigError as e:
+        raise errors.ConfigError(f"address {uri!r}: {e}") from e
+
+
+@functools.cache
+def _remote(scheme: str) -> Storage:
+    if scheme == "gs":
+        from imagebeam import gcs_storage
+
+        return gcs_storage.GcsStorage()
+    from imagebeam import fsspec_storage
+
+    return fsspec_storage.WebHdfsStorage() if scheme == "hdfs" else fsspec_storage.FsspecStorage(scheme)

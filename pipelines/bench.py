@@ -177,10 +177,10 @@ def run_bench(
         ConfigError: if TensorFlow is not installed, or the split cannot be read so.
         ExampleError: at an image that cannot be read or decoded.
     """
-    from imagebeam.reader import tf_input
-
     asked: dict[str, Any] = {"image_size": image_size, "crop": "random", "dtype": dtype, "threads": threads}
     whole = dataset.as_tf(split, batch_size, **asked)  # first, for it checks all that was asked for
+    from imagebeam.reader import tf_input
+
     options = imagebeam.ReadOptions(batch_size=batch_size, **asked)
     view = dataset.view(split)
     of_split = dataset.splits[view.selection.split]

@@ -81,6 +81,7 @@ def convert(
     start = time.monotonic()
     job_config = as_config(config)
     arguments = beam_arguments(beam_options)
+    runners.take_hdfs_user(arguments)
     records.require_fast_crc32c()
     if workers is not None and workers < 1:
         raise errors.ConfigError(f"workers is {workers}; it must be at least 1")
@@ -132,6 +133,7 @@ def plan(
     """
     job_config = as_config(config)
     arguments = beam_arguments(beam_options)
+    runners.take_hdfs_user(arguments)
     if own_process:
         runners.import_beam_lightly(arguments, [job_config.source.uri, job_config.output.uri])
     from pipelines import pipeline

@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+import secrets
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from imagebeam import errors, storage
 
 _LOCK_FILE = "lock"
 _PATIENCE_SEC = 2.0  # the run before may be ending at this moment
+_RENEW_SEC, _LEASE_SEC = 30.0, 150.0  # of a lock on a storage without locks: renewed, and void without
+_SETTLE_SEC = 1.0  # in which another run that takes over a void lock shows itself
 
 
 @contextlib.contextmanager
 def hold(control: str) -> Iterator[None]:
-    """Holds the lock in the control folder of an output; the kernel lets go of it whenever this process ends.
+    """Holds the lock in the control folder of an output.
+
+    On the local disk the kernel lets go of it whenever this process ends. Elsewhere it is a file that is renewed, and
+    void when it was not for two and a half minutes, or at once where its process was on this host and is gone.
 
     Raises:
         ConfigError: if another run holds it, or the folder cannot be made.
     """
+    path = storage.join(control, _LOCK_FILE)
+    if not storage.storage_of(control).is_local:
+        with _Lease(path).held():
+            yield
+        return
     output = os.path.dirname(control)
     is_new = not os.path.exists(output)
-    path = storage.join(control, _LOCK_FILE)
     file = _acquire(path)
     try:
         os.ftruncate(file, 0)
@@ -71,3 +84,87 @@ def _lock(file: int, path: str) -> bool:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except (BlockingIOError, FileNotFoundError):
         return False
+
+
+class _Lease:
+    """A lock on a storage that has none: a file that exactly one run can create."""
+
+    def __init__(self, uri: str):
+        self._uri = uri
+        self._store = storage.storage_of(uri)
+        self._token = secrets.token_hex(8)
+        self._is_over = threading.Event()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        try:
+            self._acquire()
+        except OSError as e:
+            raise errors.ConfigError(f"--output cannot be written: {e.strerror or e}") from e
+        renewing = threading.Thread(target=self._renew, daemon=True)
+        renewing.start()
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            renewing.join()
+            with contextlib.suppress(OSError):  # what is left of it is void in a while
+                if (self._read() or {}).get("token") == self._token:
+                    self._store.remove(self._uri)
+                control = os.path.dirname(self._uri)
+                if next(self._store.list_directory(control), None) is None:  # as after a commit
+                    self._store.remove_tree(control)
+
+    def _acquire(self) -> None:
+        give_up = time.monotonic() + _PATIENCE_SEC
+        self._store.make_directories(os.path.dirname(self._uri))
+        while not self._store.create_new(self._uri, self._word()):
+            holder = self._read()
+            if holder is None:
+                continue
+            if _is_void(holder):
+                self._store.write_whole(self._uri, self._word())
+                time.sleep(_SETTLE_SEC)
+                if (self._read() or {}).get("token") == self._token:
+                    return
+            elif time.monotonic() > give_up:
+                raise errors.ConfigError(
+                    f"another run writes to this output (process {holder.get('process')} on {holder.get('host')}, "
+                    f"heard of {time.time() - holder.get('time', 0):.0f} s ago): wait until it has ended, or choose "
+                    f"another --output; if it was killed, try again in {_LEASE_SEC / 60:g} minutes"
+                )
+            time.sleep(0.2)
+
+    def _renew(self) -> None:
+        while not self._is_over.wait(_RENEW_SEC):
+            with contextlib.suppress(OSError):  # the next time, perhaps
+                self._store.write_whole(self._uri, self._word())
+
+    def _word(self) -> bytes:
+        word = {"process": os.getpid(), "host": socket.gethostname(), "token": self._token, "time": time.time()}
+        return json.dumps(word).encode()
+
+    def _read(self) -> dict[str, Any] | None:
+        """What the lock says; {} where it says nothing that can be understood, None where there is none."""
+        try:
+            word = json.loads(self._store.read(self._uri))
+            return word if isinstance(word, dict) else {}
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return {}
+
+
+def _is_void(holder: dict[str, Any]) -> bool:
+    """Whether the run that holds a lock is gone: two clocks that differ by a minute do no harm."""
+    if time.time() - holder.get("time", 0.0) > _LEASE_SEC:
+        return True
+    if holder.get("host") != socket.gethostname():
+        return False
+    try:
+        os.kill(int(holder["process"]), 0)
+    except ProcessLookupError:
+        return True
+    except (KeyError, ValueError, PermissionError):
+        return False
+    return False

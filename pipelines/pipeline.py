@@ -57,6 +57,11 @@ def make_job(config: config_lib.Config, overwrite: bool = False, report: str = "
     """
     source = sources.make_source(config)
     output = storage.normalize(str(config.output.uri))
+    if config.output.writer == "beam" and storage.scheme_of(output) not in ("file", "gs"):
+        raise errors.ConfigError(
+            f"output.writer is 'beam', and --output is {output!r}: Beam's own writer is for local paths and gs://; "
+            "leave output.writer out"
+        )
     vocabulary = _read_vocabulary(config.label.vocabulary)
     dataset = layout.DatasetLayout(
         output=output,

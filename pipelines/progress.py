@@ -18,6 +18,7 @@ from transforms import layout, references, write_shard
 
 _TERMINAL_SEC = 0.25  # between two updates
 _PLAIN_SEC = 10.0
+_REMOTE_SEC = 5.0  # between two looks into a staging folder that costs requests
 _COLUMNS = 80  # of a terminal that does not say
 
 
@@ -53,8 +54,12 @@ class Progress:
     def _watch(self) -> None:
         shown = ""
         last = 0.0
-        while not self._stop.wait(_TERMINAL_SEC):
-            line = self.line()
+        is_local = storage.storage_of(self._layout.output).is_local
+        while not self._stop.wait(_TERMINAL_SEC if is_local else _REMOTE_SEC):
+            try:
+                line = self.line()
+            except OSError:  # the run itself will say so, if it lasts
+                continue
             now = time.monotonic()
             if self._terminal:
                 self._stream.write("\r\x1b[K" + line[: self._columns() - 1])

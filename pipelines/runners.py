@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import gc
 import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -48,6 +49,18 @@ def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str |
             del sys.modules[name]
         gc.freeze()
         gc.enable()
+
+
+def take_hdfs_user(beam_arguments: Sequence[str]) -> None:
+    """Makes --hdfs_user, as Beam calls it, the user of every hdfs:// address that names none.
+
+    In this process and those it starts. The host and the port are in the address itself.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--hdfs_user")
+    user = parser.parse_known_args(list(beam_arguments))[0].hdfs_user
+    if user:
+        os.environ["HADOOP_USER_NAME"] = user
 
 
 def is_local(beam_arguments: Sequence[str]) -> bool:

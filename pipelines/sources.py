@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagebeam import errors, storage
+from imagebeam import errors, remote_storage, storage
 from pipelines import config as config_lib
 from transforms.sources import files, manifest
 
@@ -16,13 +16,36 @@ def make_source(config: config_lib.Config) -> files.FilesSource | manifest.Manif
     for option, address in (("--input", config.source.uri), ("--output", config.output.uri)):
         if not address:
             raise errors.ConfigError(f"{option} is missing: give an address")
-        storage.storage_of(address)
+        _check_address(option, storage.normalize(address))
     uri, output = storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri))
-    storage.storage_of(output)  # an address that cannot be written is told at once
     if config.source.by == "manifest":
         source = _manifest_source(config, uri)
         source.check_columns()
         return source
+    with remote_storage.budget(remote_storage.CHECK_BUDGET_SEC):
+        return _files_source(config, uri, output)
+
+
+def _check_address(option: str, uri: str) -> None:
+    """Looks whether what is reached over a network is there and answers, before anything is done.
+
+    Raises:
+        ConfigError: if not, or if there is no such scheme.
+    """
+    store = storage.storage_of(uri)
+    if store.is_local:
+        return
+    with remote_storage.budget(remote_storage.CHECK_BUDGET_SEC):
+        root = storage.root_of(uri)
+        try:
+            store.stat(root)
+        except FileNotFoundError as e:
+            raise errors.ConfigError(f"{option} {uri!r}: {e.strerror}; check the address, or create it") from e
+        except OSError as e:
+            raise errors.ConfigError(f"{option} {uri!r} cannot be reached: {e.strerror or e}") from e
+
+
+def _files_source(config: config_lib.Config, uri: str, output: str) -> files.FilesSource:
     root, include = files.split_glob(uri)
     if include != files.EVERYTHING and config.source.include != files.EVERYTHING:
         raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")

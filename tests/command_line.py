@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping
 
 ROOT = pathlib.Path(__file__).parent.parent
 PYTHON = sys.executable
@@ -13,10 +15,17 @@ IMAGEBEAM = (PYTHON, "-m", "pipelines.cli")
 Completed = subprocess.CompletedProcess[str]
 
 
-def run(*arguments: object) -> Completed:
-    """Runs `imagebeam` with `arguments` to its end."""
-    command = [*IMAGEBEAM, *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+def run(*arguments: object, environment: Mapping[str, str] = {}) -> Completed:
+    """Runs `imagebeam` with `arguments` to its end, with `environment` beside that of this process."""
+    return subprocess.run(
+        [*IMAGEBEAM, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 def succeed(*arguments: object) -> Completed:

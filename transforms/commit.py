@@ -7,7 +7,6 @@ import datetime
 import json
 import os
 import platform
-import secrets
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -194,8 +193,18 @@ class Committer:
         for name in (catalog_lib.REJECTS_FILE, *files):
             _move(storage.join(staging, name), storage.join(output, name))
         store.sync(output)
-        _move(staged_catalog, storage.join(output, catalog_lib.CATALOG_FILE))
+        self._publish_catalog(staged_catalog)
         store.sync(output)
+
+    def _publish_catalog(self, staged: str) -> None:
+        target = storage.join(self.layout.output, catalog_lib.CATALOG_FILE)
+        try:
+            storage.storage_of(target).publish(staged, target)
+        except FileExistsError as e:
+            raise errors.ConfigError(
+                f"another run committed to {self.layout.output} at the same time, and its files may be mixed with "
+                "those of this one: run one of the two again with --overwrite, and then imagebeam verify"
+            ) from e
 
     def _retire(self, plan: references.DatasetPlan) -> None:
         """Takes the catalog of an earlier dataset away before the first of its files changes."""
@@ -266,14 +275,10 @@ def _move(source: str, target: str) -> None:
 
 
 def _concatenate(sources: Sequence[str], target: str) -> None:
-    store = storage.storage_of(target)
-    temporary = f"{target}.tmp-{secrets.token_hex(4)}"
-    with store.create(temporary) as file:
+    with storage.storage_of(target).write_file(target) as pending:
         for source in sources:
-            with store.open_read(source) as part:
-                shutil.copyfileobj(part, file)
-    store.sync(temporary)
-    store.rename(temporary, target)
+            with storage.storage_of(source).open_read(source) as part:
+                shutil.copyfileobj(part, pending.file)
 
 
 class _CommitFn(beam.DoFn):

@@ -9,11 +9,14 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
+from concurrent import futures
+from typing import TypeAlias
 
 from imagebeam import storage
 from transforms import images, references
 
 MAX_READS = 16  # files opened ahead; on a cold disk the kernel reads them while earlier ones are encoded
+MAX_REMOTE_READS = 32  # requests under way
 MAX_BYTES = 64 << 20  # of images asked for ahead
 
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
@@ -32,6 +35,7 @@ class ReadError(OSError):
 
 
 Fetched = tuple[references.ImageRef, bytes | ReadError]
+_Opened: TypeAlias = "int | ReadError | futures.Future[bytes | ReadError]"
 
 
 def fetch(refs: Iterable[references.ImageRef]) -> Iterator[Fetched]:
@@ -39,26 +43,37 @@ def fetch(refs: Iterable[references.ImageRef]) -> Iterator[Fetched]:
 
     Local files are opened ahead and, where reads wait for a disk, announced to the kernel: reads then overlap without
     threads, whose hand-over would cost more than the read of an image that is in the page cache (18 us for 110 KB).
+    What is reached over a network is asked for ahead by threads, as many requests as there are answers to wait for.
 
     Raises:
-        OSError: if the machine, not the image, is the reason: too many open files, no memory.
+        OSError: if the machine or the network, not the image, is the reason: too many open files, no answer.
     """
-    ahead: collections.deque[tuple[references.ImageRef, int | ReadError]] = collections.deque()
-    ahead_bytes = 0
+    ahead: collections.deque[tuple[references.ImageRef, _Opened]] = collections.deque()
+    ahead_bytes, max_reads = 0, MAX_READS
     kernel = _Kernel()
-    try:
-        for ref in refs:
-            ahead.append((ref, _open_ahead(ref, kernel)))
-            ahead_bytes += max(ref.size, 0)
-            while len(ahead) >= MAX_READS or ahead_bytes > MAX_BYTES:
-                ahead_bytes -= max(ahead[0][0].size, 0)
+    with contextlib.ExitStack() as stack:
+        threads: futures.ThreadPoolExecutor | None = None
+        try:
+            for ref in refs:
+                if (store := storage.storage_of(ref.uri)).is_local:
+                    ahead.append((ref, _open_ahead(ref, kernel)))
+                else:
+                    if threads is None:
+                        threads = stack.enter_context(futures.ThreadPoolExecutor(MAX_REMOTE_READS))
+                        max_reads = MAX_REMOTE_READS
+                    ahead.append((ref, threads.submit(_read_remote, store, ref)))
+                ahead_bytes += max(ref.size, 0)
+                while len(ahead) >= max_reads or ahead_bytes > MAX_BYTES:
+                    ahead_bytes -= max(ahead[0][0].size, 0)
+                    yield _finish(*ahead.popleft(), kernel)
+            while ahead:
                 yield _finish(*ahead.popleft(), kernel)
-        while ahead:
-            yield _finish(*ahead.popleft(), kernel)
-    finally:
-        for _, opened in ahead:
-            if isinstance(opened, int):
-                os.close(opened)
+        finally:
+            for _, opened in ahead:
+                if isinstance(opened, int):
+                    os.close(opened)
+                elif isinstance(opened, futures.Future):
+                    opened.cancel()
 
 
 class _Kernel:
@@ -78,10 +93,17 @@ class _Kernel:
             self._to_announce = _ANNOUNCED
 
 
+def _find_too_large(ref: references.ImageRef) -> ReadError | None:
+    size = max(ref.size, ref.length)
+    if size <= images.MAX_IMAGE_BYTES:
+        return None
+    detail = f"{size:,} bytes, a tf.train.Example takes up to {images.MAX_IMAGE_BYTES:,}"
+    return ReadError(references.Reason.TOO_LARGE, detail)
+
+
 def _open_ahead(ref: references.ImageRef, kernel: _Kernel) -> int | ReadError:
-    if max(ref.size, ref.length) > images.MAX_IMAGE_BYTES:
-        detail = f"{max(ref.size, ref.length):,} bytes, a tf.train.Example takes up to {images.MAX_IMAGE_BYTES:,}"
-        return ReadError(references.Reason.TOO_LARGE, detail)
+    if too_large := _find_too_large(ref):
+        return too_large
     try:
         descriptor = os.open(ref.uri, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block for ever
     except OSError as e:
@@ -90,9 +112,29 @@ def _open_ahead(ref: references.ImageRef, kernel: _Kernel) -> int | ReadError:
     return descriptor
 
 
-def _finish(ref: references.ImageRef, opened: int | ReadError, kernel: _Kernel) -> Fetched:
+def _read_remote(store: storage.Storage, ref: references.ImageRef) -> bytes | ReadError:
+    """The bytes of one image, of the version that was listed."""
+    if too_large := _find_too_large(ref):
+        return too_large
+    try:
+        data = store.read(ref.uri, ref.offset, ref.length, ref.size, ref.mtime_ns)
+    except storage.UnavailableError:
+        raise
+    except storage.ChangedError:
+        return ReadError(references.Reason.CHANGED, "was replaced since it was listed; run the command again")
+    except OSError as e:
+        return _read_error(e)
+    expected = ref.length if ref.length >= 0 else ref.size - ref.offset if ref.size >= 0 else len(data)
+    if len(data) != expected:
+        return ReadError(references.Reason.CHANGED, f"came as {len(data):,} bytes, {expected:,} were listed; run again")
+    return data
+
+
+def _finish(ref: references.ImageRef, opened: _Opened, kernel: _Kernel) -> Fetched:
     if isinstance(opened, ReadError):
         return ref, opened
+    if isinstance(opened, futures.Future):
+        return ref, opened.result()
     try:
         if change := _find_change(ref, os.fstat(opened)):
             return ref, ReadError(references.Reason.CHANGED, f"{change} since it was listed; run the command again")

@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import json
 import os
-import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -69,22 +68,16 @@ class ShardWriter:
         uri = storage.join(self.staging, name)
         store = storage.storage_of(uri)
         store.make_directories(self.staging)
-        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"  # another worker may write the same shard at this moment
         counts = statistics.StatisticsBuilder()
         rejects: list[references.Reject] = []
-        try:
-            with store.create(temporary) as file:
-                stored = read_back.ReadBack(file.fileno())
-                writer = records.RecordWriter(file, self.compression, stored.advance)
-                self._write_records(writer, task, counts, rejects)
-                writer.finish()
-                if stored.finish() != (writer.num_bytes, writer.crc32c):
-                    raise OSError(f"shard {uri} reads back other bytes than were written: memory or disk is at fault")
-            store.sync(temporary)
-            store.rename(temporary, uri)
-        except BaseException:
-            store.remove(temporary)
-            raise
+        with store.write_file(uri) as pending:
+            stored = read_back.ReadBack(pending.file.fileno())
+            writer = records.RecordWriter(pending.file, self.compression, stored.advance)
+            self._write_records(writer, task, counts, rejects)
+            writer.finish()
+            pending.checksum = writer.num_bytes, writer.crc32c
+            if stored.finish() != pending.checksum:
+                raise OSError(f"shard {uri} reads back other bytes than were written: memory or disk is at fault")
         shard = catalog.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
         if self.compression == "none":
             index = records.encode_index(writer.offsets, writer.num_bytes)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, storage
+from imagebeam import errors, fsspec_storage, records, storage
 
 _T = TypeVar("_T")
 
@@ -125,13 +125,24 @@ class RemoteFiles:
         except ModuleNotFoundError as e:
             raise errors.ConfigError(f"{uri}: fsspec is not installed, which reads {scheme}://: {install}") from e
         try:
-            return fsspec.core.url_to_fs(uri, **self._storage_options)
+            return fsspec.core.url_to_fs(_with_webhdfs(uri), **self._storage_options)
         except ImportError as e:
             remedy = install if scheme in _PACKAGES else f"install the package that reads {scheme}://"
             raise errors.ConfigError(f"{uri}: a package that reads {scheme}:// is missing ({e}): {remedy}") from e
         except (OSError, RuntimeError, TypeError, ValueError) as e:
             remedy = "check the address and the package that reads it"
             if scheme == "hdfs":
-                remedy = "it needs Java and Hadoop's libraries here; webhdfs://NAMENODE:9870/... needs neither"
+                remedy = "it needs Java and Hadoop's libraries here; hdfs://NAMENODE:9870/... needs neither"
             reason = str(e).partition("\n")[0]
             raise errors.ConfigError(f"{uri}: fsspec cannot open {scheme}:// here ({reason}): {remedy}") from e
+
+
+def _with_webhdfs(uri: str) -> str:
+    """An address of HDFS with a port as fsspec knows it; without one it is left to fsspec, and Hadoop's libraries."""
+    if storage.scheme_of(uri) != "hdfs":
+        return uri
+    try:
+        host, port, user, path = fsspec_storage.parse_hdfs(uri)
+    except errors.ConfigError:
+        return uri
+    return f"webhdfs://{user}@{host}:{port}{path}"

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator
+from concurrent import futures
 from typing import NamedTuple
 
 from imagebeam import errors, storage
@@ -24,6 +25,7 @@ IMAGE_EXTENSIONS = frozenset(
     for extension in names
 )
 EVERYTHING = ("**/*",)
+_REQUESTS_AT_ONCE = 16
 
 # What is passed over, and counted.
 HIDDEN = "hidden"
@@ -65,6 +67,9 @@ class FilesSource:
 
     def list_directory(self, directory: Directory, recursive: bool) -> Iterator[Directory | listing.Listing]:
         """Lists one folder: its images as listings; the folders in it, or with `recursive` what is in those too."""
+        if recursive and not storage.storage_of(self.root).is_local:
+            yield from self._list_by_threads(directory)
+            return
         waiting, found = [directory], listing.ListingBuilder()
         while waiting:
             current = waiting.pop()
@@ -81,6 +86,22 @@ class FilesSource:
                     if found.is_full:
                         yield found.take()
         yield found.take()
+
+    def _list_by_threads(self, directory: Directory) -> Iterator[listing.Listing]:
+        """Lists folders side by side: each costs at least one request, which is waited for."""
+
+        def list_one(folder: Directory) -> list[Directory | listing.Listing]:
+            return list(self.list_directory(folder, recursive=False))
+
+        with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+            under_way = {threads.submit(list_one, directory)}
+            while under_way:
+                done, under_way = futures.wait(under_way, return_when=futures.FIRST_COMPLETED)
+                for each in (each for future in done for each in future.result()):
+                    if isinstance(each, Directory):
+                        under_way.add(threads.submit(list_one, each))
+                    else:
+                        yield each
 
     def _entries(self, directory: Directory, found: listing.ListingBuilder) -> Iterator[storage.Entry]:
         uri = storage.join(self.root, directory.path) if directory.path else self.root

@@ -87,7 +87,9 @@ def test_join_puts_one_slash_between(parts: tuple[str, ...], expected: str) -> N
 
 
 def test_unknown_scheme_is_a_config_error() -> None:
-    complaint = "address 'nfs://host/x': scheme 'nfs' cannot be read or written yet; use a local path"
+    complaint = (
+        "address 'nfs://host/x': scheme 'nfs' is not known; write a path, or gs://, hdfs://NAMENODE:9870/, s3://"
+    )
     with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
         storage.storage_of("nfs://host/x")
     assert isinstance(storage.storage_of("/x"), LocalStorage)
@@ -314,11 +316,32 @@ def test_rename_moves_over_what_is_there(tmp_path: pathlib.Path, monkeypatch: py
     assert [path.name for path in tmp_path.iterdir()] == ["moved"]
 
 
-def test_create_refuses_a_file_that_is_there(tmp_path: pathlib.Path) -> None:
-    with LOCAL.create(str(tmp_path / "file")) as file:
-        file.write(b"data")
-    LOCAL.sync(str(tmp_path / "file"))
-    LOCAL.sync(str(tmp_path))
-    assert LOCAL.open_read(str(tmp_path / "file")).read() == b"data"
-    with pytest.raises(FileExistsError, match="file"):
-        LOCAL.create(str(tmp_path / "file"))
+def test_new_file_is_created_once(tmp_path: pathlib.Path) -> None:
+    assert LOCAL.create_new(str(tmp_path / "file"), b"one")
+    assert not LOCAL.create_new(str(tmp_path / "file"), b"two")
+    assert LOCAL.open_read(str(tmp_path / "file")).read() == b"one"
+
+
+def test_written_file_appears_when_it_is_whole(tmp_path: pathlib.Path) -> None:
+    with LOCAL.write_file(str(tmp_path / "file")) as pending:
+        pending.file.write(b"data")
+        assert not (tmp_path / "file").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"data"
+
+
+def test_file_whose_writing_fails_does_not_appear(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RuntimeError), LOCAL.write_file(str(tmp_path / "file")) as pending:
+        pending.file.write(b"data")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_read_of_another_version_is_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    version = LOCAL.stat(str(path)).mtime_ns
+    assert LOCAL.read(str(path), version=version) == b"one"
+    os.utime(path, ns=(version, version + 1))
+    with pytest.raises(storage.ChangedError, match="was written"):
+        LOCAL.read(str(path), version=version)

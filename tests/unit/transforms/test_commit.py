@@ -338,7 +338,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-CHANGES = ("create", "make_directories", "remove", "remove_tree", "rename", "write_whole")
+CHANGES = ("write_file", "make_directories", "remove", "remove_tree", "rename", "write_whole")
 
 
 def kill_before_change(patch: pytest.MonkeyPatch, number: int) -> None:

@@ -118,7 +118,7 @@ def test_catalog_that_cannot_be_reached_is_told_with_the_error_of_the_client(
             "hdfs://b/x",
             OSError("Unable to load libjvm\ndlopen(..."),
             "fsspec cannot open hdfs:// here (Unable to load libjvm): it needs Java and Hadoop's libraries here; "
-            "webhdfs://NAMENODE:9870/... needs neither",
+            "hdfs://NAMENODE:9870/... needs neither",
         ),
         (
             "nope://b/x",

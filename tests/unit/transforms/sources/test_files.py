@@ -375,5 +375,5 @@ def test_split_glob_takes_a_folder_that_is_there_as_it_is(tmp_path: pathlib.Path
 
 
 def test_split_glob_of_an_unknown_scheme_is_refused() -> None:
-    with pytest.raises(errors.ConfigError, match="scheme 'nfs' cannot be read or written yet"):
+    with pytest.raises(errors.ConfigError, match="scheme 'nfs' is not known"):
         files.split_glob("nfs://host/*.jpg")

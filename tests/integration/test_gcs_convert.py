@@ -1,0 +1,241 @@
+"""Converts from and to gs://, on an emulator of the storage: what a local run writes, whatever happens on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from imagebeam import catalog as catalog_lib
+from tests import command_line, datasets, image_sets
+from tests.servers import faults, gcs
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gcs")]
+
+NUM_SHARDS = 6
+ODD_NAMES = ("a b.jpg", "ü.jpg", "#1.jpg", "50%.jpg", "a%20b.jpg", "what?.jpg", "x*y.jpg", "[z].jpg")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """The same images on the local disk and in a bucket, and what a local run makes of them."""
+
+    emulator: gcs.Emulator
+    bucket: Any
+    images: pathlib.Path
+    expected: pathlib.Path
+
+    def convert(self, source: str, output: str, *more: str, url: str | None = None) -> command_line.Completed:
+        """`imagebeam convert`, led to the emulator, or to what stands before it."""
+        environment = self.emulator.environment | ({} if url is None else {"STORAGE_EMULATOR_HOST": url})
+        settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "2", *more]
+        return command_line.run("convert", "--input", source, "--output", output, *settings, environment=environment)
+
+    def download(self, prefix: str, folder: pathlib.Path) -> pathlib.Path:
+        """What lies below a prefix, in a new local folder."""
+        for blob in self.bucket.list_blobs(prefix=f"{prefix}/"):
+            path = folder / blob.name.removeprefix(f"{prefix}/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(blob.download_as_bytes())
+        return folder
+
+    def names(self, prefix: str) -> set[str]:
+        return {blob.name for blob in self.bucket.list_blobs(prefix=f"{prefix}/")}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    """1,000 images of two classes, some of them with odd names."""
+    folder = tmp_path_factory.mktemp("gcs")
+    image_sets.write_folder(folder / "in", per_label=500)
+    for index, name in enumerate(ODD_NAMES):
+        (folder / "in" / "cat" / f"{5 * index}.jpg").rename(folder / "in" / "cat" / name)
+    (folder / "in" / "dog" / "1.jpg").write_bytes(b"<html>404 Not Found</html>")
+    datasets.make(folder / "in", folder / "out", output={"num_shards": NUM_SHARDS})
+    with gcs.run(folder) as emulator:
+        bucket = emulator.bucket("pets")
+        gcs.upload(folder / "in", bucket, "images")
+        yield Bucket(emulator, bucket, folder / "in", folder / "out")
+
+
+def assert_same(found: pathlib.Path, expected: pathlib.Path) -> None:
+    assert datasets.shard_digests(found) == datasets.shard_digests(expected)
+    assert datasets.rejects(found) == datasets.rejects(expected)
+    assert {path.name for path in found.iterdir()} == {path.name for path in expected.iterdir()}
+
+
+@pytest.mark.parametrize("source", ["local", "gs"])
+@pytest.mark.parametrize("output", ["local", "gs"])
+def test_shards_are_those_of_a_local_run(stored: Bucket, source: str, output: str, tmp_path: pathlib.Path) -> None:
+    images = str(stored.images) if source == "local" else "gs://pets/images"
+    prefix = f"from-{source}"
+    target = str(tmp_path / "out") if output == "local" else f"gs://pets/{prefix}"
+    completed = stored.convert(images, target)
+    assert completed.returncode == 0, completed.stderr
+    assert "listed    1,000 images" in completed.stdout
+    found = tmp_path / "out" if output == "local" else stored.download(prefix, tmp_path / "found")
+    assert_same(found, stored.expected)
+    assert not any("/.imagebeam/" in name for name in stored.names(prefix))
+    again = stored.convert(images, target)
+    assert (again.returncode, "holds this dataset already" in again.stdout) == (0, True), again.stderr
+
+
+def test_glob_and_manifest_are_read_from_gs(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    completed = stored.convert("gs://pets/images/*/[0-9]*.png", str(tmp_path / "glob"))
+    assert completed.returncode == 0, completed.stderr
+    assert "listed    200 images" in completed.stdout
+    lines = [json.dumps({"image": f"cat/{name}", "label": "cat"}) for name in ODD_NAMES]
+    stored.bucket.blob("images/list.jsonl").upload_from_string("\n".join(lines))
+    try:
+        manifest = ["--set", "source.by=manifest", "--set", "label.by=column", "--set", "label.column=label"]
+        completed = stored.convert("gs://pets/images/list.jsonl", str(tmp_path / "manifest"), *manifest)
+    finally:
+        stored.bucket.blob("images/list.jsonl").delete()
+    assert completed.returncode == 0, completed.stderr
+    assert sorted(datasets.keys(tmp_path / "manifest")) == sorted(f"cat/{name}" for name in ODD_NAMES)
+
+
+def test_faults_change_nothing(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0.05) as proxy:
+        completed = stored.convert("gs://pets/images", "gs://pets/faulty", url=proxy.url)
+        counts = dict(proxy.counts)
+    assert completed.returncode == 0, completed.stderr
+    assert sum(counts.values()) > 1000, counts
+    assert_same(stored.download("faulty", tmp_path / "found"), stored.expected)
+
+
+def test_each_object_is_read_once(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    before = len(stored.emulator.requests())
+    assert stored.convert("gs://pets/images", str(tmp_path / "out")).returncode == 0
+    requests = [line.split() for line in stored.emulator.requests()[before:]]
+    downloads = [address for _, _, address, *_ in requests if "alt=media" in address]
+    assert len(downloads) == 1000
+    assert all("generation=" in address for address in downloads)
+    assert len(requests) - len(downloads) <= 20
+
+
+def test_object_that_is_replaced_after_the_listing_is_a_reject(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    gcs.upload(stored.images / "cat", stored.bucket, "changing/cat")
+    listed = subprocess.run(
+        [command_line.PYTHON, "-c", REPLACE, "gs://pets/changing", str(tmp_path / "out")],
+        cwd=command_line.ROOT,
+        env={**os.environ, **stored.emulator.environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert listed.returncode == 0, listed.stderr
+    assert datasets.rejects(tmp_path / "out") == {"cat/21.jpg": "changed", "cat/22.jpg": "not_found"}
+
+
+REPLACE = """
+import sys
+from google.cloud import storage
+from pipelines import convert
+from transforms import fetch
+
+read = fetch._read_remote
+def replace_and_read(store, ref):
+    bucket = storage.Client().bucket("pets")
+    if ref.key == "cat/21.jpg":
+        bucket.blob("changing/cat/21.jpg").upload_from_string(bucket.blob("changing/cat/23.jpg").download_as_bytes())
+    if ref.key == "cat/22.jpg":
+        bucket.blob("changing/cat/22.jpg").delete()
+    return read(store, ref)
+fetch._read_remote = replace_and_read
+from transforms import processes
+processes.current = lambda: None  # the shards are written in this process
+sections = {"source": {"uri": sys.argv[1]}, "output": {"uri": sys.argv[2]}}
+convert.convert(sections, workers=1)
+"""
+
+
+def test_second_run_on_the_same_output_is_told_so(stored: Bucket) -> None:
+    word = {"process": 1, "host": "elsewhere", "token": "x", "time": 4102444800.0}
+    lock = stored.bucket.blob("locked/.imagebeam/lock")
+    lock.upload_from_string(json.dumps(word))
+    completed = stored.convert("gs://pets/images", "gs://pets/locked")
+    assert completed.returncode == 2
+    assert "another run writes to this output (process 1 on elsewhere" in completed.stderr
+    lock.upload_from_string(json.dumps(word | {"time": 1.0}))  # of a run that was killed long ago
+    completed = stored.convert("gs://pets/images", "gs://pets/locked")
+    assert completed.returncode == 0, completed.stderr
+
+
+def test_run_that_is_killed_is_gone_on_with(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    environment = {**os.environ, **stored.emulator.environment}
+    settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "1"]
+    command = ["convert", "--input", "gs://pets/images", "--output", "gs://pets/killed", *settings]
+    process = subprocess.Popen([*command_line.IMAGEBEAM, *command], cwd=command_line.ROOT, env=environment)
+    try:
+        while not any(name.endswith(".done.json") for name in stored.names("killed")):
+            assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    assert not any(name.endswith("catalog.json") for name in stored.names("killed"))
+    done = {name for name in stored.names("killed") if name.endswith(".tfrecord")}
+    before = len(stored.emulator.requests())
+    completed = stored.convert("gs://pets/images", "gs://pets/killed")
+    assert completed.returncode == 0, completed.stderr
+    downloads = [line for line in stored.emulator.requests()[before:] if "alt=media" in line and "/images%2F" in line]
+    assert len(done) >= 1
+    assert len(downloads) < 1000  # those of finished shards were kept
+    assert_same(stored.download("killed", tmp_path / "found"), stored.expected)
+
+
+def test_other_dataset_in_the_output_is_refused_and_replaced_when_told(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    assert stored.convert("gs://pets/images/cat", "gs://pets/replaced", "--set", "label.by=none").returncode == 0
+    completed = stored.convert("gs://pets/images", "gs://pets/replaced")
+    assert (completed.returncode, "holds another dataset" in completed.stderr) == (2, True)
+    completed = stored.convert("gs://pets/images", "gs://pets/replaced", "--overwrite")
+    assert completed.returncode == 0, completed.stderr
+    assert_same(stored.download("replaced", tmp_path / "found"), stored.expected)
+
+
+def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
+    assert stored.convert("gs://pets/images", "gs://pets/verified").returncode == 0
+    environment = stored.emulator.environment
+    completed = command_line.run("verify", "gs://pets/verified", environment=environment)
+    assert completed.returncode == 0, completed.stderr
+    assert "999 records in 6 shards are as the catalog says" in completed.stdout
+    assert "999 images" in command_line.run("inspect", "gs://pets/verified", environment=environment).stdout
+    shard = next(blob for blob in stored.bucket.list_blobs(prefix="verified/") if blob.name.endswith(".tfrecord"))
+    data = bytearray(shard.download_as_bytes())
+    data[100] ^= 1
+    shard.upload_from_string(bytes(data))
+    completed = command_line.run("verify", "gs://pets/verified", environment=environment)
+    assert completed.returncode == 4
+    assert f"{shard.name.removeprefix('verified/')}, byte offset" in completed.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "message"),
+    [
+        ("gs://nothing/images", "gs://pets/x", "--input 'gs://nothing/images': there is no bucket 'nothing'"),
+        ("gs://pets/images", "gs://nothing/x", "--output 'gs://nothing/x': there is no bucket 'nothing'"),
+        ("gs://pets/nothing", "gs://pets/x", "--input 'gs://pets/nothing' cannot be read (there is no gs://pets/not"),
+        ("gss://pets/images", "gs://pets/x", "scheme 'gss' is not known"),
+        ("gs:///images", "gs://pets/x", "names no bucket"),
+        ("hdfs://namenode/images", "gs://pets/x", "write hdfs://NAMENODE:9870/FOLDER"),
+    ],
+)
+def test_address_that_leads_nowhere_is_told_at_once(stored: Bucket, source: str, output: str, message: str) -> None:
+    completed = stored.convert(source, output)
+    assert completed.returncode == 2
+    assert message in completed.stderr
+    assert not stored.names("x")
+
+
+def test_catalog_is_that_of_a_local_run_but_for_its_address(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    assert stored.convert("gs://pets/images", "gs://pets/catalogued").returncode == 0
+    found = catalog_lib.load_catalog(str(stored.download("catalogued", tmp_path / "found")))
+    expected = catalog_lib.load_catalog(str(stored.expected))
+    assert (found.splits, found.labels, found.counts) == (expected.splits, expected.labels, expected.counts)

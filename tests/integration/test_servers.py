@@ -1,0 +1,248 @@
+"""The servers of the other tests do what these rely on."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import http.client
+import http.server
+import pathlib
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from tests.servers import faults, gcs, hdfs
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("servers")]
+
+DATA = random.Random(0).randbytes(300_000)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs.Cluster]:
+    with hdfs.run(tmp_path_factory.mktemp("hdfs")) as cluster:
+        yield cluster
+
+
+class EchoHandler(http.server.BaseHTTPRequestHandler):
+    """Answers with what it was asked: in one piece, in chunks where the path is /chunks, or as JSON for /json."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def answer(self) -> None:
+        pieces = []
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            while size := int(self.rfile.readline(), 16):
+                pieces.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            pieces.append(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        body = f"{self.command} {self.path} {self.headers.get('X-Test')}\n".encode() + b"".join(pieces)
+        url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        if self.path == "/json":
+            body = f'{{"link": "{url}/a", "other": "http://127.0.0.1:9/b", "far": "http://example.com/"}}'.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json; charset=UTF-8" if self.path == "/json" else "text/x-test")
+        self.send_header("Location", f"{url}/next?from={url}")
+        self.send_header("X-Twice", "1")
+        self.send_header("X-Twice", "2")
+        if self.path == "/chunks":
+            self.send_header("Transfer-Encoding", "chunked")
+            body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (body[:10], body[10:])) + b"0\r\n\r\n"
+        else:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class EchoServer(http.server.ThreadingHTTPServer):
+    request_queue_size = 256
+
+    def handle_error(self, *_: object) -> None:
+        """Says nothing of connections that the proxy breaks off."""
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[str]:
+    """The url of a server that answers with what it was asked."""
+    with EchoServer(("127.0.0.1", 0), EchoHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def outcome(url: str) -> str:
+    """What a plain client meets: a status, "whole", "slow", "cut" or "reset"."""
+    begin = time.monotonic()
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    with contextlib.closing(connection):
+        try:
+            connection.request("PUT", "/file", b"x" * 1000)
+            response = connection.getresponse()
+            body = response.read()
+        except http.client.IncompleteRead as e:
+            assert len(e.partial) > 400
+            return "cut"
+        except ConnectionResetError:
+            return "reset"
+    if response.status != 200:
+        return str(response.status)
+    assert body.endswith(b"x" * 1000)
+    return "slow" if time.monotonic() - begin > 0.9 else "whole"
+
+
+def test_cluster_gives_back_what_was_written_to_it(cluster: hdfs.Cluster) -> None:
+    filesystem = cluster.filesystem()
+    filesystem.makedirs("/written/a b")
+    with filesystem.open("/written/a b/file#1", "wb") as file:
+        file.write(DATA)
+    assert filesystem.cat_file("/written/a b/file#1") == DATA
+    assert filesystem.cat_file("/written/a b/file#1", 1000, 2000) == DATA[1000:2000]
+    assert filesystem.ls("/written/a b", detail=False) == ["/written/a b/file#1"]
+    assert filesystem.info("/written/a b/file#1")["owner"] == "beam"
+    assert cluster.address == f"hdfs://beam@127.0.0.1:{cluster.port}"
+
+
+def test_cluster_without_data_nodes_reads_again_when_they_come_back(cluster: hdfs.Cluster) -> None:
+    filesystem = cluster.filesystem()
+    filesystem.pipe_file("/kept", DATA)
+    cluster.kill(0)
+    cluster.kill(1)
+    assert cluster.data_node_ports == [None, None]
+    with pytest.raises(requests.ConnectionError, match="Connection refused"):
+        filesystem.cat_file("/kept")
+    cluster.start(0)
+    cluster.start(1)
+    assert None not in cluster.data_node_ports
+    assert filesystem.cat_file("/kept") == DATA
+
+
+def test_cluster_in_safe_mode_refuses_a_write(cluster: hdfs.Cluster) -> None:
+    filesystem = cluster.filesystem()
+    cluster.safe_mode(True)
+    try:
+        with pytest.raises(requests.HTTPError) as refused:  # by a DataNode, which asks the NameNode
+            filesystem.pipe_file("/unsafe", DATA)
+        assert refused.value.response.json()["RemoteException"]["exception"] == "SafeModeException"
+    finally:
+        cluster.safe_mode(False)
+    filesystem.pipe_file("/unsafe", DATA)
+    assert filesystem.cat_file("/unsafe") == DATA
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunks"])
+@pytest.mark.parametrize("path", ["/a%20b?c=d%2Fe", "/chunks"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE"])
+def test_proxy_without_faults_passes_requests_and_responses_on(
+    method: str, path: str, chunked: bool, echo: str
+) -> None:
+    body = iter([DATA[:5], DATA[5:]]) if chunked else DATA
+    with faults.FaultyProxy(echo, seed=0, fraction=0) as proxy, requests.Session() as session:
+        for count in (1, 2):  # on one connection
+            data = body if method in ("PUT", "POST") and count == 1 else None
+            response = session.request(method, proxy.url + path, data=data, headers={"X-Test": "y"})
+            assert response.status_code == 200
+            if method != "HEAD":
+                assert response.content == f"{method} {path} y\n".encode() + (DATA if data is not None else b"")
+            assert response.headers["Content-Type"] == "text/x-test"
+            assert response.headers["X-Twice"] == "1, 2"
+            assert response.headers["Location"] == f"{proxy.url}/next?from={proxy.url}"
+            assert proxy.counts == {"requests": count}
+
+
+@pytest.mark.parametrize("rewrite_hosts", [False, True])
+def test_proxy_leads_addresses_in_json_through_itself(rewrite_hosts: bool, echo: str) -> None:
+    with faults.FaultyProxy(echo, seed=0, fraction=0, rewrite_hosts=rewrite_hosts) as proxy:
+        expected = {
+            "link": f"{proxy.url}/a",
+            "other": f"{proxy.url}/@9/b" if rewrite_hosts else "http://127.0.0.1:9/b",
+            "far": "http://example.com/",
+        }
+        assert requests.get(f"{proxy.url}/json").json() == expected
+        if rewrite_hosts:
+            with pytest.raises(requests.ConnectionError):  # nobody there
+                requests.get(expected["other"])
+        assert set(proxy.counts) == {"requests"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(kind, "reset" if kind == "lost" else kind) for kind in faults.KINDS], ids=faults.KINDS
+)
+def test_proxy_injects_a_kind_of_fault(kind: str, expected: str, echo: str) -> None:
+    with faults.FaultyProxy(echo, seed=0, fraction=1, kinds=(kind,)) as proxy:
+        assert outcome(proxy.url) == expected
+        assert proxy.counts == {"requests": 1, kind: 1}
+
+
+def test_proxy_injects_all_kinds_into_32_connections_at_once(echo: str) -> None:
+    with (
+        faults.FaultyProxy(echo, seed=0, fraction=0.5, latency_sec=0.01) as proxy,
+        concurrent.futures.ThreadPoolExecutor(32) as pool,
+    ):
+        outcomes = collections.Counter(pool.map(outcome, [proxy.url] * 320))
+    counts = proxy.counts
+    assert counts.pop("requests") == 320
+    assert set(counts) == set(faults.KINDS)
+    assert 110 < sum(counts.values()) < 210
+    outcomes.pop("whole")
+    outcomes["reset"] -= counts.pop("lost")
+    assert outcomes == counts
+
+
+def test_faults_follow_from_the_seed(echo: str) -> None:
+    def outcomes(seed: int) -> list[str]:
+        with faults.FaultyProxy(echo, seed, fraction=0.5, kinds=("429", "500", "reset", "cut")) as proxy:
+            return [outcome(proxy.url) for _ in range(50)]
+
+    assert outcomes(1) == outcomes(1) != outcomes(2)
+
+
+def test_lost_response_is_of_a_request_that_was_done(cluster: hdfs.Cluster) -> None:
+    upstream = f"http://127.0.0.1:{cluster.port}"
+    with (
+        faults.FaultyProxy(upstream, seed=0, fraction=1, kinds=("lost",)) as proxy,
+        pytest.raises(requests.ConnectionError),
+    ):
+        requests.put(f"{proxy.url}/webhdfs/v1/lost?op=MKDIRS&user.name=beam")
+    assert cluster.filesystem().isdir("/lost")
+
+
+def test_proxy_carries_data_nodes_too(cluster: hdfs.Cluster) -> None:
+    upstream = f"http://127.0.0.1:{cluster.port}"
+    with faults.FaultyProxy(upstream, seed=0, fraction=0, rewrite_hosts=True) as proxy:
+        through = cluster.filesystem(proxy.port)
+        through.pipe_file("/through", DATA)
+        assert proxy.counts["requests"] == 4  # CREATE and APPEND, each of the NameNode and of a DataNode
+        assert through.cat_file("/through") == DATA
+        assert proxy.counts["requests"] == 7  # and GETFILESTATUS
+    assert cluster.filesystem().cat_file("/through") == DATA
+
+
+def test_proxy_carries_uploads_to_gcs_and_downloads_from_it(tmp_path: pathlib.Path) -> None:
+    import google.auth.credentials
+    from google.cloud import storage
+
+    with (
+        gcs.run(tmp_path) as emulator,
+        faults.FaultyProxy(emulator.url, seed=0, fraction=0) as proxy,
+    ):
+        credentials = google.auth.credentials.AnonymousCredentials()
+        client = storage.Client("test", credentials, client_options={"api_endpoint": proxy.url})
+        bucket = client.create_bucket("bucket")
+        blob = bucket.blob("file", chunk_size=256 * 1024)  # resumed at the address that the first response names
+        blob.upload_from_string(DATA)
+        assert bucket.get_blob("file").download_as_bytes() == DATA  # from the address that its metadata names
+        assert proxy.counts == {"requests": len(emulator.requests())}

@@ -1,0 +1,286 @@
+"""A proxy between a client and an HTTP server on this machine that breaks some of the responses, for tests."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import http.client
+import http.server
+import random
+import re
+import socket
+import socketserver
+import struct
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+STATUSES = ("429", "500", "503")
+KINDS = (*STATUSES, "reset", "lost", "slow", "cut")
+
+_SLOW_SEC = 1.0
+_UPSTREAM_SEC = 120
+_PIECE_BYTES = 1 << 16
+_OF_CONNECTION = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+_LOCAL_URL = re.compile(r"http://(?:127\.0\.0\.1|localhost):(\d+)(?=[/?\"]|$)")
+_OTHER_PORT = re.compile(r"/@(\d+)(/.*)")
+
+
+class FaultyProxy:
+    """A proxy that runs in threads while its context lasts, and passes on all but a fraction of what it is asked.
+
+    The kinds of faults:
+        429, 500, 503: this status; the server is not asked.
+        reset: the connection is reset; the server is not asked.
+        lost: the connection is reset when the server has done what it was asked.
+        slow: the response comes a second later.
+        cut: the connection is closed after half of the response's body. A response without one passes whole.
+
+    The seed decides on the kinds in the order in which the requests come, so for a client that sends one at a time.
+    Where the server cannot be reached, or breaks off by itself, the client's connection is reset, and not counted.
+
+    Addresses of the server in a Location or a JSON body lead through the proxy too.
+
+    Args:
+        upstream_url: of the server: http://127.0.0.1:port.
+        seed: of the faults.
+        fraction: of the requests that get one.
+        kinds: of faults, equally likely.
+        latency_sec: added to each request.
+        rewrite_hosts: whether addresses of other ports of this machine, such as those of WebHDFS's DataNodes, lead
+            through the proxy too: as url/@port/path.
+
+    Attributes:
+        url: of the proxy.
+    """
+
+    def __init__(
+        self,
+        upstream_url: str,
+        seed: int,
+        fraction: float = 0.05,
+        kinds: Sequence[str] = KINDS,
+        latency_sec: float = 0.0,
+        rewrite_hosts: bool = False,
+    ):
+        assert set(kinds) <= set(KINDS), kinds
+        port = urllib.parse.urlsplit(upstream_url).port
+        assert port is not None, upstream_url
+        self.upstream_port, self.latency_sec = port, latency_sec
+        self._fraction, self._kinds, self._rewrite_hosts = fraction, kinds, rewrite_hosts
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._other_ports: set[int] = set()
+        self._server = _Server(self)
+        self.port: int = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    @property
+    def counts(self) -> collections.Counter[str]:
+        """How many "requests" there were so far, and how many faults of each kind."""
+        with self._lock:
+            return self._counts.copy()
+
+    def __enter__(self) -> FaultyProxy:
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._server.close_connections()
+
+    def count(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1
+
+    def draw(self) -> str | None:
+        """The fault of the next request."""
+        with self._lock:
+            self._counts["requests"] += 1
+            if self._random.random() < self._fraction:
+                return self._random.choice(self._kinds)
+            return None
+
+    def route(self, path: str) -> tuple[int, str]:
+        """The port and the path that a path of the proxy stands for."""
+        match = _OTHER_PORT.fullmatch(path)
+        if match and int(match[1]) in self._other_ports:
+            return int(match[1]), match[2]
+        return self.upstream_port, path
+
+    def rewrite(self, text: str) -> str:
+        """A text in which the addresses lead through the proxy."""
+
+        def replace(match: re.Match[str]) -> str:
+            port = int(match[1])
+            if port == self.upstream_port:
+                return self.url
+            if not self._rewrite_hosts or port == self.port:
+                return match[0]
+            self._other_ports.add(port)
+            return f"{self.url}/@{port}"
+
+        return _LOCAL_URL.sub(replace, text)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
+
+    def __init__(self, proxy: FaultyProxy):
+        self.proxy = proxy
+        self._connections: set[socket.socket] = set()
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection; without the shutdown of the base class, which would end it in order before its reset."""
+        self._connections.discard(request)
+        self.close_request(request)
+
+    def close_connections(self) -> None:
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """One connection of a client."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            super().handle()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _serve(self) -> None:
+        proxy = self.server.proxy
+        fault = proxy.draw()
+        if fault is not None and fault != "cut":
+            proxy.count(fault)
+        time.sleep(proxy.latency_sec + (_SLOW_SEC if fault == "slow" else 0))
+        try:
+            if fault == "reset":
+                self._reset()
+            elif fault in STATUSES:
+                collections.deque(self._read_body(), maxlen=0)
+                self._refuse(int(fault))
+            else:
+                self._forward(fault)
+        except (OSError, EOFError, http.client.HTTPException):
+            self._reset()
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = _serve
+
+    def _forward(self, fault: str | None) -> None:
+        port, path = self.server.proxy.route(self.path)
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=_UPSTREAM_SEC)) as upstream:
+            upstream.connect()
+            upstream.putrequest(self.command, path, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() not in _OF_CONNECTION | {"host", "expect"}:
+                    upstream.putheader(name, value)
+            chunked = "Transfer-Encoding" in self.headers
+            if chunked:
+                upstream.putheader("Transfer-Encoding", "chunked")
+            body = self._read_body()
+            with contextlib.suppress(ConnectionError):  # a server that refuses a body may answer before its end
+                upstream.endheaders(body, encode_chunked=chunked)
+            collections.deque(body, maxlen=0)
+            response = upstream.getresponse()
+            if fault == "lost":
+                self._reset()
+            else:
+                self._pass(response, cut=fault == "cut")
+
+    def _read_body(self) -> Iterator[bytes]:
+        """The pieces of the request's body."""
+        if "Transfer-Encoding" in self.headers:
+            while size := int(self._read_line().partition(b";")[0], 16):
+                yield from self._read_bytes(size)
+                self._read_line()
+            while self._read_line().strip():  # its trailers
+                pass
+        else:
+            yield from self._read_bytes(int(self.headers.get("Content-Length", 0)))
+
+    def _read_line(self) -> bytes:
+        return self._receive(self.rfile.readline, _PIECE_BYTES)
+
+    def _read_bytes(self, size: int) -> Iterator[bytes]:
+        while size:
+            piece = self._receive(self.rfile.read1, min(size, _PIECE_BYTES))
+            size -= len(piece)
+            yield piece
+
+    def _receive(self, read: Callable[[int], bytes], size: int) -> bytes:
+        """What the client sends. It raises no ConnectionError, which would pass for one of the server."""
+        try:
+            data = read(size)
+        except ConnectionError as e:
+            raise EOFError("the client reset its connection") from e
+        if not data:
+            raise EOFError("the client closed its connection")
+        return data
+
+    def _pass(self, response: http.client.HTTPResponse, cut: bool) -> None:
+        """Passes a response on."""
+        rewrite = self.server.proxy.rewrite
+        length = response.length  # None where it is not known before the end
+        has_body = length != 0
+        pieces: Iterable[bytes] = iter(lambda: response.read(_PIECE_BYTES), b"")
+        is_json = response.getheader("Content-Type", "").startswith("application/json")
+        if is_json and has_body and "Content-Encoding" not in response.headers:
+            data = rewrite(response.read().decode("latin-1")).encode("latin-1")
+            length, pieces = len(data), [data]
+        cut = cut and has_body
+        if cut:
+            self.server.proxy.count("cut")
+            data = b"".join(pieces)
+            pieces = [data[: len(data) // 2]]
+
+        self.send_response_only(response.status, response.reason)
+        for name, value in response.getheaders():
+            if name.lower() not in _OF_CONNECTION and not (has_body and name.lower() == "content-length"):
+                self.send_header(name, rewrite(value) if name.lower() == "location" else value)
+        if length is None:
+            self.send_header("Transfer-Encoding", "chunked")
+        elif has_body:
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+        num_bytes = 0
+        for piece in filter(None, pieces):
+            num_bytes += len(piece)
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if length is None else piece)
+        if cut:
+            self.close_connection = True
+        elif length is None:
+            self.wfile.write(b"0\r\n\r\n")
+        elif num_bytes < length:
+            raise EOFError(f"the server closed its connection after {num_bytes} of {length} bytes")
+
+    def _refuse(self, status: int) -> None:
+        body = f"injected {status}\n".encode()
+        self.send_response_only(status)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _reset(self) -> None:
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

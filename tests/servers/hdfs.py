@@ -1,0 +1,134 @@
+"""A Hadoop file system on this machine for tests: hdfs_cluster/, its jars kept in the user's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import select
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_SOURCE = pathlib.Path(__file__).parent / "hdfs_cluster"
+_DOWNLOAD_SEC = 600  # 108 MB
+_ANSWER_SEC = 120  # to start takes 7 s alone, to start or stop a DataNode 1 s
+_STOP_SEC = 30
+
+
+class Cluster:
+    """A NameNode and two DataNodes that run.
+
+    Attributes:
+        host: of all of them.
+        port: of the NameNode's WebHDFS.
+        rpc_port: of the NameNode's own protocol.
+        address: hdfs://user@host:port, with the port of WebHDFS.
+        data_node_ports: of their WebHDFS; None where one is killed. A DataNode that starts again has another one.
+    """
+
+    host = "127.0.0.1"
+
+    def __init__(self, process: subprocess.Popen[str], log: pathlib.Path):
+        self._process, self._log = process, log
+        self._read_answer()
+        self.address = f"hdfs://beam@{self.host}:{self.port}"
+
+    def kill(self, number: int) -> None:
+        """Stops a DataNode. The NameNode goes on leading clients to it until it notices, 12 to 16 s later."""
+        self._run(f"kill {number}")
+
+    def start(self, number: int) -> None:
+        """Starts a killed DataNode; the NameNode knows its blocks when this returns."""
+        self._run(f"start {number}")
+
+    def safe_mode(self, on: bool) -> None:
+        """Whether the NameNode refuses all changes."""
+        self._run(f"safemode {'on' if on else 'off'}")
+
+    def filesystem(self, port: int | None = None) -> Any:
+        """A new client, fsspec's, of the NameNode or of what is in front of it at another port."""
+        import fsspec
+
+        return fsspec.filesystem(
+            "webhdfs", host=self.host, port=port or self.port, user="beam", skip_instance_cache=True
+        )
+
+    def _run(self, command: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and its answer says so
+            self._process.stdin.write(f"{command}\n")
+            self._process.stdin.flush()
+        self._read_answer()
+
+    def _read_answer(self) -> None:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], _ANSWER_SEC)
+        line = self._process.stdout.readline() if ready else ""
+        assert line, f"the HDFS cluster ended, or was silent for {_ANSWER_SEC} s: {self._log.read_text()[-4000:]}"
+        answer = json.loads(line)
+        self.port: int = answer["port"]
+        self.rpc_port: int = answer["rpc_port"]
+        self.data_node_ports: list[int | None] = answer["data_node_ports"]
+
+
+@contextlib.contextmanager
+def run(folder: pathlib.Path) -> Iterator[Cluster]:
+    """Runs a cluster that keeps its files in `folder`. Skips the test where there is no Java or Maven, or no jars."""
+    jars = _download()
+    temporary, log = folder / "java", folder / "hdfs.log"
+    temporary.mkdir()
+    # What starts fast, and leaves nothing in /tmp.
+    settings = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+    settings += [f"-Djava.io.tmpdir={temporary}", "-cp", f"{jars}/*"]
+    command = ["java", *settings, _SOURCE / "MiniHdfs.java", folder]
+    with (
+        open(log, "w") as errors,
+        subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        try:
+            yield Cluster(process, log)
+        finally:
+            _stop(process)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    try:
+        process.wait(_STOP_SEC)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _download() -> pathlib.Path:
+    """The folder of the jars, from the cache where they were downloaded before."""
+    for program, package in (("java", "default-jre-headless"), ("mvn", "maven")):
+        if shutil.which(program) is None:
+            pytest.skip(f"the HDFS cluster needs {program}, and there is none here: apt-get install {package}")
+    digest = hashlib.sha256((_SOURCE / "pom.xml").read_bytes()).hexdigest()
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "imagebeam-tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    jars = cache / f"hdfs-jars-{digest[:16]}"
+    with open(cache / "hdfs-lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not jars.exists():
+            new = cache / f"{jars.name}.new"
+            shutil.rmtree(new, ignore_errors=True)
+            command = ["mvn", "-B", "-q", "dependency:copy-dependencies", "-DincludeScope=runtime"]
+            command.append(f"-DoutputDirectory={new}")
+            try:
+                subprocess.run(command, cwd=_SOURCE, capture_output=True, text=True, timeout=_DOWNLOAD_SEC, check=True)
+            except subprocess.SubprocessError as e:  # Maven names its errors on stdout
+                pytest.skip(f"the jars of the HDFS cluster cannot be downloaded: {e}: {e.stdout}")
+            os.replace(new, jars)
+    return jars
