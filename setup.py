@@ -42,10 +42,14 @@ EXTRAS = {
     # Where images and datasets may be.
     "gcs": [BEAM_GCP, "gcsfs>=2025.3", "google-cloud-storage>=2.19,<4"],
     "hdfs": [BEAM_HADOOP, "fsspec>=2025.3", "requests>=2.32.4,<3"],
+    "s3": ["s3fs>=2025.3"],
 }
 EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requirement in requirements})
 EXTRAS["dev"] = [
     "hypothesis>=6.100",
+    "flask>=3",  # both for moto's server
+    "flask-cors>=4",
+    "moto[s3]>=5",  # an S3 for the tests
     "mypy>=1.15",
     "pre-commit>=4",
     "pytest>=8.3",

@@ -24,10 +24,9 @@
 #error "libjpeg-turbo is needed: other libjpegs do not decode parts of a picture"
 #endif
 
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default")))
-#else
-#define FOR_EACH_PROCESSOR
+#if defined(__x86_64__) && defined(__GNUC__)  // of which Clang says it is one
+#include <immintrin.h>
+#define HAS_AVX2_CODE
 #endif
 
 #define TEXT_OF(name) #name
@@ -151,7 +150,7 @@ static PyObject *value_of(Span feature, const uint8_t *record) {
 }
 
 static int fill_features(Span example, const uint8_t *record, PyObject *keys, PyObject *values) {
-  Span features, entry, name, feature;
+  Span features, entry, name = {NULL, NULL}, feature = {NULL, NULL};
   int number, type, state;
   int is_found = find_field(example, 1, &features);
   if (is_found < 1) return is_found;
@@ -206,12 +205,17 @@ typedef struct {
   int32_t top, left, height, width;
 } Part;
 
+// One row of the result: two rows are blended, then pairs of pixels brought together. Pixels are moved as four values.
+typedef void (*ResizeRow)(const uint8_t *upper, const uint8_t *lower, int num_values, int16_t second, int16_t *blended,
+                          int width, const int *columns, const int16_t *weights, uint8_t *out);
+
 typedef struct {
   Py_ssize_t count;
   Py_buffer *images;
   const Part *parts;
   const uint8_t *flips;
   int height, width;  // of the pictures in the batch
+  ResizeRow resize_row;
   uint8_t *out;
   char (*failures)[JMSG_LENGTH_MAX];  // empty for a picture that was decoded
   atomic_size_t next;
@@ -227,7 +231,7 @@ typedef struct {
   int16_t *blended;  // one row between two of its rows
   size_t num_blended;
   int *columns;      // of the resized picture: where its left pixels are in `blended`, and its right ones
-  int16_t *weights, *left, *right;
+  int16_t *weights;  // of the right ones: four for each pixel
 } Worker;
 
 static void fail(Worker *worker, const char *text) {
@@ -265,23 +269,61 @@ static int position_at(double position, int limit, double *fraction) {
   return (int)clamped;
 }
 
-// One row of the result. Loops over contiguous memory, which compilers turn into vector instructions.
-FOR_EACH_PROCESSOR
+static void resize_pixels(const int16_t *blended, int from, int width, const int *columns, const int16_t *weights,
+                          uint8_t *out) {
+  for (int x = from; x < width; x++)
+    for (int c = 0; c < 3; c++) {
+      int left = blended[columns[x] + c], right = blended[columns[width + x] + c];
+      out[3 * x + c] = (left + (((right - left) * weights[4 * x + c] + (1 << 14)) >> 15) + 64) >> 7;
+    }
+}
+
 static void resize_row(const uint8_t *restrict upper, const uint8_t *restrict lower, int num_values, int16_t second,
-                       int16_t *restrict blended, int width, const int *restrict columns,
-                       const int16_t *restrict weights, int16_t *restrict left, int16_t *restrict right,
-                       uint8_t *restrict out) {
+                       int16_t *restrict blended, int width, const int *columns, const int16_t *weights,
+                       uint8_t *out) {
   int16_t first = 128 - second;
   for (int i = 0; i < num_values; i++) blended[i] = upper[i] * first + lower[i] * second;
-  for (int x = 0; x < width; x++) {  // four values in one move, of which the next pixel covers the last
-    memcpy(left + 3 * x, blended + columns[x], 4 * sizeof(int16_t));
-    memcpy(right + 3 * x, blended + columns[width + x], 4 * sizeof(int16_t));
+  resize_pixels(blended, 0, width, columns, weights, out);
+}
+
+#ifdef HAS_AVX2_CODE
+#define AVX2 __attribute__((target("avx2")))
+
+AVX2 static inline __m256i four_pixels(const int16_t *blended, const int *columns) {
+  int64_t pixels[4];
+  for (int i = 0; i < 4; i++) memcpy(&pixels[i], blended + columns[i], sizeof pixels[i]);
+  return _mm256_set_epi64x(pixels[3], pixels[2], pixels[1], pixels[0]);
+}
+
+// The same, four pixels at a time.
+AVX2 static void resize_row_avx2(const uint8_t *restrict upper, const uint8_t *restrict lower, int num_values,
+                                 int16_t second, int16_t *restrict blended, int width, const int *columns,
+                                 const int16_t *weights, uint8_t *out) {
+  const __m256i half = _mm256_set1_epi16(64);
+  const __m128i without_fourth = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+  int16_t first = 128 - second;
+  for (int i = 0; i < num_values; i++) blended[i] = upper[i] * first + lower[i] * second;
+  int x = 0;
+  for (; x + 4 <= width; x += 4) {
+    __m256i left = four_pixels(blended, columns + x), right = four_pixels(blended, columns + width + x);
+    __m256i weight = _mm256_loadu_si256((const __m256i *)(weights + 4 * x));
+    __m256i value = _mm256_add_epi16(left, _mm256_mulhrs_epi16(_mm256_sub_epi16(right, left), weight));
+    value = _mm256_srli_epi16(_mm256_add_epi16(value, half), 7);
+    __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(value), _mm256_extracti128_si256(value, 1));
+    bytes = _mm_shuffle_epi8(bytes, without_fourth);
+    _mm_storel_epi64((__m128i *)(out + 3 * x), bytes);  // twelve bytes: what follows may be another thread's
+    int last = _mm_extract_epi32(bytes, 2);
+    memcpy(out + 3 * x + 8, &last, sizeof last);
   }
-  for (int i = 0; i < 3 * width; i++) {
-    int16_t difference = right[i] - left[i];
-    int16_t value = left[i] + (int16_t)((difference * weights[i] + (1 << 14)) >> 15);
-    out[i] = (uint16_t)(value + 64) >> 7;
-  }
+  resize_pixels(blended, x, width, columns, weights, out);
+}
+#endif
+
+static ResizeRow best_resize_row(void) {
+#ifdef HAS_AVX2_CODE
+  if (__builtin_cpu_supports("avx2") && !getenv("IMAGEBEAM_NO_AVX2")) return resize_row_avx2;  // to compare the two
+#endif
+  return resize_row;
 }
 
 // Bilinear with half-pixel centers, in steps of 1/128 downwards and 1/32767 sideways, rounded.
@@ -293,13 +335,13 @@ static void resize(Worker *worker, const Batch *batch, const uint8_t *pixels, si
     int to = flip ? batch->width - 1 - x : x;
     worker->columns[to] = 3 * column;
     worker->columns[batch->width + to] = 3 * (column + 1 < width ? column + 1 : column);
-    for (int c = 0; c < 3; c++) worker->weights[3 * to + c] = (int16_t)lrint(fraction * 32767);
+    for (int c = 0; c < 4; c++) worker->weights[4 * to + c] = (int16_t)lrint(fraction * 32767);
   }
   for (int y = 0; y < batch->height; y++) {
     int row = position_at((y + 0.5) * height / batch->height - 0.5, height, &fraction);
     const uint8_t *upper = pixels + row * stride, *lower = upper + (row + 1 < height ? stride : 0);
-    resize_row(upper, lower, 3 * width, (int16_t)lrint(fraction * 128), worker->blended, batch->width,
-               worker->columns, worker->weights, worker->left, worker->right, out + (size_t)y * batch->width * 3);
+    batch->resize_row(upper, lower, 3 * width, (int16_t)lrint(fraction * 128), worker->blended, batch->width,
+                      worker->columns, worker->weights, out + (size_t)y * batch->width * 3);
   }
 }
 
@@ -370,13 +412,11 @@ static void *decode_next(void *argument) {
   if (!setjmp(worker.on_error)) {
     jpeg_create_decompress(&worker.jpeg);
     worker.columns = grow(&worker, NULL, 2 * batch->width * sizeof(int));
-    worker.weights = grow(&worker, NULL, 3 * batch->width * sizeof(int16_t));
-    worker.left = grow(&worker, NULL, (3 * batch->width + 1) * sizeof(int16_t));
-    worker.right = grow(&worker, NULL, (3 * batch->width + 1) * sizeof(int16_t));
+    worker.weights = grow(&worker, NULL, 4 * batch->width * sizeof(int16_t));
   }
   while ((index = atomic_fetch_add(&batch->next, 1)) < (size_t)batch->count) {
     worker.failure = batch->failures[index];
-    if (!worker.right)
+    if (!worker.weights)
       snprintf(worker.failure, JMSG_LENGTH_MAX, "out of memory");
     else if (!setjmp(worker.on_error))
       decode_part(&worker, batch, index);
@@ -388,8 +428,6 @@ static void *decode_next(void *argument) {
   free(worker.blended);
   free(worker.columns);
   free(worker.weights);
-  free(worker.left);
-  free(worker.right);
   return NULL;
 }
 
@@ -461,6 +499,7 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
   batch.out = out.buf;
   batch.height = (int)out.shape[1];
   batch.width = (int)out.shape[2];
+  batch.resize_row = best_resize_row();
   Py_BEGIN_ALLOW_THREADS;
   decode_all(&batch, num_threads);
   Py_END_ALLOW_THREADS;

@@ -19,7 +19,7 @@ from imagebeam import errors, remote_storage, storage
 _TIMEOUT_SEC = (5.0, 60.0)  # to connect, and between two pieces of an answer
 _PAGE_ENTRIES = 1000
 _CONNECTIONS = 64
-_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
+_PACKAGES = {"s3": "'imagebeam[s3]'", "s3a": "'imagebeam[s3]'", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
 _LASTING = (FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _HDFS = re.compile(r"hdfs://(?:(?P<user>[^@/]+)@)?(?P<host>[^:/@]+|\[[^]]+\]):(?P<port>\d+)(?P<path>/.*)?", re.DOTALL)
 

@@ -91,6 +91,7 @@ def _make_parser() -> argparse.ArgumentParser:
         command.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
         command.add_argument("--overwrite", action="store_true", help="replace another dataset in the output")
         command.epilog = "Any other option goes to Beam, such as --runner=DataflowRunner --project=..."
+    plan.add_argument("--save-listing", metavar="URI", help="keep what was listed, for source.by=listing")
     convert.add_argument("-q", "--quiet", action="store_true", help="no progress, no table")
     verify = _add(commands, "verify", _verify, "re-read a dataset against its catalog")
     verify.add_argument("directory", metavar="DIR")
@@ -215,6 +216,12 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from pipelines import convert, plan, progress
 
     config = _load_config(known)
+    if known.save_listing:
+        config = convert.save_listing(config, known.save_listing)
+        _say(
+            f"listed into {known.save_listing}; for convert: --input {shlex.quote(known.save_listing)} "
+            "--set source.by=listing"
+        )
     planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, own_process=True)
     progress.print_table(plan.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     return planned.exit_code

@@ -50,9 +50,9 @@ class SourceConfig(pydantic.BaseModel):
     model_config = _STRICT
 
     uri: str | None = None
-    """Folder, glob, or manifest; `--input` on the command line."""
-    by: Literal["files", "manifest"] = "files"
-    """`files` lists a folder and all below it; `manifest` reads a table."""
+    """Folder, glob, manifest or listing; `--input` on the command line."""
+    by: Literal["files", "manifest", "listing"] = "files"
+    """`files` lists a folder and all below it; `manifest` reads a table; `listing` what `plan --save-listing` wrote."""
     include: tuple[str, ...] = ("**/*",)
     """Globs below the folder; an image that matches none is passed over."""
     manifest: ManifestConfig = ManifestConfig()
@@ -258,10 +258,10 @@ class Config(pydantic.BaseModel):
             ):
                 if used:
                     raise ValueError(f"{name} needs source.by: manifest, not {self.source.by}")
-        elif self.source.include != SourceConfig().include:
-            raise ValueError("source.include needs source.by: files, not manifest")
+        if self.source.by != "files" and self.source.include != SourceConfig().include:
+            raise ValueError(f"source.include needs source.by: files, not {self.source.by}")
         group = self.split.group
-        if self.source.by == "files" and group and f"(?P<{group}>" not in (self.label.pattern or ""):
+        if self.source.by != "manifest" and group and f"(?P<{group}>" not in (self.label.pattern or ""):
             raise ValueError(f"split.group {group!r} is neither a manifest's column nor a group of label.pattern")
         if self.split.stratify and self.label.kind != "class":
             raise ValueError("split.stratify needs classes: label.by directory, filename or column, label.type class")
@@ -295,6 +295,8 @@ class Config(pydantic.BaseModel):
         """
         addresses = {"source": {"uri": True, "manifest": {"path"}}, "label": {"vocabulary"}, "output": {"uri", "name"}}
         exclude: Any = {**addresses, "rejects": True}
+        if self.source.by == "listing":  # the same images as those of the folder
+            exclude["source"] = True
         return _without_empty(self.model_dump(mode="json", exclude=exclude, exclude_defaults=True))
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pipelines import pipeline as pipeline_lib
 
+_NO_OUTPUT = "/nowhere"  # for what needs an address and writes nothing there
 AnyConfig = config_lib.Config | Mapping[str, Any] | str | None
 
 
@@ -145,6 +146,27 @@ def plan(
         options = runners.make_options(arguments, default_workers())
         job = pipeline.make_job(job_config, overwrite, storage.join(directory, "report.json"))
         return _plan_of(run_pipeline(job, options, plan_only=True))
+
+
+def save_listing(config: config_lib.Config, uri: str) -> config_lib.Config:
+    """Lists the input of `config` into a file, and returns the config that reads it instead.
+
+    Raises:
+        ConfigError: if the input is no folder, or cannot be listed, or the file cannot be written.
+    """
+    from transforms.sources import files, saved
+
+    output = config.output.model_copy(update={"uri": config.output.uri or _NO_OUTPUT})
+    source = sources.make_source(config.model_copy(update={"output": output}))
+    if not isinstance(source, files.FilesSource):
+        raise errors.ConfigError(f"--save-listing is for folders: source.by {config.source.by} is a listing already")
+    target = storage.normalize(uri)
+    try:
+        saved.save(source, target)
+    except OSError as e:
+        raise errors.ConfigError(f"--save-listing {uri!r} cannot be written ({e.strerror or e})") from e
+    listed = config.source.model_copy(update={"uri": target, "by": "listing", "include": ("**/*",)})
+    return config.model_copy(update={"source": listed})
 
 
 def _plan_of(fields: Mapping[str, Any]) -> references.DatasetPlan:

@@ -111,7 +111,7 @@ def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None) -
         by=config.label.by,
         level=1 if config.split.by == "directory" else 0,
         pattern=config.label.pattern,
-        group=config.split.group if config.source.by == "files" else None,
+        group=config.split.group if config.source.by != "manifest" else None,
         kind=config.label.kind,
         vocabulary=None if vocabulary is None else frozenset(vocabulary),
     )

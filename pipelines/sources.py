@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from imagebeam import errors, remote_storage, storage
 from pipelines import config as config_lib
-from transforms.sources import files, manifest
+from transforms.sources import files, manifest, saved
 
 
-def make_source(config: config_lib.Config) -> files.FilesSource | manifest.ManifestSource:
+def make_source(config: config_lib.Config) -> files.FilesSource | manifest.ManifestSource | saved.SavedSource:
     """The source of `config`, looked at so far that what is plainly wrong is told at once.
 
     Raises:
@@ -18,6 +18,10 @@ def make_source(config: config_lib.Config) -> files.FilesSource | manifest.Manif
             raise errors.ConfigError(f"{option} is missing: give an address")
         _check_address(option, storage.normalize(address))
     uri, output = storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri))
+    if config.source.by == "listing":
+        listed = saved.SavedSource(uri)
+        listed.check()
+        return listed
     if config.source.by == "manifest":
         source = _manifest_source(config, uri)
         source.check_columns()

@@ -9,9 +9,9 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from transforms import processes, references
-from transforms.sources import files, listing, manifest
+from transforms.sources import files, listing, manifest, saved
 
-Source = files.FilesSource | manifest.ManifestSource
+Source = files.FilesSource | manifest.ManifestSource | saved.SavedSource
 
 
 class Tally(NamedTuple):
@@ -75,8 +75,8 @@ class _ListDirectoryFn(beam.DoFn):
             yield element
 
 
-class _ReadManifestFn(beam.DoFn):
-    def __init__(self, source: manifest.ManifestSource):
+class _ReadTableFn(beam.DoFn):
+    def __init__(self, source: manifest.ManifestSource | saved.SavedSource):
         self._source = source
 
     def process(self, _: bytes) -> Iterator[listing.Listing]:
@@ -125,10 +125,10 @@ class ListImages(beam.PTransform):
         start = pbegin | "Start" >> beam.Impulse()
         if processes.current() is not None:
             listings = start | "ListInProcess" >> beam.ParDo(_ListInProcessFn(self.source)).with_output_types(Any)
-        elif isinstance(self.source, manifest.ManifestSource):
+        elif not isinstance(self.source, files.FilesSource):
             listings = (
                 start
-                | "ReadManifest" >> beam.ParDo(_ReadManifestFn(self.source)).with_output_types(Any)
+                | "ReadTable" >> beam.ParDo(_ReadTableFn(self.source)).with_output_types(Any)
                 | "SpreadListings" >> _Spread()  # Listing
             )
         else:

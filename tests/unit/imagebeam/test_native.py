@@ -175,6 +175,15 @@ def test_mirrored_picture_is_the_same_from_right_to_left() -> None:
         assert not (plain == mirrored).all()
 
 
+@pytest.mark.parametrize("width", [1, 3, 4, 37, 224])
+def test_every_processor_makes_the_same_pictures(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = encode(photo(300, 200))
+    pictures = [decode(encoded, (10, 20, 150, 170), (40, width), flip) for flip in (False, True)]
+    monkeypatch.setenv("IMAGEBEAM_NO_AVX2", "1")
+    for flip, picture in zip((False, True), pictures):
+        assert (decode(encoded, (10, 20, 150, 170), (40, width), flip) == picture).all()
+
+
 @pytest.mark.parametrize("reduction", [2, 4, 8])
 def test_much_larger_part_is_decoded_reduced(reduction: int) -> None:
     side = 64 * reduction

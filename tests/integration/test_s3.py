@@ -1,0 +1,60 @@
+"""Converts from and to s3://, on moto's server."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests import command_line, datasets, image_sets
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("s3")]
+
+BUCKET = "pets"
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[dict[str, str]]:
+    """What leads boto and s3fs to a server on this machine."""
+    server = pytest.importorskip("moto.server")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    running.start()
+    host, port = running.get_host_and_port()
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    yield {**keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_CONFIG_FILE": "/dev/null"}
+    running.stop()
+
+
+def test_shards_are_those_of_a_local_run(environment: dict[str, str], tmp_path: pathlib.Path) -> None:
+    import boto3
+
+    image_sets.write_folder(tmp_path / "in", per_label=40)
+    (tmp_path / "in" / "cat" / "0.jpg").rename(tmp_path / "in" / "cat" / "a b#%20?.jpg")
+    datasets.make(tmp_path / "in", tmp_path / "expected", output={"num_shards": 3})
+    s3 = boto3.client(
+        "s3", endpoint_url=environment["AWS_ENDPOINT_URL"], aws_access_key_id="test", aws_secret_access_key="test"
+    )
+    s3.create_bucket(Bucket=BUCKET)
+    for path in (tmp_path / "in").rglob("*.*"):
+        s3.upload_file(str(path), BUCKET, f"images/{path.relative_to(tmp_path / 'in').as_posix()}")
+    settings = ["--output", f"s3://{BUCKET}/out", "--set", "output.num_shards=3", "--workers", "2"]
+    completed = command_line.run("convert", "--input", f"s3://{BUCKET}/images", *settings, environment=environment)
+    assert completed.returncode == 0, completed.stderr
+    found = tmp_path / "found"
+    for each in s3.list_objects_v2(Bucket=BUCKET, Prefix="out/")["Contents"]:
+        path = found / each["Key"].removeprefix("out/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        s3.download_file(BUCKET, each["Key"], str(path))
+    assert datasets.shard_digests(found) == datasets.shard_digests(tmp_path / "expected")
+    assert {path.name for path in found.iterdir()} == {path.name for path in (tmp_path / "expected").iterdir()}
+    completed = command_line.run("verify", f"s3://{BUCKET}/out", environment=environment)
+    assert completed.returncode == 0, completed.stderr
+
+
+def test_bucket_that_is_not_there_is_told(environment: dict[str, str], tmp_path: pathlib.Path) -> None:
+    completed = command_line.run(
+        "convert", "--input", "s3://nothing/images", "--output", tmp_path / "out", environment=environment
+    )
+    assert completed.returncode == 2
+    assert "--input 's3://nothing/images'" in completed.stderr
