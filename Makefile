@@ -14,17 +14,25 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup -ra
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint bench docs lock clean
+.PHONY: help demo test servers unit lint bench docs lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-14s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-16s%s\n", $$1, $$2 }'
 	@echo "The environment is $(VENV), made with $(PYTHON); for another Python: make PYTHON=python3.12 demo"
 
 demo: $(INSTALLED) ## convert a small set of images, verify it and read it back as batches
 	@$(BIN)/python examples/demo.py
 
-test: $(INSTALLED) ## run all tests; one that needs a server skips where there is none (PYTEST_ARGS=...)
+test: $(INSTALLED) servers ## run all tests; one that needs a server skips where there is none (PYTEST_ARGS=...)
 	@$(PYTEST) $(PYTEST_ARGS)
+
+servers: ## install what the tests' servers need and pip does not bring: Java and Maven, as root on Debian and Ubuntu
+	@if command -v java > /dev/null && command -v mvn > /dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  echo "installing default-jdk-headless and maven, for the tests with HDFS"; \
+	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends default-jdk-headless maven; } > /dev/null \
+	  || echo "they cannot be installed: the tests with HDFS will be skipped" >&2; \
+	else echo "the tests with HDFS will be skipped; to run them: apt-get install default-jdk-headless maven" >&2; fi
 
 unit: $(INSTALLED) ## run the unit tests alone
 	@$(PYTEST) $(PYTEST_ARGS) tests/unit

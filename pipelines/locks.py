@@ -138,6 +138,8 @@ class _Lease:
     def _renew(self) -> None:
         while not self._is_over.wait(_RENEW_SEC):
             with contextlib.suppress(OSError):  # the next time, perhaps
+                if (self._read() or {}).get("token", self._token) != self._token:
+                    return  # this machine slept, and another run took over: the commit will tell
                 self._store.write_whole(self._uri, self._word())
 
     def _word(self) -> bytes:

@@ -112,7 +112,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 def _download() -> pathlib.Path:
     """The folder of the jars, from the cache where they were downloaded before."""
-    for program, package in (("java", "default-jre-headless"), ("mvn", "maven")):
+    for program, package in (("java", "default-jdk-headless"), ("mvn", "maven")):
         if shutil.which(program) is None:
             pytest.skip(f"the HDFS cluster needs {program}, and there is none here: apt-get install {package}")
     digest = hashlib.sha256((_SOURCE / "pom.xml").read_bytes()).hexdigest()

@@ -15,6 +15,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -43,8 +44,10 @@ func main() {
 	log.SetFlags(0)
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	address := "http://" + listener.Addr().String()
+	objects := flag.Int("objects", 0, "objects of 1 KB that the bucket \"large\" holds, in 100 folders")
+	flag.Parse()
 	storage := must(fakestorage.NewServerWithOptions(fakestorage.Options{
-		NoListener: true, ExternalURL: address, PublicHost: hosts[0],
+		NoListener: true, ExternalURL: address, PublicHost: hosts[0], InitialObjects: largeBucket(*objects),
 	}))
 	handler := logged(batched(conditional(storage)))
 	certificate := newCertificate()
@@ -54,6 +57,17 @@ func main() {
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]})
 	must(0, json.NewEncoder(os.Stdout).Encode(map[string]string{"url": address, "certificate": string(authority)}))
 	io.Copy(io.Discard, os.Stdin)
+}
+
+func largeBucket(count int) []fakestorage.Object {
+	var objects []fakestorage.Object
+	content := make([]byte, 1024)
+	for i := range count {
+		name := fmt.Sprintf("images/label-%02d/%07d.jpg", i%100, i)
+		attributes := fakestorage.ObjectAttrs{BucketName: "large", Name: name}
+		objects = append(objects, fakestorage.Object{ObjectAttrs: attributes, Content: content})
+	}
+	return objects
 }
 
 func logged(next http.Handler) http.Handler {

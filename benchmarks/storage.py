@@ -1,0 +1,103 @@
+"""Requests, seconds and memory of listing a large bucket, and reads per second at some latency, on an emulator.
+
+Needs Go, which builds the emulator of the tests. Run from the root of the repository: python -m benchmarks.storage
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import pathlib
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks import harness
+from tests.servers import faults, gcs
+from transforms import fetch, references
+from transforms.sources import files
+
+_URI = "gs://large/images"
+_NUM_FOLDERS = 100
+_CONCURRENCIES = (1, 8, 32)
+
+
+def list_bucket() -> dict[str, Any]:
+    """Lists the bucket in this process."""
+    begin, before = time.monotonic(), _peak_rss_mb()
+    count = packed = 0
+    for found in files.FilesSource(_URI).list_all():
+        count += found.num_refs
+        packed += len(found.packed_refs)
+    seconds = time.monotonic() - begin
+    return {
+        "objects": count,
+        "seconds": round(seconds, 2),
+        "objects_per_second": round(count / seconds),
+        "grown_rss_mb": round(_peak_rss_mb() - before, 1),  # the listings are let go of: they go to the workers
+        "packed_bytes_per_object": round(packed / count, 1),
+    }
+
+
+def read_objects(count: int, concurrency: int) -> float:
+    """Reads so many objects in this process; returns how many a second."""
+    fetch.MAX_REMOTE_READS = concurrency
+    refs = [references.ImageRef(f"{i}", f"{_URI}/label-{i % 100:02d}/{i:07d}.jpg", 1024) for i in range(count)]
+    begin = time.monotonic()
+    for _, data in fetch.fetch(refs):
+        assert isinstance(data, bytes), data
+    return count / (time.monotonic() - begin)
+
+
+def _peak_rss_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+@contextlib.contextmanager
+def _process(emulator: gcs.Emulator, url: str | None = None) -> Iterator[Any]:
+    if url is not None:
+        emulator.environment["STORAGE_EMULATOR_HOST"] = url
+    with emulator.process() as call:
+        yield call
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--objects", type=int, default=200_000)
+    parser.add_argument("--reads", type=int, default=1000, help="at each concurrency, in each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--latency", type=float, default=0.02, metavar="SEC", help="added to each request (0.02)")
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder, gcs.run(pathlib.Path(folder), args.objects) as emulator:
+        with _process(emulator) as call:
+            before = len(emulator.requests())
+            listed = call(list_bucket)
+            requests = len(emulator.requests()) - before
+        ideal = args.objects / 1000 + _NUM_FOLDERS
+        listed |= {"requests": requests, "requests_over_ideal": round(requests / ideal, 3)}
+        print(f"listed {listed['objects']:,} objects in {listed['seconds']} s", file=sys.stderr)
+        rates: dict[int, list[float]] = {concurrency: [] for concurrency in _CONCURRENCIES}
+        with faults.FaultyProxy(emulator.url, seed=0, fraction=0, latency_sec=args.latency) as proxy:
+            for _ in range(args.rounds):
+                for concurrency in _CONCURRENCIES:  # in turn, each in a process of its own
+                    with _process(emulator, proxy.url) as call:
+                        call(read_objects, 10, concurrency)
+                        rates[concurrency].append(round(call(read_objects, args.reads, concurrency), 1))
+                        print(f"{concurrency} at once: {rates[concurrency][-1]} reads/s", file=sys.stderr)
+    result = {
+        "benchmark": "storage",
+        "machine": harness.describe_machine(),
+        "listing": listed,
+        "latency_sec": args.latency,
+        "reads_per_second": {str(concurrency): values for concurrency, values in rates.items()},
+    }
+    print(json.dumps(result, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

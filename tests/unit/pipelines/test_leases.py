@@ -1,0 +1,103 @@
+"""One run at a time on a storage without locks: here the one that fsspec keeps in memory."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from imagebeam import errors, storage
+from pipelines import locks
+
+CONTROL = "memory://out/.imagebeam"
+LOCK = f"{CONTROL}/lock"
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[storage.Storage]:
+    monkeypatch.setattr(locks, "_PATIENCE_SEC", 0.2)
+    monkeypatch.setattr(locks, "_SETTLE_SEC", 0.05)
+    store = storage.storage_of(LOCK)
+    yield store
+    store.remove_tree("memory://out")
+
+
+def leave(store: storage.Storage, **word: Any) -> None:
+    """The lock of another run."""
+    whole = {"process": 1, "host": "elsewhere", "token": "other", "time": time.time(), **word}
+    store.write_whole(LOCK, json.dumps(whole).encode())
+
+
+def test_lock_is_there_while_it_is_held(store: storage.Storage) -> None:
+    with locks.hold(CONTROL):
+        assert store.exists(LOCK)
+    assert not store.exists(CONTROL)
+
+
+def test_what_the_run_wrote_stays(store: storage.Storage) -> None:
+    with locks.hold(CONTROL):
+        store.write_whole(f"{CONTROL}/staged", b"x")
+    assert [entry.name for entry in store.list_directory(CONTROL)] == ["staged"]
+
+
+def test_second_run_is_told_who_holds_it(store: storage.Storage) -> None:
+    leave(store, time=time.time() - 12)
+    message = r"another run writes to this output \(process 1 on elsewhere, heard of 1\d s ago\): wait until"
+    with pytest.raises(errors.ConfigError, match=message), locks.hold(CONTROL):
+        pass
+    assert json.loads(store.read(LOCK))["token"] == "other"
+
+
+def test_second_run_waits_for_one_that_is_about_to_end(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_PATIENCE_SEC", 5.0)
+    leave(store)
+    threading.Timer(0.3, store.remove, [LOCK]).start()
+    with locks.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["token"] != "other"
+
+
+@pytest.mark.parametrize("age", [151, 1e9])
+def test_lock_that_was_not_renewed_is_taken_over(store: storage.Storage, age: float) -> None:
+    leave(store, time=time.time() - age)
+    with locks.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
+
+
+def test_lock_of_a_process_that_is_gone_is_taken_over_at_once(store: storage.Storage) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    leave(store, host=socket.gethostname(), process=process.pid)
+    with locks.hold(CONTROL):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"not json"])
+def test_lock_that_says_nothing_is_taken_over(store: storage.Storage, content: bytes) -> None:
+    store.write_whole(LOCK, content)
+    with locks.hold(CONTROL):
+        pass
+
+
+def test_lock_is_renewed(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_RENEW_SEC", 0.02)
+    with locks.hold(CONTROL):
+        first = json.loads(store.read(LOCK))["time"]
+        give_up = time.monotonic() + 10
+        while json.loads(store.read(LOCK))["time"] == first:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+
+
+def test_lock_that_another_run_took_over_is_left_to_it(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_RENEW_SEC", 0.02)
+    with locks.hold(CONTROL):
+        leave(store)
+        time.sleep(0.2)
+    assert json.loads(store.read(LOCK))["token"] == "other"
