@@ -7,6 +7,8 @@ import json
 import os
 import pathlib
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,6 +110,25 @@ def test_faults_change_nothing(stored: Bucket, tmp_path: pathlib.Path) -> None:
     assert completed.returncode == 0, completed.stderr
     assert sum(counts.values()) > 1000, counts
     assert_same(stored.download("faulty", tmp_path / "found"), stored.expected)
+
+
+def test_storage_that_is_away_for_a_while_is_waited_for(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0, kinds=("reset",)) as proxy:
+
+        def go_away() -> None:
+            while proxy.counts["requests"] < 300:
+                time.sleep(0.05)
+            proxy.fraction = 1
+            time.sleep(6)
+            proxy.fraction = 0
+
+        away = threading.Thread(target=go_away, daemon=True)
+        away.start()
+        completed = stored.convert("gs://pets/images", "gs://pets/away", url=proxy.url)
+        assert proxy.counts["reset"] > 10
+        away.join()
+    assert completed.returncode == 0, completed.stderr
+    assert_same(stored.download("away", tmp_path / "found"), stored.expected)
 
 
 def test_each_object_is_read_once(stored: Bucket, tmp_path: pathlib.Path) -> None:

@@ -46,7 +46,7 @@ class FaultyProxy:
     Args:
         upstream_url: of the server: http://127.0.0.1:port.
         seed: of the faults.
-        fraction: of the requests that get one.
+        fraction: of the requests that get one; may be changed while the proxy runs.
         kinds: of faults, equally likely.
         latency_sec: added to each request.
         rewrite_hosts: whether addresses of other ports of this machine, such as those of WebHDFS's DataNodes, lead
@@ -69,7 +69,7 @@ class FaultyProxy:
         port = urllib.parse.urlsplit(upstream_url).port
         assert port is not None, upstream_url
         self.upstream_port, self.latency_sec = port, latency_sec
-        self._fraction, self._kinds, self._rewrite_hosts = fraction, kinds, rewrite_hosts
+        self.fraction, self._kinds, self._rewrite_hosts = fraction, kinds, rewrite_hosts
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._counts: collections.Counter[str] = collections.Counter()
@@ -101,7 +101,7 @@ class FaultyProxy:
         """The fault of the next request."""
         with self._lock:
             self._counts["requests"] += 1
-            if self._random.random() < self._fraction:
+            if self._random.random() < self.fraction:
                 return self._random.choice(self._kinds)
             return None
 

@@ -44,12 +44,12 @@ func main() {
 	log.SetFlags(0)
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	address := "http://" + listener.Addr().String()
-	objects := flag.Int("objects", 0, "objects of 1 KB that the bucket \"large\" holds, in 100 folders")
+	objects := flag.Int("objects", 0, "how many the bucket \"large\" holds; 0 is no such bucket")
 	flag.Parse()
 	storage := must(fakestorage.NewServerWithOptions(fakestorage.Options{
-		NoListener: true, ExternalURL: address, PublicHost: hosts[0], InitialObjects: largeBucket(*objects),
+		NoListener: true, ExternalURL: address, PublicHost: hosts[0],
 	}))
-	handler := logged(batched(conditional(storage)))
+	handler := logged(large(*objects, batched(conditional(storage))))
 	certificate := newCertificate()
 	accepted := make(tunnels)
 	go http.Serve(accepted, handler)
@@ -59,15 +59,50 @@ func main() {
 	io.Copy(io.Discard, os.Stdin)
 }
 
-func largeBucket(count int) []fakestorage.Object {
-	var objects []fakestorage.Object
-	content := make([]byte, 1024)
-	for i := range count {
-		name := fmt.Sprintf("images/label-%02d/%07d.jpg", i%100, i)
-		attributes := fakestorage.ObjectAttrs{BucketName: "large", Name: name}
-		objects = append(objects, fakestorage.Object{ObjectAttrs: attributes, Content: content})
+// large serves a bucket "large" of many objects of 1 KB: images/label-00/0000000.jpg, in 100 folders. fake-gcs-server looks
+// through all objects at each upload, so it cannot hold so many.
+func large(count int, next http.Handler) http.Handler {
+	const folders, page = 100, 1000
+	objects := regexp.MustCompile(`^(/download)?/storage/v1/b/large/o(?:/(.+))?$`)
+	folder := regexp.MustCompile(`^images/label-(\d\d)/$`)
+	object := func(i int) map[string]string {
+		name := fmt.Sprintf("images/label-%02d/%07d.jpg", i%folders, i)
+		return map[string]string{"name": name, "size": "1024", "generation": "1", "bucket": "large"}
 	}
-	return objects
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		match, query := objects.FindStringSubmatch(r.URL.Path), r.URL.Query()
+		answer := map[string]any{}
+		if match == nil || count == 0 {
+			next.ServeHTTP(w, r)
+			return
+		} else if match[1] != "" {
+			w.Write(make([]byte, 1024))
+			return
+		} else if match[2] != "" {
+			refuse(w, http.StatusNotFound, "no such object")
+			return
+		} else if found := folder.FindStringSubmatch(query.Get("prefix")); found != nil {
+			start, _ := strconv.Atoi(query.Get("pageToken"))
+			items := []map[string]string{}
+			for n := start; n < count/folders && n < start+page; n++ {
+				items = append(items, object(n*folders+must(strconv.Atoi(found[1]))))
+			}
+			answer["items"] = items
+			if start+page < count/folders {
+				answer["nextPageToken"] = strconv.Itoa(start + page)
+			}
+		} else if query.Get("delimiter") != "" {
+			prefixes := []string{}
+			for n := range folders {
+				prefixes = append(prefixes, fmt.Sprintf("images/label-%02d/", n))
+			}
+			answer["prefixes"] = prefixes
+		} else {
+			answer["items"] = []map[string]string{object(0)}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(answer)
+	})
 }
 
 func logged(next http.Handler) http.Handler {
