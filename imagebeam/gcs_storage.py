@@ -38,9 +38,11 @@ class GcsStorage(remote_storage.RemoteStorage):
             return remote_storage.denied(uri, detail)
         if isinstance(error, exceptions.PreconditionFailed):
             return FileExistsError(errno.EEXIST, f"{uri} was written by another run at this moment")
-        if isinstance(error, auth_exceptions.DefaultCredentialsError):
+        is_refused = isinstance(error, auth_exceptions.RefreshError) and not error.retryable
+        if is_refused or isinstance(error, auth_exceptions.DefaultCredentialsError):
+            reason = "credentials were refused" if is_refused else "no credentials"
             return errors.ConfigError(
-                f"{uri}: no credentials for Google Cloud: gcloud auth application-default login, or set "
+                f"{uri}: {reason} for Google Cloud: gcloud auth application-default login, or set "
                 "GOOGLE_APPLICATION_CREDENTIALS"
             )
         if isinstance(error, exceptions.ClientError) and error.code not in _TRANSIENT:

@@ -155,7 +155,7 @@ class RemoteStorage(abc.ABC):
         """
         content = self.read(source)
         try:
-            self._retry(source, lambda: self._move(source, target, True))
+            self._retry(target, lambda: self._move(source, target, True))
         except (FileExistsError, FileNotFoundError):
             if not self.exists(target) or self.read(target) != content:
                 raise

@@ -201,8 +201,10 @@ def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: boo
             cause += f" (in {job.layout.output}: free some first)"
         fields = progress.read_report(job.layout.report)
         if fields is None or not fields["exit_code"]:
+            is_local = storage.storage_of(job.layout.output).is_local
+            where = "" if is_local else f" in {job.layout.control}"  # a bucket is not looked at in passing
             raise errors.ImagebeamError(
-                f"the pipeline failed: {cause}; finished shards are kept, run the same command again to go on"
+                f"the pipeline failed: {cause}; finished shards are kept{where}, run the same command again to go on"
             ) from e
         return fields
     fields = progress.read_report(job.layout.report)

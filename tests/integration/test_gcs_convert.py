@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from imagebeam import catalog as catalog_lib
+from imagebeam import storage
 from tests import command_line, datasets, image_sets
 from tests.servers import faults, gcs
 
@@ -110,6 +111,32 @@ def test_faults_change_nothing(stored: Bucket, tmp_path: pathlib.Path) -> None:
     assert completed.returncode == 0, completed.stderr
     assert sum(counts.values()) > 1000, counts
     assert_same(stored.download("faulty", tmp_path / "found"), stored.expected)
+
+
+def test_writer_of_beam_writes_to_gs(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    split = ["--set", "split.by=hash", "--set", "split.fractions={train: 0.8, test: 0.2}"]
+    completed = stored.convert("gs://pets/images", "gs://pets/beam", "--set", "output.writer=beam", *split)
+    assert completed.returncode == 0, completed.stderr
+    found = stored.download("beam", tmp_path / "found")
+    keys = [key for name in ("train", "test") for key in datasets.keys(found, name)]
+    assert sorted(keys) == sorted(datasets.keys(stored.expected))
+
+
+def publish_twice(folder: str) -> None:
+    """What two runs do that commit at once."""
+    store = storage.storage_of(folder)
+    for content in (b"one", b"two"):
+        store.write_whole(f"{folder}/staged", content)
+        store.publish(f"{folder}/staged", f"{folder}/catalog.json")
+
+
+def test_of_two_commits_at_once_one_fails(stored: Bucket) -> None:
+    with (
+        stored.emulator.process() as call,
+        pytest.raises(FileExistsError, match=r"gs://pets/raced/catalog.json was written by another run"),
+    ):
+        call(publish_twice, "gs://pets/raced")
+    assert stored.bucket.blob("raced/catalog.json").download_as_bytes() == b"one"
 
 
 def test_storage_that_is_away_for_a_while_is_waited_for(stored: Bucket, tmp_path: pathlib.Path) -> None:
