@@ -64,11 +64,10 @@ class FsspecStorage(remote_storage.RemoteStorage):
         return error if isinstance(error, OSError) and error.filename is not None else None  # of the local disk
 
     def _list(self, uri: str) -> Iterator[list[storage.Entry]]:
-        entries = [
-            storage.Entry(name, *each[1:])
-            for each in (self._entry(info) for info in self._fresh(uri).ls(self.path_of(uri), detail=True))
-            if (name := each.name)
-        ]
+        filesystem, path = self._fresh(uri), self.path_of(uri)
+        itself = filesystem._strip_protocol(path).rstrip("/")  # some mark a folder with an empty object of its name
+        found = filesystem.ls(path, detail=True)
+        entries = [self._entry(info) for info in found if info["name"].rstrip("/") != itself]
         return iter([entries[start : start + _PAGE_ENTRIES] for start in range(0, len(entries), _PAGE_ENTRIES)])
 
     def _stat(self, uri: str) -> storage.Entry:

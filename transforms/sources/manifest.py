@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 from imagebeam import errors, features, storage
@@ -50,6 +53,9 @@ def format_of(uri: str) -> str:
             "set source.manifest.format, or source.by: files for a folder of images"
         )
     return FORMATS[extension]
+
+
+_REQUESTS_AT_ONCE = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,18 +107,39 @@ class ManifestSource:
         """Yields the manifest's references in the order of its rows."""
         found = listing.ListingBuilder()
         try:
-            for position, row in enumerate(_ROWS[self.format](self.uri, self.needed)):
-                try:
-                    found.refs.append(self._reference(position, row))
-                except BadRowError as e:
-                    found.rejects.append(self._reject(position, row, e.reason, e.detail))
-                except errors.ConfigError as e:  # an address that no storage is known for
-                    found.rejects.append(self._reject(position, row, references.Reason.UNREADABLE, str(e)))
+            for image in self._look_up_all():
+                if isinstance(image, references.Reject):
+                    found.rejects.append(image)
+                else:
+                    found.refs.append(image)
                 if found.is_full:
                     yield found.take()
         except (OSError, ValueError) as e:
             found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
         yield found.take()
+
+    def _look_up_all(self) -> Iterator[references.ImageRef | references.Reject]:
+        """What becomes of each row, in their order; files on a network are looked up ahead, by threads."""
+        rows = enumerate(_ROWS[self.format](self.uri, self.needed))
+        if storage.storage_of(self.uri).is_local:
+            yield from itertools.starmap(self._look_up, rows)
+            return
+        ahead: collections.deque[futures.Future[references.ImageRef | references.Reject]] = collections.deque()
+        with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+            for position, row in rows:
+                ahead.append(threads.submit(self._look_up, position, row))
+                if len(ahead) > 2 * _REQUESTS_AT_ONCE:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+
+    def _look_up(self, position: int, row: Any) -> references.ImageRef | references.Reject:
+        try:
+            return self._reference(position, row)
+        except BadRowError as e:
+            return self._reject(position, row, e.reason, e.detail)
+        except errors.ConfigError as e:  # an address that no storage is known for
+            return self._reject(position, row, references.Reason.UNREADABLE, str(e))
 
     def _reject(self, position: int, row: Any, reason: references.Reason, detail: str) -> references.Reject:
         cells = row if isinstance(row, Mapping) else {}
@@ -134,6 +161,8 @@ class ManifestSource:
             status = storage.storage_of(uri).stat(uri)
         except (FileNotFoundError, NotADirectoryError) as e:
             raise BadRowError(references.Reason.NOT_FOUND, f"there is no file {uri!r}") from e
+        except storage.UnavailableError:  # not the row's fault
+            raise
         except OSError as e:
             raise BadRowError(references.Reason.UNREADABLE, f"{uri!r} cannot be read ({e.strerror or e})") from e
         except ValueError as e:
