@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from imagebeam import errors, features, storage
@@ -155,15 +155,19 @@ def _checksum(fields: Mapping[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def load_catalog(directory: str) -> Catalog:
+def load_catalog(directory: str, read: Callable[[str], bytes] | None = None) -> Catalog:
     """The catalog of the dataset in `directory`.
+
+    Args:
+        directory: a path or an address.
+        read: gives all bytes of the file at an address; by default the storage of the address does.
 
     Raises:
         CatalogError: if there is none, or it cannot be read.
     """
     uri = storage.join(storage.normalize(directory), CATALOG_FILE)
     try:
-        text = storage.storage_of(uri).read(uri).decode("utf-8", "replace")
+        text = (read or storage.storage_of(uri).read)(uri).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError) as e:
         raise errors.CatalogError(
             f"{directory} holds no {CATALOG_FILE}: no dataset was committed there; "

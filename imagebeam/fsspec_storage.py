@@ -20,7 +20,6 @@ _TIMEOUT_SEC = (5.0, 60.0)  # to connect, and between two pieces of an answer
 _PAGE_ENTRIES = 1000
 _CONNECTIONS = 64
 _PACKAGES = {"s3": "'imagebeam[s3]'", "s3a": "'imagebeam[s3]'", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
-_LASTING = (FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError)
 _HDFS = re.compile(r"hdfs://(?:(?P<user>[^@/]+)@)?(?P<host>[^:/@]+|\[[^]]+\]):(?P<port>\d+)(?P<path>/.*)?", re.DOTALL)
 
 
@@ -59,9 +58,7 @@ class FsspecStorage(remote_storage.RemoteStorage):
             return FileNotFoundError(errno.ENOENT, f"there is no {uri}")
         if isinstance(error, PermissionError):
             return remote_storage.denied(uri, error)
-        if isinstance(error, _LASTING):
-            return error
-        return error if isinstance(error, OSError) and error.filename is not None else None  # of the local disk
+        return None
 
     def _list(self, uri: str) -> Iterator[list[storage.Entry]]:
         filesystem, path = self._fresh(uri), self.path_of(uri)
@@ -87,13 +84,13 @@ class FsspecStorage(remote_storage.RemoteStorage):
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
         filesystem = self._fresh(uri)
         if must_be_new and filesystem.exists(self.path_of(uri)):  # in two steps: these stores know no other way
-            raise FileExistsError(errno.EEXIST, f"{uri} was written by another run at this moment")
+            raise remote_storage.taken(uri)
         filesystem.put_file(path, self.path_of(uri))
 
     def _move(self, source: str, target: str, must_be_new: bool) -> None:
         filesystem = self._fresh(source)
         if must_be_new and filesystem.exists(self.path_of(target)):
-            raise FileExistsError(errno.EEXIST, f"{target} was written by another run at this moment")
+            raise remote_storage.taken(target)
         filesystem.cp_file(self.path_of(source), self.path_of(target))
         filesystem.rm_file(self.path_of(source))
 
@@ -133,7 +130,7 @@ class WebHdfsStorage(FsspecStorage):
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
         text = str(error)
         if isinstance(error, RuntimeError) and "already exists" in text:
-            return FileExistsError(errno.EEXIST, f"{uri} was written by another run at this moment")
+            return remote_storage.taken(uri)
         if isinstance(error, ValueError) or "Invalid path" in text:  # HDFS takes no such name
             return OSError(errno.EINVAL, f"{uri}: {text}")
         return super().lasting_error(error, uri)
@@ -167,7 +164,7 @@ class WebHdfsStorage(FsspecStorage):
                 session = self.filesystem(uri).session
                 answer = session.put(answer.headers["Location"], data=file, headers=headers)
             if answer.status_code == 403 and "FileAlreadyExistsException" in answer.text:
-                raise FileExistsError(errno.EEXIST, f"{uri} was written by another run at this moment")
+                raise remote_storage.taken(uri)
             if answer.status_code == 403 and "AccessControlException" in answer.text:
                 raise PermissionError(answer.text)
             answer.raise_for_status()
@@ -209,10 +206,8 @@ class _HdfsPages(Iterator[list[storage.Entry]]):
     def __next__(self) -> list[storage.Entry]:
         if self._is_over:
             raise StopIteration
-        after: dict[str, Any] = {
-            "startAfter": self._after,
-            "startafter": self._after,
-        }  # as documented, and as Hadoop 3.5 takes it
+        # As documented, and as Hadoop 3.5 takes it.
+        after: dict[str, Any] = {"startAfter": self._after, "startafter": self._after}
         answer = self._store._call(self._uri, "LISTSTATUS_BATCH", "get", **after).json()
         listing = answer["DirectoryListing"]
         found = listing["partialListing"]["FileStatuses"]["FileStatus"]

@@ -37,7 +37,7 @@ class GcsStorage(remote_storage.RemoteStorage):
         if isinstance(error, (exceptions.Forbidden, exceptions.Unauthorized)):
             return remote_storage.denied(uri, detail)
         if isinstance(error, exceptions.PreconditionFailed):
-            return FileExistsError(errno.EEXIST, f"{uri} was written by another run at this moment")
+            return remote_storage.taken(uri)
         is_refused = isinstance(error, auth_exceptions.RefreshError) and not error.retryable
         if is_refused or isinstance(error, auth_exceptions.DefaultCredentialsError):
             reason = "credentials were refused" if is_refused else "no credentials"
@@ -47,9 +47,7 @@ class GcsStorage(remote_storage.RemoteStorage):
             )
         if isinstance(error, exceptions.ClientError) and error.code not in _TRANSIENT:
             return OSError(errno.EINVAL, f"{uri}: {detail}")
-        if isinstance(error, FileNotFoundError):  # our own
-            return error
-        return error if isinstance(error, OSError) and error.filename is not None else None  # of the local disk
+        return None
 
     def _list(self, uri: str) -> Iterator[list[storage.Entry]]:
         bucket, name = _parse(uri)

@@ -196,7 +196,7 @@ class RemoteStorage(abc.ABC):
             except (errors.ImagebeamError, *_LASTING):
                 raise
             except Exception as e:  # each client has its own errors; `lasting_error` knows which of them end it
-                lasting = self.lasting_error(e, uri)
+                lasting = self.lasting_error(e, uri) or _own_error(e)
                 if lasting is not None:
                     raise lasting from e
                 if time.monotonic() + wait > give_up:
@@ -204,6 +204,12 @@ class RemoteStorage(abc.ABC):
                     raise storage.UnavailableError(errno.EIO, f"{uri}: {reason} (tried for {seconds:g} s)") from e
             time.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(2 * wait, _LONGEST_WAIT_SEC)
+
+
+def _own_error(error: Exception) -> Exception | None:
+    """An error that no client raised: a storage's own word that there is no file, or one of the local disk."""
+    is_own = isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.filename is not None)
+    return error if is_own else None
 
 
 @contextlib.contextmanager
@@ -261,6 +267,11 @@ class _RangeReader(io.RawIOBase):
 def denied(uri: str, detail: object) -> PermissionError:
     """The error for an address that may not be read, or not written."""
     return PermissionError(errno.EACCES, f"{uri}: access denied ({detail}); docs/storage.md lists what is needed")
+
+
+def taken(uri: str) -> FileExistsError:
+    """The error for a file that must be new and is not."""
+    return FileExistsError(errno.EEXIST, f"{uri} was written by another run at this moment")
 
 
 def identity_of(uri: str) -> tuple[int, int]:

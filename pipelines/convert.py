@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from pipelines import pipeline as pipeline_lib
+    from transforms import list as list_lib
 
 _NO_OUTPUT = "/nowhere"  # for what needs an address and writes nothing there
 AnyConfig = config_lib.Config | Mapping[str, Any] | str | None
@@ -87,11 +88,16 @@ def convert(
     if workers is not None and workers < 1:
         raise errors.ConfigError(f"workers is {workers}; it must be at least 1")
     workers = workers or default_workers()
+    source: list_lib.Source | None = None
+    complaint: errors.ConfigError | None = None
     with contextlib.ExitStack() as stack:
         if runners.is_local(arguments):  # started first: they get ready, and one lists, while Beam is imported
             pool = stack.enter_context(processes.start(workers))
-            with contextlib.suppress(errors.ConfigError):  # told below, after an option that Beam does not know
-                pool.begin(listing.list_whole, sources.make_source(job_config))
+            try:
+                source = sources.make_source(job_config)
+                pool.begin(listing.list_whole, source)
+            except errors.ConfigError as e:  # told below, after an option that Beam does not know
+                complaint = e
         if own_process:
             runners.import_beam_lightly(arguments, [job_config.source.uri, job_config.output.uri])
         from pipelines import locks, pipeline, progress
@@ -99,7 +105,9 @@ def convert(
         report = storage.join(str(job_config.output.uri or ""), ".imagebeam", f"run-{secrets.token_hex(4)}.json")
         trusted = runners.TRUSTED_GRAPH if own_process and runners.is_local(arguments) else ()
         options = runners.make_options([*trusted, *arguments], workers)
-        job = pipeline.make_job(job_config, overwrite, storage.normalize(report))
+        if complaint is not None:
+            raise complaint
+        job = pipeline.make_job(job_config, overwrite, storage.normalize(report), source)
         stack.enter_context(locks.hold(job.layout.control))
         stack.callback(storage.storage_of(job.layout.report).remove, job.layout.report)
         stack.callback(storage.storage_of(job.layout.report).remove_tree, job.layout.beam_folder)

@@ -44,18 +44,21 @@ def build(pipeline: beam.Pipeline, job: Job, plan_only: bool = False) -> None:
     _ = written | "Commit" >> commit.CommitDataset(job.committer, placed.plan, early_rejects)
 
 
-def make_job(config: config_lib.Config, overwrite: bool = False, report: str = "") -> Job:
+def make_job(
+    config: config_lib.Config, overwrite: bool = False, report: str = "", source: list_lib.Source | None = None
+) -> Job:
     """The job that `config` describes.
 
     Args:
         config: with `source.uri` and `output.uri`.
         overwrite: whether another dataset in the output is replaced.
         report: where the run leaves word of its plan and its end.
+        source: that of `config`, where it is made already.
 
     Raises:
         ConfigError: if an address, the manifest's columns or the vocabulary is not as the config says.
     """
-    source = sources.make_source(config)
+    source = source or sources.make_source(config)
     output = storage.normalize(str(config.output.uri))
     if config.output.writer == "beam" and storage.scheme_of(output) not in ("file", "gs"):
         raise errors.ConfigError(

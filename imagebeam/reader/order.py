@@ -111,8 +111,8 @@ class GlobalOrder:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ListedOrder:
-    """The order of the shards, the same in every epoch."""
+class _OrderOfShare:
+    """What orders of one process' share have in common: an epoch is all of it."""
 
     share: selection.Share
 
@@ -122,6 +122,11 @@ class ListedOrder:
 
     def num_positions(self, num_epochs: int) -> int:
         return num_epochs * self.epoch_size
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ListedOrder(_OrderOfShare):
+    """The order of the shards, the same in every epoch."""
 
     @functools.cached_property
     def _run_ends(self) -> np.ndarray:
@@ -144,25 +149,17 @@ class _Epoch:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BlockOrder:
+class BlockOrder(_OrderOfShare):
     """Blocks of consecutive records in random order, and inside a window of blocks the records in random order.
 
     What stands together in a window is read with few, long reads, from as many places of the share as the window has
     blocks; it is what a shuffle buffer would hold.
     """
 
-    share: selection.Share
     seed: int
     block_records: int  # of a block: the length of a read
     window_blocks: int  # shuffled together
     in_sequence: bool = False  # whether the blocks of a run keep their order: compressed shards are read front to back
-
-    @property
-    def epoch_size(self) -> int:
-        return len(self.share)
-
-    def num_positions(self, num_epochs: int) -> int:
-        return num_epochs * self.epoch_size
 
     @functools.cached_property
     def _blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

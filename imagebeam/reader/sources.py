@@ -73,17 +73,7 @@ class _Source:
         raise NotImplementedError
 
     def load_catalog(self) -> catalog_lib.Catalog:
-        uri = storage.join(self.directory, catalog_lib.CATALOG_FILE)
-        try:
-            text = self.read(uri).decode("utf-8", "replace")
-        except FileNotFoundError as e:
-            raise errors.CatalogError(
-                f"{self.directory} holds no {catalog_lib.CATALOG_FILE}: no dataset was committed there; "
-                "give the --output of a convert command that ended well"
-            ) from e
-        except OSError as e:
-            raise errors.CatalogError(f"{uri} cannot be read ({e}); grant read access to it") from e
-        return catalog_lib.Catalog.from_json(text, uri)
+        return catalog_lib.load_catalog(self.directory, self.read)
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         for split in catalog.splits.values():

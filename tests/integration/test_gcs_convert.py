@@ -16,13 +16,13 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
-from tests import command_line, datasets, image_sets
+from tests import command_line, datasets
 from tests.servers import faults, gcs
+from tests.stored import ODD_NAMES, assert_same, write_images
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gcs")]
 
 NUM_SHARDS = 6
-ODD_NAMES = ("a b.jpg", "ü.jpg", "#1.jpg", "50%.jpg", "a%20b.jpg", "what?.jpg", "x*y.jpg", "[z].jpg")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,21 +56,13 @@ class Bucket:
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
     """1,000 images of two classes, some of them with odd names."""
     folder = tmp_path_factory.mktemp("gcs")
-    image_sets.write_folder(folder / "in", per_label=500)
-    for index, name in enumerate(ODD_NAMES):
-        (folder / "in" / "cat" / f"{5 * index}.jpg").rename(folder / "in" / "cat" / name)
+    write_images(folder / "in")
     (folder / "in" / "dog" / "1.jpg").write_bytes(b"<html>404 Not Found</html>")
     datasets.make(folder / "in", folder / "out", output={"num_shards": NUM_SHARDS})
     with gcs.run(folder) as emulator:
         bucket = emulator.bucket("pets")
         gcs.upload(folder / "in", bucket, "images")
         yield Bucket(emulator, bucket, folder / "in", folder / "out")
-
-
-def assert_same(found: pathlib.Path, expected: pathlib.Path) -> None:
-    assert datasets.shard_digests(found) == datasets.shard_digests(expected)
-    assert datasets.rejects(found) == datasets.rejects(expected)
-    assert {path.name for path in found.iterdir()} == {path.name for path in expected.iterdir()}
 
 
 @pytest.mark.parametrize("source", ["local", "gs"])

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import imagebeam
-from tests import command_line, datasets, image_sets
+from tests import command_line, datasets
 from tests.servers import faults, hdfs
+from tests.stored import assert_same, write_images
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("hdfs")]
 
 NUM_SHARDS = 4
-ODD_NAMES = ("a b.jpg", "ü.jpg", "#1.jpg", "50%.jpg", "a%20b.jpg", "what?.jpg", "x*y.jpg", "[z].jpg")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +50,7 @@ def convert(source: str, output: str, *more: str) -> command_line.Completed:
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     """1,000 images of two classes, some of them with odd names."""
     folder = tmp_path_factory.mktemp("hdfs")
-    image_sets.write_folder(folder / "in", per_label=500)
-    for index, name in enumerate(ODD_NAMES):
-        (folder / "in" / "cat" / f"{5 * index}.jpg").rename(folder / "in" / "cat" / name)
+    write_images(folder / "in")
     datasets.make(folder / "in", folder / "out", output={"num_shards": NUM_SHARDS})
     (folder / "cluster").mkdir()
     with hdfs.run(folder / "cluster") as cluster:
@@ -72,11 +70,6 @@ def upload(cluster: hdfs.Cluster, folder: pathlib.Path) -> None:
 
     with futures.ThreadPoolExecutor(16) as threads:
         list(threads.map(put, [path for path in folder.rglob("*") if path.is_file()]))
-
-
-def assert_same(found: pathlib.Path, expected: pathlib.Path) -> None:
-    assert datasets.shard_digests(found) == datasets.shard_digests(expected)
-    assert {path.name for path in found.iterdir()} == {path.name for path in expected.iterdir()}
 
 
 def test_images_are_read_and_shards_written_as_on_the_local_disk(stored: Stored, tmp_path: pathlib.Path) -> None:

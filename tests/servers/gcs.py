@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -17,6 +16,8 @@ from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
+
+from tests.servers import cache as cache_lib
 
 _T = TypeVar("_T")
 
@@ -122,11 +123,8 @@ def _build() -> pathlib.Path:
     digest = hashlib.sha256()
     for name in ("main.go", "go.mod", "go.sum"):
         digest.update((_SOURCE / name).read_bytes())
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "imagebeam-tests"
-    cache.mkdir(parents=True, exist_ok=True)
-    program = cache / f"gcs-emulator-{digest.hexdigest()[:16]}"
-    with open(cache / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with cache_lib.hold("lock") as cache:
+        program = cache / f"gcs-emulator-{digest.hexdigest()[:16]}"
         if not program.exists():
             go = shutil.which("go") or _install_go(cache)
             downloaded = _run_go(go, "mod", "download", timeout_sec=_DOWNLOAD_SEC)

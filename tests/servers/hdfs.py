@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from tests.servers import cache as cache_lib
 
 _SOURCE = pathlib.Path(__file__).parent / "hdfs_cluster"
 _DOWNLOAD_SEC = 600  # 108 MB
@@ -116,11 +117,8 @@ def _download() -> pathlib.Path:
         if shutil.which(program) is None:
             pytest.skip(f"the HDFS cluster needs {program}, and there is none here: apt-get install {package}")
     digest = hashlib.sha256((_SOURCE / "pom.xml").read_bytes()).hexdigest()
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "imagebeam-tests"
-    cache.mkdir(parents=True, exist_ok=True)
-    jars = cache / f"hdfs-jars-{digest[:16]}"
-    with open(cache / "hdfs-lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with cache_lib.hold("hdfs-lock") as cache:
+        jars = cache / f"hdfs-jars-{digest[:16]}"
         if not jars.exists():
             new = cache / f"{jars.name}.new"
             shutil.rmtree(new, ignore_errors=True)

@@ -1,0 +1,19 @@
+"""Where what the servers are made of is kept, once for each user."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def hold(lock: str) -> Iterator[pathlib.Path]:
+    """The folder; whoever makes something there under the same lock waits until this block has ended."""
+    folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "imagebeam-tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield folder

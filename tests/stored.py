@@ -1,0 +1,23 @@
+"""What the tests of runs on other storages share: the images, some of them with odd names, and what must be alike."""
+
+from __future__ import annotations
+
+import pathlib
+
+from tests import datasets, image_sets
+
+ODD_NAMES = ("a b.jpg", "ü.jpg", "#1.jpg", "50%.jpg", "a%20b.jpg", "what?.jpg", "x*y.jpg", "[z].jpg")
+
+
+def write_images(folder: pathlib.Path) -> None:
+    """1,000 images of two classes, some of them with odd names."""
+    image_sets.write_folder(folder, per_label=500)
+    for index, name in enumerate(ODD_NAMES):
+        (folder / "cat" / f"{5 * index}.jpg").rename(folder / "cat" / name)
+
+
+def assert_same(found: pathlib.Path, expected: pathlib.Path) -> None:
+    """Two datasets hold the same, and nothing was left behind in either."""
+    assert datasets.shard_digests(found) == datasets.shard_digests(expected)
+    assert datasets.rejects(found) == datasets.rejects(expected)
+    assert {path.name for path in found.iterdir()} == {path.name for path in expected.iterdir()}
