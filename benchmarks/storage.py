@@ -24,6 +24,8 @@ from transforms.sources import files
 _URI = "gs://large/images"
 _NUM_FOLDERS = 100
 _CONCURRENCIES = (1, 8, 32)
+_LARGE_OBJECT, _LARGE_BYTES = "gs://pictures/large.jpg", 4 << 20
+_MEGABYTES_AHEAD = (16, 64, 128)
 
 
 def list_bucket() -> dict[str, Any]:
@@ -45,12 +47,24 @@ def list_bucket() -> dict[str, Any]:
 
 def read_objects(count: int, concurrency: int) -> float:
     """Reads so many objects in this process; returns how many a second."""
-    fetch.MAX_REMOTE_READS = concurrency
     refs = [references.ImageRef(f"{i}", f"{_URI}/label-{i % 100:02d}/{i:07d}.jpg", 1024) for i in range(count)]
     begin = time.monotonic()
-    for _, data in fetch.fetch(refs):
+    for _, data in fetch.fetch(refs, fetch.ReadAhead(concurrency, fetch.READ_AHEAD.num_bytes)):
         assert isinstance(data, bytes), data
     return count / (time.monotonic() - begin)
+
+
+def read_large_objects(count: int, megabytes: int) -> float:
+    """Reads the large object so many times, 32 requests at once, of it no more ahead than so much.
+
+    Returns the growth of this process's memory, in megabytes. What is written of them takes longer than what is read.
+    """
+    refs = [references.ImageRef(f"{i}", _LARGE_OBJECT, _LARGE_BYTES) for i in range(count)]
+    before = _peak_rss_mb()
+    for _, data in fetch.fetch(refs, fetch.ReadAhead(32, megabytes << 20)):
+        assert isinstance(data, bytes), data
+        time.sleep(0.05)
+    return _peak_rss_mb() - before
 
 
 def _peak_rss_mb() -> float:
@@ -80,6 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         ideal = args.objects / 1000 + _NUM_FOLDERS
         listed |= {"requests": requests, "requests_over_ideal": round(requests / ideal, 3)}
         print(f"listed {listed['objects']:,} objects in {listed['seconds']} s", file=sys.stderr)
+        emulator.bucket("pictures").blob("large.jpg").upload_from_string(bytes(_LARGE_BYTES))
+        grown: dict[int, float] = {}
+        for megabytes in _MEGABYTES_AHEAD:
+            with _process(emulator) as call:
+                call(read_objects, 100, 32)  # what a first request imports does not count
+                grown[megabytes] = round(call(read_large_objects, 100, megabytes), 1)
+                print(f"{megabytes} MiB ahead: {grown[megabytes]} MB more memory", file=sys.stderr)
         rates: dict[int, list[float]] = {concurrency: [] for concurrency in _CONCURRENCIES}
         with faults.FaultyProxy(emulator.url, seed=0, fraction=0, latency_sec=args.latency) as proxy:
             for _ in range(args.rounds):
@@ -92,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "benchmark": "storage",
         "machine": harness.describe_machine(),
         "listing": listed,
+        "grown_rss_mb_by_mib_ahead": {str(megabytes): value for megabytes, value in grown.items()},
         "latency_sec": args.latency,
         "reads_per_second": {str(concurrency): values for concurrency, values in rates.items()},
     }

@@ -14,6 +14,7 @@ import yaml
 
 from imagebeam import errors, shards, storage
 from imagebeam import features as features_lib
+from transforms import fetch
 
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
@@ -57,6 +58,10 @@ class SourceConfig(pydantic.BaseModel):
     """Globs below the folder; an image that matches none is passed over."""
     manifest: ManifestConfig = ManifestConfig()
     """For `by: manifest`."""
+    reads_ahead: Count = fetch.READ_AHEAD.requests
+    """Over a network: requests for images under way at once, in each writer process."""
+    bytes_ahead: pydantic.ByteSize = pydantic.ByteSize(fetch.READ_AHEAD.num_bytes)
+    """Bytes of images asked for and not yet written, in each writer process."""
 
     @pydantic.field_validator("include", mode="before")
     @classmethod
@@ -293,8 +298,8 @@ class Config(pydantic.BaseModel):
         What the manifest and the vocabulary hold counts elsewhere, in the fingerprint. Defaults are left out, so that a
         new option changes no fingerprint.
         """
-        addresses = {"source": {"uri": True, "manifest": {"path"}}, "label": {"vocabulary"}, "output": {"uri", "name"}}
-        exclude: Any = {**addresses, "rejects": True}
+        exclude: Any = {"label": {"vocabulary"}, "output": {"uri", "name"}, "rejects": True}
+        exclude["source"] = {"uri": True, "manifest": {"path"}, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
             exclude["source"] = True
         return _without_empty(self.model_dump(mode="json", exclude=exclude, exclude_defaults=True))

@@ -150,7 +150,8 @@ class _Lease:
         """What the lock says; {} where it says nothing that can be understood, None where there is none."""
         try:
             word = json.loads(self._store.read(self._uri))
-            return word if isinstance(word, dict) else {}
+            understood = isinstance(word, dict) and isinstance(word.get("time", 0.0), (int, float))
+            return word if understood else {}
         except FileNotFoundError:
             return None
         except ValueError:

@@ -11,7 +11,7 @@ import apache_beam as beam
 from imagebeam import errors, storage
 from pipelines import config as config_lib
 from pipelines import sources
-from transforms import commit, dead_letters, images, label, layout, place, rank, split, write, write_with_beam
+from transforms import commit, dead_letters, fetch, images, label, layout, place, rank, split, write, write_with_beam
 from transforms import list as list_lib
 
 
@@ -80,6 +80,7 @@ def make_job(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
         check=config.image.check,
+        read_ahead=fetch.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
         max_reject_fraction=config.rejects.max_fraction,

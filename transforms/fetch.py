@@ -10,19 +10,26 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from concurrent import futures
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from imagebeam import storage
 from transforms import images, references
 
 MAX_READS = 16  # files opened ahead; on a cold disk the kernel reads them while earlier ones are encoded
-MAX_REMOTE_READS = 32  # requests under way
-MAX_BYTES = 64 << 20  # of images asked for ahead
-
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
 _SLOW_SEC, _SLOW_SEC_PER_BYTE = 60e-6, 0.5e-9  # a read that takes longer than this did not come from the page cache
 _ANNOUNCED = 256  # files announced after a slow read
 _NOT_THE_IMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the machine is at its limits: no reason to reject
+
+
+class ReadAhead(NamedTuple):
+    """How much may be asked for ahead."""
+
+    requests: int  # under way at once, over a network
+    num_bytes: int  # of images that were asked for and not taken yet; one image more, if it is larger
+
+
+READ_AHEAD = ReadAhead(32, 64 << 20)
 
 
 class ReadError(OSError):
@@ -38,7 +45,7 @@ Fetched = tuple[references.ImageRef, bytes | ReadError]
 _Opened: TypeAlias = "int | ReadError | futures.Future[bytes | ReadError]"
 
 
-def fetch(refs: Iterable[references.ImageRef]) -> Iterator[Fetched]:
+def fetch(refs: Iterable[references.ImageRef], limit: ReadAhead = READ_AHEAD) -> Iterator[Fetched]:
     """Yields each reference with its bytes, or with what went wrong, in the order of `refs`.
 
     Local files are opened ahead and, where reads wait for a disk, announced to the kernel: reads then overlap without
@@ -59,11 +66,11 @@ def fetch(refs: Iterable[references.ImageRef]) -> Iterator[Fetched]:
                     ahead.append((ref, _open_ahead(ref, kernel)))
                 else:
                     if threads is None:
-                        threads = stack.enter_context(futures.ThreadPoolExecutor(MAX_REMOTE_READS))
-                        max_reads = MAX_REMOTE_READS
+                        threads = stack.enter_context(futures.ThreadPoolExecutor(limit.requests))
+                        max_reads = limit.requests
                     ahead.append((ref, threads.submit(_read_remote, store, ref)))
                 ahead_bytes += max(ref.size, 0)
-                while len(ahead) >= max_reads or ahead_bytes > MAX_BYTES:
+                while len(ahead) >= max_reads or ahead_bytes > limit.num_bytes:
                     ahead_bytes -= max(ahead[0][0].size, 0)
                     yield _finish(*ahead.popleft(), kernel)
             while ahead:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, shards, storage, verify
-from transforms import encode, references, tfds_metadata, write_shard
+from transforms import encode, fetch, references, tfds_metadata, write_shard
 
 if TYPE_CHECKING:
     from transforms import list as list_lib
@@ -74,6 +74,7 @@ class DatasetLayout:
     declared_splits: tuple[str, ...] | None = None
     sizing: Sizing = Sizing()
     check: str = "structure"
+    read_ahead: fetch.ReadAhead = fetch.READ_AHEAD
     compression: str = "none"
     suffix: str = ".tfrecord"
     max_reject_fraction: float = 0.01
@@ -112,6 +113,7 @@ class DatasetLayout:
             output=self.output,
             recipe=self.recipe(plan.labels),
             check=self.check,
+            read_ahead=self.read_ahead,
             compression=self.compression,
             suffix=self.suffix,
         )

@@ -37,6 +37,7 @@ class ShardWriter:
     output: str  # where an earlier run may have moved finished shards before it was killed
     recipe: encode.ExampleRecipe
     check: str = "structure"
+    read_ahead: fetch.ReadAhead = fetch.READ_AHEAD
     compression: str = "none"
     suffix: str = ".tfrecord"
 
@@ -95,7 +96,7 @@ class ShardWriter:
         counts: statistics.StatisticsBuilder,
         rejects: list[references.Reject],
     ) -> None:
-        for ref, image in read_images(task.refs(), self.check):
+        for ref, image in read_images(task.refs(), self.check, self.read_ahead):
             if isinstance(image, references.Reject):
                 rejects.append(image)
                 continue
@@ -126,10 +127,10 @@ def _has_lines(uri: str, count: int) -> bool:
 
 
 def read_images(
-    refs: Iterable[references.ImageRef], check: str
+    refs: Iterable[references.ImageRef], check: str, read_ahead: fetch.ReadAhead
 ) -> Iterable[tuple[references.ImageRef, images.Image | references.Reject]]:
     """Yields each reference with its image, read and checked, or with the reason why it is turned away."""
-    for ref, data in fetch.fetch(refs):
+    for ref, data in fetch.fetch(refs, read_ahead):
         if isinstance(data, fetch.ReadError):
             yield ref, references.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
             continue

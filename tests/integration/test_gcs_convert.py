@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
@@ -34,9 +36,9 @@ class Bucket:
     images: pathlib.Path
     expected: pathlib.Path
 
-    def convert(self, source: str, output: str, *more: str, url: str | None = None) -> command_line.Completed:
-        """`imagebeam convert`, led to the emulator, or to what stands before it."""
-        environment = self.emulator.environment | ({} if url is None else {"STORAGE_EMULATOR_HOST": url})
+    def convert(self, source: str, output: str, *more: str, **environment: str) -> command_line.Completed:
+        """`imagebeam convert`, led to the emulator, or by `environment` to what stands before it."""
+        environment = self.emulator.environment | environment
         settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "2", *more]
         return command_line.run("convert", "--input", source, "--output", output, *settings, environment=environment)
 
@@ -98,11 +100,57 @@ def test_glob_and_manifest_are_read_from_gs(stored: Bucket, tmp_path: pathlib.Pa
 
 def test_faults_change_nothing(stored: Bucket, tmp_path: pathlib.Path) -> None:
     with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0.05) as proxy:
-        completed = stored.convert("gs://pets/images", "gs://pets/faulty", url=proxy.url)
+        completed = stored.convert("gs://pets/images", "gs://pets/faulty", STORAGE_EMULATOR_HOST=proxy.url)
         counts = dict(proxy.counts)
     assert completed.returncode == 0, completed.stderr
     assert sum(counts.values()) > 1000, counts
     assert_same(stored.download("faulty", tmp_path / "found"), stored.expected)
+
+
+def test_token_that_expires_is_asked_for_anew(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0.02, kinds=(faults.EXPIRED,)) as proxy:
+        account = {
+            "type": "service_account",
+            "client_email": "trainer@test",
+            "private_key": new_private_key(),
+            "token_uri": f"{proxy.url}/token",
+        }
+        (tmp_path / "account.json").write_text(json.dumps(account))
+        completed = stored.convert(
+            "gs://pets/images",
+            "gs://pets/expired",
+            STORAGE_EMULATOR_HOST="",  # with which the client would be anonymous
+            API_ENDPOINT_OVERRIDE=proxy.url,
+            GOOGLE_APPLICATION_CREDENTIALS=str(tmp_path / "account.json"),
+        )
+        counts = proxy.counts
+    assert completed.returncode == 0, completed.stderr
+    assert counts[faults.EXPIRED] > 10, counts
+    assert counts["tokens"] > 10, counts
+    assert_same(stored.download("expired", tmp_path / "found"), stored.expected)
+
+
+def new_private_key() -> str:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(encoding, form, serialization.NoEncryption()).decode()
+
+
+def test_storage_that_is_restarted_is_waited_for(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    before = len(stored.emulator.requests())
+
+    def restart() -> None:
+        while len(stored.emulator.requests()) < before + 300:
+            time.sleep(0.05)
+        with stored.emulator.down():
+            time.sleep(3)
+
+    restarting = threading.Thread(target=restart, daemon=True)
+    restarting.start()
+    completed = stored.convert("gs://pets/images", "gs://pets/restarted")
+    restarting.join()
+    assert completed.returncode == 0, completed.stderr
+    assert_same(stored.download("restarted", tmp_path / "found"), stored.expected)
 
 
 def test_writer_of_beam_writes_to_gs(stored: Bucket, tmp_path: pathlib.Path) -> None:
@@ -143,7 +191,7 @@ def test_storage_that_is_away_for_a_while_is_waited_for(stored: Bucket, tmp_path
 
         away = threading.Thread(target=go_away, daemon=True)
         away.start()
-        completed = stored.convert("gs://pets/images", "gs://pets/away", url=proxy.url)
+        completed = stored.convert("gs://pets/images", "gs://pets/away", STORAGE_EMULATOR_HOST=proxy.url)
         assert proxy.counts["reset"] > 10
         away.join()
     assert completed.returncode == 0, completed.stderr

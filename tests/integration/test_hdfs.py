@@ -84,6 +84,12 @@ def test_images_are_read_and_shards_written_as_on_the_local_disk(stored: Stored,
     assert "1000 records in 4 shards are as the catalog says" in completed.stdout.replace(",", ""), completed.stderr
 
 
+def test_images_are_read_into_a_local_dataset(stored: Stored, tmp_path: pathlib.Path) -> None:
+    completed = convert(stored.uri("images"), str(tmp_path / "out"))
+    assert completed.returncode == 0, completed.stderr
+    assert_same(tmp_path / "out", stored.expected)
+
+
 def test_reader_takes_the_address_through_its_cache(stored: Stored, tmp_path: pathlib.Path) -> None:
     if not stored.cluster.filesystem().exists("/read/catalog.json"):
         assert convert(str(stored.images), stored.uri("read")).returncode == 0
@@ -96,7 +102,7 @@ def test_reader_takes_the_address_through_its_cache(stored: Stored, tmp_path: pa
 
 def test_faults_change_nothing(stored: Stored, tmp_path: pathlib.Path) -> None:
     url = f"http://127.0.0.1:{stored.cluster.port}"
-    with faults.FaultyProxy(url, seed=1, fraction=0.03, rewrite_hosts=True) as proxy:
+    with faults.FaultyProxy(url, seed=1, fraction=0.05, rewrite_hosts=True) as proxy:
         completed = convert(stored.uri("images", proxy.port), stored.uri("faulty", proxy.port))
         counts = dict(proxy.counts)
     assert completed.returncode == 0, completed.stderr

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import http.client
 import http.server
+import json
 import random
 import re
 import socket
@@ -19,6 +20,7 @@ from typing import Any
 
 STATUSES = ("429", "500", "503")
 KINDS = (*STATUSES, "reset", "lost", "slow", "cut")
+EXPIRED = "expired"
 
 _SLOW_SEC = 1.0
 _UPSTREAM_SEC = 120
@@ -37,6 +39,8 @@ class FaultyProxy:
         lost: the connection is reset when the server has done what it was asked.
         slow: the response comes a second later.
         cut: the connection is closed after half of the response's body. A response without one passes whole.
+        expired: the request's bearer token is void from now on, for all requests: 401. /token on the proxy itself gives
+            a new one to whoever asks, as an authorization server does (RFC 6749, 5.1).
 
     The seed decides on the kinds in the order in which the requests come, so for a client that sends one at a time.
     Where the server cannot be reached, or breaks off by itself, the client's connection is reset, and not counted.
@@ -65,7 +69,7 @@ class FaultyProxy:
         latency_sec: float = 0.0,
         rewrite_hosts: bool = False,
     ):
-        assert set(kinds) <= set(KINDS), kinds
+        assert set(kinds) <= {*KINDS, EXPIRED}, kinds
         port = urllib.parse.urlsplit(upstream_url).port
         assert port is not None, upstream_url
         self.upstream_port, self.latency_sec = port, latency_sec
@@ -74,6 +78,7 @@ class FaultyProxy:
         self._lock = threading.Lock()
         self._counts: collections.Counter[str] = collections.Counter()
         self._other_ports: set[int] = set()
+        self._void_tokens: set[str] = set()
         self._server = _Server(self)
         self.port: int = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -97,13 +102,14 @@ class FaultyProxy:
         with self._lock:
             self._counts[name] += 1
 
-    def draw(self) -> str | None:
-        """The fault of the next request."""
+    def draw(self, authorization: str) -> str | None:
+        """The fault of the next request, which comes with this header."""
         with self._lock:
             self._counts["requests"] += 1
-            if self._random.random() < self.fraction:
-                return self._random.choice(self._kinds)
-            return None
+            fault = self._random.choice(self._kinds) if self._random.random() < self.fraction else None
+            if fault == EXPIRED:
+                self._void_tokens.add(authorization)
+            return EXPIRED if authorization in self._void_tokens else fault
 
     def route(self, path: str) -> tuple[int, str]:
         """The port and the path that a path of the proxy stands for."""
@@ -168,16 +174,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         proxy = self.server.proxy
-        fault = proxy.draw()
+        if self.path == "/token":
+            self._give_token()
+            return
+        fault = proxy.draw(self.headers.get("Authorization", ""))
         if fault is not None and fault != "cut":
             proxy.count(fault)
         time.sleep(proxy.latency_sec + (_SLOW_SEC if fault == "slow" else 0))
         try:
             if fault == "reset":
                 self._reset()
-            elif fault in STATUSES:
+            elif fault in STATUSES or fault == EXPIRED:
                 collections.deque(self._read_body(), maxlen=0)
-                self._refuse(int(fault))
+                self._refuse(401 if fault == EXPIRED else int(fault))
             else:
                 self._forward(fault)
         except (OSError, EOFError, http.client.HTTPException):
@@ -272,10 +281,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif num_bytes < length:
             raise EOFError(f"the server closed its connection after {num_bytes} of {length} bytes")
 
+    def _give_token(self) -> None:
+        collections.deque(self._read_body(), maxlen=0)
+        self.server.proxy.count("tokens")
+        token = {"access_token": f"token-{time.monotonic_ns()}", "token_type": "Bearer", "expires_in": 3600}
+        self._answer(200, "application/json", json.dumps(token).encode())
+
     def _refuse(self, status: int) -> None:
-        body = f"injected {status}\n".encode()
+        self._answer(status, "text/plain", f"injected {status}\n".encode())
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response_only(status)
-        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":

@@ -44,8 +44,9 @@ class Emulator:
             it before its first request, so what reads with TensorFlow is a process of its own.
     """
 
-    def __init__(self, url: str, certificate: str, folder: pathlib.Path):
+    def __init__(self, url: str, certificate: str, folder: pathlib.Path, process: subprocess.Popen[str]):
         self.url = url
+        self._process = process
         self._log = folder / "requests"
         credentials, authority = folder / "credentials.json", folder / "authority.pem"
         credentials.write_text(json.dumps(_CREDENTIALS))
@@ -82,6 +83,22 @@ class Emulator:
         with pool:  # terminates it at the end
             yield call
 
+    @contextlib.contextmanager
+    def down(self) -> Iterator[None]:
+        """Breaks all connections and answers nobody while the block lasts; the objects are there again after it."""
+        self._tell("down")
+        try:
+            yield
+        finally:
+            self._tell("up")
+
+    def _tell(self, word: str) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline().strip() == word
+
     def requests(self) -> list[str]:
         """Method, host, address and range of all requests so far."""
         return self._log.read_text().splitlines()
@@ -105,7 +122,7 @@ def run(folder: pathlib.Path, objects: int = 0) -> Iterator[Emulator]:
         try:
             line = process.stdout.readline()
             assert line, (folder / "requests").read_text()
-            yield Emulator(folder=folder, **json.loads(line))
+            yield Emulator(folder=folder, process=process, **json.loads(line))
         finally:
             process.stdin.close()
             process.wait(timeout=30)

@@ -1,5 +1,7 @@
 // A Google Cloud Storage for tests, in memory, on one port of 127.0.0.1: fake-gcs-server, and what its clients need
-// beside it. It prints {"url", "certificate"} on stdout, each request on stderr, and stops at the end of stdin.
+// beside it. It prints {"url", "certificate"} on stdout, each request on stderr, and stops at the end of stdin. A line
+// "down" on stdin closes the port and all its connections, in the middle of what they do; "up" opens it again, with the
+// objects as they were, as a server does that is restarted on its disk. Each is answered by itself on stdout.
 //
 // TensorFlow knows no other address than https://storage.googleapis.com and https://www.googleapis.com. With the url as
 // its HTTPS_PROXY and the certificate as its CURL_CA_BUNDLE, these are here too.
@@ -53,10 +55,18 @@ func main() {
 	certificate := newCertificate()
 	accepted := make(tunnels)
 	go http.Serve(accepted, handler)
-	go http.Serve(listener, proxy(accepted, certificate, handler))
+	server := &http.Server{Handler: proxy(accepted, certificate, handler)}
+	go server.Serve(listener)
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]})
 	must(0, json.NewEncoder(os.Stdout).Encode(map[string]string{"url": address, "certificate": string(authority)}))
-	io.Copy(io.Discard, os.Stdin)
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); fmt.Println(lines.Text()) {
+		if lines.Text() == "down" {
+			must(0, server.Close())
+		} else {
+			server = &http.Server{Handler: server.Handler}
+			go server.Serve(must(net.Listen("tcp", listener.Addr().String())))
+		}
+	}
 }
 
 // large serves a bucket "large" of many objects of 1 KB: images/label-00/0000000.jpg, in 100 folders. fake-gcs-server looks

@@ -41,6 +41,13 @@ def test_lock_is_there_while_it_is_held(store: storage.Storage) -> None:
     assert not store.exists(CONTROL)
 
 
+@pytest.mark.parametrize("word", [b"", b"[]", b'{"time": "yesterday"}', b'{"time": null}'])
+def test_lock_that_says_nothing_is_void(store: storage.Storage, word: bytes) -> None:
+    store.write_whole(LOCK, word)
+    with locks.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["token"] != "other"
+
+
 def test_what_the_run_wrote_stays(store: storage.Storage) -> None:
     with locks.hold(CONTROL):
         store.write_whole(f"{CONTROL}/staged", b"x")

@@ -173,17 +173,15 @@ def test_fetch_reads_ahead_with_a_bounded_number_of_open_files(refs: list[ImageR
 
 @needs_proc
 def test_fetch_of_large_images_reads_ahead_a_bounded_number_of_bytes(
-    refs: list[ImageRef], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    refs: list[ImageRef], tmp_path: pathlib.Path
 ) -> None:
-    monkeypatch.setattr(fetch, "MAX_BYTES", 100)
-    ahead = [(ref.size, count_open(tmp_path)) for ref, _ in fetch.fetch(refs)]
+    ahead = [(ref.size, count_open(tmp_path)) for ref, _ in fetch.fetch(refs, fetch.ReadAhead(32, 100))]
     assert [opened for size, opened in ahead if size >= 40] == [2] * 8 + [1, 0]  # 2 of 40 to 49 bytes, no third
     assert len(ahead) == 50
 
 
-def test_fetch_of_image_above_the_bound_still_yields_it(refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "MAX_BYTES", 10)
-    assert [len(data) for _, data in fetch.fetch(refs)] == list(range(50))
+def test_fetch_of_image_above_the_bound_still_yields_it(refs: list[ImageRef]) -> None:
+    assert [len(data) for _, data in fetch.fetch(refs, fetch.ReadAhead(32, 10))] == list(range(50))
 
 
 @needs_proc
