@@ -96,7 +96,10 @@ class Catalog:
             "label_kind": self.label_kind,
             "label_base": self.label_base,
             "labels": list(self.labels),
-            "features": [{"key": f.key, "source": f.source, "type": f.kind} for f in self.features],
+            "features": [
+                {"key": f.key, "source": f.source, "type": f.kind} | ({"list": True} if f.many else {})
+                for f in self.features
+            ],
             "config": self.config,
             "versions": self.versions,
         }
@@ -142,7 +145,9 @@ class Catalog:
             labels=tuple(fields["labels"]),
             label_kind=fields["label_kind"],
             label_base=fields["label_base"],
-            features=tuple(features.Feature(f["key"], f["source"], f["type"]) for f in fields["features"]),
+            features=tuple(
+                features.Feature(f["key"], f["source"], f["type"], f.get("list", False)) for f in fields["features"]
+            ),
             config=fields["config"],
             counts=Counts(**fields["counts"]),
             versions=fields["versions"],

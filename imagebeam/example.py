@@ -12,6 +12,7 @@ from typing import Any
 from imagebeam import features as features_lib
 
 Value = bytes | int | float
+Values = Value | Sequence[Value]  # of a feature: a sequence where it has many
 
 _MAX_CACHED = 4096
 _UINT64 = (1 << 64) - 1
@@ -33,32 +34,35 @@ def _delimited(tag: bytes, payload: bytes) -> bytes:
     return tag + _varint(len(payload)) + payload
 
 
-def _value_list(kind: str, value: Any) -> bytes:
-    """The Feature message that holds one value."""
+def _value_list(kind: str, values: Sequence[Any]) -> bytes:
+    """The Feature message that holds these values; numbers are packed, and none of them leaves an empty list."""
     if kind == features_lib.BYTES:
-        return _delimited(b"\x0a", _delimited(b"\x0a", value))
+        return _delimited(b"\x0a", b"".join(_delimited(b"\x0a", value) for value in values))
     if kind == features_lib.INT64:
-        return _delimited(b"\x1a", _delimited(b"\x0a", _varint(value)))
-    return _delimited(b"\x12", _delimited(b"\x0a", struct.pack("<f", value)))
+        packed, tag = b"".join(map(_varint, values)), b"\x1a"
+    else:
+        packed, tag = struct.pack(f"<{len(values)}f", *values), b"\x12"
+    return _delimited(tag, _delimited(b"\x0a", packed) if packed else b"")
 
 
 class ExampleEncoder:
     """Encodes examples of a fixed set of features. Entries stand in the order of the features; not thread-safe."""
 
     def __init__(self, features: Sequence[features_lib.Feature]):
-        self._has_image = bool(features) and features[-1].source == features_lib.ENCODED
-        self._plain: list[tuple[str, str, bytes, dict[Value, bytes]]] = [
-            (feature.source, feature.kind, _delimited(b"\x0a", feature.key.encode()), {})
+        last = features[-1] if features else None
+        self._has_image = last is not None and last.source == features_lib.ENCODED and last.kind == features_lib.BYTES
+        self._plain: list[tuple[str, str, bytes, dict[Value, bytes] | None]] = [
+            (feature.source, feature.kind, _delimited(b"\x0a", feature.key.encode()), None if feature.many else {})
             for feature in (features[:-1] if self._has_image else features)
         ]
         self._image_key = _delimited(b"\x0a", features[-1].key.encode()) if self._has_image else b""
 
-    def encode(self, values: Mapping[str, Value], image: bytes) -> tuple[bytes, bytes]:
+    def encode(self, values: Mapping[str, Any], image: bytes) -> tuple[bytes, bytes]:
         """Returns the example as two pieces: all that stands before the image's bytes, and those bytes.
 
         Args:
-            values: by the features' sources; more than are needed may be given.
-            image: the encoded image.
+            values: by the features' sources, a sequence for one with many; more than are needed may be given.
+            image: the encoded image; taken no notice of where it is no feature of bytes.
         """
         entries = b"".join([self._entry(values[source], kind, key, cache) for source, kind, key, cache in self._plain])
         if not self._has_image:
@@ -72,11 +76,13 @@ class ExampleEncoder:
         return b"\x0a" + _varint(len(entries) + size) + entries, image
 
     @staticmethod
-    def _entry(value: Value, kind: str, key: bytes, cache: dict[Value, bytes]) -> bytes:
+    def _entry(value: Any, kind: str, key: bytes, cache: dict[Value, bytes] | None) -> bytes:
         """The map entry of one feature; sizes, labels and formats repeat, so entries are kept (keys are not hit)."""
+        if cache is None:
+            return _delimited(b"\x0a", key + _delimited(b"\x12", _value_list(kind, value)))
         entry = cache.get(value)
         if entry is None:
-            entry = _delimited(b"\x0a", key + _delimited(b"\x12", _value_list(kind, value)))
+            entry = _delimited(b"\x0a", key + _delimited(b"\x12", _value_list(kind, (value,))))
             if len(cache) >= _MAX_CACHED:
                 cache.clear()
             if kind != features_lib.FLOAT:  # 0.0 and -0.0 are one key of a dict and two on the wire

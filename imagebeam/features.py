@@ -18,7 +18,8 @@ class Feature(NamedTuple):
 
     key: str  # the key in the tf.train.Example
     source: str  # what the value is: a key of STANDARD, or "columns/<name>"
-    kind: str  # bytes, int64 or float; always exactly one value
+    kind: str  # bytes, int64 or float
+    many: bool = False  # a list of any length, also of none; else always exactly one value
 
 
 class Standard(NamedTuple):
@@ -27,6 +28,8 @@ class Standard(NamedTuple):
     kind: str
     default: bool  # written unless the config drops it
     meaning: str
+    many: bool = False
+    needs: str = ""  # what must be known of the images: see resolve_features
 
 
 ENCODED = "image/encoded"
@@ -41,44 +44,87 @@ STANDARD: Mapping[str, Standard] = {
     "image/colorspace": Standard(BYTES, True, "GRAY, GRAY_ALPHA, RGB, RGBA or CMYK"),
     "image/filename": Standard(BYTES, True, "base name of the file"),
     "image/key": Standard(BYTES, True, "the stable id: path below the source, or the manifest's key"),
-    LABEL: Standard(INT64, True, "id of the class, or the target's value"),
-    TEXT: Standard(BYTES, True, "name of the class"),
-    "image/class/synset": Standard(BYTES, False, "name of the class under ImageNet's key for synsets"),
+    LABEL: Standard(INT64, True, "id of the class, or the target's value", needs="labels"),
+    TEXT: Standard(BYTES, True, "name of the class, or its text in label.texts", needs="classes"),
+    "image/class/synset": Standard(BYTES, False, "name of the class under ImageNet's key for synsets", needs="classes"),
     "image/source_id": Standard(BYTES, False, "the key again, where tf-vision looks for it"),
+    "image/object/bbox/xmin": Standard(FLOAT, True, "left edges of the boxes, 0 to 1", True, "objects"),
+    "image/object/bbox/xmax": Standard(FLOAT, True, "right edges", True, "objects"),
+    "image/object/bbox/ymin": Standard(FLOAT, True, "upper edges", True, "objects"),
+    "image/object/bbox/ymax": Standard(FLOAT, True, "lower edges", True, "objects"),
+    "image/object/class/label": Standard(
+        INT64, True, "ids of the objects' categories, as in the source", True, "objects"
+    ),
+    "image/object/class/text": Standard(BYTES, True, "names of the categories", True, "objects"),
+    "image/object/area": Standard(FLOAT, True, "pixels of the objects", True, "objects"),
+    "image/object/is_crowd": Standard(INT64, True, "1 for a crowd", True, "objects"),
+    "image/object/mask": Standard(BYTES, True, "a PNG for each object", True, "object masks"),
+    "image/segmentation/class/encoded": Standard(BYTES, True, "a PNG of classes", needs="segmentation"),
+    "image/segmentation/class/format": Standard(BYTES, True, "png", needs="segmentation"),
     ENCODED: Standard(BYTES, True, "the image's bytes"),
 }
 
-_NEEDS_CLASSES = frozenset({TEXT, "image/class/synset"})
+_ABSENT = {  # what is said where a feature needs what there is not
+    "labels": "label gives no labels",
+    "classes": "label gives no classes",
+    "objects": "source gives no objects",
+    "object masks": "source gives no masks of objects (source.coco.masks)",
+    "segmentation": "there are no masks (source.masks)",
+}
 
 
 def resolve_features(
-    renamed: Mapping[str, str | None], label_kind: str | None, columns: Mapping[str, str]
+    renamed: Mapping[str, str | None],
+    label_kind: str | None,
+    columns: Mapping[str, tuple[str, bool]],
+    *,
+    has_many_labels: bool = False,
+    has_objects: bool = False,
+    has_object_masks: bool = False,
+    has_segmentation: bool = False,
+    pixels: str | None = None,
 ) -> tuple[Feature, ...]:
     """The features of every example, `image/encoded` last so that its bytes are written without a copy.
 
     Args:
         renamed: from standard key (or `columns/<name>`) to the key to write; None drops the feature.
         label_kind: "class", INT64 or FLOAT; None without labels.
-        columns: from the name of a column to its kind.
+        columns: from the name of a column to its kind and whether it has many values.
+        has_many_labels: whether an image may have several classes.
+        has_objects: whether objects with boxes are known.
+        has_object_masks: whether masks of objects are known.
+        has_segmentation: whether the class of each pixel is known.
+        pixels: the kind of an image that is stored as a list of numbers; None for bytes.
 
     Raises:
         ValueError: if a key is not known, or two features would have one key.
     """
-    known = {name: standard.kind for name, standard in STANDARD.items()}
-    known |= {f"columns/{name}": kind for name, kind in columns.items()}
+    known = {name: (standard.kind, standard.many) for name, standard in STANDARD.items()}
+    known |= {f"columns/{name}": column for name, column in columns.items()}
+    known[LABEL] = (label_kind if label_kind in (INT64, FLOAT) else INT64, has_many_labels)
+    known[TEXT] = known["image/class/synset"] = (BYTES, has_many_labels)
+    if pixels is not None:
+        known[ENCODED] = (pixels, True)
+    there = {
+        "": True,
+        "labels": label_kind is not None,
+        "classes": label_kind == "class",
+        "objects": has_objects,
+        "object masks": has_object_masks,
+        "segmentation": has_segmentation,
+    }
     for name in renamed:
         if name not in known:
             raise ValueError(f"features names {name!r}, which is none of {', '.join(sorted(known))}")
-        if renamed[name] is not None and not _has_value(name, label_kind):
-            raise ValueError(f"features names {name!r}, but label gives no {'classes' if label_kind else 'labels'}")
+        needs = _needs(name)
+        if renamed[name] is not None and not there[needs]:
+            raise ValueError(f"features names {name!r}, but {_ABSENT[needs]}")
     chosen = []
-    for name, kind in known.items():
-        if name == LABEL and label_kind in (INT64, FLOAT):
-            kind = label_kind
+    for name, (kind, many) in known.items():
         wanted = name in renamed or name not in STANDARD or STANDARD[name].default
         key = renamed.get(name, name.removeprefix("columns/"))
-        if wanted and key is not None and _has_value(name, label_kind):
-            chosen.append(Feature(key, name, kind))
+        if wanted and key is not None and there[_needs(name)]:
+            chosen.append(Feature(key, name, kind, many))
     taken: dict[str, str] = {}
     for feature in chosen:
         if feature.key in taken:
@@ -89,14 +135,12 @@ def resolve_features(
     return tuple(sorted(chosen, key=lambda feature: (feature.source == ENCODED, feature.key)))
 
 
-def _has_value(name: str, label_kind: str | None) -> bool:
-    if name in _NEEDS_CLASSES:
-        return label_kind == "class"
-    return name != LABEL or label_kind is not None
+def _needs(name: str) -> str:
+    return STANDARD[name].needs if name in STANDARD else ""
 
 
 def check_value(kind: str, value: Any) -> bool:
-    """Whether `value` can be stored as `kind`."""
+    """Whether one `value` can be stored as `kind`."""
     if kind == BYTES:
         return isinstance(value, bytes)
     if kind == INT64:

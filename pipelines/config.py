@@ -7,266 +7,68 @@ import importlib.resources
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pydantic
 import yaml
 
-from imagebeam import errors, shards, storage
+from imagebeam import errors, storage
 from imagebeam import features as features_lib
-from transforms import fetch
+from pipelines import sections
 
-_STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+_FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
+_TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
+_TRANSFORMED = {  # kinds of what tf.Transform makes of a column
+    "z_score": features_lib.FLOAT,
+    "scale_0_1": features_lib.FLOAT,
+    "log": features_lib.FLOAT,
+    "bucketize": features_lib.INT64,
+    "vocabulary": features_lib.INT64,
+}
+_PIXELS = {"int64_list": features_lib.INT64, "float_list": features_lib.FLOAT}  # kinds of an image that is numbers
 
-Fraction = Annotated[float, pydantic.Field(gt=0, lt=1)]
-Count = Annotated[int, pydantic.Field(ge=1)]
 Key = Annotated[str, pydantic.Field(min_length=1)]
-# Told apart by what was given, so that an error speaks of that alone.
-CountBySplit = Annotated[
-    Annotated[Count, pydantic.Tag("(one)")] | Annotated[dict[str, Count], pydantic.Tag("(by split)")],
-    pydantic.Discriminator(lambda value: "(by split)" if isinstance(value, Mapping) else "(one)"),
-]
-
-
-class ManifestConfig(pydantic.BaseModel):
-    """A table with one row for each image."""
-
-    model_config = _STRICT
-
-    path: str | None = None
-    """Address of the table, relative to `source.uri`; left out, `source.uri` is the table itself."""
-    format: Literal["csv", "jsonl", "parquet"] | None = None
-    """Left out, the file's extension tells."""
-    image: str = "image"
-    """Column with the image's path, relative to the manifest's folder."""
-    key: str | None = None
-    """Column with the stable id; left out, the path is the key."""
-    allow_outside: bool = False
-    """Whether paths may lead out of the manifest's folder (`..`, absolute, another scheme); else they are rejects."""
-
-
-class SourceConfig(pydantic.BaseModel):
-    """What is read."""
-
-    model_config = _STRICT
-
-    uri: str | None = None
-    """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal["files", "manifest", "listing"] = "files"
-    """`files` lists a folder and all below it; `manifest` reads a table; `listing` what `plan --save-listing` wrote."""
-    include: tuple[str, ...] = ("**/*",)
-    """Globs below the folder; an image that matches none is passed over."""
-    manifest: ManifestConfig = ManifestConfig()
-    """For `by: manifest`."""
-    reads_ahead: Count = fetch.READ_AHEAD.requests
-    """Over a network: requests for images under way at once, in each writer process."""
-    bytes_ahead: pydantic.ByteSize = pydantic.ByteSize(fetch.READ_AHEAD.num_bytes)
-    """Bytes of images asked for and not yet written, in each writer process."""
-
-    @pydantic.field_validator("include", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-
-class LabelConfig(pydantic.BaseModel):
-    """Which class or target an image has."""
-
-    model_config = _STRICT
-
-    by: Literal["directory", "filename", "column", "none"] = "directory"
-    """`directory`: label/image (or split/label/image); `filename`: `pattern`; `column`: of the manifest; `none`."""
-    pattern: str | None = None
-    """For `by: filename`: a regular expression for the whole file name, with a group `(?P<label>...)`."""
-    column: str | None = None
-    """For `by: column`: the manifest's column."""
-    type: Literal["class", "int", "float"] = "class"
-    """`class` gives ids by the vocabulary; `int` and `float` store the column's number as it is."""
-    base: Literal[0, 1] = 0
-    """Id of the first class; 1 for readers of the 1-based ImageNet convention."""
-    vocabulary: str | None = None
-    """Address of a `labels.txt`, one class a line in the order of the ids; left out, the sorted labels found."""
-    unknown: Literal["reject", "error"] = "reject"
-    """What a label that is not in `vocabulary` is."""
-
-    @pydantic.model_validator(mode="after")
-    def _complete(self) -> LabelConfig:
-        if self.by == "filename":
-            if self.pattern is None:
-                raise ValueError("label.by: filename needs label.pattern, such as '(?P<label>cat|dog)\\.\\d+\\.jpg'")
-            try:
-                groups = re.compile(self.pattern).groupindex
-            except re.error as e:
-                raise ValueError(f"label.pattern {self.pattern!r} is not a regular expression: {e}") from e
-            if "label" not in groups:
-                raise ValueError(f"label.pattern {self.pattern!r} has no group named label; write (?P<label>...)")
-        if (self.by == "column") != (self.column is not None):
-            raise ValueError("label.by: column and label.column go together")
-        if self.type != "class" and self.by != "column":
-            raise ValueError(f"label.type: {self.type} needs label.by: column")
-        if self.by != "filename" and self.pattern is not None:
-            raise ValueError(f"label.pattern needs label.by: filename, not {self.by}")
-        if self.kind != "class" and (self.base or self.vocabulary is not None):
-            raise ValueError("label.base and label.vocabulary need classes: labels, and label.type: class")
-        return self
-
-    @property
-    def kind(self) -> str | None:
-        """Of the label's feature: "class", "int64", "float", or None without labels."""
-        if self.by == "none":
-            return None
-        return {"class": "class", "int": features_lib.INT64, "float": features_lib.FLOAT}[self.type]
-
-
-class SplitConfig(pydantic.BaseModel):
-    """Which split an image goes to."""
-
-    model_config = _STRICT
-
-    by: Literal["directory", "column", "hash", "none"] = "none"
-    """`directory`: the first folder; `column`: of the manifest; `hash`: `fractions`; `none`: all to one split."""
-    name: str = "train"
-    """For `by: none`: the one split."""
-    column: str | None = None
-    """For `by: column`: the manifest's column."""
-    fractions: dict[str, Fraction] | None = None
-    """For `by: hash`: the share of each split, in sum 1, such as {train: 0.8, test: 0.2}."""
-    stratify: bool = False
-    """For `by: hash`: exact shares inside each label, by rank; growth of the dataset can then move images."""
-    group: str | None = None
-    """For `by: hash`: a column of the manifest, or a group of `label.pattern`; its images go to one split together."""
-    seed: int = pydantic.Field(0, ge=-(2**63), lt=2**63)
-    """The salt of every hash: of the split and of the order of records."""
-    rename: dict[str, str] = {}
-    """From the folder's or column's name to the split's, such as {val: validation}."""
-    names: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
-    """For `by: directory` and `column`, the splits that must be: another is a reject, an empty one an error."""
-
-    @pydantic.model_validator(mode="after")
-    def _complete(self) -> SplitConfig:
-        if (self.by == "column") != (self.column is not None):
-            raise ValueError("split.by: column and split.column go together")
-        if (self.by == "hash") != (self.fractions is not None):
-            raise ValueError("split.by: hash and split.fractions go together")
-        if self.fractions is not None and abs(sum(self.fractions.values()) - 1) > 1e-6:
-            raise ValueError(f"split.fractions sum to {sum(self.fractions.values()):g}; they must sum to 1")
-        if self.by != "hash" and (self.stratify or self.group):
-            raise ValueError(f"split.stratify and split.group need split.by: hash, not {self.by}")
-        if self.by not in ("directory", "column") and (self.rename or self.names):
-            raise ValueError(f"split.rename and split.names need split.by: directory or column, not {self.by}")
-        if self.by != "none" and self.name != SplitConfig.model_fields["name"].default:
-            raise ValueError(f"split.name needs split.by: none, not {self.by}")
-        for name in (self.name, *(self.fractions or {}), *(self.names or ()), *self.rename.values()):
-            if not shards.SPLIT_NAME.fullmatch(name):
-                raise ValueError(f"split name {name!r} is not made of letters, digits, '_', '.' and '-'")
-        return self
-
-    @property
-    def declared(self) -> tuple[str, ...] | None:
-        """The splits known before the input is listed; None if the input tells."""
-        if self.fractions is not None:
-            return tuple(self.fractions)
-        return (self.name,) if self.by == "none" else self.names
-
-
-class ImageConfig(pydantic.BaseModel):
-    """What is checked and stored of an image."""
-
-    model_config = _STRICT
-
-    encode: Literal["keep"] = "keep"
-    """`keep` stores the file's own bytes."""
-    check: Literal["structure", "decode"] = "structure"
-    """`structure` walks JPEG and PNG to their end without decoding; `decode` also decodes every pixel."""
-
-
-class ColumnConfig(pydantic.BaseModel):
-    """A column of the manifest that becomes a feature."""
-
-    model_config = _STRICT
-
-    type: Literal["string", "int", "float"] = "string"
-    """Of the stored feature; a value that cannot be read as this type makes its image a reject."""
-
-
-class OutputConfig(pydantic.BaseModel):
-    """How the dataset is laid out."""
-
-    model_config = _STRICT
-
-    uri: str | None = None
-    """Folder of the dataset; `--output` on the command line."""
-    name: str | None = pydantic.Field(None, pattern=r"^[a-zA-Z]\w*$")
-    """Name of the dataset in the catalog and for TFDS; left out, made from the folder's name."""
-    num_shards: CountBySplit | None = None
-    """Shards of every split, or by split."""
-    target_shard_bytes: pydantic.ByteSize | None = None
-    """Bytes of images in a shard, such as 128MiB: gives the number of shards."""
-    examples_per_shard: Count | None = None
-    """Most records in a shard: gives the number of shards."""
-    compression: Literal["none", "gzip"] = "none"
-    """`gzip` costs time, wins little on JPEG, and TFDS cannot read it."""
-    shuffle: Literal["hash", "none"] = "hash"
-    """`hash` orders records by the hash of their keys; `none` by key, or by row of the manifest."""
-    writer: Literal["stream", "beam"] = "stream"
-    """`beam` is plain `beam.io.WriteToTFRecord`: order and shard content then differ from run to run."""
-    suffix: str = pydantic.Field(".tfrecord", pattern=r"^(\.[\w.-]+)?$")
-    """After train-00000-of-00016; empty for the naming of the TPU models."""
-
-    @pydantic.model_validator(mode="after")
-    def _one_size(self) -> OutputConfig:
-        given = [
-            name
-            for name in ("num_shards", "target_shard_bytes", "examples_per_shard")
-            if getattr(self, name) is not None
-        ]
-        if len(given) > 1:
-            raise ValueError(f"output.{' and output.'.join(given)} contradict each other; give one")
-        if self.target_shard_bytes is not None and self.target_shard_bytes < 1:
-            raise ValueError("output.target_shard_bytes must be at least 1")
-        return self
-
-
-class RejectsConfig(pydantic.BaseModel):
-    """How many images may be turned away."""
-
-    model_config = _STRICT
-
-    max_fraction: float = pydantic.Field(0.01, ge=0, le=1)
-    """Of the listed images; above it nothing is committed and the exit code is 3."""
 
 
 class Config(pydantic.BaseModel):
     """A whole job."""
 
-    model_config = _STRICT
+    model_config = sections.STRICT
 
-    source: SourceConfig = SourceConfig()
-    label: LabelConfig = LabelConfig()
-    split: SplitConfig = SplitConfig()
-    image: ImageConfig = ImageConfig()
-    columns: dict[str, ColumnConfig] = {}
+    source: sections.SourceConfig = sections.SourceConfig()
+    label: sections.LabelConfig = sections.LabelConfig()
+    split: sections.SplitConfig = sections.SplitConfig()
+    image: sections.ImageConfig = sections.ImageConfig()
+    columns: dict[str, sections.ColumnConfig] = {}
     """Columns of the manifest that become features, by name."""
     features: dict[str, Key | None] = {}
     """From a standard key to the key to write; null drops it."""
-    output: OutputConfig = OutputConfig()
-    rejects: RejectsConfig = RejectsConfig()
+    output: sections.OutputConfig = sections.OutputConfig()
+    statistics: sections.StatisticsConfig = sections.StatisticsConfig()
+    rejects: sections.RejectsConfig = sections.RejectsConfig()
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Config:
-        if self.source.by != "manifest":
-            for name, used in (
-                ("label.by: column", self.label.by == "column"),
-                ("split.by: column", self.split.by == "column"),
-                ("columns", bool(self.columns)),
-                ("source.manifest", self.source.manifest != ManifestConfig()),
-            ):
-                if used:
-                    raise ValueError(f"{name} needs source.by: manifest, not {self.source.by}")
-        if self.source.by != "files" and self.source.include != SourceConfig().include:
-            raise ValueError(f"source.include needs source.by: files, not {self.source.by}")
+        by = self.source.by
+        for name, used, needed in (
+            ("label.by: column", self.label.by == "column", _TABLES),
+            ("label.by: columns", self.label.by == "columns", _TABLES),
+            ("split.by: column", self.split.by == "column", _TABLES),
+            ("split.by: index", self.split.by == "index", _TABLES),
+            ("split.carve", bool(self.split.carve), _TABLES),
+            ("split.by: source", self.split.by == "source", ("idx", "coco")),
+            ("columns", bool(self.columns), _TABLES),
+            ("source.manifest", self.source.manifest != sections.ManifestConfig(), ("manifest",)),
+            ("source.idx", self.source.idx != sections.IdxConfig(), ("idx",)),
+            ("source.coco", self.source.coco != sections.CocoConfig(), ("coco",)),
+            ("source.tfrecord", self.source.tfrecord != sections.TfrecordConfig(), ("tfrecord",)),
+            ("source.masks", self.source.masks.image is not None, ("files",)),
+            ("source.include", self.source.include != sections.SourceConfig().include, _FOLDERS),
+        ):
+            if used and by not in needed:
+                raise ValueError(f"{name} needs source.by: {', '.join(needed)}; not {by}")
         group = self.split.group
-        if self.source.by != "manifest" and group and f"(?P<{group}>" not in (self.label.pattern or ""):
+        if by not in _TABLES and group and f"(?P<{group}>" not in (self.label.pattern or ""):
             raise ValueError(f"split.group {group!r} is neither a manifest's column nor a group of label.pattern")
         if self.split.stratify and self.label.kind != "class":
             raise ValueError("split.stratify needs classes: label.by directory, filename or column, label.type class")
@@ -289,8 +91,20 @@ class Config(pydantic.BaseModel):
     def resolve_features(self) -> tuple[features_lib.Feature, ...]:
         """The features of every example."""
         kinds = {"string": features_lib.BYTES, "int": features_lib.INT64, "float": features_lib.FLOAT}
-        columns = {name: kinds[column.type] for name, column in self.columns.items()}
-        return features_lib.resolve_features(self.features, self.label.kind, columns)
+        columns = {
+            name: (_TRANSFORMED.get(column.transform or "") or kinds[column.type], column.list)
+            for name, column in self.columns.items()
+        }
+        return features_lib.resolve_features(
+            self.features,
+            self.label.kind,
+            columns,
+            has_many_labels=self.label.many,
+            has_objects=self.source.by == "coco",
+            has_object_masks=self.source.by == "coco" and self.source.coco.masks,
+            has_segmentation=self.source.masks.image is not None,
+            pixels=_PIXELS.get(self.image.encode),
+        )
 
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what the shards hold: equal for a moved input or output.
@@ -298,7 +112,7 @@ class Config(pydantic.BaseModel):
         What the manifest and the vocabulary hold counts elsewhere, in the fingerprint. Defaults are left out, so that a
         new option changes no fingerprint.
         """
-        exclude: Any = {"label": {"vocabulary"}, "output": {"uri", "name"}, "rejects": True}
+        exclude: Any = {"label": {"vocabulary", "texts"}, "output": {"uri", "name"}, "rejects": True}
         exclude["source"] = {"uri": True, "manifest": {"path"}, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
             exclude["source"] = True
@@ -412,7 +226,7 @@ def _known_keys(location: Sequence[str | int]) -> list[str]:
     model: Any = Config
     for part in location:
         field = getattr(model, "model_fields", {}).get(part)
-        model = field.annotation if field is not None else ColumnConfig
+        model = field.annotation if field is not None else sections.ColumnConfig
     return sorted(getattr(model, "model_fields", {}))
 
 

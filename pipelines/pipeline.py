@@ -11,7 +11,20 @@ import apache_beam as beam
 from imagebeam import errors, storage
 from pipelines import config as config_lib
 from pipelines import sources
-from transforms import commit, dead_letters, fetch, images, label, layout, place, rank, split, write, write_with_beam
+from transforms import (
+    commit,
+    dead_letters,
+    fetch,
+    images,
+    label,
+    layout,
+    place,
+    prepare,
+    rank,
+    split,
+    write,
+    write_with_beam,
+)
 from transforms import list as list_lib
 
 
@@ -70,16 +83,17 @@ def make_job(
         output=output,
         identity=json.dumps([config.identity(), _versions_that_count(config)], sort_keys=True),
         features=config.resolve_features(),
-        columns=tuple(config.columns),
+        columns=tuple(f"columns/{name}" for name in config.columns),
         label_kind=config.label.kind,
         label_base=config.label.base,
         vocabulary=vocabulary,
+        texts=_read_texts(config.label.texts),
         unknown_label_is_error=config.label.unknown == "error",
         declared_splits=config.split.declared,
         sizing=layout.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
-        check=config.image.check,
+        policy=prepare.ImagePolicy(config.image.check),
         read_ahead=fetch.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
@@ -115,9 +129,10 @@ def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None) -
         by=config.label.by,
         level=1 if config.split.by == "directory" else 0,
         pattern=config.label.pattern,
-        group=config.split.group if config.source.by != "manifest" else None,
+        group=config.split.group if config.label.by == "filename" else None,
         kind=config.label.kind,
         vocabulary=None if vocabulary is None else frozenset(vocabulary),
+        lists=tuple((name, tuple(_read_lines("label.lists", uri))) for name, uri in config.label.lists.items()),
     )
 
 
@@ -126,6 +141,8 @@ def _split_rule(config: config_lib.Config) -> split.SplitRule:
         by=config.split.by,
         name=config.split.name,
         fractions=tuple((config.split.fractions or {}).items()),
+        counts=tuple((config.split.counts or {}).items()),
+        carve=tuple((name, carve.split, carve.first) for name, carve in config.split.carve.items()),
         stratify=config.split.stratify,
         grouped=config.split.group is not None,
         seed=config.split.seed,
@@ -137,12 +154,7 @@ def _split_rule(config: config_lib.Config) -> split.SplitRule:
 def _read_vocabulary(address: str | None) -> tuple[str, ...] | None:
     if address is None:
         return None
-    uri = storage.normalize(address)
-    try:
-        text = storage.storage_of(uri).read(uri).decode("utf-8-sig", "surrogateescape")
-    except OSError as e:
-        raise errors.ConfigError(f"label.vocabulary {address!r} cannot be read ({e.strerror or e})") from e
-    labels = text.splitlines()
+    labels = _read_lines("label.vocabulary", address)
     blank = next((index for index, name in enumerate(labels, 1) if not name.strip()), None)
     if blank is not None or not labels:
         raise errors.ConfigError(f"label.vocabulary {address!r} has an empty line {blank or 1}; one label a line")
@@ -152,3 +164,23 @@ def _read_vocabulary(address: str | None) -> tuple[str, ...] | None:
     if repeated is not None:
         raise errors.ConfigError(f"label.vocabulary {address!r} names {repeated!r} twice; the ids would be ambiguous")
     return tuple(labels)
+
+
+def _read_texts(address: str | None) -> dict[str, str]:
+    """The text of each class, in a file with both on each line: `n01440764 tench, Tinca tinca`."""
+    texts: dict[str, str] = {}
+    for number, line in enumerate(_read_lines("label.texts", address) if address is not None else (), 1):
+        name, _, text = line.replace("\t", " ", 1).partition(" ")
+        if not text.strip() or name in texts:
+            what = "twice" if name in texts else "without a text"
+            raise errors.ConfigError(f"label.texts {address!r}, line {number}: {name!r} {what}; write CLASS TEXT")
+        texts[name] = text.strip()
+    return texts
+
+
+def _read_lines(option: str, address: str) -> list[str]:
+    uri = storage.normalize(address)
+    try:
+        return storage.storage_of(uri).read(uri).decode("utf-8-sig", "surrogateescape").splitlines()
+    except OSError as e:
+        raise errors.ConfigError(f"{option} {address!r} cannot be read ({e.strerror or e})") from e

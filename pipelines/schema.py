@@ -9,7 +9,7 @@ from typing import Any
 
 import pydantic
 
-from pipelines import config
+from pipelines import config, sections
 
 SCHEMA_PATH = "docs/config.schema.json"
 _BEGIN, _END = "<!-- config reference: made by make docs -->", "<!-- end of config reference -->"
@@ -33,7 +33,7 @@ def _rows(model: type[pydantic.BaseModel], prefix: str) -> Iterator[tuple[str, s
         if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
             yield from _rows(kind, f"{prefix}{name}.")
         elif name == "columns":
-            for column, default, meaning in _rows(config.ColumnConfig, ""):
+            for column, default, meaning in _rows(sections.ColumnConfig, ""):
                 yield f"columns.NAME.{column}", default, meaning
         else:
             yield f"{prefix}{name}", _default(field.default), (field.description or "").replace("|", "\\|")

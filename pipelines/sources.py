@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from imagebeam import errors, remote_storage, storage
+from imagebeam import errors, features, remote_storage, storage
 from pipelines import config as config_lib
-from transforms.sources import files, manifest, saved
+from transforms.sources import files, manifest, rows, saved
 
 
 def make_source(config: config_lib.Config) -> files.FilesSource | manifest.ManifestSource | saved.SavedSource:
@@ -69,15 +69,28 @@ def _manifest_source(config: config_lib.Config, uri: str) -> manifest.ManifestSo
     if wanted.path is not None:
         absolute = wanted.path.startswith(("/", "~", "file://")) or storage.scheme_of(wanted.path) != "file"
         uri = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
-    kinds = {feature.source: feature.kind for feature in config.resolve_features()}
     return manifest.ManifestSource(
         uri=uri,
         format=wanted.format or manifest.format_of(uri),
         image=wanted.image,
-        key=wanted.key,
+        fields=row_fields(config, wanted.key),
+        allow_outside=wanted.allow_outside,
+    )
+
+
+def row_fields(config: config_lib.Config, key: str | None = None) -> rows.RowFields:
+    """What a row says of its image, where the source is a table."""
+    kinds = {"string": features.BYTES, "int": features.INT64, "float": features.FLOAT}
+    columns = [
+        rows.Column(name, kinds[column.type], column.list, column.separator, column.missing, column.default)
+        for name, column in config.columns.items()
+    ]
+    return rows.RowFields(
+        key=key,
         label=config.label.column,
+        label_separator=config.label.separator,
+        label_flags=config.label.columns,
         split=config.split.column,
         group=config.split.group,
-        columns=tuple((name, kinds.get(f"columns/{name}", "bytes")) for name in config.columns),
-        allow_outside=wanted.allow_outside,
+        columns=tuple(columns),
     )

@@ -17,7 +17,8 @@ class ExampleRecipe:
 
     features: tuple[features.Feature, ...]
     label_ids: Mapping[str, int]  # empty where the label is a number or there is none
-    columns: tuple[str, ...] = ()  # names of the values in ImageRef.columns
+    columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the classes that have another than the name
 
     @functools.cached_property
     def _encoder(self) -> example.ExampleEncoder:
@@ -26,7 +27,7 @@ class ExampleRecipe:
     def encode(self, ref: references.ImageRef, image: images.Image) -> tuple[bytes, bytes]:
         """The serialized example in two pieces, the second the image's bytes, uncopied."""
         key = hashing.encode_key(ref.key)
-        values: dict[str, example.Value] = {
+        values: dict[str, example.Values] = {
             "image/format": image.format.encode(),
             "image/height": image.height,
             "image/width": image.width,
@@ -37,11 +38,20 @@ class ExampleRecipe:
             "image/source_id": key,
         }
         if isinstance(ref.label, str):
-            text = hashing.encode_key(ref.label)
             values[features.LABEL] = self.label_ids[ref.label]
-            values[features.TEXT] = values["image/class/synset"] = text
+            values[features.TEXT] = self._text(ref.label)
+            values["image/class/synset"] = hashing.encode_key(ref.label)
+        elif isinstance(ref.label, tuple):
+            classes = sorted(ref.label, key=self.label_ids.__getitem__)
+            names = [hashing.encode_key(name) for name in classes]
+            values[features.LABEL] = [self.label_ids[name] for name in classes]
+            values["image/class/synset"] = names
+            values[features.TEXT] = [self._text(name) for name in classes]
         elif ref.label is not None:
             values[features.LABEL] = ref.label
         for name, value in zip(self.columns, ref.columns):
-            values[f"columns/{name}"] = value
+            values[name] = value
         return self._encoder.encode(values, image.data)
+
+    def _text(self, label: str) -> bytes:
+        return hashing.encode_key(self.texts.get(label, label))

@@ -119,6 +119,19 @@ def check_image(data: bytes, check: str = "structure") -> Image:
     return image
 
 
+def raw_image(data: bytes, shape: tuple[int, int, int]) -> Image:
+    """An image that comes as bare pixels of 8 bits: rows from the top, pixels from the left, their channels.
+
+    Raises:
+        BadImageError: if there are not as many bytes as height, width and channels say.
+    """
+    height, width, channels = shape
+    if len(data) != height * width * channels:
+        expected = f"{height} x {width} x {channels} pixels are {height * width * channels:,}"
+        raise BadImageError(Reason.TRUNCATED, f"{len(data):,} bytes, {expected}")
+    return Image(data, "raw", height, width, channels, _RAW_COLORSPACES[channels])
+
+
 def _refusal(data: bytes, format: str | None) -> BadImageError:
     """The error for bytes of no supported format."""
     head = data[:16]
@@ -162,6 +175,7 @@ _OTHER_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF, 0xDE,
 _METADATA = frozenset({*range(0xE0, 0xF0), 0xFE})  # APPn, COM
 _TABLES = frozenset({_DHT, _DQT})
 _SEGMENTS = _FRAMES | _METADATA | _TABLES | {_SOS, 0xCC, 0xDC, 0xDD}  # the last three: DAC, DNL, DRI
+_RAW_COLORSPACES = {1: "GRAY", 2: "GRAY_ALPHA", 3: "RGB", 4: "RGBA"}
 _JPEG_COLORSPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}  # as decoded: YCbCr becomes RGB, YCCK becomes CMYK
 
 _search_marker = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]").search

@@ -10,7 +10,9 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from transforms import references
-from transforms.sources import manifest
+from transforms.sources import rows
+
+_NUMBER = re.compile(r"(\d{1,18})\.[^./]*$")  # before the extension
 
 
 class LabelError(ValueError):
@@ -32,6 +34,7 @@ class LabelRule:
     group: str | None = None  # for filename: the pattern's group that is the split's group
     kind: str | None = "class"  # class, int64, float or None
     vocabulary: frozenset[str] | None = None  # None takes any class
+    lists: tuple[tuple[str, tuple[str, ...]], ...] = ()  # by folder: the labels of the images in it, by their numbers
 
     def apply(self, ref: references.ImageRef) -> references.ImageRef:
         """`ref` with its label.
@@ -46,15 +49,23 @@ class LabelRule:
             label = self._from_directory(ref)
         elif self.by == "filename":
             label, group = self._from_filename(ref)
+        elif isinstance(ref.label, tuple):
+            for each in ref.label:
+                self._check_class(ref, each)
+            return ref
         elif ref.label in (None, ""):
             raise LabelError(references.Reason.NO_LABEL, "the label's column is empty")
         else:
             label = str(ref.label)
         if self.kind != "class":
             try:
-                return ref.with_label(manifest.parse_number(str(self.kind), label), group)
+                return ref.with_label(rows.parse_number(str(self.kind), label), group)
             except ValueError as e:
                 raise LabelError(references.Reason.BAD_VALUE, f"label: {e}") from e
+        self._check_class(ref, label)
+        return ref.with_label(label, group)
+
+    def _check_class(self, ref: references.ImageRef, label: str) -> None:
         if self.vocabulary is not None and label not in self.vocabulary:
             raise LabelError(references.Reason.UNKNOWN_LABEL, f"label {label!r} is not in label.vocabulary")
         if not label:
@@ -63,7 +74,6 @@ class LabelRule:
             raise LabelError(
                 references.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it"
             )
-        return ref.with_label(label, group)
 
     @functools.cached_property
     def _regex(self) -> re.Pattern[str]:
@@ -71,10 +81,28 @@ class LabelRule:
 
     def _from_directory(self, ref: references.ImageRef) -> str:
         folders = ref.key.split("/")[:-1]
+        listed = self._lists.get("/".join(folders)) if self.lists else None
+        if listed is not None:
+            return self._from_list(ref, listed)
         if len(folders) <= self.level:
             expected = "split/label/image" if self.level else "label/image"
             raise LabelError(references.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}")
         return folders[self.level]
+
+    @functools.cached_property
+    def _lists(self) -> dict[str, tuple[str, ...]]:
+        return dict(self.lists)
+
+    @staticmethod
+    def _from_list(ref: references.ImageRef, labels: tuple[str, ...]) -> str:
+        match = _NUMBER.search(ref.key)
+        number = int(match[1]) if match else 0
+        if not 1 <= number <= len(labels):
+            raise LabelError(
+                references.Reason.NO_LABEL,
+                f"the name of {ref.key!r} ends in no number from 1 to {len(labels):,}, the lines of label.lists",
+            )
+        return labels[number - 1].strip()
 
     def _from_filename(self, ref: references.ImageRef) -> tuple[str, str]:
         name = ref.uri.rpartition("/")[2]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, shards, storage, verify
-from transforms import encode, fetch, references, tfds_metadata, write_shard
+from transforms import encode, fetch, prepare, references, tfds_metadata, write_shard
 
 if TYPE_CHECKING:
     from transforms import list as list_lib
@@ -70,10 +70,11 @@ class DatasetLayout:
     label_kind: str | None = "class"
     label_base: int = 0
     vocabulary: tuple[str, ...] | None = None
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the classes that have another than the name
     unknown_label_is_error: bool = False
     declared_splits: tuple[str, ...] | None = None
     sizing: Sizing = Sizing()
-    check: str = "structure"
+    policy: prepare.ImagePolicy = prepare.AS_IT_IS
     read_ahead: fetch.ReadAhead = fetch.READ_AHEAD
     compression: str = "none"
     suffix: str = ".tfrecord"
@@ -105,14 +106,14 @@ class DatasetLayout:
         return {label: index for index, label in enumerate(labels, start=self.label_base)}
 
     def recipe(self, labels: tuple[str, ...]) -> encode.ExampleRecipe:
-        return encode.ExampleRecipe(self.features, self.label_ids(labels), self.columns)
+        return encode.ExampleRecipe(self.features, self.label_ids(labels), self.columns, self.texts)
 
     def shard_writer(self, plan: references.DatasetPlan) -> write_shard.ShardWriter:
         return write_shard.ShardWriter(
             staging=self.staging(plan.fingerprint),
             output=self.output,
             recipe=self.recipe(plan.labels),
-            check=self.check,
+            policy=self.policy,
             read_ahead=self.read_ahead,
             compression=self.compression,
             suffix=self.suffix,
@@ -148,7 +149,9 @@ class DatasetLayout:
         return sorted(splits, key=lambda name: (declared.get(name, len(declared)), name != "train", name))
 
     def _fingerprint(self, ranking: rank.Ranking, rejects: RejectSummary) -> str:
-        parts = (_WRITER_VERSION, self.identity, self.vocabulary, ranking.digest, rejects.digest)
+        parts: tuple[Any, ...] = (_WRITER_VERSION, self.identity, self.vocabulary, ranking.digest, rejects.digest)
+        if self.texts:
+            parts += (sorted(self.texts.items()),)
         return hashlib.blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=12).hexdigest()
 
     def _refusal(

@@ -213,7 +213,7 @@ class _SortFn(beam.DoFn):
             bucket,
             {name: len(refs) for name, refs in partitions.items()},
             {name: sum(max(ref.size, 0) for ref in refs) for name, refs in partitions.items()},
-            frozenset(ref.label for refs in partitions.values() for ref in refs if isinstance(ref.label, str)),
+            frozenset(label for refs in partitions.values() for ref in refs for label in ref.classes),
             _digest(partitions, self._order),
             _find_duplicates(partitions) if isinstance(self._order, HashOrder) else (),
         )

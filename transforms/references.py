@@ -8,9 +8,11 @@ import functools
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import catalog as catalog_lib
+
+Label: TypeAlias = "str | int | float | tuple[str, ...] | None"  # class, target's value, several classes
 
 
 class ImageRef(NamedTuple):
@@ -20,17 +22,25 @@ class ImageRef(NamedTuple):
     uri: str  # address of the file that holds the bytes
     size: int = -1  # bytes of the image; -1 when not known
     mtime_ns: int = 0  # last change of the file, nanoseconds since the epoch; 0 when not known
-    offset: int = 0  # first byte of the image in the file
+    offset: int = 0  # first byte of the image in the file; in what it holds, where it ends in .gz and `length` is given
     length: int = -1  # bytes to read from `offset`; -1 reads to the end
-    position: int = 0  # row of the manifest, from 0; 0 for files
-    label: str | int | float | None = None  # class name, or the target's value
+    position: int = 0  # row of the table, from 0; 0 for files
+    label: Label = None
     split: str = ""
     group: str = ""  # all images of a group go to one split; "" is no group
-    columns: tuple[Any, ...] = ()  # values of the config's `columns`, in its order
+    columns: tuple[Any, ...] = ()  # values of what the source gives beside, in the order of DatasetLayout.columns
+    mask: tuple[str, int, int] | None = None  # address, size and time of change of the picture of its classes
 
-    def with_label(self, label: str | int | float | None, group: str) -> ImageRef:
+    def with_label(self, label: Label, group: str) -> ImageRef:
         """This reference with its label and group; twice as fast as `_replace`, once for each image."""
-        return _new_ref((*self[:7], label, self.split, group, self.columns))
+        return _new_ref((*self[:7], label, self.split, group, *self[10:]))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of its classes."""
+        if isinstance(self.label, str):
+            return (self.label,)
+        return self.label if isinstance(self.label, tuple) else ()
 
     def with_split(self, split: str) -> ImageRef:
         """This reference with its split."""

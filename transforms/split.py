@@ -18,9 +18,11 @@ PURPOSE = b"imagebeam.split"
 class SplitRule:
     """How the split is had from a reference."""
 
-    by: str  # directory, column, hash or none
+    by: str  # directory, column, hash, index, source or none
     name: str = "train"  # for none
     fractions: tuple[tuple[str, float], ...] = ()  # for hash: in the order of the config
+    counts: tuple[tuple[str, int | None], ...] = ()  # for index: rows of each split; None is all that follow
+    carve: tuple[tuple[str, str, int], ...] = ()  # split to be made, split it is taken from, how many of its first rows
     stratify: bool = False
     grouped: bool = False
     seed: int = 0
@@ -40,12 +42,34 @@ class SplitRule:
                 return name
         return self.fractions[-1][0]
 
+    def of_row(self, position: int) -> str:
+        """The split of a row of the table.
+
+        Raises:
+            ValueError: if it comes after all of them.
+        """
+        end = 0
+        for name, count in self.counts:
+            end += count if count is not None else position - end + 1
+            if position < end:
+                return name
+        raise ValueError(f"row {position} comes after the {end:,} that split.counts names; give the last split null")
+
     def apply(self, ref: references.ImageRef) -> references.ImageRef:
         """`ref` with its split, for every rule that looks at one reference alone.
 
         Raises:
             ValueError: if there is no split for it.
         """
+        ref = self._apply(ref)
+        for name, taken_from, first in self.carve:
+            if ref.split == taken_from and ref.position < first:
+                return ref.with_split(name)
+        return ref
+
+    def _apply(self, ref: references.ImageRef) -> references.ImageRef:
+        if self.by == "index":
+            return ref.with_split(self.of_row(ref.position))
         if self.by == "none":
             return ref.with_split(self.name)
         if self.by == "hash":

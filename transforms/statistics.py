@@ -23,8 +23,8 @@ class StatisticsBuilder:
 
     def add(self, ref: references.ImageRef, image: images.Image) -> None:
         self._kinds[image.format, image.colorspace] += 1
-        if isinstance(ref.label, str):
-            self._labels[ref.label] += 1
+        for label in ref.classes:
+            self._labels[label] += 1
         heights, widths, sizes = self._values.values()
         heights.append(image.height)
         widths.append(image.width)

@@ -76,7 +76,10 @@ def _features(catalog: catalog_lib.Catalog, encoding: str | None) -> dict[str, A
 
 
 def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: str | None) -> dict[str, Any]:
-    if feature.source == features.ENCODED:
+    if feature.many:
+        one = _feature(feature._replace(many=False), catalog, encoding)
+        return _node("sequence_feature.Sequence", {"sequence": {"length": "-1", "feature": one}})
+    if feature.source == features.ENCODED and feature.kind == features.BYTES and encoding != "raw":
         image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
         return _node("image_feature.Image", {"image": image | ({"encodingFormat": encoding} if encoding else {})})
     if feature.source == features.LABEL and catalog.label_kind == "class":

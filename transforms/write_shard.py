@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog, records, shards, storage, verify
-from transforms import encode, fetch, images, read_back, references, statistics
+from transforms import encode, fetch, images, prepare, read_back, references, statistics
 
 DONE_SUFFIX = ".done.json"  # beside a staged shard: what is in it; written last, so the shard is whole
 REJECTS_SUFFIX = ".rejects.jsonl"
@@ -36,7 +36,7 @@ class ShardWriter:
     staging: str
     output: str  # where an earlier run may have moved finished shards before it was killed
     recipe: encode.ExampleRecipe
-    check: str = "structure"
+    policy: prepare.ImagePolicy = prepare.AS_IT_IS
     read_ahead: fetch.ReadAhead = fetch.READ_AHEAD
     compression: str = "none"
     suffix: str = ".tfrecord"
@@ -96,7 +96,7 @@ class ShardWriter:
         counts: statistics.StatisticsBuilder,
         rejects: list[references.Reject],
     ) -> None:
-        for ref, image in read_images(task.refs(), self.check, self.read_ahead):
+        for ref, image in read_images(task.refs(), self.policy, self.read_ahead):
             if isinstance(image, references.Reject):
                 rejects.append(image)
                 continue
@@ -127,7 +127,7 @@ def _has_lines(uri: str, count: int) -> bool:
 
 
 def read_images(
-    refs: Iterable[references.ImageRef], check: str, read_ahead: fetch.ReadAhead
+    refs: Iterable[references.ImageRef], policy: prepare.ImagePolicy, read_ahead: fetch.ReadAhead
 ) -> Iterable[tuple[references.ImageRef, images.Image | references.Reject]]:
     """Yields each reference with its image, read and checked, or with the reason why it is turned away."""
     for ref, data in fetch.fetch(refs, read_ahead):
@@ -135,7 +135,7 @@ def read_images(
             yield ref, references.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
             continue
         try:
-            yield ref, images.check_image(data, check)
+            yield ref, policy.prepare(data)
         except images.BadImageError as e:
             yield ref, references.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
 

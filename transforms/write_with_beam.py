@@ -41,7 +41,7 @@ class _EncodeFn(beam.DoFn):
         task = write_shard.ShardTask(split, shard_index, num_shards, tuple(runs))
         recipe = self._layout.recipe(plan.labels)
         counts, rejects = statistics.StatisticsBuilder(), []
-        for ref, image in write_shard.read_images(task.refs(), self._layout.check, self._layout.read_ahead):
+        for ref, image in write_shard.read_images(task.refs(), self._layout.policy, self._layout.read_ahead):
             if isinstance(image, references.Reject):
                 rejects.append(image)
                 continue

@@ -78,8 +78,12 @@ class ExampleSource:
     def _parse(self, content: bytes) -> dict[str, Any]:
         parsed = example.parse_example(content)
         named: dict[str, Any] = {}
-        for key, source, _ in self._features:
-            if len(values := parsed.get(key, [])) != 1:
+        for key, source, _, many in self._features:
+            values = parsed.get(key, [])
+            if many:
+                named["label" if source == features.LABEL else key] = values
+                continue
+            if len(values) != 1:
                 raise ValueError(f"feature {key!r} has {len(values)} values, expected 1")
             if source == features.ENCODED:
                 named["image"] = _decode_image(values[0]) if self._decode else values[0]

@@ -22,13 +22,18 @@ BY_DEFAULT = {
 }
 
 
+def _single(columns: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
+    """Columns of one value each."""
+    return {name: (kind, False) for name, kind in columns.items()}
+
+
 def resolve(
     renamed: Mapping[str, str | None] | None = None,
     label_kind: str | None = "class",
     columns: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[str, str]]:
     """Source and kind of every feature, by key."""
-    resolved = features.resolve_features(renamed or {}, label_kind, columns or {})
+    resolved = features.resolve_features(renamed or {}, label_kind, _single(columns or {}))
     return {feature.key: (feature.source, feature.kind) for feature in resolved}
 
 
@@ -38,7 +43,7 @@ def test_default_features_are_the_imagenet_keys_with_the_image_last() -> None:
 
 
 def test_image_stands_last_under_any_key() -> None:
-    resolved = features.resolve_features({"image/encoded": "a", "image/key": "z"}, "class", {"zz": FLOAT})
+    resolved = features.resolve_features({"image/encoded": "a", "image/key": "z"}, "class", {"zz": (FLOAT, False)})
     assert [feature.key for feature in resolved][-3:] == ["z", "zz", "a"]
 
 
@@ -108,7 +113,7 @@ def test_features_that_cannot_be_are_refused(
     renamed: Mapping[str, str | None], columns: Mapping[str, str], complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
-        features.resolve_features(renamed, "class", columns)
+        features.resolve_features(renamed, "class", _single(columns))
 
 
 @pytest.mark.parametrize(

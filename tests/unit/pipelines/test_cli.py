@@ -428,6 +428,7 @@ def test_schema_is_json_schema_of_the_config(capsys: pytest.CaptureFixture[str])
         "columns",
         "features",
         "output",
+        "statistics",
         "rejects",
     ]
     references = {part["$ref"] for part in subschemas(schema) if "$ref" in part}

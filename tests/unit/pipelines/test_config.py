@@ -8,6 +8,7 @@ import pytest
 
 from imagebeam import errors
 from pipelines import config as config_lib
+from pipelines import sections
 
 HASH = {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}}
 MANIFEST = {"by": "manifest"}
@@ -272,12 +273,16 @@ def test_value_out_of_range_is_refused(sections: dict[str, Any], message: str) -
         pytest.param({"by": "column"}, "label.by: column and label.column go together", id="no-column"),
         pytest.param({"column": "x"}, "label.by: column and label.column go together", id="idle-column"),
         pytest.param({"type": "int"}, "label.type: int needs label.by: column", id="target-without-column"),
-        pytest.param({"by": "none", "base": 1}, "label.base and label.vocabulary need classes", id="idle-base"),
+        pytest.param({"by": "none", "base": 1}, "label.base, label.vocabulary and label.texts need", id="idle-base"),
         pytest.param(
-            {"by": "none", "vocabulary": "x"}, "label.base and label.vocabulary need classes", id="idle-vocabulary"
+            {"by": "none", "vocabulary": "x"},
+            "label.base, label.vocabulary and label.texts need",
+            id="idle-vocabulary",
         ),
         pytest.param(
-            {"by": "column", "column": "x"}, "label.by: column needs source.by: manifest, not files", id="files"
+            {"by": "column", "column": "x"},
+            "label.by: column needs source.by: manifest, idx, coco,",
+            id="files",
         ),
     ],
 )
@@ -301,7 +306,7 @@ def test_label_that_does_not_fit_is_refused(label: dict[str, Any], message: str)
         pytest.param({"group": "x"}, "split.stratify and split.group need split.by: hash, not none", id="group"),
         pytest.param(
             HASH | {"rename": {"val": "test"}},
-            "split.rename and split.names need split.by: directory or column, not hash",
+            "split.rename and split.names need split.by: directory, column or source, not hash",
             id="idle-rename",
         ),
         pytest.param({"names": ["train"]}, "split.rename and split.names need split.by: directory", id="idle-names"),
@@ -330,7 +335,11 @@ def test_split_that_does_not_fit_is_refused(split: dict[str, Any], message: str)
         pytest.param(
             {"split": {"by": "column", "column": "x"}}, "split.by: column needs source.by: manifest", id="split-column"
         ),
-        pytest.param({"columns": {"age": {}}}, "columns needs source.by: manifest, not files", id="columns"),
+        pytest.param(
+            {"columns": {"age": {}}},
+            "columns needs source.by: manifest, idx, coco,",
+            id="columns",
+        ),
         pytest.param(
             {"source": {"manifest": {"key": "id"}}}, "source.manifest needs source.by: manifest", id="idle-manifest"
         ),
@@ -479,4 +488,4 @@ def test_identity_tells_what_changes_the_shards(sections: dict[str, Any]) -> Non
 )
 def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
     assert config_lib.default_name(output) == name
-    assert config_lib.OutputConfig(name=name).name == name
+    assert sections.OutputConfig(name=name).name == name

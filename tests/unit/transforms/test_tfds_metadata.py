@@ -99,8 +99,8 @@ def test_tfds_loads_a_dataset_of_targets_and_columns(
     columns = {"age": "int64", "dose": "float", "name": "bytes"}
     dataset = small_dataset.make_layout(
         tmp_path / "out",
-        features=features.resolve_features({}, kind, columns),
-        columns=tuple(columns),
+        features=features.resolve_features({}, kind, {name: (column, False) for name, column in columns.items()}),
+        columns=tuple(f"columns/{name}" for name in columns),
         label_kind=kind,
     )
     refs = [ref._replace(label=value, columns=(5, 0.25, b"Tom \xff")) for ref, value in zip(splits["train"], values)]

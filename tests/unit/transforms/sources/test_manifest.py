@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -22,6 +23,7 @@ from tests import image_sets
 from transforms import references
 from transforms.references import ImageRef, Reason, Reject
 from transforms.sources import listing, manifest
+from transforms.sources import rows as rows_lib
 from transforms.sources.manifest import ManifestSource
 
 JPEG = image_sets.make_image(1)
@@ -50,6 +52,14 @@ def read(source: ManifestSource) -> tuple[list[ImageRef], list[Reject], list[str
     return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
 
 
+def make_source(uri: str, manifest_format: str, **options: Any) -> ManifestSource:
+    """A source; `options` are its own, or those of its rows, the columns as (name, kind)."""
+    names = {field.name for field in dataclasses.fields(rows_lib.RowFields)}
+    columns = tuple(rows_lib.Column(*column) for column in options.pop("columns", ()))
+    fields = rows_lib.RowFields(columns=columns, **{name: options.pop(name) for name in names & set(options)})
+    return ManifestSource(uri, manifest_format, fields=fields, **options)
+
+
 class Folder:
     """A folder with images and manifests."""
 
@@ -69,7 +79,7 @@ class Folder:
         if isinstance(data, str):
             data = data.encode("utf-8", "surrogateescape")
         uri.write_bytes(data if isinstance(data, bytes) else encode(data, manifest_format))
-        return ManifestSource(str(uri), manifest_format, **options)
+        return make_source(str(uri), manifest_format, **options)
 
 
 @pytest.fixture
@@ -172,7 +182,7 @@ def test_name_of_other_bytes_than_utf8_opens_its_file(folder: Folder) -> None:
         assert storage.storage_of(ref.uri).read(ref.uri) == JPEG
     table = pa.table({"image": pa.array([os.fsencode(name)], pa.binary()), "note": pa.array([b"\xff"], pa.binary())})
     pq.write_table(table, folder.path / "m.parquet")
-    ((ref,), rejects, _) = read(ManifestSource(f"{folder.path}/m.parquet", "parquet", columns=(("note", BYTES),)))
+    ((ref,), rejects, _) = read(make_source(f"{folder.path}/m.parquet", "parquet", columns=(("note", BYTES),)))
     assert (ref.key, ref.columns, rejects) == (name, (b"\xff",), [])
 
 
@@ -455,9 +465,9 @@ def test_parse_number_takes_finite_numbers_alone(text: str, integer: int | str, 
     for kind, expected in ((INT64, integer), (FLOAT, number)):
         if isinstance(expected, str):
             with pytest.raises(ValueError, match=expected):
-                manifest.parse_number(kind, text)
+                rows_lib.parse_number(kind, text)
         else:
-            parsed = manifest.parse_number(kind, text)
+            parsed = rows_lib.parse_number(kind, text)
             assert (parsed, type(parsed)) == (expected, type(expected))
 
 
@@ -465,7 +475,7 @@ def test_parse_number_takes_finite_numbers_alone(text: str, integer: int | str, 
 def test_parse_number_gives_what_can_be_stored_or_a_value_error(value: float | int) -> None:
     for kind, store in ((INT64, struct.Struct("<q")), (FLOAT, struct.Struct("<f"))):
         try:
-            number = manifest.parse_number(kind, str(value))
+            number = rows_lib.parse_number(kind, str(value))
         except ValueError:
             continue
         assert number == (value if kind == INT64 else float(value))
@@ -486,16 +496,16 @@ def test_parse_number_gives_what_can_be_stored_or_a_value_error(value: float | i
         (FLOAT, 1e-7, 1e-7),
     ],
 )
-def test_parse_value_reads_a_cell_as_its_kind(kind: str, value: object, expected: object) -> None:
-    parsed = manifest.parse_value("x", kind, value)
+def test_parse_column_reads_a_cell_as_its_kind(kind: str, value: object, expected: object) -> None:
+    parsed = rows_lib.parse_column(rows_lib.Column("x", kind), value)
     assert (parsed, type(parsed)) == (expected, type(expected))
 
 
 @pytest.mark.parametrize("value", [None, "", float("nan"), b""], ids=repr)
 @pytest.mark.parametrize("kind", [BYTES, INT64, FLOAT])
-def test_parse_value_of_an_empty_cell_is_an_error(kind: str, value: object) -> None:
-    with pytest.raises(manifest.BadRowError, match=r"^column 'x' is empty$") as caught:
-        manifest.parse_value("x", kind, value)
+def test_parse_column_of_an_empty_cell_is_an_error(kind: str, value: object) -> None:
+    with pytest.raises(rows_lib.BadRowError, match=r"^column 'x' is empty$") as caught:
+        rows_lib.parse_column(rows_lib.Column("x", kind), value)
     assert caught.value.reason is Reason.BAD_VALUE
 
 

@@ -1,0 +1,405 @@
+"""The sections of a config: every key with its default and its meaning, checked as far as a section alone can be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from imagebeam import features as features_lib
+from imagebeam import shards
+from transforms import fetch
+
+STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+Fraction = Annotated[float, pydantic.Field(gt=0, lt=1)]
+Count = Annotated[int, pydantic.Field(ge=1)]
+# Told apart by what was given, so that an error speaks of that alone.
+CountBySplit = Annotated[
+    Annotated[Count, pydantic.Tag("(one)")] | Annotated[dict[str, Count], pydantic.Tag("(by split)")],
+    pydantic.Discriminator(lambda value: "(by split)" if isinstance(value, Mapping) else "(one)"),
+]
+
+
+class ManifestConfig(pydantic.BaseModel):
+    """A table with one row for each image."""
+
+    model_config = STRICT
+
+    path: str | None = None
+    """Address of the table, or glob of several, below `source.uri`; left out, `source.uri` is the table itself."""
+    format: Literal["csv", "jsonl", "parquet"] | None = None
+    """Left out, the file's extension tells."""
+    image: str = "image"
+    """Column with the image's path, relative to the manifest's folder."""
+    key: str | None = None
+    """Column with the stable id; left out, the path is the key."""
+    allow_outside: bool = False
+    """Whether paths may lead out of the manifest's folder (`..`, absolute, another scheme); else they are rejects."""
+    merge_rows: bool = False
+    """Whether rows of one image that follow each other are one example, its `list` columns put together."""
+
+
+class IdxConfig(pydantic.BaseModel):
+    """IDX files, the format of MNIST."""
+
+    model_config = STRICT
+
+    images: dict[str, str] = {"train": "train-images*idx3-ubyte*", "test": "t10k-images*idx3-ubyte*"}
+    """Globs of the files with images, below `source.uri`, by split."""
+    labels: dict[str, str] = {"train": "train-labels*idx1-ubyte*", "test": "t10k-labels*idx1-ubyte*"}
+    """Globs of the files with labels, by split."""
+
+
+class CocoConfig(pydantic.BaseModel):
+    """Annotations of objects in COCO's JSON format."""
+
+    model_config = STRICT
+
+    annotations: dict[str, str] = {
+        "train": "annotations/instances_train2017.json",
+        "validation": "annotations/instances_val2017.json",
+    }
+    """Files of annotations below `source.uri`, by split."""
+    images: dict[str, str] = {"train": "train2017", "validation": "val2017"}
+    """Folders of the images below `source.uri`, by split."""
+    masks: bool = False
+    """Whether each object's mask is stored, as a PNG of the image's size."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What a box that leaves the picture is: cut off at its edge (and dropped if nothing is left), or a reject."""
+    crowd: bool = True
+    """Whether objects marked `iscrowd` are stored."""
+    without_objects: bool = True
+    """Whether images without an object are stored."""
+
+
+class TfrecordConfig(pydantic.BaseModel):
+    """TFRecord files of tf.train.Example that are written anew."""
+
+    model_config = STRICT
+
+    image: str = "image/encoded"
+    """Key of the feature with the image's bytes."""
+    key: str | None = None
+    """Key of the feature with the stable id; left out, the file's name and the record's number."""
+
+
+class MasksConfig(pydantic.BaseModel):
+    """Pictures that say the class of each pixel, one for each image."""
+
+    model_config = STRICT
+
+    image: str | None = None
+    """Regular expression for an image's path below `source.uri`, such as `images/(.*)\\.jpg`."""
+    mask: str | None = None
+    """Its mask's path, with the groups of `image`, such as `annotations/\\1.png`."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> MasksConfig:
+        if (self.image is None) != (self.mask is None):
+            raise ValueError("source.masks.image and source.masks.mask go together")
+        try:
+            if self.image is not None:
+                re.compile(self.image)
+        except re.error as e:
+            raise ValueError(f"source.masks.image {self.image!r} is not a regular expression: {e}") from e
+        return self
+
+
+class SourceConfig(pydantic.BaseModel):
+    """What is read."""
+
+    model_config = STRICT
+
+    uri: str | None = None
+    """Folder, glob, manifest or listing; `--input` on the command line."""
+    by: Literal["files", "manifest", "listing", "idx", "coco", "tar", "tfrecord"] = "files"
+    """`files` lists a folder and all below it; `manifest` reads a table; `listing` what `plan --save-listing` wrote;
+    `idx`, `coco`, `tar` (WebDataset) and `tfrecord` read those formats."""
+    include: tuple[str, ...] = ("**/*",)
+    """Globs below the folder; an image that matches none is passed over."""
+    manifest: ManifestConfig = ManifestConfig()
+    """For `by: manifest`."""
+    idx: IdxConfig = IdxConfig()
+    """For `by: idx`."""
+    coco: CocoConfig = CocoConfig()
+    """For `by: coco`."""
+    tfrecord: TfrecordConfig = TfrecordConfig()
+    """For `by: tfrecord`."""
+    masks: MasksConfig = MasksConfig()
+    """For `by: files`: a picture of classes beside each image."""
+    reads_ahead: Count = fetch.READ_AHEAD.requests
+    """Over a network: requests for images under way at once, in each writer process."""
+    bytes_ahead: pydantic.ByteSize = pydantic.ByteSize(fetch.READ_AHEAD.num_bytes)
+    """Bytes of images asked for and not yet written, in each writer process."""
+
+    @pydantic.field_validator("include", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class LabelConfig(pydantic.BaseModel):
+    """Which class or target an image has."""
+
+    model_config = STRICT
+
+    by: Literal["directory", "filename", "column", "columns", "none"] = "directory"
+    """`directory`: label/image (or split/label/image); `filename`: `pattern`; `column` and `columns`: of the manifest;
+    `none`."""
+    pattern: str | None = None
+    """For `by: filename`: a regular expression for the whole file name, with a group `(?P<label>...)`."""
+    column: str | None = None
+    """For `by: column`: the column of the manifest, the part of a tar's example, the feature of a TFRecord."""
+    separator: str | None = pydantic.Field(None, min_length=1)
+    """For `by: column`: what stands between the labels of an image that may have several, or none."""
+    columns: tuple[str, ...] = ()
+    """For `by: columns`: columns of 0 and 1, one for each class; an image may have several, or none."""
+    type: Literal["class", "int", "float"] = "class"
+    """`class` gives ids by the vocabulary; `int` and `float` store the column's number as it is."""
+    base: Literal[0, 1] = 0
+    """Id of the first class; 1 for readers of the 1-based ImageNet convention."""
+    vocabulary: str | None = None
+    """Address of a `labels.txt`, one class a line in the order of the ids; left out, the sorted labels found."""
+    unknown: Literal["reject", "error"] = "reject"
+    """What a label that is not in `vocabulary` is."""
+    texts: str | None = None
+    """Address of a file with a class and its text on each line (`n01440764 tench, Tinca tinca`): image/class/text."""
+    lists: dict[str, str] = {}
+    """For `by: directory`: by split, a file with a label on each line, for images that lie directly in the split's
+    folder: the number at the end of an image's name is its line, from 1."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> LabelConfig:
+        if self.by == "filename":
+            if self.pattern is None:
+                raise ValueError("label.by: filename needs label.pattern, such as '(?P<label>cat|dog)\\.\\d+\\.jpg'")
+            try:
+                groups = re.compile(self.pattern).groupindex
+            except re.error as e:
+                raise ValueError(f"label.pattern {self.pattern!r} is not a regular expression: {e}") from e
+            if "label" not in groups:
+                raise ValueError(f"label.pattern {self.pattern!r} has no group named label; write (?P<label>...)")
+        if (self.by == "column") != (self.column is not None):
+            raise ValueError("label.by: column and label.column go together")
+        if (self.by == "columns") != bool(self.columns):
+            raise ValueError("label.by: columns and label.columns go together")
+        if self.separator is not None and (self.by != "column" or self.type != "class"):
+            raise ValueError("label.separator needs label.by: column and label.type: class")
+        if self.lists and self.by != "directory":
+            raise ValueError(f"label.lists needs label.by: directory, not {self.by}")
+        if self.type != "class" and self.by != "column":
+            raise ValueError(f"label.type: {self.type} needs label.by: column")
+        if self.by != "filename" and self.pattern is not None:
+            raise ValueError(f"label.pattern needs label.by: filename, not {self.by}")
+        if self.kind != "class" and (self.base or self.vocabulary is not None or self.texts is not None):
+            raise ValueError("label.base, label.vocabulary and label.texts need classes: labels, and label.type: class")
+        return self
+
+    @property
+    def kind(self) -> str | None:
+        """Of the label's feature: "class", "int64", "float", or None without labels."""
+        if self.by == "none":
+            return None
+        return {"class": "class", "int": features_lib.INT64, "float": features_lib.FLOAT}[self.type]
+
+    @property
+    def many(self) -> bool:
+        """Whether an image may have several classes."""
+        return self.separator is not None or bool(self.columns)
+
+
+class Carve(pydantic.BaseModel):
+    """The beginning of a split, that becomes another one."""
+
+    model_config = STRICT
+
+    split: str
+    """Where they are taken from."""
+    first: Count
+    """How many."""
+
+
+class SplitConfig(pydantic.BaseModel):
+    """Which split an image goes to."""
+
+    model_config = STRICT
+
+    by: Literal["directory", "column", "hash", "index", "source", "none"] = "none"
+    """`directory`: the first folder; `column`: of the manifest; `hash`: `fractions`; `index`: `counts`; `source`: as
+    `source.idx` and `source.coco` say; `none`: all to one split."""
+    name: str = "train"
+    """For `by: none`: the one split."""
+    column: str | None = None
+    """For `by: column`: the manifest's column."""
+    fractions: dict[str, Fraction] | None = None
+    """For `by: hash`: the share of each split, in sum 1, such as {train: 0.8, test: 0.2}."""
+    counts: dict[str, Count | None] | None = None
+    """For `by: index`: how many rows of the manifest each split takes, one after the other; null takes the rest."""
+    carve: dict[str, Carve] = {}
+    """From a split to be made to where its first rows come from, such as {validation: {split: train, first: 1000}}."""
+    stratify: bool = False
+    """For `by: hash`: exact shares inside each label, by rank; growth of the dataset can then move images."""
+    group: str | None = None
+    """For `by: hash`: a column of the manifest, or a group of `label.pattern`; its images go to one split together."""
+    seed: int = pydantic.Field(0, ge=-(2**63), lt=2**63)
+    """The salt of every hash: of the split and of the order of records."""
+    rename: dict[str, str] = {}
+    """From the folder's or column's name to the split's, such as {val: validation}."""
+    names: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
+    """For `by: directory` and `column`, the splits that must be: another is a reject, an empty one an error."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> SplitConfig:
+        if (self.by == "column") != (self.column is not None):
+            raise ValueError("split.by: column and split.column go together")
+        if (self.by == "hash") != (self.fractions is not None):
+            raise ValueError("split.by: hash and split.fractions go together")
+        if self.fractions is not None and abs(sum(self.fractions.values()) - 1) > 1e-6:
+            raise ValueError(f"split.fractions sum to {sum(self.fractions.values()):g}; they must sum to 1")
+        if (self.by == "index") != (self.counts is not None):
+            raise ValueError("split.by: index and split.counts go together")
+        if self.counts is not None and None in list(self.counts.values())[:-1]:
+            raise ValueError("split.counts: null takes the rest, so it can only be the last")
+        for name, carve in self.carve.items():
+            if name == carve.split:
+                raise ValueError(f"split.carve: {name} cannot be taken from itself")
+        if self.by != "hash" and (self.stratify or self.group):
+            raise ValueError(f"split.stratify and split.group need split.by: hash, not {self.by}")
+        if self.by not in ("directory", "column", "source") and (self.rename or self.names):
+            raise ValueError(f"split.rename and split.names need split.by: directory, column or source, not {self.by}")
+        if self.by != "none" and self.name != SplitConfig.model_fields["name"].default:
+            raise ValueError(f"split.name needs split.by: none, not {self.by}")
+        for name in (self.name, *self.carve, *(self.declared or ()), *self.rename.values()):
+            if not shards.SPLIT_NAME.fullmatch(name):
+                raise ValueError(f"split name {name!r} is not made of letters, digits, '_', '.' and '-'")
+        return self
+
+    @property
+    def declared(self) -> tuple[str, ...] | None:
+        """The splits known before the input is listed; None if the input tells."""
+        if self.fractions is not None or self.counts is not None:
+            return (*(self.fractions or self.counts or ()), *self.carve)
+        if self.by != "none" and self.names is None:
+            return None
+        return (*((self.name,) if self.by == "none" else self.names or ()), *self.carve)
+
+
+class ImageConfig(pydantic.BaseModel):
+    """What is checked and stored of an image."""
+
+    model_config = STRICT
+
+    encode: Literal["keep", "jpeg", "png", "raw", "int64_list", "float_list"] = "keep"
+    """`keep` stores the file's own bytes; `jpeg` and `png` encode anew; `raw` stores pixels as uint8 bytes,
+    `int64_list` and `float_list` as numbers from 0 to 255: rows from the top, pixels from the left, their channels."""
+    quality: int = pydantic.Field(95, ge=1, le=100)
+    """For `encode: jpeg`."""
+    color: Literal["keep", "rgb", "gray", "mean"] = "keep"
+    """`rgb` is three channels, `gray` luma (ITU-R 601), `mean` the mean of the three channels, rounded down."""
+    resize: tuple[Count, Count] | None = None
+    """Height and width in pixels, whatever the aspect ratio was."""
+    shortest_side: Count | None = None
+    """Pixels of the shorter side; the aspect ratio stays, and smaller images do too."""
+    check: Literal["structure", "decode"] = "structure"
+    """`structure` walks JPEG and PNG to their end without decoding; `decode` also decodes every pixel."""
+
+
+class ColumnConfig(pydantic.BaseModel):
+    """A column of the manifest that becomes a feature."""
+
+    model_config = STRICT
+
+    type: Literal["string", "int", "float"] = "string"
+    """Of the column's values, and of the stored feature where no transform gives another."""
+    list: bool = False
+    """Whether an image has any number of values: a list in JSON and Parquet, `separator` between them in text."""
+    separator: str | None = pydantic.Field(None, min_length=1)
+    """Between the values of a list in text."""
+    missing: Literal["reject", "error", "default"] = "reject"
+    """What an empty value, or one not of the type, becomes: its image a reject, the run an error, or `default`."""
+    default: int | float | str | None = None
+    """For `missing: default`."""
+    transform: Literal["z_score", "scale_0_1", "log", "bucketize", "vocabulary"] | None = None
+    """By tf.Transform, from all values of the splits in `statistics.analyze`: mean 0 and deviation 1; 0 to 1; the
+    natural logarithm; the number of one of `buckets` quantiles; the id among the `top_k` most frequent strings."""
+    buckets: int = pydantic.Field(10, ge=2)
+    """For `transform: bucketize`."""
+    top_k: Count | None = None
+    """For `transform: vocabulary`: how many strings get an id; left out, all."""
+    num_oov_buckets: int = pydantic.Field(0, ge=0)
+    """For `transform: vocabulary`: ids for strings beyond those, by hash; with 0 they get -1."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> ColumnConfig:
+        if (self.missing == "default") != (self.default is not None):
+            raise ValueError("columns: missing: default and default go together")
+        if self.transform == "vocabulary" and self.type != "string":
+            raise ValueError(f"columns: transform: vocabulary is for type: string, not {self.type}")
+        if self.transform not in (None, "vocabulary") and self.type == "string":
+            raise ValueError(f"columns: transform: {self.transform} is for numbers; give type: float or int")
+        if self.list and self.transform is not None:
+            raise ValueError("columns: transform is for single values, not for a list")
+        if self.separator is not None and not self.list:
+            raise ValueError("columns: separator needs list: true")
+        return self
+
+
+class OutputConfig(pydantic.BaseModel):
+    """How the dataset is laid out."""
+
+    model_config = STRICT
+
+    uri: str | None = None
+    """Folder of the dataset; `--output` on the command line."""
+    name: str | None = pydantic.Field(None, pattern=r"^[a-zA-Z]\w*$")
+    """Name of the dataset in the catalog and for TFDS; left out, made from the folder's name."""
+    num_shards: CountBySplit | None = None
+    """Shards of every split, or by split."""
+    target_shard_bytes: pydantic.ByteSize | None = None
+    """Bytes of images in a shard, such as 128MiB: gives the number of shards."""
+    examples_per_shard: Count | None = None
+    """Most records in a shard: gives the number of shards."""
+    compression: Literal["none", "gzip"] = "none"
+    """`gzip` costs time, wins little on JPEG, and TFDS cannot read it."""
+    shuffle: Literal["hash", "none"] = "hash"
+    """`hash` orders records by the hash of their keys; `none` by key, or by row of the manifest."""
+    writer: Literal["stream", "beam"] = "stream"
+    """`beam` is plain `beam.io.WriteToTFRecord`: order and shard content then differ from run to run."""
+    suffix: str = pydantic.Field(".tfrecord", pattern=r"^(\.[\w.-]+)?$")
+    """After train-00000-of-00016; empty for the naming of the TPU models."""
+
+    @pydantic.model_validator(mode="after")
+    def _one_size(self) -> OutputConfig:
+        given = [
+            name
+            for name in ("num_shards", "target_shard_bytes", "examples_per_shard")
+            if getattr(self, name) is not None
+        ]
+        if len(given) > 1:
+            raise ValueError(f"output.{' and output.'.join(given)} contradict each other; give one")
+        if self.target_shard_bytes is not None and self.target_shard_bytes < 1:
+            raise ValueError("output.target_shard_bytes must be at least 1")
+        return self
+
+
+class StatisticsConfig(pydantic.BaseModel):
+    """What `statistics.json` says beyond counts."""
+
+    model_config = STRICT
+
+    pixels: bool = False
+    """Whether every image is decoded for the mean and standard deviation of each channel, for `normalize="dataset"`."""
+    analyze: Literal["train", "all"] = "train"
+    """Which splits tf.Transform looks at for the transforms of `columns`."""
+
+
+class RejectsConfig(pydantic.BaseModel):
+    """How many images may be turned away."""
+
+    model_config = STRICT
+
+    max_fraction: float = pydantic.Field(0.01, ge=0, le=1)
+    """Of the listed images; above it nothing is committed and the exit code is 3."""

@@ -1,0 +1,166 @@
+"""What the rows of a table, of whatever format, become: references with key, label, split, group and columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from imagebeam import features
+from transforms import references
+
+_FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)  # 3.0 is how pandas writes the integer 3 beside a missing one
+_FLOAT32_LIMIT = 2.0**128 - 2.0**103  # rounds to infinity in 32 bits, as all above it
+_FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False, "-1": False}
+
+
+class BadRowError(ValueError):
+    """A row that names no usable image; becomes a reject."""
+
+    def __init__(self, reason: references.Reason, detail: str):
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class MissingValueError(ValueError):
+    """A row without a value that must be there; ends the run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column whose values become a feature."""
+
+    name: str
+    kind: str  # bytes, int64 or float
+    many: bool = False
+    separator: str | None = None  # between the values of many, in text
+    missing: str = "reject"  # or "error", or "default"
+    default: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFields:
+    """Which cells of a row count, beside that with the image."""
+
+    key: str | None = None
+    label: str | None = None
+    label_separator: str | None = None  # between several classes of one image
+    label_flags: tuple[str, ...] = ()  # columns of 0 and 1, each a class
+    split: str | None = None
+    group: str | None = None
+    columns: tuple[Column, ...] = ()
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The names of the columns that must be there."""
+        single = (self.key, self.label, self.split, self.group)
+        names = (*single, *self.label_flags, *(column.name for column in self.columns))
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    def fill(self, ref: references.ImageRef, cells: Mapping[str, Any]) -> references.ImageRef:
+        """`ref` with what the cells say: its label, split and group where they are columns, and the columns' values.
+
+        Raises:
+            BadRowError: if a value cannot be understood.
+            MissingValueError: the same, where the config has it end the run.
+        """
+        return ref._replace(
+            label=self._label(cells) if self.label or self.label_flags else ref.label,
+            split=(text_of(cells.get(self.split)) or "") if self.split else ref.split,
+            group=(text_of(cells.get(self.group)) or "") if self.group else ref.group,
+            columns=(*ref.columns, *(parse_column(column, cells.get(column.name)) for column in self.columns)),
+        )
+
+    def _label(self, cells: Mapping[str, Any]) -> str | tuple[str, ...] | None:
+        if self.label_flags:
+            return tuple(name for name in self.label_flags if _parse_flag(name, cells.get(name)))
+        value = cells.get(str(self.label))
+        if self.label_separator is None:
+            return text_of(value)
+        labels = _texts_of(value, self.label_separator)
+        return tuple(dict.fromkeys(labels))
+
+
+NO_FIELDS = RowFields()
+
+
+def parse_column(column: Column, value: Any) -> Any:
+    """The value of a column as bytes, int or float; a tuple of them where it has many.
+
+    Raises:
+        BadRowError: if it cannot be read so, or is missing.
+        MissingValueError: the same, where the config has it end the run.
+    """
+    try:
+        if column.many:
+            return tuple(_parse(column.kind, text) for text in _texts_of(value, column.separator))
+        text = text_of(value)
+        if text is None:
+            raise ValueError("is empty")
+        return _parse(column.kind, text)
+    except ValueError as e:
+        if column.missing == "default":
+            return _parse(column.kind, str(column.default))
+        detail = f"column {column.name!r}: {e}" if str(e) != "is empty" else f"column {column.name!r} is empty"
+        if column.missing == "error":
+            raise MissingValueError(
+                f"{detail}, and columns.{column.name}.missing is error: mend it, or set reject or default"
+            ) from e
+        raise BadRowError(references.Reason.BAD_VALUE, detail) from e
+
+
+def _parse(kind: str, text: str) -> bytes | int | float:
+    return text.encode("utf-8", "surrogateescape") if kind == features.BYTES else parse_number(kind, text)
+
+
+def _parse_flag(name: str, value: Any) -> bool:
+    text = (text_of(value) or "").strip().lower()
+    if text not in _FLAGS:
+        raise BadRowError(
+            references.Reason.BAD_VALUE, f"column {name!r}: {text!r} is neither 1 (true) nor 0 (false, -1)"
+        )
+    return _FLAGS[text]
+
+
+def parse_number(kind: str, text: str) -> int | float:
+    """`text` as an int64, or as a float that is finite in 32 bits.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    text = text.strip()
+    if kind == features.FLOAT:
+        if not _FLOAT.fullmatch(text):  # float() would also take nan, inf and 1_000
+            raise ValueError(f"{text!r} is not a finite number")
+        number = float(text)
+        if abs(number) >= _FLOAT32_LIMIT:
+            raise ValueError(f"{text!r} does not fit into a 32-bit float")
+        return number
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(f"{text!r} is not an integer")
+    integer = int(text.partition(".")[0])
+    if not features.check_value(features.INT64, integer):
+        raise ValueError(f"{text!r} does not fit into 64 bits")
+    return integer
+
+
+def text_of(value: Any) -> str | None:
+    """A cell as text, None where it is empty."""
+    if isinstance(value, bytes):  # Parquet's binary columns
+        value = value.decode("utf-8", "surrogateescape")
+    if value is None or value == "" or value != value:
+        return None
+    return value if isinstance(value, str) else str(value)
+
+
+def _texts_of(value: Any, separator: str | None) -> list[str]:
+    """The values in a cell of many: a list of them, or text with a separator."""
+    if isinstance(value, (list, tuple)):
+        found = [text_of(each) or "" for each in value]
+    else:
+        text = text_of(value)
+        found = [] if text is None else text.split(separator) if separator else [text]
+    return [text.strip() if separator else text for text in found if text.strip()]
