@@ -24,6 +24,7 @@ EXTRAS = {
     "convert": [
         BEAM,
         "fsspec>=2025.3",
+        "ijson>=3.2",  # COCO's annotations, streamed
         "pillow>=12.1.1,<13",
         "pyarrow>=14.0.1",
         "pydantic>=2.7,<3",
