@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -184,3 +185,33 @@ def test_damaged_example_parses_or_is_a_value_error(
 def test_what_is_no_example_is_refused(data: bytes, complaint: str) -> None:
     with pytest.raises(ValueError, match=f"not a tf.train.Example: .*{complaint}"):
         example.parse_example(data)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(texts, value_lists), st.none() | st.binary(max_size=1000))
+def test_lists_are_read_by_tensorflow(named: Mapping[str, tuple[str, Sequence[Any]]], image: bytes | None) -> None:
+    wanted = [Feature(key, f"columns/{key}", kind, many=True) for key, (kind, _) in named.items()]
+    if image is not None:
+        wanted.append(Feature("the image", features.ENCODED, BYTES))
+    by_source = {f"columns/{key}": items for key, (_, items) in named.items()}
+    encoded = b"".join(example.ExampleEncoder(wanted).encode(by_source, image or b""))
+    expected = {key: (kind, list(map(bits, items))) for key, (kind, items) in named.items()}
+    if image is not None:
+        expected["the image"] = (BYTES, [image])
+    assert parse_with_tensorflow(encoded) == expected
+    assert {key: list(map(bits, items)) for key, items in example.parse_example(encoded).items()} == {
+        key: items for key, (_, items) in expected.items()
+    }
+
+
+def test_list_is_not_kept_for_the_next_example() -> None:
+    encoder = example.ExampleEncoder([Feature("x", "columns/x", INT64, many=True)])
+    for items in ([1, 2], [], [3], (1, 2)):
+        encoded = b"".join(encoder.encode({"columns/x": items}, b""))
+        assert example.parse_example(encoded) == {"x": list(items)}
+
+
+def test_image_that_is_a_list_of_numbers_is_a_feature_like_others() -> None:
+    encoder = example.ExampleEncoder([Feature("img", features.ENCODED, INT64, many=True)])
+    encoded = b"".join(encoder.encode({features.ENCODED: [0, 127, 128, 255]}, b"not this"))
+    assert parse_with_tensorflow(encoded) == {"img": (INT64, [0, 127, 128, 255])}

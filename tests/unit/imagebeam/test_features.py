@@ -133,3 +133,62 @@ def test_features_that_cannot_be_are_refused(
 )
 def test_check_value_tells_what_a_kind_can_hold(kind: str, value: Any, expected: bool) -> None:
     assert features.check_value(kind, value) is expected
+
+
+OBJECTS = {
+    "image/object/bbox/xmin",
+    "image/object/bbox/xmax",
+    "image/object/bbox/ymin",
+    "image/object/bbox/ymax",
+    "image/object/class/label",
+    "image/object/class/text",
+    "image/object/area",
+    "image/object/is_crowd",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, set()),
+        ({"has_objects": True}, OBJECTS),
+        ({"has_objects": True, "has_object_masks": True}, OBJECTS | {"image/object/mask"}),
+        ({"has_segmentation": True}, {"image/segmentation/class/encoded", "image/segmentation/class/format"}),
+    ],
+)
+def test_what_the_source_gives_beside_are_features(given: dict[str, bool], expected: set[str]) -> None:
+    resolved = features.resolve_features({}, None, {}, **given)  # type: ignore[arg-type]
+    added = {feature.key for feature in resolved} - {feature.key for feature in features.resolve_features({}, None, {})}
+    assert added == expected
+    assert {feature.key for feature in resolved if feature.many} == expected - {
+        "image/segmentation/class/encoded",
+        "image/segmentation/class/format",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("image/object/area", "source gives no objects"),
+        ("image/object/mask", "source gives no masks of objects"),
+        ("image/segmentation/class/encoded", "there are no masks"),
+        ("image/class/text", "label gives no classes"),
+        ("image/class/label", "label gives no labels"),
+    ],
+)
+def test_feature_that_nothing_gives_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"features names '{name}', but {reason}"):
+        features.resolve_features({name: "x"}, None, {})
+    assert features.resolve_features({name: None}, None, {})  # to drop it does no harm
+
+
+def test_several_labels_and_columns_of_many_are_lists() -> None:
+    resolved = features.resolve_features({}, "class", {"captions": (BYTES, True)}, has_many_labels=True)
+    many = {feature.key: feature.kind for feature in resolved if feature.many}
+    assert many == {"image/class/label": INT64, "image/class/text": BYTES, "captions": BYTES}
+
+
+@pytest.mark.parametrize("kind", [INT64, FLOAT])
+def test_image_of_numbers_is_a_list(kind: str) -> None:
+    (*_, last) = features.resolve_features({}, "class", {}, pixels=kind)
+    assert last == Feature("image/encoded", "image/encoded", kind, True)

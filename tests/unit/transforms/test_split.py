@@ -215,3 +215,25 @@ def test_assign_splits_stratified_by_group_has_no_group_in_two_splits() -> None:
             assert abs(trained[name] - 0.8 * total) < largest
 
     assign(SplitRule("hash", fractions=EIGHTY_TWENTY, stratify=True, grouped=True), refs, check)
+
+
+def test_rows_go_to_splits_by_their_number() -> None:
+    rule = SplitRule("index", counts=(("train", 3), ("test", None)))
+    assert [rule.apply(ref("1.jpg", position=row)).split for row in range(5)] == ["train"] * 3 + ["test"] * 2
+
+
+def test_row_after_all_counts_is_told_how_to_be_taken() -> None:
+    rule = SplitRule("index", counts=(("train", 3), ("test", 1)))
+    assert rule.apply(ref("1.jpg", position=3)).split == "test"
+    with pytest.raises(ValueError, match=r"row 4 comes after the 4 that split\.counts names; give the last split null"):
+        rule.apply(ref("1.jpg", position=4))
+
+
+@pytest.mark.parametrize("by", ["source", "column", "index"])
+def test_first_rows_of_a_split_are_carved_out(by: str) -> None:
+    counts = (("train", None),) if by == "index" else ()
+    rule = SplitRule(by, counts=counts, carve=(("validation", "train", 2),))
+    found = [rule.apply(ref("1.jpg", position=row, split="train")).split for row in range(4)]
+    assert found == ["validation", "validation", "train", "train"]
+    if by != "index":
+        assert rule.apply(ref("1.jpg", position=0, split="test")).split == "test"
