@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 
@@ -26,6 +26,7 @@ from transforms import (
     write_with_beam,
 )
 from transforms import list as list_lib
+from transforms.sources import idx
 
 
 class Job(NamedTuple):
@@ -69,7 +70,7 @@ def make_job(
         source: that of `config`, where it is made already.
 
     Raises:
-        ConfigError: if an address, the manifest's columns or the vocabulary is not as the config says.
+        ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says.
     """
     source = source or sources.make_source(config)
     output = storage.normalize(str(config.output.uri))
@@ -79,9 +80,10 @@ def make_job(
             "leave output.writer out"
         )
     vocabulary = _read_vocabulary(config.label.vocabulary)
+    raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else None
     dataset = layout.DatasetLayout(
         output=output,
-        identity=json.dumps([config.identity(), _versions_that_count(config)], sort_keys=True),
+        identity=json.dumps([config.identity(), _beside_the_config(config, raw_shape)], sort_keys=True),
         features=config.resolve_features(),
         columns=tuple(f"columns/{name}" for name in config.columns),
         label_kind=config.label.kind,
@@ -93,7 +95,7 @@ def make_job(
         sizing=layout.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
-        policy=prepare.ImagePolicy(config.image.check),
+        policy=prepare.ImagePolicy(config.image.check, raw_shape),
         read_ahead=fetch.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
@@ -114,14 +116,16 @@ def make_job(
     )
 
 
-def _versions_that_count(config: config_lib.Config) -> dict[str, str]:
-    """Of the libraries that decide what the shards hold."""
-    versions = {}
+def _beside_the_config(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:
+    """What else decides what the shards hold: versions of libraries, the shape of bare pixels."""
+    facts: dict[str, Any] = {}
     if config.output.compression == "gzip":
-        versions["zlib"] = zlib.ZLIB_RUNTIME_VERSION
+        facts["zlib"] = zlib.ZLIB_RUNTIME_VERSION
     if config.image.check == "decode":
-        versions["pillow"] = images.pillow_version()
-    return versions
+        facts["pillow"] = images.pillow_version()
+    if raw_shape is not None:
+        facts["raw_shape"] = raw_shape
+    return facts
 
 
 def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None) -> label.LabelRule:

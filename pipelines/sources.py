@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from imagebeam import errors, features, remote_storage, storage
 from pipelines import config as config_lib
-from transforms.sources import files, manifest, rows, saved
+from transforms.sources import files, idx, manifest, rows, saved
+
+Source = files.FilesSource | idx.IdxSource | manifest.ManifestSource | saved.SavedSource
 
 
-def make_source(config: config_lib.Config) -> files.FilesSource | manifest.ManifestSource | saved.SavedSource:
+def make_source(config: config_lib.Config) -> Source:
     """The source of `config`, looked at so far that what is plainly wrong is told at once.
 
     Raises:
-        ConfigError: if an address or the manifest's columns are not as the config says.
+        ConfigError: if an address, the manifest's columns or the IDX files are not as the config says.
     """
     for option, address in (("--input", config.source.uri), ("--output", config.output.uri)):
         if not address:
@@ -26,6 +28,8 @@ def make_source(config: config_lib.Config) -> files.FilesSource | manifest.Manif
         source = _manifest_source(config, uri)
         source.check_columns()
         return source
+    if config.source.by == "idx":
+        return _idx_source(config, uri)
     with remote_storage.budget(remote_storage.CHECK_BUDGET_SEC):
         return _files_source(config, uri, output)
 
@@ -76,6 +80,10 @@ def _manifest_source(config: config_lib.Config, uri: str) -> manifest.ManifestSo
         fields=row_fields(config, wanted.key),
         allow_outside=wanted.allow_outside,
     )
+
+
+def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
+    return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, row_fields(config))
 
 
 def row_fields(config: config_lib.Config, key: str | None = None) -> rows.RowFields:

@@ -13,12 +13,13 @@ from concurrent import futures
 from typing import NamedTuple, TypeAlias
 
 from imagebeam import storage
-from transforms import images, references
+from transforms import images, references, unzip
 
 MAX_READS = 16  # files opened ahead; on a cold disk the kernel reads them while earlier ones are encoded
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
 _SLOW_SEC, _SLOW_SEC_PER_BYTE = 60e-6, 0.5e-9  # a read that takes longer than this did not come from the page cache
 _ANNOUNCED = 256  # files announced after a slow read
+_MAX_SHARED = 2 * MAX_READS  # files kept open that hold many images: one is not opened twice for an image
 _NOT_THE_IMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the machine is at its limits: no reason to reject
 
 
@@ -42,7 +43,7 @@ class ReadError(OSError):
 
 
 Fetched = tuple[references.ImageRef, bytes | ReadError]
-_Opened: TypeAlias = "int | ReadError | futures.Future[bytes | ReadError]"
+_Opened: TypeAlias = "int | ReadError | futures.Future[bytes | ReadError] | None"  # None: one image of many in a file
 
 
 def fetch(refs: Iterable[references.ImageRef], limit: ReadAhead = READ_AHEAD) -> Iterator[Fetched]:
@@ -51,6 +52,7 @@ def fetch(refs: Iterable[references.ImageRef], limit: ReadAhead = READ_AHEAD) ->
     Local files are opened ahead and, where reads wait for a disk, announced to the kernel: reads then overlap without
     threads, whose hand-over would cost more than the read of an image that is in the page cache (18 us for 110 KB).
     What is reached over a network is asked for ahead by threads, as many requests as there are answers to wait for.
+    A byte range of a .gz file is one of what the file holds.
 
     Raises:
         OSError: if the machine or the network, not the image, is the reason: too many open files, no answer.
@@ -60,10 +62,13 @@ def fetch(refs: Iterable[references.ImageRef], limit: ReadAhead = READ_AHEAD) ->
     kernel = _Kernel()
     with contextlib.ExitStack() as stack:
         threads: futures.ThreadPoolExecutor | None = None
+        shared = stack.enter_context(_SharedFiles())
         try:
             for ref in refs:
-                if (store := storage.storage_of(ref.uri)).is_local:
-                    ahead.append((ref, _open_ahead(ref, kernel)))
+                if ref.length >= 0 and unzip.is_zipped(ref.uri):
+                    ahead.append((ref, _find_too_large(ref)))
+                elif (store := storage.storage_of(ref.uri)).is_local:
+                    ahead.append((ref, _open_ahead(ref, kernel, shared)))
                 else:
                     if threads is None:
                         threads = stack.enter_context(futures.ThreadPoolExecutor(limit.requests))
@@ -72,9 +77,9 @@ def fetch(refs: Iterable[references.ImageRef], limit: ReadAhead = READ_AHEAD) ->
                 ahead_bytes += max(ref.size, 0)
                 while len(ahead) >= max_reads or ahead_bytes > limit.num_bytes:
                     ahead_bytes -= max(ahead[0][0].size, 0)
-                    yield _finish(*ahead.popleft(), kernel)
+                    yield _finish(*ahead.popleft(), kernel, shared)
             while ahead:
-                yield _finish(*ahead.popleft(), kernel)
+                yield _finish(*ahead.popleft(), kernel, shared)
         finally:
             for _, opened in ahead:
                 if isinstance(opened, int):
@@ -108,11 +113,42 @@ def _find_too_large(ref: references.ImageRef) -> ReadError | None:
     return ReadError(references.Reason.TOO_LARGE, detail)
 
 
-def _open_ahead(ref: references.ImageRef, kernel: _Kernel) -> int | ReadError:
+class _SharedFiles:
+    """Local files that hold many images each, open from one image to the next; the least lately used is closed."""
+
+    def __init__(self) -> None:
+        self._descriptors: collections.OrderedDict[str, int] = collections.OrderedDict()
+
+    def open(self, uri: str) -> int:
+        """The descriptor of a file; good until the next one is opened."""
+        if uri in self._descriptors:
+            self._descriptors.move_to_end(uri)
+        else:
+            self._descriptors[uri] = _open(uri)
+            if len(self._descriptors) > _MAX_SHARED:
+                os.close(self._descriptors.popitem(last=False)[1])
+        return self._descriptors[uri]
+
+    def __enter__(self) -> _SharedFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block for ever
+
+
+def _open_ahead(ref: references.ImageRef, kernel: _Kernel, shared: _SharedFiles) -> int | ReadError | None:
     if too_large := _find_too_large(ref):
         return too_large
     try:
-        descriptor = os.open(ref.uri, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block for ever
+        if ref.length >= 0:
+            kernel.announce(shared.open(ref.uri), ref)
+            return None
+        descriptor = _open(ref.uri)
     except OSError as e:
         return _read_error(e)
     kernel.announce(descriptor, ref)
@@ -137,24 +173,43 @@ def _read_remote(store: storage.Storage, ref: references.ImageRef) -> bytes | Re
     return data
 
 
-def _finish(ref: references.ImageRef, opened: _Opened, kernel: _Kernel) -> Fetched:
+def _finish(ref: references.ImageRef, opened: _Opened, kernel: _Kernel, shared: _SharedFiles) -> Fetched:
     if isinstance(opened, ReadError):
         return ref, opened
     if isinstance(opened, futures.Future):
         return ref, opened.result()
     try:
-        if change := _find_change(ref, os.fstat(opened)):
-            return ref, ReadError(references.Reason.CHANGED, f"{change} since it was listed; run the command again")
-        start = time.perf_counter()
-        data = storage.read_descriptor(opened, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
-        kernel.note_read(time.perf_counter() - start, len(data))
+        if opened is not None:
+            data = _read_local(ref, opened, kernel)
+        elif unzip.is_zipped(ref.uri):
+            data = unzip.inflate(ref.uri, ref.mtime_ns).read(ref.offset, ref.length)
+        else:
+            data = _read_local(ref, shared.open(ref.uri), kernel)
+    except ReadError as e:
+        return ref, e
+    except unzip.BrokenGzipError as e:
+        return ref, ReadError(e.reason, f"the file {e.detail}")
+    except storage.UnavailableError:
+        raise
+    except storage.ChangedError:
+        return ref, ReadError(references.Reason.CHANGED, "was written since it was listed; run the command again")
     except OSError as e:
         return ref, _read_error(e)
     finally:
-        os.close(opened)
+        if opened is not None:
+            os.close(opened)
     if 0 <= ref.length != len(data):
         return ref, ReadError(references.Reason.TRUNCATED, f"the file ends {ref.length - len(data):,} bytes early")
     return ref, data
+
+
+def _read_local(ref: references.ImageRef, descriptor: int, kernel: _Kernel) -> bytes:
+    if change := _find_change(ref, os.fstat(descriptor)):
+        raise ReadError(references.Reason.CHANGED, f"{change} since it was listed; run the command again")
+    start = time.perf_counter()
+    data = storage.read_descriptor(descriptor, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
+    kernel.note_read(time.perf_counter() - start, len(data))
+    return data
 
 
 def _find_change(ref: references.ImageRef, status: os.stat_result) -> str | None:

@@ -9,9 +9,9 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from transforms import processes, references
-from transforms.sources import files, listing, manifest, saved
+from transforms.sources import files, idx, listing, manifest, saved
 
-Source = files.FilesSource | manifest.ManifestSource | saved.SavedSource
+Source = files.FilesSource | idx.IdxSource | manifest.ManifestSource | saved.SavedSource
 
 
 class Tally(NamedTuple):
@@ -76,7 +76,7 @@ class _ListDirectoryFn(beam.DoFn):
 
 
 class _ReadTableFn(beam.DoFn):
-    def __init__(self, source: manifest.ManifestSource | saved.SavedSource):
+    def __init__(self, source: idx.IdxSource | manifest.ManifestSource | saved.SavedSource):
         self._source = source
 
     def process(self, _: bytes) -> Iterator[listing.Listing]:

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-from imagebeam import storage
+from imagebeam import errors, storage
 from transforms.references import Reason
 
 SUFFIX = ".gz"
@@ -72,7 +72,8 @@ def inflate(uri: str, version: int = 0) -> Inflated:
     Raises:
         BrokenGzipError: if it is not a whole gzip file; the same at once when it is asked for again.
         ChangedError: if it is of another version.
-        OSError: if it cannot be read, or there is no room to unpack it.
+        OSError: if it cannot be read.
+        ImagebeamError: if there is no room to unpack it.
     """
     if not version:
         version = storage.storage_of(uri).stat(uri).mtime_ns
@@ -148,8 +149,14 @@ def _unpack(uri: str, version: int) -> Inflated:
     size = 0
     for plain in _decompress(pieces):
         size += len(plain)
-        while plain:  # a nearly full disk takes a part
-            plain = plain[file.write(plain) :]
+        try:
+            while plain:  # a nearly full disk takes a part
+                plain = plain[file.write(plain) :]
+        except OSError as e:
+            raise errors.ImagebeamError(
+                f"what {uri} holds cannot be unpacked to {tempfile.gettempdir()} ({e.strerror}); set TMPDIR to a "
+                "folder with more room, or unpack the file yourself"
+            ) from e
     return Inflated(file, size, version)
 
 

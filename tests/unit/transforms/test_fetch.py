@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import pathlib
 from collections.abc import Iterator
 
 import pytest
 
+from imagebeam import storage
 from transforms import fetch
 from transforms.references import ImageRef, Reason
 
@@ -195,3 +197,112 @@ def test_fetch_that_is_given_up_early_closes_its_files(
     assert count_open(tmp_path) > 0
     fetched.close()
     assert count_open(tmp_path) == 0
+
+
+def ranges(path: pathlib.Path, content: bytes, count: int = 50) -> list[ImageRef]:
+    """References of parts of a file that holds `content`, part i of i bytes."""
+    size = path.stat()
+    starts = [index * (index - 1) // 2 for index in range(count)]
+    assert starts[-1] + count <= len(content)
+    return [
+        ImageRef(str(index), str(path), index, size.st_mtime_ns, offset=start, length=index)
+        for index, start in enumerate(starts)
+    ]
+
+
+CONTENT = bytes(index * 7 % 251 for index in range(2000))
+
+
+def part(ref: ImageRef) -> bytes:
+    return CONTENT[ref.offset : ref.offset + ref.length]
+
+
+@needs_proc
+def test_fetch_of_many_parts_of_one_file_opens_it_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "images.tar"
+    path.write_bytes(CONTENT)
+    opened = []
+    open_file = fetch._open
+    monkeypatch.setattr(fetch, "_open", lambda path: opened.append(path) or open_file(path))
+    asked = ranges(path, CONTENT)
+    fetched = fetch.fetch(asked)
+    assert next(fetched) == (asked[0], b"")
+    assert count_open(tmp_path) == 1
+    assert list(fetched) == [(ref, part(ref)) for ref in asked[1:]]
+    assert opened == [str(path)]
+    assert count_open(tmp_path) == 0
+
+
+@needs_proc
+def test_fetch_of_parts_of_many_files_keeps_a_bounded_number_open(tmp_path: pathlib.Path) -> None:
+    asked = []
+    for index in range(2 * fetch._MAX_SHARED):
+        path = tmp_path / f"{index}.tar"
+        path.write_bytes(CONTENT)
+        asked.append(ranges(path, CONTENT))
+    in_turn = [ref for refs in zip(*asked) for ref in refs]
+    most = 0
+    for ref, data in fetch.fetch(in_turn):
+        assert data == part(ref)
+        most = max(most, count_open(tmp_path))
+    assert most == fetch._MAX_SHARED
+    assert count_open(tmp_path) == 0
+
+
+def test_fetch_of_part_of_file_written_meanwhile_says_so(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "images.tar"
+    path.write_bytes(CONTENT)
+    asked = ranges(path, CONTENT)
+    fetched = fetch.fetch(asked)
+    assert next(fetched) == (asked[0], b"")
+    os.utime(path, ns=(0, asked[0].mtime_ns + 1))
+    _, error = next(fetched)
+    assert isinstance(error, fetch.ReadError)
+    assert (error.reason, error.detail) == (Reason.CHANGED, "was written since it was listed; run the command again")
+
+
+def test_fetch_of_parts_of_gzip_files_yields_what_they_hold(tmp_path: pathlib.Path) -> None:
+    plain, zipped = tmp_path / "images.idx", tmp_path / "images.idx.gz"
+    plain.write_bytes(CONTENT)
+    zipped.write_bytes(gzip.compress(CONTENT))
+    remote = "memory://fetched/images.idx.gz"
+    storage.storage_of(remote).write_whole(remote, gzip.compress(CONTENT))
+    over_network = [ref._replace(uri=remote, mtime_ns=0) for ref in ranges(zipped, CONTENT)]
+    asked = [ref for refs in zip(ranges(plain, CONTENT), ranges(zipped, CONTENT), over_network) for ref in refs]
+    assert list(fetch.fetch(asked)) == [(ref, part(ref)) for ref in asked]
+
+
+def test_fetch_of_whole_gzip_file_yields_its_own_bytes(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "image.gz"
+    path.write_bytes(gzip.compress(CONTENT))
+    ref = ImageRef("k", str(path))
+    assert list(fetch.fetch([ref])) == [(ref, path.read_bytes())]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "detail"),
+    [
+        pytest.param("cut", Reason.TRUNCATED, "the file is gzip that was cut short; fetch it again", id="cut-short"),
+        pytest.param(
+            "plain", Reason.CORRUPT, "the file is broken gzip (incorrect header check); fetch it again", id="no-gzip"
+        ),
+        pytest.param("short", Reason.TRUNCATED, "the file ends 10 bytes early", id="holds-less"),
+        pytest.param(
+            "touched", Reason.CHANGED, "was written since it was listed; run the command again", id="written-since"
+        ),
+        pytest.param("gone", Reason.NOT_FOUND, "No such file or directory", id="gone"),
+    ],
+)
+def test_fetch_of_part_of_broken_gzip_file_yields_the_reason(
+    tmp_path: pathlib.Path, change: str, reason: Reason, detail: str
+) -> None:
+    path = tmp_path / "images.gz"
+    data = gzip.compress(CONTENT)
+    path.write_bytes({"cut": data[:-3], "plain": CONTENT, "short": gzip.compress(CONTENT[:-10])}.get(change, data))
+    listed = path.stat().st_mtime_ns - (change == "touched")
+    if change == "gone":
+        path.unlink()
+    asked = [ImageRef("k", str(path), 20, listed, offset=len(CONTENT) - 20, length=20)] * 2
+    for _, error in fetch.fetch(asked):
+        assert isinstance(error, fetch.ReadError)
+        assert (error.reason, error.detail) == (reason, detail)

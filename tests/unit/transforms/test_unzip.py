@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from imagebeam import storage
+from imagebeam import errors, storage
 from transforms import unzip
 from transforms.references import Reason
 
@@ -197,3 +197,13 @@ def test_open_content_of_plain_file_yields_its_bytes(tmp_path: pathlib.Path) -> 
 def test_inflate_of_missing_file_raises(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError):
         unzip.inflate(str(tmp_path / "a.gz"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+def test_inflate_without_room_names_the_folder_and_the_remedy(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/scratch")
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: io.FileIO("/dev/full", "r+"))
+    with pytest.raises(errors.ImagebeamError, match=r"a.gz holds cannot be unpacked to /scratch .*; set TMPDIR"):
+        unzip.inflate(write(tmp_path / "a.gz", WHOLE))

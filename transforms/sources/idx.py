@@ -1,0 +1,249 @@
+"""IDX files, the format of MNIST: a file of images and one of labels for each split, plain or as .gz.
+
+Source: the description of the format at the end of https://yann.lecun.com/exdb/mnist/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import io
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from imagebeam import errors, storage
+from transforms import references, unzip
+from transforms.sources import listing, rows
+
+LABEL = "label"  # the one column that there is
+_UINT8 = 0x08
+_OTHER_TYPES = {0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
+_MAGIC_BYTES = 4  # two zeros, the type, the number of dimensions; then each dimension as 4 bytes, big-endian
+_GZIP_MAGIC = b"\x1f\x8b"
+_MAX_CHANNELS = 4
+_AFTER_POSITION = references.ImageRef._fields.index("position") + 1  # the fields that are the same for equal labels
+
+
+class IdxFile(NamedTuple):
+    """One IDX file that was found whole."""
+
+    uri: str
+    mtime_ns: int
+    shape: tuple[int, ...]  # of the array of bytes in it
+
+    @property
+    def start(self) -> int:
+        """The offset of the array, in bytes."""
+        return _MAGIC_BYTES + 4 * len(self.shape)
+
+
+class IdxSplit(NamedTuple):
+    """The files of one split."""
+
+    name: str
+    images: IdxFile
+    labels: IdxFile | None
+
+
+@dataclasses.dataclass(frozen=True)
+class IdxSource:
+    """Splits of images that all have one shape, and what their labels become."""
+
+    splits: tuple[IdxSplit, ...]
+    fields: rows.RowFields = rows.NO_FIELDS
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels, the same for all images."""
+        return _image_shape(self.splits[0].images)
+
+    def list_all(self) -> Iterator[listing.Listing]:
+        """Yields a reference for each image, in the order of the files."""
+        found = listing.ListingBuilder()
+        for split in self.splits:
+            try:
+                for image in self._list_split(split):
+                    if isinstance(image, references.Reject):
+                        found.rejects.append(image)
+                    else:
+                        found.refs.append(image)
+                    if found.is_full:
+                        yield found.take()
+            except OSError as e:
+                found.problems.append(
+                    f"the labels of the split {split.name} cannot be read ({e.strerror or e}); run the command again"
+                )
+        yield found.take()
+
+    def _list_split(self, split: IdxSplit) -> Iterator[references.ImageRef | references.Reject]:
+        images, size = split.images, math.prod(split.images.shape[1:])
+        unlabelled = references.ImageRef("", images.uri, split=split.name)
+        labels = bytes(images.shape[0]) if split.labels is None else _read_array(split.labels)
+        # once for each label, of which there are at most 256
+        filled = {label: self._fill(unlabelled, split, label) for label in set(labels)}
+        start = images.start
+        for position, label in enumerate(labels):
+            key, known = f"{split.name}/{position:05d}", filled[label]
+            if isinstance(known, rows.BadRowError):
+                yield references.Reject(key, images.uri, "list", known.reason, known.detail)
+            else:
+                offset = start + position * size
+                yield references.ImageRef(key, images.uri, size, images.mtime_ns, offset, size, position, *known)
+
+    def _fill(self, ref: references.ImageRef, split: IdxSplit, label: int) -> tuple[Any, ...] | rows.BadRowError:
+        try:
+            return self.fields.fill(ref, {} if split.labels is None else {LABEL: label})[_AFTER_POSITION:]
+        except rows.BadRowError as e:
+            return e
+
+
+def open_source(
+    root: str, images: Mapping[str, str], labels: Mapping[str, str], fields: rows.RowFields = rows.NO_FIELDS
+) -> IdxSource:
+    """The source of the files that globs below `root` name, by split; each file is looked at, a .gz file to its end.
+
+    Raises:
+        ConfigError: if a file is not there, not whole or not of the format, or the files do not fit each other.
+    """
+    unknown = [name for name in fields.needed if name != LABEL]
+    if unknown:
+        raise errors.ConfigError(f"IDX files have no column {unknown[0]!r}; their one column is {LABEL!r}")
+    if not images or set(labels) - set(images):
+        names = ", ".join(labels) or "none"
+        raise errors.ConfigError(f"source.idx.labels names the splits {names}, source.idx.images has not all of them")
+    folder, splits = _Folder(root), []
+    for name, glob in images.items():
+        with_images = _open(folder.find(f"source.idx.images.{name}", glob), "images", (3, 4))
+        with_labels = None
+        if name in labels:
+            with_labels = _open(folder.find(f"source.idx.labels.{name}", labels[name]), "labels", (1,))
+            if with_labels.shape != with_images.shape[:1]:
+                raise errors.ConfigError(
+                    f"{with_labels.uri!r} holds {with_labels.shape[0]:,} labels, {with_images.uri!r} "
+                    f"{with_images.shape[0]:,} images: they are not of one split; mend source.idx.images or labels"
+                )
+        elif fields.needed:
+            raise errors.ConfigError(
+                f"source.idx.labels names no file for the split {name}; add it, or set label.by: none"
+            )
+        splits.append(IdxSplit(name, with_images, with_labels))
+    _check_shapes(splits)
+    return IdxSource(tuple(splits), fields)
+
+
+def _check_shapes(splits: list[IdxSplit]) -> None:
+    first = splits[0].images
+    for split in splits:
+        height, width, channels = shape = _image_shape(split.images)
+        if not height or not width or not 1 <= channels <= _MAX_CHANNELS:
+            raise errors.ConfigError(
+                f"{split.images.uri!r} says images of {_as_text(shape)}; expected a height, a width, and 1 to "
+                f"{_MAX_CHANNELS} channels where there are four dimensions"
+            )
+        if shape != _image_shape(first):
+            raise errors.ConfigError(
+                f"images of {_as_text(_image_shape(first))} in {first.uri!r}, of {_as_text(shape)} in "
+                f"{split.images.uri!r}: all must have one shape; name them in source.idx.images of two runs"
+            )
+
+
+def _image_shape(images: IdxFile) -> tuple[int, int, int]:
+    _, height, width, *channels = images.shape
+    return height, width, channels[0] if channels else 1
+
+
+def _as_text(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+class _Folder:
+    """The folder that globs are looked for in; what is in it is asked for once."""
+
+    def __init__(self, root: str):
+        self._root = root
+        self._names: dict[str, list[str]] = {}  # of files, by folder
+
+    def find(self, option: str, glob: str) -> str:
+        """The address of the one file that a glob names. Of a file and the same as .gz, the plain one is taken.
+
+        Raises:
+            ConfigError: if there is none, or there are several.
+        """
+        below, _, pattern = glob.rpartition("/")
+        folder = storage.join(self._root, below) if below else self._root
+        if folder not in self._names:
+            self._names[folder] = self._list(option, folder)
+        found = fnmatch.filter(self._names[folder], pattern)
+        plain = set(found)
+        found = [name for name in found if not (unzip.is_zipped(name) and name.removesuffix(unzip.SUFFIX) in plain)]
+        if len(found) != 1:
+            names = f"several: {', '.join(found)}; name one" if found else "none; check --input"
+            raise errors.ConfigError(f"{option}, {glob!r}, must name one file in {folder!r}, it names {names}")
+        return storage.join(folder, found[0])
+
+    @staticmethod
+    def _list(option: str, folder: str) -> list[str]:
+        try:
+            entries = storage.storage_of(folder).list_directory(folder)
+            return sorted(entry.name for entry in entries if entry.kind == storage.FILE)
+        except OSError as e:
+            raise errors.ConfigError(f"{option}: {folder!r} is no folder that can be listed ({e.strerror or e})") from e
+
+
+def _open(uri: str, what: str, dimensions: tuple[int, ...]) -> IdxFile:
+    """The file at `uri`, once it is known to be whole.
+
+    Raises:
+        ConfigError: if it is not.
+    """
+    try:
+        mtime_ns = storage.storage_of(uri).stat(uri).mtime_ns
+        with unzip.open_content(uri) as file:
+            head = file.read(_MAGIC_BYTES + 4 * max(dimensions))
+            num_bytes = file.seek(0, io.SEEK_END)
+    except OSError as e:
+        detail = e.detail if isinstance(e, unzip.BrokenGzipError) else f"cannot be read ({e.strerror or e})"
+        raise errors.ConfigError(f"{uri!r} {detail}") from e
+    found = IdxFile(uri, mtime_ns, _read_shape(uri, head, what, dimensions))
+    expected = found.start + math.prod(found.shape)
+    if num_bytes != expected:
+        detail = "it was cut short; fetch it again" if num_bytes < expected else "the rest belongs to no image"
+        raise errors.ConfigError(
+            f"{uri!r} is of {num_bytes:,} bytes, and {_as_text(found.shape)} {what} with their header are "
+            f"{expected:,}: {detail}"
+        )
+    return found
+
+
+def _read_shape(uri: str, head: bytes, what: str, dimensions: tuple[int, ...]) -> tuple[int, ...]:
+    if head.startswith(_GZIP_MAGIC):
+        raise errors.ConfigError(f"{uri!r} is gzip, and its name does not end in {unzip.SUFFIX}; rename it")
+    if len(head) >= _MAGIC_BYTES and head[:2] == b"\0\0" and head[2] in _OTHER_TYPES:
+        raise errors.ConfigError(f"{uri!r} holds numbers of type {_OTHER_TYPES[head[2]]}; only uint8 can be taken")
+    magics = [bytes((0, 0, _UINT8, number)) for number in dimensions]
+    if head[:_MAGIC_BYTES] not in magics:
+        expected = " or ".join(f"0x{magic.hex()}" for magic in magics)
+        raise errors.ConfigError(
+            f"{uri!r} is no IDX file of {what}: it begins with 0x{head[:_MAGIC_BYTES].hex()}, expected {expected}"
+        )
+    num_dimensions = head[_MAGIC_BYTES - 1]
+    sizes = head[_MAGIC_BYTES : _MAGIC_BYTES + 4 * num_dimensions]
+    if len(sizes) < 4 * num_dimensions:
+        raise errors.ConfigError(
+            f"{uri!r} ends in its header, after {len(head)} bytes: it was cut short; fetch it again"
+        )
+    return struct.unpack(f">{num_dimensions}I", sizes)
+
+
+def _read_array(file: IdxFile) -> bytes:
+    """All that a file of labels holds.
+
+    Raises:
+        OSError: if it cannot be read, or is not what was looked at before.
+    """
+    length = math.prod(file.shape)
+    if unzip.is_zipped(file.uri):
+        return unzip.inflate(file.uri, file.mtime_ns).read(file.start, length)
+    return storage.storage_of(file.uri).read(file.uri, file.start, length, version=file.mtime_ns)
