@@ -266,6 +266,10 @@ class SplitConfig(pydantic.BaseModel):
         for name, carve in self.carve.items():
             if name == carve.split:
                 raise ValueError(f"split.carve: {name} cannot be taken from itself")
+            if self._given is not None and carve.split not in self._given:
+                raise ValueError(
+                    f"split.carve takes {name} from {carve.split!r}; the splits are {', '.join(self._given)}"
+                )
         if self.by != "hash" and (self.stratify or self.group):
             raise ValueError(f"split.stratify and split.group need split.by: hash, not {self.by}")
         if self.by not in ("directory", "column", "source") and (self.rename or self.names):
@@ -280,11 +284,14 @@ class SplitConfig(pydantic.BaseModel):
     @property
     def declared(self) -> tuple[str, ...] | None:
         """The splits known before the input is listed; None if the input tells."""
-        if self.fractions is not None or self.counts is not None:
-            return (*(self.fractions or self.counts or ()), *self.carve)
-        if self.by != "none" and self.names is None:
-            return None
-        return (*((self.name,) if self.by == "none" else self.names or ()), *self.carve)
+        return None if self._given is None else (*self._given, *self.carve)
+
+    @property
+    def _given(self) -> tuple[str, ...] | None:
+        """The same, without those that `carve` makes."""
+        if self.by == "none":
+            return (self.name,)
+        return next((tuple(given) for given in (self.fractions, self.counts, self.names) if given is not None), None)
 
 
 class ImageConfig(pydantic.BaseModel):

@@ -225,9 +225,8 @@ def _read_shape(uri: str, head: bytes, what: str, dimensions: tuple[int, ...]) -
     magics = [bytes((0, 0, _UINT8, number)) for number in dimensions]
     if head[:_MAGIC_BYTES] not in magics:
         expected = " or ".join(f"0x{magic.hex()}" for magic in magics)
-        raise errors.ConfigError(
-            f"{uri!r} is no IDX file of {what}: it begins with 0x{head[:_MAGIC_BYTES].hex()}, expected {expected}"
-        )
+        begins = f"0x{head[:_MAGIC_BYTES].hex()}" if head else "nothing"
+        raise errors.ConfigError(f"{uri!r} is no IDX file of {what}: it begins with {begins}, expected {expected}")
     num_dimensions = head[_MAGIC_BYTES - 1]
     sizes = head[_MAGIC_BYTES : _MAGIC_BYTES + 4 * num_dimensions]
     if len(sizes) < 4 * num_dimensions:

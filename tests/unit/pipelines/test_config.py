@@ -38,7 +38,7 @@ def test_config_of_nothing_suits_a_folder_of_images() -> None:
 
 
 def test_load_config_of_every_preset_gives_a_config() -> None:
-    assert config_lib.preset_names() == ["cats_dogs", "image_folder", "imagenet", "imagenet_files"]
+    assert config_lib.preset_names() == ["cats_dogs", "image_folder", "imagenet", "imagenet_files", "mnist"]
     for name in config_lib.preset_names():
         assert isinstance(config_lib.load_config(name), config_lib.Config)
 
@@ -104,7 +104,7 @@ def test_load_config_of_unusable_file_raises_config_error(tmp_path: pathlib.Path
             "image_foldr", r"neither a YAML file nor a preset \(.*\); did you mean 'image_folder'\?", id="near"
         ),
         pytest.param(
-            "x", r"--config 'x' is neither a YAML file nor a preset \(cats_dogs, .*imagenet_files\)$", id="far"
+            "x", r"--config 'x' is neither a YAML file nor a preset \(cats_dogs, .*imagenet_files.*\)$", id="far"
         ),
         pytest.param("/", r"--config '/' is neither a YAML file nor a preset", id="folder"),
     ],
@@ -301,6 +301,16 @@ def test_label_that_does_not_fit_is_refused(label: dict[str, Any], message: str)
             {"by": "hash", "fractions": {"a": 0.5, "b": 0.4}},
             "split.fractions sum to 0.9; they must sum to 1",
             id="sum",
+        ),
+        pytest.param(
+            {"carve": {"dev": {"split": "dev", "first": 1}}},
+            "split.carve: dev cannot be taken from itself",
+            id="carve-itself",
+        ),
+        pytest.param(
+            {"by": "source", "names": ["train", "test"], "carve": {"dev": {"split": "trian", "first": 1}}},
+            "split.carve takes dev from 'trian'; the splits are train, test",
+            id="carve-from-nowhere",
         ),
         pytest.param({"stratify": True}, "split.stratify and split.group need split.by: hash, not none", id="stratify"),
         pytest.param({"group": "x"}, "split.stratify and split.group need split.by: hash, not none", id="group"),

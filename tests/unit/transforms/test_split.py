@@ -19,6 +19,13 @@ from transforms.split import SplitRule
 EIGHTY_TWENTY = (("train", 0.8), ("test", 0.2))
 THREE = (("train", 0.7), ("validation", 0.2), ("test", 0.1))
 
+CARVED = SplitRule(
+    "source",
+    carve=(("validation", "train", 1000),),
+    rename=(("t10k", "test"),),
+    declared=("train", "test", "validation"),
+)
+
 names = st.text(st.characters(exclude_categories=()), min_size=1)
 fractions = st.lists(st.integers(1, 20), min_size=2, max_size=4).map(
     lambda shares: tuple((f"split{index}", share / sum(shares)) for index, share in enumerate(shares))
@@ -44,6 +51,14 @@ def ref(key: str, **fields: object) -> ImageRef:
             SplitRule("directory", rename=(("val", "dev"),), declared=("train", "dev")), ref("val/1.jpg"), "dev",
             id="declared-under-its-new-name",
         ),
+        pytest.param(SplitRule("source"), ref("train/00000", split="train"), "train", id="source"),
+        pytest.param(
+            SplitRule("source", rename=(("t10k", "test"),), declared=("train", "test")), ref("1", split="t10k"), "test",
+            id="source-renamed",
+        ),
+        pytest.param(CARVED, ref("train/00999", split="train", position=999), "validation", id="carved-last"),
+        pytest.param(CARVED, ref("train/01000", split="train", position=1000), "train", id="carved-no-more"),
+        pytest.param(CARVED, ref("test/00000", split="t10k"), "test", id="carved-from-another"),
         pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/1.jpg"), "train", id="hash"),
         pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/3.jpg"), "test", id="hash-of-another"),
         pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY, seed=5), ref("cat/3.jpg"), "train", id="other-seed"),
@@ -71,6 +86,12 @@ def test_apply_gives_the_split_and_changes_nothing_else(rule: SplitRule, image: 
         pytest.param(SplitRule("column"), ref("1.jpg"), r"^split '' is not made of letters", id="empty-column"),
         pytest.param(
             SplitRule("column"), ref("1.jpg", split="\u0664"), r"is not made of letters", id="digit-elsewhere"
+        ),
+        pytest.param(
+            CARVED,
+            ref("1", split="extra"),
+            r"^split 'extra' is not among the declared ones, train, test, validation$",
+            id="source-not-declared",
         ),
         pytest.param(
             SplitRule("column", declared=("train", "test")),
