@@ -1,0 +1,154 @@
+"""The preset `mnist`, read back as TensorFlow's own tutorial reads it."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imagebeam
+from imagebeam import errors
+from pipelines import config as config_lib
+from pipelines import convert, sources
+from tests import command_line, datasets, idx_files
+
+TRAIN, TEST = 1100, 60
+
+
+@functools.cache
+def tutorial_spec() -> dict[str, Any]:
+    import tensorflow as tf
+
+    numbers = {name: tf.io.FixedLenFeature([], tf.int64) for name in ("label", "height", "width", "depth")}
+    return {"image_raw": tf.io.FixedLenFeature([], tf.string), **numbers}
+
+
+def read(output: pathlib.Path, split: str, spec: Any = None) -> list[tuple[np.ndarray, int]]:
+    """Picture and label of every record of a split, with TensorFlow alone."""
+    import tensorflow as tf
+
+    found = []
+    for record in tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*")))):
+        assert set(tf.train.Example.FromString(record.numpy()).features.feature) == set(tutorial_spec())
+        example = tf.io.parse_single_example(record, spec or tutorial_spec())
+        shape = [int(example[name]) for name in ("height", "width", "depth")]
+        assert shape == [28, 28, 1]
+        pixels = tf.reshape(tf.io.decode_raw(example["image_raw"], tf.uint8), shape)
+        found.append((pixels.numpy()[:, :, 0], int(example["label"])))
+    return found
+
+
+def by_picture(pairs: Sequence[tuple[np.ndarray, int]]) -> dict[bytes, int]:
+    """Labels by picture; no two pictures are alike."""
+    labels = {picture.tobytes(): int(label) for picture, label in pairs}
+    assert len(labels) == len(pairs)
+    return labels
+
+
+def convert_mnist(folder: pathlib.Path, output: pathlib.Path, *overrides: str) -> convert.ConvertResult:
+    given = (f"source.uri={folder}", f"output.uri={output}", *overrides)
+    return convert.convert(config_lib.load_config("mnist", given), workers=1)
+
+
+@pytest.mark.parametrize("zipped", [(), ("t",), ("train-images", "t10k-labels")], ids=["plain", "gz", "mixed"])
+def test_mnist_preset_writes_what_the_tutorial_reads(tmp_path: pathlib.Path, zipped: tuple[str, ...]) -> None:
+    written = idx_files.write_mnist(tmp_path / "in", TRAIN, TEST, zipped=zipped)
+    result = convert_mnist(tmp_path / "in", tmp_path / "out")
+    assert {name: split.num_examples for name, split in result.catalog.splits.items()} == {
+        "train": 100,
+        "test": 60,
+        "validation": 1000,
+    }
+    assert {name: len(split.shards) for name, split in result.catalog.splits.items()} == {
+        "train": 4,
+        "test": 1,
+        "validation": 1,
+    }
+    train, test = (list(zip(*written[name])) for name in ("train", "t10k"))
+    for split, expected in (("train", train[1000:]), ("validation", train[:1000]), ("test", test)):
+        assert by_picture(read(tmp_path / "out", split)) == by_picture(expected)
+
+
+def test_mnist_preset_without_shuffle_keeps_the_order_of_the_file(tmp_path: pathlib.Path) -> None:
+    written = idx_files.write_mnist(tmp_path / "in", TRAIN, TEST, zipped=("train",))
+    convert_mnist(tmp_path / "in", tmp_path / "out", "output.shuffle=none", "split.carve.validation.first=7")
+    for split, expected in (("train", slice(7, None)), ("validation", slice(7))):
+        pictures, labels = zip(
+            *read(tmp_path / "out", split, imagebeam.open_dataset(str(tmp_path / "out")).feature_spec)
+        )
+        np.testing.assert_array_equal(np.array(pictures), written["train"][0][expected])
+        np.testing.assert_array_equal(np.array(labels), written["train"][1][expected])
+
+
+def test_mnist_preset_writes_the_same_records_of_plain_and_gz_files(tmp_path: pathlib.Path) -> None:
+    idx_files.write_mnist(tmp_path / "plain", TRAIN, TEST)
+    idx_files.write_mnist(tmp_path / "gz", TRAIN, TEST, zipped=("t",))
+    for name in ("plain", "gz"):
+        convert_mnist(tmp_path / name, tmp_path / f"out-{name}")
+    assert datasets.shard_digests(tmp_path / "out-plain") == datasets.shard_digests(tmp_path / "out-gz")
+
+
+def test_recipe_page_reads_the_records_with_tensorflow_and_with_imagebeam(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idx_files.write_mnist(tmp_path / "mnist", TRAIN, TEST)
+    convert_mnist(tmp_path / "mnist", tmp_path / "shards")
+    page = (command_line.ROOT / "docs" / "recipes" / "mnist.md").read_text(encoding="utf-8")
+    plain, ours = (part.split("```")[0] for part in page.split("```python\n")[1:])
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(plain, names)
+    images, labels = next(iter(names["train"]))
+    assert (images.shape, labels.shape, images.dtype, labels.dtype) == ((100, 28, 28, 1), (100,), "uint8", "int32")
+    exec(ours, names)
+    examples = list(names["train"])
+    assert len(examples) == 100
+    assert set(examples[0]) == set(tutorial_spec())
+
+
+def test_labels_as_classes_give_a_vocabulary(tmp_path: pathlib.Path) -> None:
+    written = idx_files.write_mnist(tmp_path / "in", TRAIN, TEST)
+    result = convert_mnist(tmp_path / "in", tmp_path / "out", "label.type=class", "features.image/class/text=null")
+    assert result.catalog.labels == tuple("0123456789")
+    test = list(zip(*written["t10k"]))
+    assert by_picture(read(tmp_path / "out", "test")) == by_picture(test)
+
+
+# --- what stops a run --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+def test_mnist_of_a_file_cut_short_exits_2_and_names_it(tmp_path: pathlib.Path) -> None:
+    idx_files.write_mnist(tmp_path / "in", TRAIN, TEST, zipped=("train",))
+    images = tmp_path / "in" / "train-images-idx3-ubyte.gz"
+    images.write_bytes(images.read_bytes()[:-100])
+    arguments = ("convert", "--config", "mnist", "--input", tmp_path / "in", "--output", tmp_path / "out")
+    completed = command_line.run(*arguments)
+    assert completed.returncode == 2
+    assert "train-images-idx3-ubyte.gz' is gzip that was cut short; fetch it again" in completed.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_mnist_of_too_few_pictures_to_carve_from_says_which_split_is_empty(tmp_path: pathlib.Path) -> None:
+    idx_files.write_mnist(tmp_path / "in", 900, TEST)
+    with pytest.raises(errors.ConfigError, match="no image goes to the split train; found are test, validation"):
+        convert_mnist(tmp_path / "in", tmp_path / "out")
+
+
+def test_file_replaced_while_it_is_converted_gives_rejects(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A .gz file that another process broke between the listing and the reading."""
+    idx_files.write_mnist(tmp_path / "in", TRAIN, TEST, zipped=("t10k",))
+    config = config_lib.load_config("mnist", (f"source.uri={tmp_path / 'in'}", f"output.uri={tmp_path / 'out'}"))
+    source = sources.make_source(config)
+    images = tmp_path / "in" / "t10k-images-idx3-ubyte.gz"
+    images.write_bytes(gzip.compress(b"other"))
+    monkeypatch.setattr(sources, "make_source", lambda config: source)
+    with pytest.raises(errors.TooManyRejectsError, match=r"60 of 1,160 images were rejected \(5.17%; changed 60\)"):
+        convert.convert(config, workers=1)
