@@ -37,7 +37,7 @@ LABEL = "image/class/label"
 TEXT = "image/class/text"
 
 STANDARD: Mapping[str, Standard] = {
-    "image/format": Standard(BYTES, True, "jpeg or png, by the content"),
+    "image/format": Standard(BYTES, True, "jpeg, png, or raw for pixels"),
     "image/height": Standard(INT64, True, "pixels"),
     "image/width": Standard(INT64, True, "pixels"),
     "image/channels": Standard(INT64, True, "1 to 4, as a decoder yields by default"),
@@ -61,7 +61,7 @@ STANDARD: Mapping[str, Standard] = {
     "image/object/mask": Standard(BYTES, True, "a PNG for each object", True, "object masks"),
     "image/segmentation/class/encoded": Standard(BYTES, True, "a PNG of classes", needs="segmentation"),
     "image/segmentation/class/format": Standard(BYTES, True, "png", needs="segmentation"),
-    ENCODED: Standard(BYTES, True, "the image's bytes"),
+    ENCODED: Standard(BYTES, True, "the image's bytes, or its pixels as numbers"),
 }
 
 _ABSENT = {  # what is said where a feature needs what there is not

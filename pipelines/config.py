@@ -85,6 +85,10 @@ class Config(pydantic.BaseModel):
                 )
             if self.output.shuffle == "none":
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
+        if self.source.masks.image is not None or self.source.coco.masks:
+            for name in ("resize", "shortest_side"):
+                if getattr(self.image, name) is not None:
+                    raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
         self.resolve_features()
         return self
 
@@ -113,7 +117,7 @@ class Config(pydantic.BaseModel):
         new option changes no fingerprint.
         """
         exclude: Any = {"label": {"vocabulary", "texts"}, "output": {"uri", "name"}, "rejects": True}
-        exclude["source"] = {"uri": True, "manifest": {"path"}, "reads_ahead": True, "bytes_ahead": True}
+        exclude["source"] = {"uri": True, "manifest": {"path", "files"}, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
             exclude["source"] = True
         return _without_empty(self.model_dump(mode="json", exclude=exclude, exclude_defaults=True))

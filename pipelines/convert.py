@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from pipelines import pipeline as pipeline_lib
-    from transforms import list as list_lib
 
 _NO_OUTPUT = "/nowhere"  # for what needs an address and writes nothing there
 AnyConfig = config_lib.Config | Mapping[str, Any] | str | None
@@ -88,7 +87,7 @@ def convert(
     if workers is not None and workers < 1:
         raise errors.ConfigError(f"workers is {workers}; it must be at least 1")
     workers = workers or default_workers()
-    source: list_lib.Source | None = None
+    source: listing.Source | None = None
     complaint: errors.ConfigError | None = None
     with contextlib.ExitStack() as stack:
         if runners.is_local(arguments):  # started first: they get ready, and one lists, while Beam is imported

@@ -26,13 +26,13 @@ from transforms import (
     write_with_beam,
 )
 from transforms import list as list_lib
-from transforms.sources import idx
+from transforms.sources import idx, listing
 
 
 class Job(NamedTuple):
     """A config in the terms of the transforms."""
 
-    source: list_lib.Source
+    source: listing.Source
     label: label.LabelRule
     split: split.SplitRule
     order: rank.Order
@@ -59,7 +59,7 @@ def build(pipeline: beam.Pipeline, job: Job, plan_only: bool = False) -> None:
 
 
 def make_job(
-    config: config_lib.Config, overwrite: bool = False, report: str = "", source: list_lib.Source | None = None
+    config: config_lib.Config, overwrite: bool = False, report: str = "", source: listing.Source | None = None
 ) -> Job:
     """The job that `config` describes.
 
@@ -95,7 +95,7 @@ def make_job(
         sizing=layout.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
-        policy=prepare.ImagePolicy(config.image.check, raw_shape),
+        policy=_image_policy(config, raw_shape),
         read_ahead=fetch.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
@@ -121,11 +121,26 @@ def _beside_the_config(config: config_lib.Config, raw_shape: tuple[int, int, int
     facts: dict[str, Any] = {}
     if config.output.compression == "gzip":
         facts["zlib"] = zlib.ZLIB_RUNTIME_VERSION
-    if config.image.check == "decode":
+    if config.image.check == "decode" or config.image.encode != prepare.KEEP or config.statistics.pixels:
         facts["pillow"] = images.pillow_version()
     if raw_shape is not None:
         facts["raw_shape"] = raw_shape
     return facts
+
+
+def _image_policy(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> prepare.ImagePolicy:
+    return prepare.ImagePolicy(
+        check=config.image.check,
+        raw_shape=raw_shape,
+        encode=config.image.encode,
+        quality=config.image.quality,
+        color=config.image.color,
+        resize=config.image.resize,
+        shortest_side=config.image.shortest_side,
+        # boxes and masks count the pixels as they lie in the file
+        turn_upright=config.source.by != "coco" and config.source.masks.image is None,
+        sum_pixels=config.statistics.pixels,
+    )
 
 
 def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None) -> label.LabelRule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -13,6 +14,8 @@ from imagebeam import shards
 from transforms import fetch
 
 STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
 
 Fraction = Annotated[float, pydantic.Field(gt=0, lt=1)]
 Count = Annotated[int, pydantic.Field(ge=1)]
@@ -32,14 +35,28 @@ class ManifestConfig(pydantic.BaseModel):
     """Address of the table, or glob of several, below `source.uri`; left out, `source.uri` is the table itself."""
     format: Literal["csv", "jsonl", "parquet"] | None = None
     """Left out, the file's extension tells."""
-    image: str = "image"
-    """Column with the image's path, relative to the manifest's folder."""
+    image: str | None = "image"
+    """Column with the image's path, relative to the manifest's folder; null where the table has none: `files`."""
+    files: str | None = None
+    """For `image: null`: glob of the images, relative to the manifest's folder. The first row is of the first file in
+    the order of their paths as text (10.png comes before 2.png), and so on; there must be as many rows as files."""
     key: str | None = None
     """Column with the stable id; left out, the path is the key."""
     allow_outside: bool = False
     """Whether paths may lead out of the manifest's folder (`..`, absolute, another scheme); else they are rejects."""
     merge_rows: bool = False
     """Whether rows of one image that follow each other are one example, its `list` columns put together."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> ManifestConfig:
+        if (self.image is None) != (self.files is not None):
+            raise ValueError(
+                "source.manifest.files goes with source.manifest.image: null; a column names the images, or a glob "
+                "gives them in the order of the rows"
+            )
+        if self.files is not None and self.merge_rows:
+            raise ValueError("source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names")
+        return self
 
 
 class IdxConfig(pydantic.BaseModel):
@@ -301,17 +318,43 @@ class ImageConfig(pydantic.BaseModel):
 
     encode: Literal["keep", "jpeg", "png", "raw", "int64_list", "float_list"] = "keep"
     """`keep` stores the file's own bytes; `jpeg` and `png` encode anew; `raw` stores pixels as uint8 bytes,
-    `int64_list` and `float_list` as numbers from 0 to 255: rows from the top, pixels from the left, their channels."""
+    `int64_list` and `float_list` as numbers from 0 to 255: rows from the top, pixels from the left, their channels.
+    All but `keep` also take GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000 (the first picture), and turn images upright
+    as their EXIF data say, unless there are boxes or masks (`source.coco`, `source.masks`)."""
     quality: int = pydantic.Field(95, ge=1, le=100)
     """For `encode: jpeg`."""
     color: Literal["keep", "rgb", "gray", "mean"] = "keep"
-    """`rgb` is three channels, `gray` luma (ITU-R 601), `mean` the mean of the three channels, rounded down."""
+    """`rgb` is three channels, `gray` luma (ITU-R 601), `mean` the mean of the three channels, rounded down; `keep`
+    leaves gray, RGB and alpha (but for `encode: jpeg`), and makes RGB of the rest."""
     resize: tuple[Count, Count] | None = None
-    """Height and width in pixels, whatever the aspect ratio was."""
+    """Height and width in pixels, whatever the aspect ratio was; bicubic."""
     shortest_side: Count | None = None
     """Pixels of the shorter side; the aspect ratio stays, and smaller images do too."""
     check: Literal["structure", "decode"] = "structure"
     """`structure` walks JPEG and PNG to their end without decoding; `decode` also decodes every pixel."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> ImageConfig:
+        changes = {
+            "color": self.color != "keep",
+            "resize": self.resize is not None,
+            "shortest_side": self.shortest_side is not None,
+        }
+        changed = [f"image.{name}" for name, is_set in changes.items() if is_set]
+        if self.encode == "keep" and changed:
+            raise ValueError(
+                f"{' and '.join(changed)} cannot go with image.encode: keep, which stores the file's own bytes; "
+                "set image.encode: jpeg, png, raw, int64_list or float_list"
+            )
+        if self.resize is not None and self.shortest_side is not None:
+            raise ValueError("image.resize and image.shortest_side contradict each other; give one")
+        if self.resize is not None and math.prod(self.resize) > MAX_RESIZED_PIXELS:
+            raise ValueError(
+                f"image.resize: {' x '.join(map(str, self.resize))} are more than {MAX_RESIZED_PIXELS:,} pixels"
+            )
+        if self.quality != ImageConfig.model_fields["quality"].default and self.encode != "jpeg":
+            raise ValueError(f"image.quality needs image.encode: jpeg, not {self.encode}")
+        return self
 
 
 class ColumnConfig(pydantic.BaseModel):
@@ -398,7 +441,8 @@ class StatisticsConfig(pydantic.BaseModel):
     model_config = STRICT
 
     pixels: bool = False
-    """Whether every image is decoded for the mean and standard deviation of each channel, for `normalize="dataset"`."""
+    """Whether every image is decoded for the mean and standard deviation of each channel, for `normalize="dataset"`: of
+    all pixels as they are stored, 0 to 255, without alpha. An image that cannot be decoded is a reject."""
     analyze: Literal["train", "all"] = "train"
     """Which splits tf.Transform looks at for the transforms of `columns`."""
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from imagebeam import errors, features, remote_storage, storage
 from pipelines import config as config_lib
-from transforms.sources import files, idx, manifest, rows, saved
-
-Source = files.FilesSource | idx.IdxSource | manifest.ManifestSource | saved.SavedSource
+from transforms.sources import files, idx, listing, manifest, paired, rows, saved
 
 
-def make_source(config: config_lib.Config) -> Source:
+def make_source(config: config_lib.Config) -> listing.Source:
     """The source of `config`, looked at so far that what is plainly wrong is told at once.
 
     Raises:
@@ -27,7 +25,7 @@ def make_source(config: config_lib.Config) -> Source:
     if config.source.by == "manifest":
         source = _manifest_source(config, uri)
         source.check_columns()
-        return source
+        return source if source.image is not None else _paired_source(config, source, output)
     if config.source.by == "idx":
         return _idx_source(config, uri)
     with remote_storage.budget(remote_storage.CHECK_BUDGET_SEC):
@@ -84,6 +82,25 @@ def _manifest_source(config: config_lib.Config, uri: str) -> manifest.ManifestSo
 
 def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
     return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, row_fields(config))
+
+
+def _paired_source(config: config_lib.Config, table: manifest.ManifestSource, output: str) -> paired.PairedSource:
+    glob = str(config.source.manifest.files)
+    absolute = glob.startswith(("/", "~", "file://")) or storage.scheme_of(glob) != "file"
+    uri = storage.normalize(glob if absolute else storage.join(table.root, glob))
+    root, include = files.split_glob(uri)
+    if include == files.EVERYTHING:  # a folder, or a name that is no glob
+        raise errors.ConfigError(f"source.manifest.files {glob!r} is no glob; write for example 'faces/*.png'")
+    try:
+        kind = storage.storage_of(root).stat(root).kind
+    except OSError as e:
+        raise errors.ConfigError(
+            f"source.manifest.files {glob!r}: {root!r} cannot be read ({e.strerror or e}); "
+            "give it relative to the table's folder"
+        ) from e
+    if kind != storage.DIRECTORY:
+        raise errors.ConfigError(f"source.manifest.files {glob!r}: {root!r} is no folder")
+    return paired.PairedSource(table, files.FilesSource(root, include, exclude=output))
 
 
 def row_fields(config: config_lib.Config, key: str | None = None) -> rows.RowFields:

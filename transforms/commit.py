@@ -183,7 +183,8 @@ class Committer:
         }
         formats = {name for split in by_split.values() for name in split["formats"]}
         files = tfds_metadata.tfds_files(catalog, layout.suffix, formats)
-        files[catalog_lib.STATISTICS_FILE] = json.dumps(by_split, indent=1).encode() + b"\n"
+        described = {split: statistics.describe_statistics(merged) for split, merged in by_split.items()}
+        files[catalog_lib.STATISTICS_FILE] = json.dumps(described, indent=1).encode() + b"\n"
         if catalog.labels:
             files[catalog_lib.LABELS_FILE] = tfds_metadata.labels_text(list(catalog.labels))
         rejects = [storage.join(staging, name) for name in staged_rejects]

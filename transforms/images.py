@@ -1,4 +1,4 @@
-"""Says what the bytes of an image are, and whether they are whole, without decoding them.
+"""Says what the bytes of an image are, and whether they are whole, without decoding them; on request decodes them.
 
 Every image passes through `check_image`, so it reads headers and lets C code look for markers: 15 us for a JPEG of
 105 KB, or 43 where a regex has to look. What it turns away, TensorFlow 2.21 or Pillow 12 refuses, or decodes with a
@@ -18,29 +18,41 @@ import struct
 import types
 import warnings
 import zlib
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from imagebeam import errors
 from transforms.references import Reason
+
+if TYPE_CHECKING:
+    import PIL.Image
 
 SNIFF_BYTES = 32
 MAX_IMAGE_BYTES = 2**31 - 2**20  # a tf.train.Example holds less than 2 GiB; the rest is for the other features
 
 # TensorFlow decodes nothing beyond these (tried with 2.21); Pillow refuses more than 178,956,970 pixels.
-_MAX_SIDE_PX = {"jpeg": 65_500, "png": 1_000_000}  # JPEG_MAX_DIMENSION of libjpeg, PNG_USER_WIDTH_MAX of libpng
+MAX_SIDE_PX = {"jpeg": 65_500, "png": 1_000_000}  # JPEG_MAX_DIMENSION of libjpeg, PNG_USER_WIDTH_MAX of libpng
 _MAX_VALUES = 2**29 - 1  # height * width, for a JPEG times components
 
 
 class Image(NamedTuple):
     """What is known of one checked image."""
 
-    data: bytes  # as they are to be stored
-    format: str  # "jpeg" or "png"
+    data: bytes  # as they are to be stored; where they become numbers, each byte is one
+    format: str  # "jpeg", "png" or "raw"
     height: int  # pixels
     width: int
     channels: int  # 1 to 4, as a decoder yields by default; a palette gives 3, with transparency 4
     colorspace: str  # GRAY, GRAY_ALPHA, RGB, RGBA or CMYK
+    sums: PixelSums | None = None  # where they are asked for
+
+
+class PixelSums(NamedTuple):
+    """What mean and deviation of pixels are made of, exactly, by channel: red, green, blue."""
+
+    num_pixels: int
+    totals: tuple[int, ...]
+    squares: tuple[int, ...]
 
 
 class BadImageError(ValueError):
@@ -105,18 +117,27 @@ def check_image(data: bytes, check: str = "structure") -> Image:
     """
     if check not in ("structure", "decode"):
         raise ValueError(f"image.check is {check!r}, expected 'structure' or 'decode'")
+    check_size(data)
+    format = sniff_format(data)
+    check_structure = _STRUCTURE_CHECKS.get(format)
+    if check_structure is None:
+        raise refusal(data, format, _STRUCTURE_CHECKS)
+    image = check_structure(data)
+    if check == "decode":
+        decode(image)
+    return image
+
+
+def check_size(data: bytes) -> None:
+    """Looks at the number of bytes alone.
+
+    Raises:
+        BadImageError: if there are none, or more than an example takes.
+    """
     if not data:
         raise BadImageError(Reason.EMPTY_FILE, "0 bytes")
     if len(data) > MAX_IMAGE_BYTES:
         raise BadImageError(Reason.TOO_LARGE, f"{len(data)} bytes, a tf.train.Example takes up to {MAX_IMAGE_BYTES}")
-    format = sniff_format(data)
-    check_structure = _STRUCTURE_CHECKS.get(format)
-    if check_structure is None:
-        raise _refusal(data, format)
-    image = check_structure(data)
-    if check == "decode":
-        _decode(image)
-    return image
 
 
 def raw_image(data: bytes, shape: tuple[int, int, int]) -> Image:
@@ -129,14 +150,15 @@ def raw_image(data: bytes, shape: tuple[int, int, int]) -> Image:
     if len(data) != height * width * channels:
         expected = f"{height} x {width} x {channels} pixels are {height * width * channels:,}"
         raise BadImageError(Reason.TRUNCATED, f"{len(data):,} bytes, {expected}")
-    return Image(data, "raw", height, width, channels, _RAW_COLORSPACES[channels])
+    return Image(data, "raw", height, width, channels, RAW_COLORSPACES[channels])
 
 
-def _refusal(data: bytes, format: str | None) -> BadImageError:
+def refusal(data: bytes, format: str | None, supported: Iterable[str | None]) -> BadImageError:
     """The error for bytes of no supported format."""
     head = data[:16]
     if format is not None:
-        return _unsupported(f"{format} (first bytes {head!r}), expected {' or '.join(map(str, _STRUCTURE_CHECKS))}")
+        found = f"{format} (first bytes {head!r}), expected {' or '.join(map(str, supported))}"
+        return _unsupported(found, "set image.encode, or convert it first" if format in DECODED_FORMATS else _REMEDY)
     text = data[:SNIFF_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
         found = "HTML, perhaps a download's error page"
@@ -151,8 +173,11 @@ def _refusal(data: bytes, format: str | None) -> BadImageError:
     return BadImageError(Reason.NOT_AN_IMAGE, f"{found}: the first of {len(data)} bytes are {head!r}")
 
 
-def _unsupported(found: str) -> BadImageError:
-    return BadImageError(Reason.UNSUPPORTED_FORMAT, f"{found}: convert it first")
+_REMEDY = "convert it first"
+
+
+def _unsupported(found: str, remedy: str = _REMEDY) -> BadImageError:
+    return BadImageError(Reason.UNSUPPORTED_FORMAT, f"{found}: {remedy}")
 
 
 def _corrupt(found: str) -> BadImageError:
@@ -163,7 +188,8 @@ def _truncated(found: str, size: int) -> BadImageError:
     return BadImageError(Reason.TRUNCATED, f"{found}, the file has {size} bytes: it was cut short, fetch it again")
 
 
-def _too_many_pixels(height: int, width: int) -> BadImageError:
+def too_many_pixels(height: int, width: int) -> BadImageError:
+    """The error for a picture that no decoder takes."""
     return BadImageError(Reason.TOO_LARGE, f"{height} x {width} pixels are more than decoders take: scale it down")
 
 
@@ -175,7 +201,7 @@ _OTHER_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF, 0xDE,
 _METADATA = frozenset({*range(0xE0, 0xF0), 0xFE})  # APPn, COM
 _TABLES = frozenset({_DHT, _DQT})
 _SEGMENTS = _FRAMES | _METADATA | _TABLES | {_SOS, 0xCC, 0xDC, 0xDD}  # the last three: DAC, DNL, DRI
-_RAW_COLORSPACES = {1: "GRAY", 2: "GRAY_ALPHA", 3: "RGB", 4: "RGBA"}
+RAW_COLORSPACES = {1: "GRAY", 2: "GRAY_ALPHA", 3: "RGB", 4: "RGBA"}
 _JPEG_COLORSPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}  # as decoded: YCbCr becomes RGB, YCCK becomes CMYK
 
 _search_marker = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]").search
@@ -259,8 +285,8 @@ def _read_frame(data: bytes, start: int, length: int) -> Image:
         raise _corrupt(f"the frame header at byte {start - 2} says {height} x {width} pixels")
     if precision != 8 or components not in _JPEG_COLORSPACES:
         raise _unsupported(f"jpeg of {components} components of {precision} bits, expected 1, 3 or 4 of 8 bits")
-    if max(height, width) > _MAX_SIDE_PX["jpeg"] or height * width * components > _MAX_VALUES:
-        raise _too_many_pixels(height, width)
+    if max(height, width) > MAX_SIDE_PX["jpeg"] or height * width * components > _MAX_VALUES:
+        raise too_many_pixels(height, width)
     return Image(data, "jpeg", height, width, components, _JPEG_COLORSPACES[components])
 
 
@@ -343,8 +369,8 @@ def _read_ihdr(data: bytes, start: int) -> Image:
         raise _corrupt(f"the chunk IHDR says {height} x {width} pixels")
     if compression or filtering or interlace > 1:
         raise _corrupt(f"the chunk IHDR says compression {compression}, filter {filtering}, interlace {interlace}")
-    if max(height, width) > _MAX_SIDE_PX["png"] or height * width > _MAX_VALUES:
-        raise _too_many_pixels(height, width)
+    if max(height, width) > MAX_SIDE_PX["png"] or height * width > _MAX_VALUES:
+        raise too_many_pixels(height, width)
     return Image(data, "png", height, width, *_PNG_COLORS[color_type])
 
 
@@ -353,29 +379,76 @@ _STRUCTURE_CHECKS: dict[str | None, Callable[[bytes], Image]] = {"jpeg": _check_
 
 
 @functools.cache
-def _pillow() -> types.ModuleType:
+def pillow() -> types.ModuleType:
     """Pillow's Image module, its warnings silenced for good: warnings.catch_warnings is not safe among threads."""
     try:
         import PIL.Image
     except ImportError as e:
         raise errors.ConfigError(
-            "image.check is 'decode', which needs Pillow: pip install 'imagebeam[convert]', or set it to 'structure'"
+            "image.check: decode, image.encode and statistics.pixels need Pillow: pip install 'imagebeam[convert]', or "
+            "leave them out"
         ) from e
     warnings.filterwarnings("ignore", module=r"PIL\.")
     return PIL.Image
 
 
-def _decode(image: Image) -> None:
-    """Decodes all pixels of the (first) picture with Pillow, and forgets them."""
-    pillow = _pillow()
-    try:
-        with pillow.open(io.BytesIO(image.data), formats=(image.format,)) as picture:
-            picture.load()
-            width, height = picture.size
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, pillow.DecompressionBombError) as e:
-        # The text of UnidentifiedImageError holds an address, which differs from run to run.
-        found = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
-        raise BadImageError(Reason.UNDECODABLE, f"Pillow: {found}") from e
+# By the format's name here: how Pillow calls it.
+DECODED_FORMATS = {
+    "jpeg": "JPEG",
+    "png": "PNG",
+    "gif": "GIF",
+    "bmp": "BMP",
+    "webp": "WEBP",
+    "tiff": "TIFF",
+    "ppm": "PPM",
+    "avif": "AVIF",
+    "jp2": "JPEG2000",
+}
+
+
+def decode(image: Image) -> PIL.Image.Image:
+    """All pixels of a JPEG or PNG by Pillow, of the first picture if it holds several.
+
+    Raises:
+        BadImageError: if they cannot be decoded, or are others than the header says.
+    """
+    picture = decode_any(image.data, image.format)
+    width, height = picture.size
     if (height, width) != (image.height, image.width):
         expected = f"the header says {image.height} x {image.width}"
         raise BadImageError(Reason.UNDECODABLE, f"Pillow: {height} x {width} pixels, {expected}")
+    return picture
+
+
+def decode_any(data: bytes, format: str) -> PIL.Image.Image:
+    """All pixels of an image of one of `DECODED_FORMATS` by Pillow, of the first picture if it holds several.
+
+    Raises:
+        BadImageError: if they cannot be decoded.
+    """
+    module = pillow()
+    try:
+        picture = module.open(io.BytesIO(data), formats=(DECODED_FORMATS[format],))
+        picture.load()
+    except (*_FAILURES, module.DecompressionBombError) as e:
+        # The text of UnidentifiedImageError holds an address, which differs from run to run.
+        found = "cannot identify the image" if isinstance(e, module.UnidentifiedImageError) else e
+        raise BadImageError(Reason.UNDECODABLE, f"Pillow: {found}") from e
+    return picture
+
+
+# What Pillow's parsers, which are written in Python, run into where bytes are broken. Not MemoryError: it is the
+# machine's, and a job that goes on without some images, on some days, would be worse than one that ends.
+_FAILURES = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+)

@@ -9,9 +9,7 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from transforms import processes, references
-from transforms.sources import files, idx, listing, manifest, saved
-
-Source = files.FilesSource | idx.IdxSource | manifest.ManifestSource | saved.SavedSource
+from transforms.sources import files, listing
 
 
 class Tally(NamedTuple):
@@ -76,7 +74,7 @@ class _ListDirectoryFn(beam.DoFn):
 
 
 class _ReadTableFn(beam.DoFn):
-    def __init__(self, source: idx.IdxSource | manifest.ManifestSource | saved.SavedSource):
+    def __init__(self, source: listing.Source):
         self._source = source
 
     def process(self, _: bytes) -> Iterator[listing.Listing]:
@@ -86,7 +84,7 @@ class _ReadTableFn(beam.DoFn):
 class _ListInProcessFn(beam.DoFn):
     """Has a writer process list the source, or takes what it has listed already."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: listing.Source):
         self._source = source
 
     def process(self, _: bytes) -> Iterator[listing.Listing]:
@@ -115,7 +113,7 @@ class ListImages(beam.PTransform):
     writer processes, one of them lists everything, since it can begin while the launcher imports Beam.
     """
 
-    source: Source
+    source: listing.Source
 
     def __post_init__(self) -> None:
         super().__init__()

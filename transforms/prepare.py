@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-from transforms import images
+from transforms import images, pixels
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+KEEP = "keep"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,6 +19,13 @@ class ImagePolicy:
 
     check: str = "structure"  # or "decode"
     raw_shape: tuple[int, int, int] | None = None  # height, width, channels of images that come as bare pixels
+    encode: str = KEEP  # or jpeg, png, raw, int64_list, float_list
+    quality: int = 95  # for jpeg
+    color: str = KEEP  # or rgb, gray, mean
+    resize: tuple[int, int] | None = None  # height, width
+    shortest_side: int | None = None  # pixels
+    turn_upright: bool = True  # as EXIF says, where the image is encoded anew
+    sum_pixels: bool = False  # whether the sums of the pixels are wanted
 
     def prepare(self, data: bytes) -> images.Image:
         """The image to store.
@@ -20,9 +33,48 @@ class ImagePolicy:
         Raises:
             BadImageError: if it is to be rejected.
         """
+        return self._keep(data) if self.encode == KEEP else self._encode(data)
+
+    def _keep(self, data: bytes) -> images.Image:
+        """The bytes as they are."""
         if self.raw_shape is not None:
-            return images.raw_image(data, self.raw_shape)
-        return images.check_image(data, self.check)
+            image = images.raw_image(data, self.raw_shape)
+            return _with_sums(image, pixels.from_bytes(data, self.raw_shape)) if self.sum_pixels else image
+        image = images.check_image(data)
+        if self.sum_pixels:
+            return _with_sums(image, images.decode(image))
+        if self.check == "decode":
+            images.decode(image)
+        return image
+
+    def _encode(self, data: bytes) -> images.Image:
+        """The pixels, encoded anew."""
+        picture = pixels.recolor(self._decode(data), self.color)
+        picture = pixels.resize(picture, self.resize, self.shortest_side)
+        image = pixels.encode(picture, self.encode, self.quality)
+        if not self.sum_pixels:
+            return image
+        return _with_sums(image, images.decode(image) if image.format == pixels.JPEG else picture)
+
+    def _decode(self, data: bytes) -> PIL.Image.Image:
+        """The pixels in 8 bits, upright; a JPEG or PNG is checked as if it were kept."""
+        if self.raw_shape is not None:
+            images.raw_image(data, self.raw_shape)
+            return pixels.from_bytes(data, self.raw_shape)
+        images.check_size(data)
+        format = images.sniff_format(data)
+        if format in (pixels.JPEG, pixels.PNG):
+            picture = images.decode(images.check_image(data))
+        elif format in images.DECODED_FORMATS:
+            picture = images.decode_any(data, str(format))
+        else:
+            raise images.refusal(data, format, images.DECODED_FORMATS)
+        turned = pixels.orientation(picture) if self.turn_upright else 1
+        return pixels.turn_upright(pixels.to_eight_bits(picture), turned)
+
+
+def _with_sums(image: images.Image, picture: PIL.Image.Image) -> images.Image:
+    return image._replace(sums=pixels.sum_up(picture))
 
 
 AS_IT_IS = ImagePolicy()

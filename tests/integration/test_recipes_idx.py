@@ -119,7 +119,7 @@ def test_labels_as_classes_give_a_vocabulary(tmp_path: pathlib.Path) -> None:
     assert by_picture(read(tmp_path / "out", "test")) == by_picture(test)
 
 
-# --- what stops a run --------------------------------------------------------------------------------------------------
+# What stops a run.
 
 
 @pytest.mark.integration

@@ -50,7 +50,7 @@ class ManifestSource:
 
     uri: str
     format: str
-    image: str = "image"
+    image: str | None = "image"  # the column with the path; None where another source knows the images of the rows
     fields: rows.RowFields = rows.NO_FIELDS
     allow_outside: bool = False
 
@@ -61,7 +61,8 @@ class ManifestSource:
     @property
     def needed(self) -> tuple[str, ...]:
         """The columns that must be there."""
-        return tuple(dict.fromkeys((self.image, *self.fields.needed)))
+        images = () if self.image is None else (self.image,)
+        return tuple(dict.fromkeys((*images, *self.fields.needed)))
 
     def check_columns(self) -> None:
         """Reads the first row.
@@ -73,7 +74,9 @@ class ManifestSource:
             names = _column_names(self.uri, self.format)
         except (OSError, ValueError, csv.Error) as e:
             raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
-        required = self.needed if self.format != "jsonl" else (self.image,)  # JSON objects may leave keys out
+        required = self.needed
+        if self.format == "jsonl":  # objects may leave keys out
+            required = () if self.image is None else (self.image,)
         repeated = next((name for name in required if names.count(name) > 1), None)
         if repeated is not None:
             raise errors.ConfigError(f"manifest {self.uri!r} has the column {repeated!r} twice; rename one of them")
@@ -101,9 +104,18 @@ class ManifestSource:
             found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
         yield found.take()
 
+    def read_rows(self) -> Iterator[Mapping[str, Any] | str]:
+        """Yields each row's cells by column, or what is wrong with the row.
+
+        Raises:
+            OSError: if the table cannot be read.
+            ValueError: if it is broken.
+        """
+        yield from _ROWS[self.format](self.uri, self.needed)
+
     def _look_up_all(self) -> Iterator[references.ImageRef | references.Reject]:
         """What becomes of each row, in their order; files on a network are looked up ahead, by threads."""
-        numbered = enumerate(_ROWS[self.format](self.uri, self.needed))
+        numbered = enumerate(self.read_rows())
         if storage.storage_of(self.uri).is_local:
             yield from itertools.starmap(self._look_up, numbered)
             return

@@ -496,7 +496,7 @@ def test_check_image_of_another_format_is_unsupported() -> None:
     assert_rejected(
         encode("GIF"),
         Reason.UNSUPPORTED_FORMAT,
-        r"^gif \(first bytes b'GIF87a\\x17.*'\), expected jpeg or png: convert it first$",
+        r"^gif \(first bytes b'GIF87a\\x17.*'\), expected jpeg or png: set image\.encode, or convert it first$",
     )
 
 
@@ -601,14 +601,15 @@ def test_decode_of_decompression_bomb_is_undecodable() -> None:
 def test_decode_of_another_size_than_the_header_says_is_undecodable() -> None:
     image = images.check_image(JPEG)._replace(height=99)
     with pytest.raises(images.BadImageError, match=r"undecodable: Pillow: 17 x 23 pixels, the header says 99 x 23$"):
-        images._decode(image)
+        images.decode(image)
 
 
 def test_decode_without_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    images._pillow.cache_clear()
+    images.pillow.cache_clear()
     expected = (
-        r"^image\.check is 'decode', which needs Pillow: pip install 'imagebeam\[convert\]', or set it to 'structure'$"
+        r"^image\.check: decode, image\.encode and statistics\.pixels need Pillow: "
+        r"pip install 'imagebeam\[convert\]', or leave them out$"
     )
     with pytest.raises(errors.ConfigError, match=expected):
         images.check_image(JPEG, "decode")

@@ -19,7 +19,17 @@ images = st.builds(
 )
 labelled = st.lists(st.tuples(st.sampled_from(["cat", "dog", "caf\udce9"]), images), max_size=12)
 
-NOTHING = {"formats": {}, "colorspaces": {}, "labels": {}, "height": {}, "width": {}, "bytes": {}}
+NOTHING = {
+    "formats": {},
+    "colorspaces": {},
+    "labels": {},
+    "shorter_side": {},
+    "aspect_ratio": {},
+    "height": {},
+    "width": {},
+    "bytes": {},
+    "pixels": {},
+}
 
 
 def count(members: list[tuple[str | int | None, Image]]) -> dict[str, object]:
@@ -40,6 +50,9 @@ def test_build_counts_kinds_and_ranges() -> None:
         "formats": {"jpeg": 2, "png": 1},
         "colorspaces": {"GRAY": 1, "RGB": 1, "RGBA": 1},
         "labels": {"cat": 1, "dog": 2},
+        "shorter_side": {"4-7": 2, "8-15": 1},
+        "aspect_ratio": {"1.05-1.25": 1, ">=2": 2},
+        "pixels": {},
         "height": {"min": 5, "max": 9, "sum": 21},
         "width": {"min": 10, "max": 30, "sum": 60},
         "bytes": {"min": 2, "max": 4, "sum": 9},

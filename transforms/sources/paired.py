@@ -1,0 +1,80 @@
+"""A table without names of images: its rows belong to the files of a folder, in the order of their paths."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from imagebeam import storage
+from transforms import references
+from transforms.sources import files, listing, manifest, rows
+
+_File: TypeAlias = "references.ImageRef | references.Reject"
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedSource:
+    """The first row is of the first file in the order of their paths as text, and so on.
+
+    A file that cannot be used, or a row that cannot, still takes its place: nothing moves up.
+    """
+
+    table: manifest.ManifestSource
+    files: files.FilesSource
+
+    def list_all(self) -> Iterator[listing.Listing]:
+        """Yields the references in the order of the rows; other numbers of rows and files are a problem."""
+        found = listing.ListingBuilder()
+        images = self._list_files(found)
+        num_rows = 0
+        try:
+            for position, row in enumerate(self.table.read_rows()):
+                num_rows += 1
+                if position < len(images):
+                    self._pair(images[position], position, row, found)
+                if found.is_full:
+                    yield found.take()
+            if num_rows != len(images):
+                found.problems.append(self._explain(num_rows, [image.uri for image in images]))
+        except rows.MissingValueError as e:
+            found.problems.append(str(e))
+        except (OSError, ValueError) as e:
+            found.problems.append(f"manifest {self.table.uri!r} cannot be read to its end: {e}")
+        yield found.take()
+
+    def _list_files(self, found: listing.ListingBuilder) -> list[_File]:
+        images: list[_File] = []
+        for part in self.files.list_all():
+            images += references.unpack_refs(part.packed_refs) if part.num_refs else ()
+            images += part.rejects
+            found.passed_over.update(part.passed_over)
+            found.problems += part.problems
+        return sorted(images, key=lambda image: image.uri)
+
+    def _pair(self, image: _File, position: int, row: Any, found: listing.ListingBuilder) -> None:
+        key = image.uri.removeprefix(storage.join(self.table.root, ""))
+        where = f"row {position} of {self.table.uri}"
+        if isinstance(image, references.Reject):
+            found.rejects.append(image._replace(key=key))
+            return
+        try:
+            if not isinstance(row, Mapping):
+                raise rows.BadRowError(references.Reason.BAD_ROW, str(row))
+            column = self.table.fields.key
+            named = rows.text_of(row.get(column)) if column else key
+            if not named:
+                raise rows.BadRowError(references.Reason.BAD_ROW, f"column {column!r} is empty")
+            found.refs.append(self.table.fields.fill(image._replace(key=named, position=position), row))
+        except rows.BadRowError as e:
+            found.rejects.append(references.Reject(key, image.uri, "list", e.reason, f"{where}: {e.detail}"))
+        except rows.MissingValueError as e:
+            raise rows.MissingValueError(f"{where}: {e}") from e
+
+    def _explain(self, num_rows: int, uris: list[str]) -> str:
+        ends = f" (the first {uris[0]!r}, the last {uris[-1]!r})" if uris else ""
+        glob = storage.join(self.files.root, ", ".join(self.files.include))
+        return (
+            f"manifest {self.table.uri!r} has {num_rows:,} rows, and source.manifest.files {glob!r} matches "
+            f"{len(uris):,} files{ends}: there must be one row for each file, in the order of the files' paths"
+        )
