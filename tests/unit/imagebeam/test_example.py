@@ -5,6 +5,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
@@ -137,6 +138,30 @@ def test_image_is_handed_on_uncopied() -> None:
     image = bytes(1000)
     _, payload = example.ExampleEncoder([Feature("i", features.ENCODED, BYTES)]).encode({}, image)
     assert payload is image
+
+
+# Pixels as numbers
+
+
+@pytest.mark.parametrize("kind", [INT64, FLOAT])
+@given(st.binary(max_size=400))
+def test_pixels_become_a_list_of_numbers_as_tensorflow_writes_it(kind: str, pixels: bytes) -> None:
+    encoder = example.ExampleEncoder([Feature("n", "columns/n", INT64), Feature("img", features.ENCODED, kind, True)])
+    data = b"".join(encoder.encode({"columns/n": 5}, pixels))
+    found = tf.train.Example.FromString(data).features.feature["img"]
+    assert list(getattr(found, f"{kind}_list").value) == list(pixels)
+    assert example.parse_example(data) == {"n": [5], "img": list(pixels)}
+    spec = tf.io.FixedLenFeature([len(pixels)], tf.int64 if kind == INT64 else tf.float32)
+    if pixels:
+        assert tf.io.parse_single_example(data, {"img": spec})["img"].numpy().tolist() == list(pixels)
+
+
+@pytest.mark.parametrize("kind", [INT64, FLOAT])
+def test_pixels_may_come_as_an_array(kind: str) -> None:
+    array = np.arange(256, dtype=np.uint8).reshape(16, 8, 2)
+    encoder = example.ExampleEncoder([Feature("img", features.ENCODED, kind, True)])
+    assert encoder.encode({}, array) == encoder.encode({}, array.tobytes())
+    assert example.parse_example(b"".join(encoder.encode({}, array))) == {"img": list(range(256))}
 
 
 # What is no example

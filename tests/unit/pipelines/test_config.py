@@ -38,7 +38,7 @@ def test_config_of_nothing_suits_a_folder_of_images() -> None:
 
 
 def test_load_config_of_every_preset_gives_a_config() -> None:
-    assert config_lib.preset_names() == ["cats_dogs", "image_folder", "imagenet", "imagenet_files", "mnist"]
+    assert config_lib.preset_names() == sorted(path.stem for path in pathlib.Path("configs").glob("*.yaml"))
     for name in config_lib.preset_names():
         assert isinstance(config_lib.load_config(name), config_lib.Config)
 
@@ -499,3 +499,80 @@ def test_identity_tells_what_changes_the_shards(sections: dict[str, Any]) -> Non
 def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
     assert config_lib.default_name(output) == name
     assert sections.OutputConfig(name=name).name == name
+
+
+# --- images that are encoded anew ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        pytest.param(
+            {"image": {"color": "gray"}},
+            "image.color cannot go with image.encode: keep, which stores the file's own bytes; set image.encode: jpeg,",
+            id="color-of-kept",
+        ),
+        pytest.param(
+            {"image": {"resize": [4, 5], "color": "rgb"}},
+            "image.color and image.resize cannot go with image.encode: keep",
+            id="resize-of-kept",
+        ),
+        pytest.param({"image": {"shortest_side": 5}}, "image.shortest_side cannot go with image.encode", id="side"),
+        pytest.param(
+            {"image": {"encode": "png", "resize": [4, 5], "shortest_side": 4}},
+            "image.resize and image.shortest_side contradict each other; give one",
+            id="two-sizes",
+        ),
+        pytest.param(
+            {"image": {"encode": "png", "resize": [20_000, 20_000]}},
+            "image.resize: 20000 x 20000 are more than 178,956,970 pixels",
+            id="resize-too-large",
+        ),
+        pytest.param(
+            {"image": {"encode": "png", "quality": 80}}, "image.quality needs image.encode: jpeg, not png", id="quality"
+        ),
+        pytest.param({"image": {"encode": "jpeg", "quality": 101}}, "image.quality: input should be less", id="101"),
+        pytest.param({"image": {"encode": "png", "resize": [4]}}, "image.resize.1: field required", id="one-side"),
+        pytest.param({"image": {"encode": "png", "resize": [0, 4]}}, "image.resize.0: input should be", id="no-side"),
+        pytest.param(
+            {
+                "source": {"by": "files", "masks": {"image": "(.*)\\.jpg", "mask": "\\1.png"}},
+                "image": {"encode": "png", "resize": [4, 5]},
+            },
+            "image.resize would leave the masks in another size than the images; drop one",
+            id="masks",
+        ),
+        pytest.param(
+            {"source": {"by": "manifest", "manifest": {"image": None}}},
+            "source.manifest.files goes with source.manifest.image: null",
+            id="neither-image-nor-files",
+        ),
+        pytest.param(
+            {"source": {"by": "manifest", "manifest": {"files": "*.png"}}},
+            "source.manifest.files goes with source.manifest.image: null",
+            id="image-and-files",
+        ),
+        pytest.param(
+            {"source": {"by": "manifest", "manifest": {"image": None, "files": "*.png", "merge_rows": True}}},
+            "source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names",
+            id="merged-and-paired",
+        ),
+    ],
+)
+def test_image_and_files_that_contradict_are_refused(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=re.escape(message)):
+        parse(**sections)
+
+
+@pytest.mark.parametrize(("encode", "kind"), [("int64_list", "int64"), ("float_list", "float")])
+def test_image_as_numbers_is_a_list_of_them(encode: str, kind: str) -> None:
+    (image,) = [each for each in parse(image={"encode": encode}).resolve_features() if each.source == "image/encoded"]
+    assert (image.kind, image.many) == (kind, True)
+
+
+def test_place_of_paired_files_is_no_part_of_the_identity() -> None:
+    def identity(files: str) -> object:
+        return parse(source={"by": "manifest", "manifest": {"image": None, "files": files}}).identity()
+
+    assert identity("*.png") == identity("/elsewhere/*.png")
+    assert identity("*.png") != parse(source={"by": "manifest"}).identity()
