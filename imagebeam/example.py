@@ -5,10 +5,11 @@ Source: https://protobuf.dev/programming-guides/encoding/ and tensorflow/core/ex
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from imagebeam import features as features_lib
 
@@ -132,15 +133,61 @@ def parse_example(data: bytes) -> dict[str, list[Any]]:
     Raises:
         ValueError: if `data` is not a serialized Example.
     """
-    parsed: dict[str, list[Any]] = {}
+    with _errors_told():
+        return {key: _parse_value_list(feature) for key, feature, _ in _entries(data)}
+
+
+class Located(NamedTuple):
+    """A serialized Example of which a few features are wanted."""
+
+    keys: tuple[str, ...]  # of all its features
+    values: dict[str, list[Any]]  # of those that were asked for and are there
+    spans: list[tuple[int, int]] | None  # offset and length of each value of the feature that stays where it is
+
+
+def locate_values(data: bytes, key: str, wanted: Collection[str]) -> Located:
+    """Where the values of the bytes feature `key` lie in a serialized Example, and the values of those `wanted`.
+
+    Nothing is copied of the other features, nor of `key` itself. `spans` is None where there is no such feature.
+
+    Raises:
+        ValueError: if `data` is not a serialized Example, or `key` is a feature of numbers.
+    """
+    keys, values, spans = [], {}, None
+    with _errors_told():
+        for name, feature, start in _entries(data):
+            keys.append(name)
+            if name == key:
+                spans = _bytes_spans(name, feature, start)
+            if name in wanted:
+                values[name] = _parse_value_list(feature)
+    return Located(tuple(keys), values, spans)
+
+
+@contextlib.contextmanager
+def _errors_told() -> Iterator[None]:
     try:
-        for _, _, features in _fields(data):
-            for _, _, entry in _fields(features):
-                message = {number: payload for number, _, payload in _fields(entry)}
-                parsed[str(message[1], "utf-8")] = _parse_value_list(message.get(2, b""))
+        yield
     except (IndexError, KeyError, TypeError, struct.error, UnicodeDecodeError) as e:
         raise ValueError(f"not a tf.train.Example: {type(e).__name__} {e}") from e
-    return parsed
+
+
+def _entries(data: bytes) -> Iterator[tuple[str, Any, int]]:
+    """Each feature of an Example: its key, its Feature message, and where that starts in `data`."""
+    for _, _, features, features_start in _fields(data):
+        for _, _, entry, entry_start in _fields(features):
+            message = {number: (payload, start) for number, _, payload, start in _fields(entry)}
+            feature, start = message.get(2, (b"", 0))
+            yield str(message[1][0], "utf-8"), feature, features_start + entry_start + start
+
+
+def _bytes_spans(key: str, feature: Any, start: int) -> list[tuple[int, int]]:
+    spans = []
+    for number, _, value_list, list_start in _fields(feature):
+        if number != 1:
+            raise ValueError(f"feature {key!r} holds numbers, expected bytes")
+        spans += [(start + list_start + first, len(value)) for _, _, value, first in _fields(value_list)]
+    return spans
 
 
 def find_bytes(head: bytes, key: str) -> bytes:
@@ -173,10 +220,10 @@ def _find_value(head: bytes, key: str) -> tuple[int, int]:
     return position, size
 
 
-def _fields(data: bytes | memoryview) -> list[tuple[int, int, Any]]:
-    """The fields of a message: number, wire type and payload."""
+def _fields(data: bytes | memoryview) -> list[tuple[int, int, Any, int]]:
+    """The fields of a message: number, wire type, payload and where that starts."""
     view, position = memoryview(data), 0
-    fields: list[tuple[int, int, Any]] = []
+    fields: list[tuple[int, int, Any, int]] = []
     while position < len(view):
         tag, position = _read_varint(view, position)
         wire_type = tag & 7
@@ -184,13 +231,14 @@ def _fields(data: bytes | memoryview) -> list[tuple[int, int, Any]]:
             size, position = _read_varint(view, position)
             if position + size > len(view):
                 raise IndexError(f"a field of {size} bytes ends beyond the message")
-            fields.append((tag >> 3, wire_type, view[position : position + size]))
+            fields.append((tag >> 3, wire_type, view[position : position + size], position))
             position += size
         elif wire_type == 0:
+            start = position
             value, position = _read_varint(view, position)
-            fields.append((tag >> 3, wire_type, value))
+            fields.append((tag >> 3, wire_type, value, start))
         elif wire_type == 5:
-            fields.append((tag >> 3, wire_type, view[position : position + 4]))
+            fields.append((tag >> 3, wire_type, view[position : position + 4], position))
             position += 4
         else:
             raise IndexError(f"wire type {wire_type}")
@@ -212,8 +260,8 @@ def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
 
 def _parse_value_list(feature: bytes | memoryview) -> list[Value]:
     values: list[Value] = []
-    for number, _, value_list in _fields(feature):
-        for _, wire_type, payload in _fields(value_list):
+    for number, _, value_list, _ in _fields(feature):
+        for _, wire_type, payload, _ in _fields(value_list):
             if number == 1:
                 values.append(memoryview(payload).tobytes())  # bytes() of an int would be that many zeros
             elif number == 2:

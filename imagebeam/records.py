@@ -151,6 +151,18 @@ def read_records(file: BinaryIO, compression: str = "none") -> Iterator[Record]:
     Raises:
         RecordError: at the first broken record, with the byte offset where it starts.
     """
+    for found in scan_records(file, compression):
+        if isinstance(found, errors.RecordError):
+            raise found
+        yield found
+
+
+def scan_records(file: BinaryIO, compression: str = "none") -> Iterator[Record | errors.RecordError]:
+    """As `read_records`; a record whose bytes are broken and whose length is not is yielded as an error, and passed.
+
+    Raises:
+        RecordError: where a length is broken or the file cut short: nobody can say where the next record starts.
+    """
     stream = _Stream(file, gzip=compression == "gzip")
     offset = 0
     while True:
@@ -167,8 +179,9 @@ def read_records(file: BinaryIO, compression: str = "none") -> Iterator[Record]:
         if len(data) < length or len(footer) < FOOTER_BYTES:
             raise errors.RecordError(offset, f"a record of {length} bytes is cut short")
         if mask_crc(extend_crc(0, data)) != _CRC.unpack(footer)[0]:
-            raise errors.RecordError(offset, f"the checksum of a record of {length} bytes does not match")
-        yield Record(offset, data)
+            yield errors.RecordError(offset, f"the checksum of a record of {length} bytes does not match")
+        else:
+            yield Record(offset, data)
         offset += HEADER_BYTES + length + FOOTER_BYTES
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
+import posixpath
+
 from imagebeam import errors, features, remote_storage, storage
 from pipelines import config as config_lib
-from transforms.sources import files, idx, listing, manifest, paired, rows, saved
+from transforms.sources import containers, files, idx, listing, manifest, paired, rows, saved, tar, tfrecord
 
 
 def make_source(config: config_lib.Config) -> listing.Source:
@@ -29,6 +32,8 @@ def make_source(config: config_lib.Config) -> listing.Source:
     if config.source.by == "idx":
         return _idx_source(config, uri)
     with remote_storage.budget(remote_storage.CHECK_BUDGET_SEC):
+        if config.source.by in ("tar", "tfrecord"):
+            return _container_source(config, uri, output)
         return _files_source(config, uri, output)
 
 
@@ -52,6 +57,29 @@ def _check_address(option: str, uri: str) -> None:
 
 
 def _files_source(config: config_lib.Config, uri: str, output: str) -> files.FilesSource:
+    root, include, kind = _folder_of(config, uri, output)
+    if kind != storage.DIRECTORY:
+        raise errors.ConfigError(f"--input {uri!r} is no folder; for a table of images set source.by=manifest")
+    return files.FilesSource(root, include, exclude=output)
+
+
+def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.TarSource | tfrecord.TfrecordSource:
+    root, include, kind = _folder_of(config, uri, output)
+    if kind != storage.DIRECTORY:
+        name = posixpath.basename(root)
+        expected: type[containers.ContainerSource]
+        expected = tar.TarSource if config.source.by == "tar" else tfrecord.TfrecordSource
+        if not expected.FILE_NAME.fullmatch(name):
+            raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {expected.EXPECTED}")
+        root, include = posixpath.dirname(root), (glob.escape(name),)
+    if config.source.by == "tar":
+        return tar.TarSource(root, include, output, row_fields(config))
+    wanted = config.source.tfrecord
+    return tfrecord.TfrecordSource(root, include, output, row_fields(config, wanted.key), wanted.image)
+
+
+def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, tuple[str, ...], str]:
+    """What is to be listed: its address, the globs that count below it, and which kind of entry it is."""
     root, include = files.split_glob(uri)
     if include != files.EVERYTHING and config.source.include != files.EVERYTHING:
         raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")
@@ -61,9 +89,7 @@ def _files_source(config: config_lib.Config, uri: str, output: str) -> files.Fil
         raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
     if root == output:
         raise errors.ConfigError(f"--output {output!r} is the input itself; choose a folder of its own")
-    if kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"--input {uri!r} is no folder; for a table of images set source.by=manifest")
-    return files.FilesSource(root, config.source.include if include == files.EVERYTHING else include, exclude=output)
+    return root, config.source.include if include == files.EVERYTHING else include, kind
 
 
 def _manifest_source(config: config_lib.Config, uri: str) -> manifest.ManifestSource:

@@ -136,6 +136,10 @@ class FilesSource:
         if entry.kind == storage.SPECIAL:
             found.passed_over[SPECIAL] += 1
             return
+        self._add_included(path, entry, found)
+
+    def _add_included(self, path: str, entry: storage.Entry, found: listing.ListingBuilder) -> None:
+        """Adds a file that the globs take: as an image, if it is one."""
         uri = storage.join(self.root, path)
         stem, _, extension = entry.name.rpartition(".")
         named_image = bool(stem) and extension.lower() in IMAGE_EXTENSIONS

@@ -38,7 +38,8 @@ def test_config_of_nothing_suits_a_folder_of_images() -> None:
 
 
 def test_load_config_of_every_preset_gives_a_config() -> None:
-    assert config_lib.preset_names() == sorted(path.stem for path in pathlib.Path("configs").glob("*.yaml"))
+    configs = pathlib.Path(__file__).parents[3] / "configs"
+    assert config_lib.preset_names() == sorted(path.stem for path in configs.glob("*.yaml"))
     for name in config_lib.preset_names():
         assert isinstance(config_lib.load_config(name), config_lib.Config)
 

@@ -1,0 +1,231 @@
+"""Images in the tars of a WebDataset: members with one stem, one after the other, are an image and what is said of it.
+
+    shard-000000.tar: cat/0001.jpg cat/0001.cls cat/0001.json cat/0002.jpg ...
+
+Source: https://github.com/webdataset/webdataset (webdataset/tariterators.py: base_plus_ext, group_by_keys).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import storage
+from transforms import images, references, unzip
+from transforms.sources import containers, files, rows, tar_members
+
+STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that each sample has
+
+_STEM = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)  # up to the first dot of the base name, and the rest
+_META = re.compile(r"__[^/]*__($|/)")  # WebDataset's own members
+_SPLIT = re.compile(r"(?:.*[-_.])?(?P<split>[A-Za-z]+)[-_]\d+\.tar(?:\.gz)?")
+_MAX_CELL_BYTES = 16 << 20
+_JSON = "json"
+_MAX_NAMED = 8
+
+# What is passed over, and counted; beside what files.py says.
+DIRECTORY = "directory"
+META = "webdataset_meta"
+
+
+class _Part(NamedTuple):
+    """A member of a sample."""
+
+    extension: str  # all that follows the first dot, in small letters
+    member: tar_members.Member
+
+
+@dataclasses.dataclass(frozen=True)
+class TarSource(containers.ContainerSource):
+    """A folder with tars, plain or .tar.gz."""
+
+    NOUN = "tar"
+    FILE_NAME = re.compile(r".+\.(tar|tar\.gz|tgz)", re.IGNORECASE)
+    EXPECTED = "a file whose name ends in .tar or .tar.gz"
+    CELL = "member or key of .json"
+
+    def scan(self, container: containers.Container) -> Iterator[containers.Found]:
+        """The samples of one tar."""
+        name = container.path.lower()
+        if name.endswith(("tgz", ".tar.gz")) and not unzip.is_zipped(container.uri):
+            yield containers.Problem(f"{container.uri!r}: gzip is known by a name that ends in .gz; rename it")
+            return
+        read, num_bytes = _open(container)
+        names: set[str] = set()
+        stem = ""
+        parts: list[_Part] = []
+        try:
+            for member in tar_members.read_members(read, num_bytes):
+                found = _split_name(member, read)
+                if isinstance(found, containers.PassedOver):
+                    yield found
+                    continue
+                if found[0] != stem and parts:
+                    yield self._make(container, stem, parts, read, names)
+                    parts = []
+                stem = found[0]
+                parts.append(_Part(found[1], member))
+        except tar_members.TarError as e:
+            yield containers.Problem(
+                f"tar {container.uri!r}: {e}; the samples from there on would be lost, {num_bytes - e.offset:,} bytes "
+                "of the file: fetch it again, or leave it out with source.include"
+            )
+            return
+        if parts:
+            yield self._make(container, stem, parts, read, names)
+        yield containers.Cells(frozenset(names))
+
+    def _make(
+        self,
+        container: containers.Container,
+        stem: str,
+        parts: Sequence[_Part],
+        read: Callable[[int, int], bytes],
+        names: set[str],
+    ) -> references.ImageRef | references.Reject:
+        """What becomes of a sample; `names` takes those of its cells."""
+        key = f"{container.path}/{stem.removeprefix('./')}"
+        try:
+            image = _find_image(parts)
+            cells = self._cells(container, stem, parts, read)
+            names.update(cells, (part.extension for part in parts))
+            ref = references.ImageRef(
+                key, container.uri, image.size, container.mtime_ns, offset=image.offset, length=image.size
+            )
+            return containers.fill(self.fields, ref, cells)
+        except rows.BadRowError as e:
+            detail = f"{stem!r} of {container.uri} at byte offset {parts[0].member.offset}: {e.detail}"
+            return references.Reject(key, container.uri, "list", e.reason, detail)
+
+    def _cells(
+        self, container: containers.Container, stem: str, parts: Sequence[_Part], read: Callable[[int, int], bytes]
+    ) -> dict[str, Any]:
+        """Those that are asked for: members as they are, values of .json as `json.KEY`."""
+        split = _SPLIT.fullmatch(container.uri.rpartition("/")[2])
+        cells: dict[str, Any] = {STEM: stem, TAR: container.path, SPLIT: split["split"] if split else None}
+        in_json = [name for name in self.fields.needed if name.startswith("json.")]
+        for extension, member in parts:
+            if extension in self.fields.needed or (extension == _JSON and in_json):
+                data = _read_cell(extension, member, read)
+                cells[extension] = data.strip() if extension in self._names else data
+                if extension == _JSON and in_json:
+                    cells |= _find_in_json(data, in_json)
+        return {name: value for name, value in cells.items() if value is not None}
+
+    @property
+    def _names(self) -> tuple[str | None, ...]:
+        """Members that name something: blanks and the line's end around it do not count."""
+        return (self.fields.label, self.fields.split, self.fields.group)
+
+
+def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes], int]:
+    """Reads the tar, or what it holds, from any offset; and its size."""
+    if unzip.is_zipped(container.uri):
+        inflated = unzip.inflate(container.uri, container.mtime_ns)
+        return _Window(inflated.read, *_LOCAL_BYTES).read, inflated.size
+    store = storage.storage_of(container.uri)
+
+    def read(offset: int, length: int) -> bytes:
+        length = min(length, container.size - offset)
+        return store.read(container.uri, offset, length, version=container.mtime_ns) if length > 0 else b""
+
+    return _Window(read, *(_LOCAL_BYTES if store.is_local else _REMOTE_BYTES)).read, container.size
+
+
+_LOCAL_BYTES = 8 << 10, 128 << 10
+_REMOTE_BYTES = 64 << 10, 4 << 20  # 4 MiB take as long as two or three requests
+
+
+class _Window:
+    """Reads ahead: much where members are small, so that many headers come at once, little where they are large."""
+
+    def __init__(self, read: Callable[[int, int], bytes], few_bytes: int, many_bytes: int):
+        self._read = read
+        self._few_bytes, self._many_bytes = few_bytes, many_bytes
+        self._start, self._data = 0, b""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """The bytes from `offset`, less at the end of the file."""
+        first = offset - self._start
+        if first < 0 or first + length > len(self._data):
+            skipped = abs(first - len(self._data))
+            ahead = self._few_bytes if skipped > self._many_bytes else self._many_bytes
+            self._start, self._data, first = offset, self._read(offset, max(length, ahead)), 0
+        return self._data[first : first + length]
+
+
+def _split_name(
+    member: tar_members.Member, read: Callable[[int, int], bytes]
+) -> tuple[str, str] | containers.PassedOver:
+    """Stem and extension of a member, or what it is passed over as."""
+    if member.kind == tar_members.DIRECTORY:
+        return containers.PassedOver(DIRECTORY)
+    if member.kind == tar_members.SPECIAL:
+        return containers.PassedOver(files.SPECIAL)
+    if _META.match(member.name):
+        return containers.PassedOver(META)
+    match = _STEM.fullmatch(member.name)
+    if match is not None:
+        return match[1], match[2].lower()
+    if member.name.rpartition("/")[2].startswith("."):
+        return containers.PassedOver(files.HIDDEN)
+    if images.sniff_format(read(member.offset, min(images.SNIFF_BYTES, member.size))):
+        return member.name, ""  # an image that no one would find: a sample without an image, so a reject
+    return containers.PassedOver(files.NON_IMAGE)
+
+
+def _find_image(parts: Sequence[_Part]) -> tar_members.Member:
+    found = [part.member for part in parts if part.extension in files.IMAGE_EXTENSIONS]
+    names = [part.member.name for part in parts]
+    listed = ", ".join(map(repr, names[:_MAX_NAMED])) + (f" and {len(names) - _MAX_NAMED} more" * (len(names) > 8))
+    if len(found) == 1:
+        return _check_stored(found[0])
+    if found:
+        raise rows.BadRowError(references.Reason.BAD_ROW, f"{len(found)} images with one stem, expected one: {listed}")
+    raise rows.BadRowError(
+        references.Reason.BAD_ROW,
+        f"no image among its members, {listed}; those of one sample follow each other, and their names are equal up to "
+        "the first dot, with .jpg, .png or the like after it",
+    )
+
+
+def _check_stored(member: tar_members.Member) -> tar_members.Member:
+    if member.kind == tar_members.FILE:
+        return member
+    raise rows.BadRowError(
+        references.Reason.BAD_ROW,
+        f"{member.name!r} is stored as {'a link' if member.kind == tar_members.LINK else 'a sparse file'}, without its "
+        "bytes in one piece; make the tar without (GNU tar: --hard-dereference --dereference, no --sparse)",
+    )
+
+
+def _read_cell(extension: str, member: tar_members.Member, read: Callable[[int, int], bytes]) -> bytes:
+    size = _check_stored(member).size
+    if size > _MAX_CELL_BYTES:
+        raise rows.BadRowError(
+            references.Reason.BAD_VALUE, f".{extension} has {size:,} bytes, a cell takes up to {_MAX_CELL_BYTES:,}"
+        )
+    return read(member.offset, size)
+
+
+def _find_in_json(data: bytes, names: Sequence[str]) -> dict[str, Any]:
+    """The values of `json.KEY` and, in objects inside, of `json.KEY.KEY`."""
+    try:
+        whole = json.loads(data)
+        if b"\\u" in data:  # may be half a surrogate pair, of which no label or feature can be made
+            json.dumps(whole, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except (ValueError, RecursionError) as e:
+        raise rows.BadRowError(references.Reason.BAD_ROW, f".json is not JSON: {e}") from e
+    if not isinstance(whole, dict):
+        raise rows.BadRowError(references.Reason.BAD_ROW, f".json holds a {type(whole).__name__}, expected an object")
+    return {name: _look_up(whole, name.partition(".")[2]) for name in names}
+
+
+def _look_up(whole: Any, path: str) -> Any:
+    if not isinstance(whole, dict) or path in whole:
+        return whole.get(path) if isinstance(whole, dict) else None
+    first, dot, rest = path.partition(".")
+    return _look_up(whole.get(first), rest) if dot else None

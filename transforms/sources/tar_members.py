@@ -1,0 +1,159 @@
+"""The members of an uncompressed tar: names and byte ranges. A broken chain of headers is an error, never an end.
+
+Python's own reader takes a broken header for the end of the tar; here a tar ends with blocks of zeros, as POSIX says.
+Source: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html and GNU tar's manual, "Basic Tar Format".
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+BLOCK_BYTES = 512
+
+FILE, DIRECTORY, LINK, SPARSE, SPECIAL = "file", "directory", "link", "sparse", "special"
+
+_ENCODING = "utf-8", "surrogateescape"  # of names: any bytes survive
+_MAX_EXTENSION_BYTES = 16 << 20  # of a long name or a pax header
+_KINDS: Mapping[bytes, str] = {
+    tarfile.REGTYPE: FILE,
+    tarfile.AREGTYPE: FILE,
+    tarfile.CONTTYPE: FILE,
+    tarfile.DIRTYPE: DIRECTORY,
+    tarfile.LNKTYPE: LINK,
+    tarfile.SYMTYPE: LINK,
+    tarfile.GNUTYPE_SPARSE: SPARSE,
+}
+_WITHOUT_DATA = (  # whatever their size says
+    tarfile.DIRTYPE,
+    tarfile.LNKTYPE,
+    tarfile.SYMTYPE,
+    tarfile.CHRTYPE,
+    tarfile.BLKTYPE,
+    tarfile.FIFOTYPE,
+)
+_PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+_IS_EXTENDED, _EXTENSION_IS_EXTENDED = 482, 504  # in GNU's headers of sparse members: whether another block follows
+
+
+class TarError(ValueError):
+    """A tar that cannot be followed beyond `offset`."""
+
+    def __init__(self, offset: int, detail: str):
+        super().__init__(f"{detail} at byte offset {offset}")
+        self.offset = offset
+        self.detail = detail
+
+
+class Member(NamedTuple):
+    """One member and where its bytes lie."""
+
+    name: str
+    kind: str  # FILE, DIRECTORY, LINK, SPARSE or SPECIAL
+    offset: int  # of its first byte in the tar
+    size: int  # bytes
+
+
+def read_members(read: Callable[[int, int], bytes], num_bytes: int) -> Iterator[Member]:
+    """Yields every member of a tar, also of several tars joined end to end.
+
+    Args:
+        read: gives the bytes from an offset, so many of them or less at the end.
+        num_bytes: of the tar.
+
+    Raises:
+        TarError: if a header is broken, or the tar ends before it should.
+    """
+    offset, has_ended = 0, False
+    long_name = ""
+    pax: dict[str, str] = {}
+    while offset < num_bytes:
+        block = read(offset, BLOCK_BYTES)
+        if not block.strip(b"\0"):
+            if long_name or pax:
+                raise TarError(offset, "a tar's long name belongs to no member")
+            has_ended, offset = True, offset + BLOCK_BYTES
+            continue
+        has_ended = False
+        header = _parse_header(block, offset)
+        size, start = _size_of(header, pax, offset), offset + BLOCK_BYTES
+        if header.type == tarfile.GNUTYPE_SPARSE and block[_IS_EXTENDED]:
+            start = _skip_sparse_headers(read, start)
+        end = start if header.type in _WITHOUT_DATA else start + size
+        if end > num_bytes:
+            raise TarError(
+                offset, f"the tar is cut short: member {header.name!r} of {size:,} bytes lacks {end - num_bytes:,}"
+            )
+        if header.type == tarfile.GNUTYPE_LONGNAME:
+            long_name = _read_extension(read, start, size).partition(b"\0")[0].decode(*_ENCODING)
+        elif header.type in _PAX:
+            pax |= _parse_pax(_read_extension(read, start, size), start)
+        elif header.type not in (tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE):
+            is_sparse = any(key.startswith("GNU.sparse.") for key in pax)
+            kind = SPARSE if is_sparse else _KINDS.get(header.type, SPECIAL)
+            name = pax.get("GNU.sparse.name") or pax.get("path") or long_name or header.name
+            if kind == FILE and name.endswith("/"):
+                kind = DIRECTORY  # of tars older than POSIX
+            yield Member(name, kind, start, size)
+            long_name, pax = "", {}
+        offset = end + -end % BLOCK_BYTES
+    if not has_ended:
+        raise TarError(
+            num_bytes,
+            "the tar ends without the zeros that end a tar, so members may be missing (if none is: "
+            "`truncate -s +1024 FILE` ends it)",
+        )
+
+
+def _parse_header(block: bytes, offset: int) -> tarfile.TarInfo:
+    if len(block) < BLOCK_BYTES:
+        raise TarError(offset, f"the tar is cut short in a header, after {len(block)} of {BLOCK_BYTES} bytes")
+    try:
+        return tarfile.TarInfo.frombuf(block, *_ENCODING)
+    except tarfile.HeaderError as e:
+        detail = "there is no header of a member where one should be" if offset else "this is no tar"
+        raise TarError(offset, f"{detail} ({e})") from e
+
+
+def _size_of(header: tarfile.TarInfo, pax: Mapping[str, str], offset: int) -> int:
+    """Of the bytes in the tar; pax says it where the header has too few digits."""
+    try:
+        size = int(pax.get("size", header.size)) if header.type not in _PAX else header.size
+    except ValueError as e:
+        raise TarError(offset, f"member {header.name!r} has the size {pax['size']!r}, no number") from e
+    if size < 0:
+        raise TarError(offset, f"member {header.name!r} has a size below zero")
+    return size
+
+
+def _skip_sparse_headers(read: Callable[[int, int], bytes], offset: int) -> int:
+    """Where the data of a sparse member start."""
+    while True:
+        block = read(offset, BLOCK_BYTES)
+        if len(block) < BLOCK_BYTES:
+            raise TarError(offset, "the tar is cut short in the header of a sparse member")
+        offset += BLOCK_BYTES
+        if not block[_EXTENSION_IS_EXTENDED]:
+            return offset
+
+
+def _read_extension(read: Callable[[int, int], bytes], offset: int, size: int) -> bytes:
+    if size > _MAX_EXTENSION_BYTES:
+        raise TarError(offset, f"a header of {size:,} bytes, the most is {_MAX_EXTENSION_BYTES:,}")
+    return read(offset, size)
+
+
+def _parse_pax(data: bytes, offset: int) -> dict[str, str]:
+    """The records `length key=value` of a pax header."""
+    parsed, position = {}, 0
+    while position < len(data) and data[position]:
+        digits, space, _ = data[position : position + 20].partition(b" ")
+        length = int(digits) if space and digits.isdigit() else 0
+        record = data[position + len(digits) + 1 : position + length]
+        key, equals, value = record[:-1].partition(b"=")
+        if not equals or record[-1:] != b"\n" or position + length > len(data):
+            raise TarError(offset + position, "a pax header is broken")
+        parsed[key.decode(*_ENCODING)] = value.decode(*_ENCODING)
+        position += length
+    return parsed

@@ -1,0 +1,131 @@
+"""Images in TFRecord files of tf.train.Example: byte ranges of those files, the other features as cells."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from imagebeam import errors, example, records, shards, storage
+from transforms import references, unzip
+from transforms.sources import containers, rows
+
+SPLIT = "split"  # a cell of every record: the split in its file's name, unless a feature is called so
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclasses.dataclass(frozen=True)
+class TfrecordSource(containers.ContainerSource):
+    """A folder with TFRecord files, plain or .gz."""
+
+    NOUN = "TFRecord file"
+    FILE_NAME = re.compile(  # indexes and descriptions that lie beside are none
+        r"(?!.*\.(index|idx|json|txt|csv|md|html)$)(.*\.tfrec.*|.+-\d{5,}-of-\d{5,}(\..+)?)", re.IGNORECASE
+    )
+    EXPECTED = "a file with .tfrecord in its name, or named as train-00000-of-00010"
+    CELL = "feature"
+
+    image: str = "image/encoded"  # key of the feature with the image's bytes
+
+    def scan(self, container: containers.Container) -> Iterator[containers.Found]:
+        """The records of one file. All of it is read, and every checksum compared."""
+        names: set[str] = set()
+        split = split_of(container.path.rpartition("/")[2])
+        number = 0
+        with _open(container) as file:
+            try:
+                for record in records.scan_records(file):
+                    if isinstance(record, errors.RecordError):
+                        bad = rows.BadRowError(references.Reason.CORRUPT, record.detail)
+                        yield _reject(container, number, record.offset, bad)
+                    else:
+                        yield self._make(container, number, record, split, names)
+                    number += 1
+            except errors.RecordError as e:
+                yield containers.Problem(_lost(container, number, e))
+                return
+        yield containers.Cells(frozenset(names))
+
+    def _make(
+        self, container: containers.Container, number: int, record: records.Record, split: str | None, names: set[str]
+    ) -> references.ImageRef | references.Reject:
+        """What becomes of a record; `names` takes those of its cells."""
+        try:
+            try:
+                located = example.locate_values(record.data, self.image, self.fields.needed)
+            except ValueError as e:
+                raise rows.BadRowError(references.Reason.CORRUPT, str(e)) from e
+            cells = {SPLIT: split} | {key: _as_cell(values) for key, values in located.values.items()}
+            names.update(located.keys, (key for key, value in cells.items() if value is not None))
+            offset, size = self._find_image(located)
+            ref = references.ImageRef(
+                self._key(container, number, cells),
+                container.uri,
+                size,
+                container.mtime_ns,
+                offset=record.offset + records.HEADER_BYTES + offset,
+                length=size,
+            )
+            return containers.fill(self.fields, ref, cells)
+        except rows.BadRowError as e:
+            return _reject(container, number, record.offset, e)
+
+    def _find_image(self, located: example.Located) -> tuple[int, int]:
+        if located.spans is not None and len(located.spans) == 1:
+            return located.spans[0]
+        if located.spans is not None:
+            detail = f"feature {self.image!r} has {len(located.spans)} values, expected one"
+        else:
+            known = ", ".join(map(repr, sorted(located.keys))) or "none"
+            detail = f"there is no feature {self.image!r} (source.tfrecord.image); its features are {known}"
+        raise rows.BadRowError(references.Reason.BAD_ROW, detail)
+
+    def _key(self, container: containers.Container, number: int, cells: dict[str, Any]) -> str:
+        if self.fields.key is None:
+            return f"{container.path}/{number}"
+        value = cells.get(self.fields.key)
+        key = None if isinstance(value, list) else rows.text_of(value)
+        if not key:
+            raise rows.BadRowError(
+                references.Reason.BAD_ROW,
+                f"feature {self.fields.key!r} (source.tfrecord.key) has {'several values' if value else 'no value'}",
+            )
+        return key
+
+
+def split_of(name: str) -> str | None:
+    """The split in a shard's name: `train-00000-of-00010`, or as TFDS writes `mnist-test.tfrecord-00000-of-00001`."""
+    try:
+        split = shards.ShardName.parse(name).split
+    except ValueError:
+        return None
+    dataset, dot, _ = split.partition(".tfrecord")
+    return dataset.rpartition("-")[2] if dot else split
+
+
+def _open(container: containers.Container) -> BinaryIO:
+    if unzip.is_zipped(container.uri):
+        return unzip.open_inflated(container.uri, container.mtime_ns)
+    return storage.storage_of(container.uri).open_read(container.uri)
+
+
+def _as_cell(values: list[Any]) -> Any:
+    """One value as such, several as their list, none as nothing."""
+    return values[0] if len(values) == 1 else values or None
+
+
+def _reject(container: containers.Container, number: int, offset: int, error: rows.BadRowError) -> references.Reject:
+    detail = f"record {number} of {container.uri} at byte offset {offset}: {error.detail}"
+    return references.Reject(f"{container.path}/{number}", container.uri, "list", error.reason, detail)
+
+
+def _lost(container: containers.Container, num_read: int, error: errors.RecordError) -> str:
+    if error.offset == 0 and storage.storage_of(container.uri).read(container.uri, 0, 2) == _GZIP_MAGIC:
+        return f"{container.uri!r} is gzip: give it a name that ends in .gz, by which gzip is known here"
+    lost = "" if unzip.is_zipped(container.uri) else f", {container.size - error.offset:,} bytes"
+    return (
+        f"TFRecord file {container.uri!r}: {error}, after {num_read:,} records; those from there on would be "
+        f"lost{lost}: fetch the file again, or leave it out with source.include"
+    )
