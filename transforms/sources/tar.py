@@ -125,35 +125,45 @@ def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes],
     """Reads the tar, or what it holds, from any offset; and its size."""
     if unzip.is_zipped(container.uri):
         inflated = unzip.inflate(container.uri, container.mtime_ns)
-        return _Window(inflated.read, *_LOCAL_BYTES).read, inflated.size
+        return _Window(inflated.read, _LOCAL).read, inflated.size
     store = storage.storage_of(container.uri)
 
     def read(offset: int, length: int) -> bytes:
         length = min(length, container.size - offset)
         return store.read(container.uri, offset, length, version=container.mtime_ns) if length > 0 else b""
 
-    return _Window(read, *(_LOCAL_BYTES if store.is_local else _REMOTE_BYTES)).read, container.size
+    return _Window(read, _LOCAL if store.is_local else _REMOTE).read, container.size
 
 
-_LOCAL_BYTES = 8 << 10, 128 << 10
-_REMOTE_BYTES = 64 << 10, 4 << 20  # 4 MiB take as long as two or three requests
+class _Ahead(NamedTuple):
+    """How much is read at once."""
+
+    least: int
+    most: int
+    near: int  # bytes that are rather read than skipped
+
+
+_LOCAL = _Ahead(4 << 10, 128 << 10, 16 << 10)
+_REMOTE = _Ahead(64 << 10, 4 << 20, 1 << 20)  # a request takes as long as some 1 MB
 
 
 class _Window:
-    """Reads ahead: much where members are small, so that many headers come at once, little where they are large."""
+    """Reads ahead: more and more where members are small, so that many headers come at once; else little."""
 
-    def __init__(self, read: Callable[[int, int], bytes], few_bytes: int, many_bytes: int):
+    def __init__(self, read: Callable[[int, int], bytes], ahead: _Ahead):
         self._read = read
-        self._few_bytes, self._many_bytes = few_bytes, many_bytes
+        self._ahead = ahead
+        self._num_bytes = ahead.least
         self._start, self._data = 0, b""
 
     def read(self, offset: int, length: int) -> bytes:
         """The bytes from `offset`, less at the end of the file."""
         first = offset - self._start
         if first < 0 or first + length > len(self._data):
-            skipped = abs(first - len(self._data))
-            ahead = self._few_bytes if skipped > self._many_bytes else self._many_bytes
-            self._start, self._data, first = offset, self._read(offset, max(length, ahead)), 0
+            is_near = abs(first - len(self._data)) <= self._ahead.near
+            wanted = self._num_bytes * 2 if is_near else self._num_bytes // 2
+            self._num_bytes = min(max(wanted, self._ahead.least), self._ahead.most)
+            self._start, self._data, first = offset, self._read(offset, max(length, self._num_bytes)), 0
         return self._data[first : first + length]
 
 

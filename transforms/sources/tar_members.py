@@ -6,6 +6,8 @@ Source: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html and 
 
 from __future__ import annotations
 
+import re
+import struct
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -33,6 +35,9 @@ _WITHOUT_DATA = (  # whatever their size says
     tarfile.BLKTYPE,
     tarfile.FIFOTYPE,
 )
+_FIELDS = struct.Struct("100s24x12s12x8sc100x6s82x155s12x")  # name, size, checksum, type, magic, prefix
+_OCTAL = re.compile(rb"[0-7]+")
+_MAX_DIGITS = 20
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 _IS_EXTENDED, _EXTENSION_IS_EXTENDED = 482, 504  # in GNU's headers of sparse members: whether another block follows
 
@@ -86,7 +91,7 @@ def read_members(read: Callable[[int, int], bytes], num_bytes: int) -> Iterator[
                 offset, f"the tar is cut short: member {header.name!r} of {size:,} bytes lacks {end - num_bytes:,}"
             )
         if header.type == tarfile.GNUTYPE_LONGNAME:
-            long_name = _read_extension(read, start, size).partition(b"\0")[0].decode(*_ENCODING)
+            long_name = _parse_text(_read_extension(read, start, size))
         elif header.type in _PAX:
             pax |= _parse_pax(_read_extension(read, start, size), start)
         elif header.type not in (tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE):
@@ -106,25 +111,55 @@ def read_members(read: Callable[[int, int], bytes], num_bytes: int) -> Iterator[
         )
 
 
-def _parse_header(block: bytes, offset: int) -> tarfile.TarInfo:
+class _Header(NamedTuple):
+    name: str
+    type: bytes
+    size: int  # as the header says; pax may say another
+
+
+def _parse_header(block: bytes, offset: int) -> _Header:
     if len(block) < BLOCK_BYTES:
         raise TarError(offset, f"the tar is cut short in a header, after {len(block)} of {BLOCK_BYTES} bytes")
-    try:
-        return tarfile.TarInfo.frombuf(block, *_ENCODING)
-    except tarfile.HeaderError as e:
-        detail = "there is no header of a member where one should be" if offset else "this is no tar"
-        raise TarError(offset, f"{detail} ({e})") from e
+    name, size, checksum, kind, magic, prefix = _FIELDS.unpack(block)
+    expected = _parse_number(checksum)
+    if sum(block) - sum(checksum) + 8 * 0x20 != expected and _signed_sum(block) != expected:
+        raise TarError(offset, "the checksum of a member's header does not match" if offset else "this is no tar")
+    num_bytes = _parse_number(size)
+    if num_bytes is None or num_bytes < 0:
+        raise TarError(offset, f"the size of a member is no number, {size!r}")
+    text = _parse_text(name)
+    if magic == b"ustar\0" and prefix[0]:  # GNU's own headers have other things there
+        text = f"{_parse_text(prefix)}/{text}"
+    return _Header(text, kind, num_bytes)
 
 
-def _size_of(header: tarfile.TarInfo, pax: Mapping[str, str], offset: int) -> int:
+def _parse_text(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode(*_ENCODING)
+
+
+def _parse_number(field: bytes) -> int | None:
+    """Octal digits, or GNU's bytes of a number after one of 0x80 or 0xFF; None for what is neither."""
+    if field[0] in (0x80, 0xFF):
+        return int.from_bytes(field[1:], "big") - (256 ** (len(field) - 1) if field[0] == 0xFF else 0)
+    digits = field.partition(b"\0")[0].strip()
+    if not digits:
+        return 0
+    return int(digits, 8) if _OCTAL.fullmatch(digits) else None
+
+
+def _signed_sum(block: bytes) -> int:
+    """The checksum as some old tars have it, of signed bytes."""
+    return 8 * 0x20 + sum(struct.unpack("148b8x356b", block))
+
+
+def _size_of(header: _Header, pax: Mapping[str, str], offset: int) -> int:
     """Of the bytes in the tar; pax says it where the header has too few digits."""
-    try:
-        size = int(pax.get("size", header.size)) if header.type not in _PAX else header.size
-    except ValueError as e:
-        raise TarError(offset, f"member {header.name!r} has the size {pax['size']!r}, no number") from e
-    if size < 0:
-        raise TarError(offset, f"member {header.name!r} has a size below zero")
-    return size
+    text = pax.get("size") if header.type not in _PAX else None
+    if text is None:
+        return header.size
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
+        raise TarError(offset, f"member {header.name!r} has the size {text!r}, expected a number of bytes")
+    return int(text)
 
 
 def _skip_sparse_headers(read: Callable[[int, int], bytes], offset: int) -> int:
@@ -149,7 +184,7 @@ def _parse_pax(data: bytes, offset: int) -> dict[str, str]:
     parsed, position = {}, 0
     while position < len(data) and data[position]:
         digits, space, _ = data[position : position + 20].partition(b" ")
-        length = int(digits) if space and digits.isdigit() else 0
+        length = int(digits) if space and digits.isdigit() else 0  # at most 20 digits
         record = data[position + len(digits) + 1 : position + length]
         key, equals, value = record[:-1].partition(b"=")
         if not equals or record[-1:] != b"\n" or position + length > len(data):
