@@ -11,11 +11,12 @@ from concurrent import futures
 from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import storage
-from transforms import references
+from transforms import references, unzip
 from transforms.sources import files, listing, rows
 
 _FILES_AT_ONCE = 8  # over a network; each holds some megabytes of its file
 _MAX_NAMED = 20
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Container(NamedTuple):
@@ -143,6 +144,15 @@ class ContainerSource(abc.ABC):
             f"no image in {self.root!r} has the {self.CELL} {', '.join(map(repr, absent))}; found are {known}{more}; "
             "set label.column, split.column, columns and the like"
         ]
+
+
+def find_gzip(container: Container) -> Problem | None:
+    """The problem of a file that cannot be understood because it is gzip, and has a name that does not say so."""
+    if unzip.is_zipped(container.uri):
+        return None
+    if storage.storage_of(container.uri).read(container.uri, 0, len(_GZIP_MAGIC)) != _GZIP_MAGIC:
+        return None
+    return Problem(f"{container.uri!r} is gzip: give it a name that ends in .gz, by which gzip is known here")
 
 
 def fill(fields: rows.RowFields, ref: references.ImageRef, cells: Mapping[str, Any]) -> references.ImageRef:

@@ -49,10 +49,6 @@ class TarSource(containers.ContainerSource):
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:
         """The samples of one tar."""
-        name = container.path.lower()
-        if name.endswith(("tgz", ".tar.gz")) and not unzip.is_zipped(container.uri):
-            yield containers.Problem(f"{container.uri!r}: gzip is known by a name that ends in .gz; rename it")
-            return
         read, num_bytes = _open(container)
         names: set[str] = set()
         stem = ""
@@ -69,7 +65,7 @@ class TarSource(containers.ContainerSource):
                 stem = found[0]
                 parts.append(_Part(found[1], member))
         except tar_members.TarError as e:
-            yield containers.Problem(
+            yield containers.find_gzip(container) or containers.Problem(
                 f"tar {container.uri!r}: {e}; the samples from there on would be lost, {num_bytes - e.offset:,} bytes "
                 "of the file: fetch it again, or leave it out with source.include"
             )

@@ -13,8 +13,6 @@ from transforms.sources import containers, rows
 
 SPLIT = "split"  # a cell of every record: the split in its file's name, unless a feature is called so
 
-_GZIP_MAGIC = b"\x1f\x8b"
-
 
 @dataclasses.dataclass(frozen=True)
 class TfrecordSource(containers.ContainerSource):
@@ -44,7 +42,7 @@ class TfrecordSource(containers.ContainerSource):
                         yield self._make(container, number, record, split, names)
                     number += 1
             except errors.RecordError as e:
-                yield containers.Problem(_lost(container, number, e))
+                yield (e.offset == 0 and containers.find_gzip(container)) or _lost(container, number, e)
                 return
         yield containers.Cells(frozenset(names))
 
@@ -121,11 +119,9 @@ def _reject(container: containers.Container, number: int, offset: int, error: ro
     return references.Reject(f"{container.path}/{number}", container.uri, "list", error.reason, detail)
 
 
-def _lost(container: containers.Container, num_read: int, error: errors.RecordError) -> str:
-    if error.offset == 0 and storage.storage_of(container.uri).read(container.uri, 0, 2) == _GZIP_MAGIC:
-        return f"{container.uri!r} is gzip: give it a name that ends in .gz, by which gzip is known here"
+def _lost(container: containers.Container, num_read: int, error: errors.RecordError) -> containers.Problem:
     lost = "" if unzip.is_zipped(container.uri) else f", {container.size - error.offset:,} bytes"
-    return (
+    return containers.Problem(
         f"TFRecord file {container.uri!r}: {error}, after {num_read:,} records; those from there on would be "
         f"lost{lost}: fetch the file again, or leave it out with source.include"
     )

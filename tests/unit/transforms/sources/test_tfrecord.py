@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import image_sets, tars
+from transforms import unzip
+from transforms.references import Reason
+from transforms.sources import rows, tfrecord
+
+JPEG = image_sets.make_image(1)
+
+
+def make_example(**features: Any) -> bytes:
+    """A tf.train.Example; keys have __ for a slash, numbers and lists the type that they show."""
+    message = tf.train.Example()
+    for key, value in features.items():
+        values = value if isinstance(value, list) else [value]
+        feature = message.features.feature[key.replace("__", "/")]
+        kind = {bytes: "bytes_list", int: "int64_list", float: "float_list"}[type((values or [b""])[0])]
+        getattr(feature, kind).value.extend(values)
+    return message.SerializeToString()
+
+
+def write(path: pathlib.Path, examples: Sequence[bytes], compression: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(path), compression) as writer:
+        for each in examples:
+            writer.write(each)
+
+
+def list_records(folder: pathlib.Path, **options: Any) -> tars.Listed:
+    return tars.list_all(tfrecord.TfrecordSource(str(folder), **options))
+
+
+def images(count: int, **more: Any) -> list[bytes]:
+    return [
+        make_example(
+            image__encoded=image_sets.make_image(index, size=(8 + index, 8)),
+            image__class__label=index,
+            image__key=f"key{index}".encode(),
+            **more,
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_records_are_byte_ranges_with_their_features(tmp_path: pathlib.Path, compression: str) -> None:
+    suffix = ".gz" if compression else ""
+    for split, shard, start in (("train", 0, 0), ("train", 1, 5), ("validation", 0, 9)):
+        examples = [
+            make_example(
+                image__encoded=image_sets.make_image(number),
+                big=b"z" * 5000,
+                weights=[0.1, float(number)],
+                name=f"n{number}".encode(),
+                none=[],
+                image__class__label=number - 3,
+            )
+            for number in range(start, start + 4)
+        ]
+        write(tmp_path / "in" / f"{split}-0000{shard}-of-00002.tfrecord{suffix}", examples, compression)
+    (tmp_path / "in" / "index").mkdir()
+    (tmp_path / "in" / "index" / "train-00000-of-00002.index").write_bytes(b"1")
+    (tmp_path / "in" / "train-00000-of-00002.json").write_bytes(b"{}")
+    fields = rows.RowFields(
+        label="image/class/label",
+        split="split",
+        columns=(
+            rows.Column("weights", "float", many=True),
+            rows.Column("name", "bytes"),
+            rows.Column("none", "bytes", missing="default", default="-"),
+        ),
+    )
+    found = list_records(tmp_path / "in", fields=fields)
+    assert (found.rejects, found.problems, found.passed_over) == ([], [], {"other_file": 2})
+    numbers = [*range(4), *range(5, 9), *range(9, 13)]
+    for position, (number, ref) in enumerate(zip(numbers, found.refs, strict=True)):
+        assert (ref.position, ref.label, ref.split) == (
+            position,
+            str(number - 3),
+            "validation" if number > 8 else "train",
+        )
+        weights, name, none = ref.columns
+        assert (name, none) == (f"n{number}".encode(), b"-")
+        assert [struct.pack("<f", each) for each in weights] == [struct.pack("<f", each) for each in (0.1, number)]
+        data = unzip.inflate(ref.uri).read(ref.offset, ref.length) if compression else tars.read_ref(ref)
+        assert data == image_sets.make_image(number)
+    assert found.refs[5].key == f"train-00001-of-00002.tfrecord{suffix}/1"
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train-00000-of-00010", "train"),
+        ("validation-00003-of-00128.tfrecord", "validation"),
+        ("my-set-test-00003-of-00128.tfrecord.gz", "my-set-test"),
+        ("mnist-test.tfrecord-00000-of-00001", "test"),
+        ("train.tfrecord", None),
+        ("train-3-of-8", None),
+    ],
+)
+def test_split_is_that_of_the_shard_s_name(name: str, split: str | None) -> None:
+    assert tfrecord.split_of(name) == split
+    assert bool(tfrecord.TfrecordSource.FILE_NAME.fullmatch(name)) == (name != "train-3-of-8")
+
+
+def test_feature_called_split_counts_before_the_name(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "train-00000-of-00001", images(1, split=b"test"))
+    assert list_records(tmp_path, fields=rows.RowFields(split="split")).refs[0].split == "test"
+
+
+def test_key_is_the_feature_that_is_named(tmp_path: pathlib.Path) -> None:
+    other = make_example(image__encoded=JPEG, image__key=[b"a", b"b"])
+    write(tmp_path / "x.tfrecord", [*images(2), make_example(image__encoded=JPEG), other])
+    found = list_records(tmp_path, fields=rows.RowFields(key="image/key"))
+    assert [ref.key for ref in found.refs] == ["key0", "key1"]
+    assert [(reject.key, reject.reason) for reject in found.rejects] == [
+        ("x.tfrecord/2", Reason.BAD_ROW),
+        ("x.tfrecord/3", Reason.BAD_ROW),
+    ]
+    assert "feature 'image/key' (source.tfrecord.key) has no value" in found.rejects[0].detail
+    assert "has several values" in found.rejects[1].detail
+
+
+@pytest.mark.parametrize(
+    ("record", "reason", "detail"),
+    [
+        pytest.param(make_example(other=b"x"), Reason.BAD_ROW, "no feature 'image/encoded' .*'other'", id="no-image"),
+        pytest.param(make_example(image__encoded=[]), Reason.BAD_ROW, "has 0 values, expected one", id="empty"),
+        pytest.param(make_example(image__encoded=[b"", b""]), Reason.BAD_ROW, "has 2 values", id="two"),
+        pytest.param(
+            make_example(image__encoded=[1, 2]), Reason.CORRUPT, "holds numbers, expected bytes", id="numbers"
+        ),
+        pytest.param(b"\xff no example", Reason.CORRUPT, "not a tf.train.Example", id="no-example"),
+        pytest.param(
+            make_example(image__encoded=JPEG, n=[1, 2]), Reason.BAD_VALUE, "'n' holds 2 values, expected one", id="list"
+        ),
+    ],
+)
+def test_record_without_one_image_is_a_reject(
+    tmp_path: pathlib.Path, record: bytes, reason: Reason, detail: str
+) -> None:
+    write(tmp_path / "x.tfrecord", [images(1, n=1)[0], record, images(1, n=2)[0]])
+    found = list_records(tmp_path, fields=rows.RowFields(columns=(rows.Column("n", "int64"),)))
+    assert [ref.columns for ref in found.refs] == [(1,), (2,)]
+    (reject,) = found.rejects
+    offset = 16 + len(images(1, n=1)[0])
+    assert (reject.key, reject.stage, reject.reason) == ("x.tfrecord/1", "list", reason)
+    assert reject.detail.startswith(f"record 1 of {tmp_path}/x.tfrecord at byte offset {offset}: ")
+    assert re.search(detail, reject.detail)
+
+
+def test_flipped_byte_in_a_record_rejects_that_record_alone(tmp_path: pathlib.Path) -> None:
+    examples = images(5)
+    write(tmp_path / "x.tfrecord", examples)
+    data = bytearray((tmp_path / "x.tfrecord").read_bytes())
+    second = 16 + len(examples[0])
+    data[second + 12 + 40] ^= 1
+    (tmp_path / "x.tfrecord").write_bytes(data)
+    found = list_records(tmp_path, fields=rows.RowFields(label="image/class/label"))
+    assert [ref.label for ref in found.refs] == ["0", "2", "3", "4"]
+    (reject,) = found.rejects
+    assert (reject.key, reject.stage, reject.reason) == ("x.tfrecord/1", "list", Reason.CORRUPT)
+    assert f"x.tfrecord at byte offset {second}: the checksum of a record of {len(examples[1])} bytes" in reject.detail
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+@pytest.mark.parametrize("damage", ["length", "cut"])
+def test_records_behind_a_broken_length_are_a_problem(tmp_path: pathlib.Path, compression: str, damage: str) -> None:
+    import gzip
+
+    examples = images(5)
+    write(tmp_path / "x.tfrecord", examples)
+    data = bytearray((tmp_path / "x.tfrecord").read_bytes())
+    third = 32 + len(examples[0]) + len(examples[1])
+    if damage == "length":
+        data[third + 2] ^= 1
+    else:
+        del data[third + 100 :]
+    (tmp_path / "x.tfrecord").unlink()
+    name = "x.tfrecord.gz" if compression else "x.tfrecord"
+    (tmp_path / name).write_bytes(gzip.compress(data) if compression else data)
+    found = list_records(tmp_path)
+    assert len(found.refs) == 2
+    (problem,) = found.problems
+    what = "checksum of a record's length does not match" if damage == "length" else "is cut short"
+    assert f"TFRecord file '{tmp_path}/{name}': " in problem and what in problem
+    assert f"at byte offset {third}, after 2 records; those from there on would be lost" in problem
+    if not compression:
+        assert f"lost, {len(data) - third:,} bytes: fetch the file again" in problem
+
+
+def test_gzip_without_the_name_is_a_problem(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "x.tfrecord", images(1), "GZIP")
+    (problem,) = list_records(tmp_path).problems
+    assert "is gzip: give it a name that ends in .gz" in problem
+
+
+def test_record_whose_length_looks_like_gzip_is_none(tmp_path: pathlib.Path) -> None:
+    record = make_example(image__encoded=JPEG, pad=b"x" * 35000)
+    record = make_example(image__encoded=JPEG, pad=b"x" * (35000 + 0x8B1F - len(record)))
+    write(tmp_path / "x.tfrecord", [record])
+    assert (tmp_path / "x.tfrecord").read_bytes()[:2] == b"\x1f\x8b"
+    assert len(list_records(tmp_path).refs) == 1
+
+
+def test_feature_that_no_record_has_is_a_problem(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "x.tfrecord", images(2))
+    (problem,) = list_records(tmp_path, fields=rows.RowFields(label="label", split="split")).problems
+    known = "image/class/label, image/encoded, image/key"
+    assert f"has the feature 'label', 'split'; found are {known}; set label.column" in problem
+
+
+def test_features_that_are_not_asked_for_are_not_carried(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "x.tfrecord", images(50, big=b"z" * 100_000))
+    parts = list(tfrecord.TfrecordSource(str(tmp_path)).list_all())
+    assert sum(len(part.packed_refs) for part in parts) < 5_000
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_mutated_files_are_references_rejects_and_problems(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    from imagebeam import records
+
+    folder = tmp_path_factory.mktemp("fuzz")
+    examples = [bytearray(each) for each in images(3, name=[b"a", b"b"], weights=[1.0, 2.0])]
+    for _ in range(data.draw(st.integers(0, 4))):  # under a checksum that is right, too
+        each = data.draw(st.sampled_from(examples))
+        position = data.draw(st.integers(0, 40) | st.integers(0, len(each) - 1))
+        each[position] = data.draw(st.integers(0, 255))
+    with open(folder / "x.tfrecord", "wb") as file:
+        writer = records.RecordWriter(file)
+        for each in examples:
+            writer.write(bytes(each))
+        writer.finish()
+    mutated = bytearray((folder / "x.tfrecord").read_bytes())
+    for _ in range(data.draw(st.integers(0, 2))):
+        mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
+    cut = mutated[: data.draw(st.integers(0, len(mutated)))] if data.draw(st.booleans()) else mutated
+    (folder / "x.tfrecord").write_bytes(cut)
+    fields = rows.RowFields(key="image/key", columns=(rows.Column("weights", "float", many=True),))
+    found = list_records(folder, fields=fields)
+    assert found.problems or len(found.refs) + len(found.rejects) == 3 or len(cut) < len(mutated)
+    assert all(0 <= ref.offset <= ref.offset + ref.length <= len(cut) for ref in found.refs)
+    json.dumps([reject._asdict() for reject in found.rejects])
