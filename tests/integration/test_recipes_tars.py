@@ -1,0 +1,332 @@
+"""WebDataset shards and TFRecord files become datasets that plain TensorFlow reads."""
+
+from __future__ import annotations
+
+import collections
+import io
+import json
+import pathlib
+import tarfile
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from imagebeam import errors
+from imagebeam.dataset import open_dataset
+from pipelines import config as config_lib
+from pipelines import convert
+from tests import datasets, image_sets, tars
+
+Samples = dict[str, dict[str, Any]]  # by key
+
+
+def preset(name: str, source: pathlib.Path, output: pathlib.Path, *overrides: str) -> convert.ConvertResult:
+    """What `imagebeam convert --config name` does, in this process."""
+    more = (f"source.uri={source}", f"output.uri={output}", *overrides)
+    return convert.convert(config_lib.load_config(name, more), workers=1)
+
+
+def read_with_tensorflow(folder: pathlib.Path, pattern: str, spec: dict[str, Any], gzip: bool = False) -> Samples:
+    """The records of the shards that match, by their image/key."""
+    files = sorted(map(str, folder.glob(pattern)))
+    assert files
+    spec = {"image/key": tf.io.FixedLenFeature([], tf.string), "image/encoded": IMAGE, **spec}
+    found = {}
+    for record in tf.data.TFRecordDataset(files, "GZIP" if gzip else ""):
+        parsed = {
+            key: value.numpy() if isinstance(value, tf.Tensor) else value.values.numpy().tolist()
+            for key, value in tf.io.parse_single_example(record, spec).items()
+        }
+        key = parsed["image/key"].decode()
+        assert key not in found
+        found[key] = parsed
+    return found
+
+
+IMAGE = tf.io.FixedLenFeature([], tf.string)
+LABEL = {"image/class/label": tf.io.FixedLenFeature([], tf.int64)}
+
+
+# --- WebDataset ------------------------------------------------------------------------------------------------------
+
+
+def write_webdataset(folder: pathlib.Path, suffix: str = ".tar") -> None:
+    """Two train shards and one for validation, as webdataset.TarWriter writes them."""
+    number = 0
+    for split, num_shards in (("train", 2), ("validation", 1)):
+        for shard in range(num_shards):
+            members = []
+            for _ in range(10):
+                stem = f"n{number % 3}/{number:06d}"
+                described = {"caption": f"picture {number}", "size": {"w": 24}, "tags": ["a", "b"][: number % 3]}
+                members += [
+                    (f"{stem}.__meta__", b""),
+                    (f"{stem}.cls", str(number * 7).encode()),
+                    (f"{stem}.jpg", image_sets.make_image(number)),
+                    (f"{stem}.json", json.dumps(described).encode()),
+                    (f"{stem}.txt", f"text {number}\n".encode()),
+                ]
+                number += 1
+            path = folder / f"set-{split}-{shard:06d}{suffix}"
+            tars.write_tar(
+                path, [each for each in members if "__meta__" not in each[0]], "w:gz" if "gz" in suffix else "w"
+            )
+
+
+def as_webdataset_reads(folder: pathlib.Path) -> Samples:
+    """The samples by tar and stem: how the package `webdataset` groups them, in its few lines."""
+    samples: Samples = {}
+    for path in sorted(folder.iterdir()):
+        with tarfile.open(path) as file:
+            for member in file:
+                stem, _, extension = member.name.partition(".")
+                samples.setdefault(f"{path.name}/{stem}", {})[extension] = file.extractfile(member).read()  # type: ignore[union-attr]
+    return samples
+
+
+COLUMNS = (
+    "columns={txt: {}, json.caption: {}, json.size.w: {type: int}, json.tags: {list: true}}",
+    "split={by: column, column: split}",
+)
+
+
+def test_webdataset_preset_keeps_images_labels_and_texts(tmp_path: pathlib.Path) -> None:
+    write_webdataset(tmp_path / "in")
+    result = preset("webdataset", tmp_path / "in", tmp_path / "out", *COLUMNS, "output.num_shards=2")
+    assert result.catalog.counts.written == 30 and result.catalog.counts.rejected == {}
+    samples = as_webdataset_reads(tmp_path / "in")
+    spec = {
+        **LABEL,
+        "txt": tf.io.FixedLenFeature([], tf.string),
+        "json.caption": tf.io.FixedLenFeature([], tf.string),
+        "json.size.w": tf.io.FixedLenFeature([], tf.int64),
+        "json.tags": tf.io.VarLenFeature(tf.string),
+    }
+    for split, count in (("train", 20), ("validation", 10)):
+        found = read_with_tensorflow(tmp_path / "out", f"{split}-*", spec)
+        assert len(found) == count and all(key.startswith(f"set-{split}-") for key in found)
+        for key, record in found.items():
+            sample = samples.pop(key)
+            described = json.loads(sample["json"])
+            assert record["image/encoded"] == sample["jpg"]
+            assert record["image/class/label"] == int(sample["cls"])
+            assert record["txt"] == sample["txt"]
+            assert record["json.caption"].decode() == described["caption"]
+            assert record["json.size.w"] == 24
+            assert [tag.decode() for tag in record["json.tags"]] == described["tags"]
+            pixels = tf.io.decode_jpeg(record["image/encoded"], dct_method="INTEGER_ACCURATE").numpy()
+            expected = np.asarray(Image.open(io.BytesIO(sample["jpg"])))
+            assert pixels.shape == expected.shape and np.abs(pixels.astype(int) - expected).max() <= 2
+    assert samples == {}
+
+
+def test_webdataset_is_read_back_by_the_reader(tmp_path: pathlib.Path) -> None:
+    write_webdataset(tmp_path / "in")
+    preset("webdataset", tmp_path / "in", tmp_path / "out")
+    labels = []
+    with open_dataset(str(tmp_path / "out"), "train", batch_size=10, epochs=1, image_size=(16, 24)) as batches:
+        for batch in batches.as_tf_dataset() if hasattr(batches, "as_tf_dataset") else batches:
+            labels += np.asarray(batch["label"]).tolist()
+    assert sorted(labels) == [number * 7 for number in range(30)]
+
+
+def test_webdataset_classes_by_name_get_ids(tmp_path: pathlib.Path) -> None:
+    for shard in range(2):
+        members = []
+        for number in range(6):
+            name = ["dog", "cat"][number % 2]
+            members += [(f"{number}.jpg", image_sets.make_image(number)), (f"{number}.cls", f"{name}\n".encode())]
+        tars.write_tar(tmp_path / "in" / f"{shard:05d}.tar", members)
+    result = preset("webdataset", tmp_path / "in", tmp_path / "out", "label.type=class")
+    assert result.catalog.labels == ("cat", "dog")
+    counts = collections.Counter(
+        (each["image/class/text"], each["image/class/label"]) for each in datasets.read(tmp_path / "out")
+    )
+    assert counts == {(b"cat", 0): 6, (b"dog", 1): 6}
+
+
+def test_one_tar_and_a_glob_are_inputs(tmp_path: pathlib.Path) -> None:
+    write_webdataset(tmp_path / "in")
+    one = preset("webdataset", tmp_path / "in" / "set-train-000001.tar", tmp_path / "one")
+    some = preset("webdataset", tmp_path / "in" / "set-train-*.tar", tmp_path / "some")
+    assert (one.catalog.counts.written, some.catalog.counts.written) == (10, 20)
+    assert set(datasets.keys(tmp_path / "one")) < set(datasets.keys(tmp_path / "some"))
+
+
+def test_tar_cut_short_ends_the_run_unless_it_is_left_out(tmp_path: pathlib.Path) -> None:
+    write_webdataset(tmp_path / "in")
+    broken = tmp_path / "in" / "set-train-000000.tar"
+    broken.write_bytes(broken.read_bytes()[:9000])
+    with pytest.raises(errors.ConfigError, match=rf"tar '{broken}': .* at byte offset \d+; the samples from there on"):
+        preset("webdataset", tmp_path / "in", tmp_path / "out")
+    assert not (tmp_path / "out" / "catalog.json").exists()
+    result = preset("webdataset", tmp_path / "in", tmp_path / "out", "source.include=['*1.tar', '*validation*']")
+    assert (result.catalog.counts.written, result.catalog.counts.passed_over) == (20, {"not_included": 1})
+
+
+def test_sample_without_a_label_or_image_is_a_dead_letter(tmp_path: pathlib.Path) -> None:
+    write_webdataset(tmp_path / "in")
+    image = image_sets.make_image(1)
+    tars.write_tar(
+        tmp_path / "in" / "x.tar",
+        [("a.jpg", image), ("b.cls", b"1"), ("c.jpg", image), ("c.cls", b"one"), ("d.jpg", b"text"), ("d.cls", b"2")],
+    )
+    preset("webdataset", tmp_path / "in", tmp_path / "out", "rejects.max_fraction=0.2")
+    assert datasets.rejects(tmp_path / "out") == {
+        "x.tar/a": "no_label",
+        "x.tar/b": "bad_row",
+        "x.tar/c": "bad_value",
+        "x.tar/d": "not_an_image",
+    }
+
+
+def test_two_samples_with_one_stem_are_refused(tmp_path: pathlib.Path) -> None:
+    pair = [("a.jpg", image_sets.make_image(1)), ("a.cls", b"1")]
+    tars.write_tar(tmp_path / "in" / "x.tar", [*pair, ("b.jpg", image_sets.make_image(2)), ("b.cls", b"2"), *pair])
+    with pytest.raises(errors.ConfigError, match=r"two images have the key 'x\.tar/a'"):
+        preset("webdataset", tmp_path / "in", tmp_path / "out")
+
+
+# --- TFRecord files --------------------------------------------------------------------------------------------------
+
+
+def write_tfrecords(folder: pathlib.Path, compression: str = "") -> Samples:
+    """Shards of two splits in ImageNet's convention, by TensorFlow itself; returns the features by key."""
+    folder.mkdir()
+    expected = {}
+    for split, num_shards in (("train", 3), ("validation", 1)):
+        for shard in range(num_shards):
+            name = f"{split}-{shard:05d}-of-{num_shards:05d}" + (".gz" if compression else "")
+            with tf.io.TFRecordWriter(str(folder / name), compression) as writer:
+                for index in range(8):
+                    seed = len(expected)
+                    features = {
+                        "image/encoded": image_sets.make_image(seed),
+                        "image/class/label": seed % 5 + 1,
+                        "image/class/text": f"class {seed % 5}".encode(),
+                        "image/filename": f"{seed}.JPEG".encode(),
+                        "boxes": [seed / 10, 0.25, 0.5],
+                        "big": b"x" * 10_000,
+                    }
+                    example = tf.train.Example()
+                    for key, value in features.items():
+                        feature = example.features.feature[key]
+                        if isinstance(value, bytes):
+                            feature.bytes_list.value.append(value)
+                        elif isinstance(value, int):
+                            feature.int64_list.value.append(value)
+                        else:
+                            feature.float_list.value.extend(value)
+                    writer.write(example.SerializeToString())
+                    expected[f"{name}/{index}"] = {**features, "split": split}
+    return expected
+
+
+TFRECORD_COLUMNS = "columns={image/class/text: {}, image/filename: {}, boxes: {type: float, list: true}}"
+TFRECORD_SPEC = {
+    **LABEL,
+    "image/class/text": tf.io.FixedLenFeature([], tf.string),
+    "image/filename": tf.io.FixedLenFeature([], tf.string),
+    "boxes": tf.io.VarLenFeature(tf.float32),
+}
+
+
+def check_tfrecords(output: pathlib.Path, expected: Samples, pattern: dict[str, int]) -> None:
+    for split, num_shards in pattern.items():
+        assert len(list(output.glob(f"{split}-*-of-{num_shards:05d}.tfrecord"))) == num_shards
+        found = read_with_tensorflow(output, f"{split}-*", TFRECORD_SPEC)
+        assert set(found) == {key for key, each in expected.items() if each["split"] == split}
+        for key, record in found.items():
+            assert "big" not in record
+            for name in ("image/encoded", "image/class/label", "image/class/text", "image/filename"):
+                assert record[name] == expected[key][name]
+            assert record["boxes"] == [float(np.float32(each)) for each in expected[key]["boxes"]]
+
+
+def test_tfrecord_preset_shards_anew_and_keeps_all_else(tmp_path: pathlib.Path) -> None:
+    expected = write_tfrecords(tmp_path / "in")
+    shards = "output.num_shards={train: 5, validation: 2}"
+    result = preset("tfrecord", tmp_path / "in", tmp_path / "out", TFRECORD_COLUMNS, shards)
+    assert result.catalog.counts.written == len(expected) == 32
+    check_tfrecords(tmp_path / "out", expected, {"train": 5, "validation": 2})
+    keys = {feature.key for feature in result.catalog.features}
+    assert "big" not in keys and {"boxes", "image/filename"} <= keys
+
+
+def test_tfrecord_preset_splits_and_keys_anew(tmp_path: pathlib.Path) -> None:
+    expected = write_tfrecords(tmp_path / "in")
+    overrides = ("source.tfrecord.key=image/filename", "split={by: hash, fractions: {train: 0.5, test: 0.5}}")
+    result = preset("tfrecord", tmp_path / "in", tmp_path / "out", *overrides)
+    found = {split: read_with_tensorflow(tmp_path / "out", f"{split}-*", LABEL) for split in result.catalog.splits}
+    assert set(found) == {"train", "test"}
+    by_name = {each["image/filename"].decode(): each for each in expected.values()}
+    assert sorted([*found["train"], *found["test"]]) == sorted(by_name)
+    for record in [*found["train"].values(), *found["test"].values()]:
+        same = by_name[record["image/key"].decode()]
+        assert (record["image/encoded"], record["image/class/label"]) == (
+            same["image/encoded"],
+            same["image/class/label"],
+        )
+
+
+def test_dataset_of_imagebeam_is_written_anew_with_names_ids_and_keys(tmp_path: pathlib.Path) -> None:
+    image_sets.write_folder(tmp_path / "images", labels=("zebra", "ant", "cow"), per_label=5)
+    (tmp_path / "labels.txt").write_text("zebra\nant\ncow\n")
+    datasets.make(tmp_path / "images", tmp_path / "one", label={"vocabulary": str(tmp_path / "labels.txt"), "base": 1})
+    label = (
+        "label={by: column, column: image/class/text, type: class, base: 1, "
+        f"vocabulary: {tmp_path / 'one' / 'labels.txt'}}}"
+    )
+    overrides = ("source.tfrecord.key=image/key", label, "output.num_shards=1")
+    preset("tfrecord", tmp_path / "one", tmp_path / "two", *overrides)
+    one, two = (
+        {each["image/key"]: {k: v for k, v in each.items() if k != "image/filename"} for each in datasets.read(folder)}
+        for folder in (tmp_path / "one", tmp_path / "two")
+    )
+    assert one == two and len(one) == 15
+    assert (tmp_path / "two" / "labels.txt").read_text() == "zebra\nant\ncow\n"
+
+
+def test_record_with_a_flipped_bit_is_a_dead_letter(tmp_path: pathlib.Path) -> None:
+    expected = write_tfrecords(tmp_path / "in")
+    first = expected["train-00000-of-00003/0"]["image/encoded"]
+    data = bytearray((tmp_path / "in" / "train-00000-of-00003").read_bytes())
+    start = data.find(first)
+    data[start + 100] ^= 1
+    (tmp_path / "in" / "train-00000-of-00003").write_bytes(data)
+    result = preset("tfrecord", tmp_path / "in", tmp_path / "out", "rejects.max_fraction=0.1")
+    assert result.catalog.counts.rejected == {"corrupt": 1}
+    (line,) = map(json.loads, (tmp_path / "out" / "rejects.jsonl").read_text().splitlines())
+    assert (line["key"], line["stage"], line["reason"]) == ("train-00000-of-00003/0", "list", "corrupt")
+    assert "train-00000-of-00003 at byte offset 0: the checksum of a record of" in line["detail"]
+
+
+def test_broken_length_ends_the_run(tmp_path: pathlib.Path) -> None:
+    write_tfrecords(tmp_path / "in")
+    path = tmp_path / "in" / "validation-00000-of-00001"
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+    message = (
+        rf"'{path}': the checksum of a record's length .* byte offset 0, after 0 records; .* lost, {len(data):,} bytes"
+    )
+    with pytest.raises(errors.ConfigError, match=message):
+        preset("tfrecord", tmp_path / "in", tmp_path / "out")
+
+
+# --- what is no such folder ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "expected"), [("webdataset", "ends in .tar"), ("tfrecord", "with .tfrecord in its")])
+def test_input_that_is_no_such_file_is_refused_at_once(tmp_path: pathlib.Path, name: str, expected: str) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(errors.ConfigError, match=f"notes.txt' is neither a folder nor a file .*{expected}"):
+        preset(name, tmp_path / "notes.txt", tmp_path / "out")
+    with pytest.raises(errors.ConfigError, match="cannot be read"):
+        preset(name, tmp_path / "nothing", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(errors.ConfigError, match=r"there is no .* \(passed over: nothing\); check --input"):
+        preset(name, tmp_path / "empty", tmp_path / "out")
