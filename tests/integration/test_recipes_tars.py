@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+import imagebeam
 from imagebeam import errors
-from imagebeam.dataset import open_dataset
 from pipelines import config as config_lib
 from pipelines import convert
 from tests import datasets, image_sets, tars
@@ -63,7 +63,6 @@ def write_webdataset(folder: pathlib.Path, suffix: str = ".tar") -> None:
                 stem = f"n{number % 3}/{number:06d}"
                 described = {"caption": f"picture {number}", "size": {"w": 24}, "tags": ["a", "b"][: number % 3]}
                 members += [
-                    (f"{stem}.__meta__", b""),
                     (f"{stem}.cls", str(number * 7).encode()),
                     (f"{stem}.jpg", image_sets.make_image(number)),
                     (f"{stem}.json", json.dumps(described).encode()),
@@ -71,9 +70,7 @@ def write_webdataset(folder: pathlib.Path, suffix: str = ".tar") -> None:
                 ]
                 number += 1
             path = folder / f"set-{split}-{shard:06d}{suffix}"
-            tars.write_tar(
-                path, [each for each in members if "__meta__" not in each[0]], "w:gz" if "gz" in suffix else "w"
-            )
+            tars.write_tar(path, members, "w:gz" if "gz" in suffix else "w")
 
 
 def as_webdataset_reads(folder: pathlib.Path) -> Samples:
@@ -125,12 +122,14 @@ def test_webdataset_preset_keeps_images_labels_and_texts(tmp_path: pathlib.Path)
 
 def test_webdataset_is_read_back_by_the_reader(tmp_path: pathlib.Path) -> None:
     write_webdataset(tmp_path / "in")
-    preset("webdataset", tmp_path / "in", tmp_path / "out")
-    labels = []
-    with open_dataset(str(tmp_path / "out"), "train", batch_size=10, epochs=1, image_size=(16, 24)) as batches:
-        for batch in batches.as_tf_dataset() if hasattr(batches, "as_tf_dataset") else batches:
-            labels += np.asarray(batch["label"]).tolist()
-    assert sorted(labels) == [number * 7 for number in range(30)]
+    columns = "columns={txt: {type: string}}"
+    preset("webdataset", tmp_path / "in", tmp_path / "out", columns)
+    ds = imagebeam.open_dataset(str(tmp_path / "out"))
+    texts = {}
+    for batch in ds.as_numpy("train", 10, image_size=16, crop="center", shuffle=None, num_epochs=1, features=("txt",)):
+        assert batch["image"].shape == (10, 16, 16, 3)
+        texts |= dict(zip(batch["label"].tolist(), batch["txt"].tolist()))
+    assert texts == {number * 7: f"text {number}\n".encode() for number in range(30)}
 
 
 def test_webdataset_classes_by_name_get_ids(tmp_path: pathlib.Path) -> None:
@@ -142,9 +141,8 @@ def test_webdataset_classes_by_name_get_ids(tmp_path: pathlib.Path) -> None:
         tars.write_tar(tmp_path / "in" / f"{shard:05d}.tar", members)
     result = preset("webdataset", tmp_path / "in", tmp_path / "out", "label.type=class")
     assert result.catalog.labels == ("cat", "dog")
-    counts = collections.Counter(
-        (each["image/class/text"], each["image/class/label"]) for each in datasets.read(tmp_path / "out")
-    )
+    examples = datasets.read(tmp_path / "out")
+    counts = collections.Counter((each["image/class/text"], each["image/class/label"]) for each in examples)
     assert counts == {(b"cat", 0): 6, (b"dog", 1): 6}
 
 
@@ -266,10 +264,8 @@ def test_tfrecord_preset_splits_and_keys_anew(tmp_path: pathlib.Path) -> None:
     assert sorted([*found["train"], *found["test"]]) == sorted(by_name)
     for record in [*found["train"].values(), *found["test"].values()]:
         same = by_name[record["image/key"].decode()]
-        assert (record["image/encoded"], record["image/class/label"]) == (
-            same["image/encoded"],
-            same["image/class/label"],
-        )
+        for name in ("image/encoded", "image/class/label"):
+            assert record[name] == same[name]
 
 
 def test_dataset_of_imagebeam_is_written_anew_with_names_ids_and_keys(tmp_path: pathlib.Path) -> None:
@@ -315,6 +311,24 @@ def test_broken_length_ends_the_run(tmp_path: pathlib.Path) -> None:
     )
     with pytest.raises(errors.ConfigError, match=message):
         preset("tfrecord", tmp_path / "in", tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["webdataset", "tfrecord"])
+def test_gzip_gives_the_dataset_that_plain_files_give(tmp_path: pathlib.Path, kind: str) -> None:
+    found = []
+    for number, name in enumerate(("plain", "zipped")):
+        if kind == "webdataset":
+            write_webdataset(tmp_path / name, ".tar.gz" if number else ".tar")
+        else:
+            write_tfrecords(tmp_path / name, "GZIP" if number else "")
+        preset(kind, tmp_path / name, tmp_path / f"{name}-out", "output.compression=" + ("gzip" if number else "none"))
+        records = read_with_tensorflow(tmp_path / f"{name}-out", "*-of-*", LABEL, gzip=bool(number))
+        found.append({key.replace(".gz", ""): each for key, each in records.items()})
+    plain, zipped = found
+    assert len(plain) == len(zipped) >= 30 and set(plain) == set(zipped)
+    for key, record in plain.items():
+        for name in ("image/encoded", "image/class/label"):
+            assert record[name] == zipped[key][name]
 
 
 # --- what is no such folder ------------------------------------------------------------------------------------------
