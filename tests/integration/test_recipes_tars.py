@@ -6,6 +6,7 @@ import collections
 import io
 import json
 import pathlib
+import re
 import tarfile
 from typing import Any
 
@@ -329,6 +330,70 @@ def test_gzip_gives_the_dataset_that_plain_files_give(tmp_path: pathlib.Path, ki
     for key, record in plain.items():
         for name in ("image/encoded", "image/class/label"):
             assert record[name] == zipped[key][name]
+
+
+@pytest.mark.parametrize("kind", ["webdataset", "tfrecord"])
+def test_snippets_of_the_page_read_what_is_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (write_webdataset if kind == "webdataset" else write_tfrecords)(tmp_path / "in")
+    preset(kind, tmp_path / "in", tmp_path / "records")
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "recipes" / f"{kind}.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        names: dict[str, Any] = {}
+        exec(snippet, names)
+        first = next(iter(names["train"]))
+        images, labels = (first["image"], first["label"]) if isinstance(first, dict) else first
+        assert images.shape == (10, 224, 224, 3) and labels.shape == (10,)
+        assert np.asarray(images).std() > 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "splits", "key", "expected"),
+    [
+        pytest.param(["label={by: none}", "columns={txt: {}}"], {"train": 30}, "txt", b"text 7\n", id="captions"),
+        pytest.param(["label.column=json.size.w"], {"train": 30}, "image/class/label", 24, id="json"),
+        pytest.param(
+            ["split={by: index, counts: {validation: 8, train: null}}"],
+            {"train": 22, "validation": 8},
+            "image/class/label",
+            49,
+            id="by-index",
+        ),
+        pytest.param(
+            ["columns={txt: {}}", "features.columns/txt=caption"], {"train": 30}, "caption", b"text 7\n", id="key"
+        ),
+    ],
+)
+def test_other_shapes_of_the_page(
+    tmp_path: pathlib.Path, overrides: list[str], splits: dict[str, int], key: str, expected: Any
+) -> None:
+    write_webdataset(tmp_path / "in")
+    result = preset("webdataset", tmp_path / "in", tmp_path / "out", *overrides)
+    assert {name: split.num_examples for name, split in result.catalog.splits.items()} == splits
+    found = {each["image/key"]: each for split in splits for each in datasets.read(tmp_path / "out", split)}
+    assert found[b"set-train-000000.tar/n1/000007"][key] == expected
+    if "validation" in splits:
+        assert sorted(datasets.keys(tmp_path / "out", "validation"))[-1].endswith("n2/000005")
+        assert {key.rpartition("/")[2] for key in datasets.keys(tmp_path / "out", "validation")} == {
+            f"{number:06d}" for number in range(8)
+        }
+
+
+def test_tars_in_folders_of_splits(tmp_path: pathlib.Path) -> None:
+    for number, split in enumerate(("train", "test")):
+        members = [("a.jpg", image_sets.make_image(number)), ("a.cls", b"1")]
+        tars.write_tar(tmp_path / "in" / split / "0000.tar", members)
+    preset("webdataset", tmp_path / "in", tmp_path / "out", "split.by=directory")
+    for number, split in enumerate(("train", "test")):
+        (record,) = datasets.read(tmp_path / "out", split)
+        assert (record["image/key"], record["image/encoded"]) == (
+            f"{split}/0000.tar/a".encode(),
+            image_sets.make_image(number),
+        )
 
 
 # --- what is no such folder ------------------------------------------------------------------------------------------
