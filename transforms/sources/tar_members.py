@@ -78,7 +78,8 @@ def read_members(read: Callable[[int, int], bytes], num_bytes: int) -> Iterator[
         if not block.strip(b"\0"):
             if long_name or pax:
                 raise TarError(offset, "a tar's long name belongs to no member")
-            has_ended, offset = True, offset + BLOCK_BYTES
+            has_ended |= len(block) == BLOCK_BYTES
+            offset += BLOCK_BYTES
             continue
         has_ended = False
         header = _parse_header(block, offset)

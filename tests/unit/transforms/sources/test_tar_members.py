@@ -124,6 +124,7 @@ WHOLE = make({"a.jpg": b"x" * 700, "b.jpg": b"y" * 10})  # headers at 0 and 1536
         pytest.param(WHOLE[:1536], 1536, "without the zeros that end a tar", id="between-members"),
         pytest.param(WHOLE[:1600] + b"\1" + WHOLE[1601:], 1536, "checksum of a member's header", id="header-changed"),
         pytest.param(b"no tar at all" * 100, 0, "this is no tar", id="other-file"),
+        pytest.param(WHOLE[:2560] + b"\0" * 9, 2569, "without the zeros that end a tar", id="in-the-end"),
         pytest.param(b"", 0, "without the zeros that end a tar", id="empty"),
         pytest.param(WHOLE + b"left over" * 60, len(WHOLE), "checksum of a member's header", id="more-behind-the-end"),
     ],
