@@ -90,6 +90,7 @@ class ExampleEncoder:
             for feature in (features[:-1] if self._has_image else features)
         ]
         self._image_key = _delimited(b"\x0a", features[-1].key.encode()) if self._has_image else b""
+        self._size, self._before = -1, b""  # of the last image
 
     def encode(self, values: Mapping[str, Any], image: Any) -> tuple[bytes, bytes]:
         """Returns the example as two pieces: all that stands before the image's bytes, and those bytes.
@@ -105,12 +106,18 @@ class ExampleEncoder:
         if self._image_kind != features_lib.BYTES:
             image = _pack_pixels(self._image_kind, image)
         size = len(image)
+        if size != self._size:  # bare pixels are all of one size
+            self._size, self._before = size, self._before_image(size)
+        entries += self._before
+        return b"\x0a" + _varint(len(entries) + size) + entries, image
+
+    def _before_image(self, size: int) -> bytes:
+        """What stands in front of an image of `size` bytes: it depends on nothing else."""
         in_list = b"\x0a" + _varint(size)  # BytesList.value, or the packed value of another list
         in_feature = _FIELDS[self._image_kind] + _varint(len(in_list) + size)  # Feature.bytes_list and the like
         in_entry = b"\x12" + _varint(len(in_feature) + len(in_list) + size)  # the map entry's value
         before = self._image_key + in_entry + in_feature + in_list
-        entries += b"\x0a" + _varint(len(before) + size) + before
-        return b"\x0a" + _varint(len(entries) + size) + entries, image
+        return b"\x0a" + _varint(len(before) + size) + before
 
     @staticmethod
     def _entry(value: Any, kind: str, key: bytes, cache: dict[Value, bytes] | None) -> bytes:

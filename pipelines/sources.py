@@ -107,6 +107,11 @@ def _manifest_source(config: config_lib.Config, uri: str) -> manifest.ManifestSo
 
 
 def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
+    if config.label.by not in ("column", "columns", "none"):
+        raise errors.ConfigError(
+            f"label.by is {config.label.by!r}, and source.by: idx has its labels in files: set label.by: column, "
+            f"label.column: {idx.LABEL} and label.type: int, or label.by: none"
+        )
     return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, row_fields(config))
 
 

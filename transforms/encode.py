@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import posixpath
 from collections.abc import Mapping
 
 from imagebeam import example, features
@@ -33,7 +32,7 @@ class ExampleRecipe:
             "image/width": image.width,
             "image/channels": image.channels,
             "image/colorspace": image.colorspace.encode(),
-            "image/filename": hashing.encode_key(posixpath.basename(ref.uri)),
+            "image/filename": hashing.encode_key(ref.uri.rpartition("/")[2]),
             "image/key": key,
             "image/source_id": key,
         }

@@ -292,6 +292,14 @@ def test_convert_of_files_that_do_not_fit_writes_nothing(tmp_path: pathlib.Path)
     assert not (tmp_path / "out").exists()
 
 
+def test_convert_with_labels_from_folders_says_where_they_are(tmp_path: pathlib.Path) -> None:
+    config = {"source": {"by": "idx", "uri": str(tmp_path)}, "output": {"uri": str(tmp_path / "out")}}
+    with pytest.raises(
+        errors.ConfigError, match=r"^label.by is 'directory', .* set label.by: column, label.column: label"
+    ):
+        convert.convert(config, workers=1)
+
+
 def test_convert_of_images_alone_needs_no_labels(tmp_path: pathlib.Path) -> None:
     idx_files.write_mnist(tmp_path / "in", 3, 2)
     idx_files.write(tmp_path / "in" / "color-idx4-ubyte", colors := idx_files.pictures(5, 6, 7, 4, 3))
