@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import imagebeam
-from imagebeam import errors
+from imagebeam import errors, example
 from pipelines import config as config_lib
-from pipelines import convert, sources
+from pipelines import convert, sources, verify
 from tests import command_line, datasets, idx_files
 
 TRAIN, TEST = 1100, 60
@@ -91,6 +91,16 @@ def test_mnist_preset_writes_the_same_records_of_plain_and_gz_files(tmp_path: pa
     for name in ("plain", "gz"):
         convert_mnist(tmp_path / name, tmp_path / f"out-{name}")
     assert datasets.shard_digests(tmp_path / "out-plain") == datasets.shard_digests(tmp_path / "out-gz")
+
+
+def test_verify_of_bare_pixels_counts_them(tmp_path: pathlib.Path) -> None:
+    idx_files.write_mnist(tmp_path / "in", TRAIN, TEST)
+    catalog = convert_mnist(tmp_path / "in", tmp_path / "out").catalog
+    assert verify.run_verify(str(tmp_path / "out"), decode=True).problems == ()
+    check = verify._DecodeRecord(catalog, {"raw"})
+    sizes: dict[str, Any] = {"image/height": 28, "image/width": 28, "image/channels": 1, "image/class/label": 3}
+    good, short = (b"".join(example.ExampleEncoder(catalog.features).encode(sizes, bytes(n))) for n in (784, 783))
+    assert (check(good), check(short)) == (None, "783 values, 28 x 28 x 1 pixels are 784")
 
 
 def test_recipe_page_reads_the_records_with_tensorflow_and_with_imagebeam(
