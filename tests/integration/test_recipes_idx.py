@@ -103,6 +103,13 @@ def test_verify_of_bare_pixels_counts_them(tmp_path: pathlib.Path) -> None:
     assert (check(good), check(short)) == (None, "783 values, 28 x 28 x 1 pixels are 784")
 
 
+def test_reader_of_encoded_images_says_how_bare_pixels_are_read(tmp_path: pathlib.Path) -> None:
+    idx_files.write_mnist(tmp_path / "in", TRAIN, TEST)
+    convert_mnist(tmp_path / "in", tmp_path / "out")
+    with pytest.raises(errors.ConfigError, match=r"holds images as bare pixels, .* with tf\.io\.decode_raw$"):
+        imagebeam.open_dataset(str(tmp_path / "out")).as_tf("train", 8, image_size=28)
+
+
 def test_recipe_page_reads_the_records_with_tensorflow_and_with_imagebeam(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
