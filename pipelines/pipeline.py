@@ -85,7 +85,7 @@ def make_job(
         output=output,
         identity=json.dumps([config.identity(), _beside_the_config(config, raw_shape)], sort_keys=True),
         features=config.resolve_features(),
-        columns=tuple(f"columns/{name}" for name in config.columns),
+        columns=(*sources.given_columns(config), *(f"columns/{name}" for name in config.columns)),
         label_kind=config.label.kind,
         label_base=config.label.base,
         vocabulary=vocabulary,
@@ -119,7 +119,7 @@ def make_job(
 def _beside_the_config(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:
     """What else decides what the shards hold: versions of libraries, the shape of bare pixels."""
     facts: dict[str, Any] = {}
-    if config.output.compression == "gzip":
+    if config.output.compression == "gzip" or (config.source.by == "coco" and config.source.coco.masks):
         facts["zlib"] = zlib.ZLIB_RUNTIME_VERSION
     if config.image.check == "decode" or config.image.encode != prepare.KEEP or config.statistics.pixels:
         facts["pillow"] = images.pillow_version()

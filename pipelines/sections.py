@@ -91,6 +91,15 @@ class CocoConfig(pydantic.BaseModel):
     without_objects: bool = True
     """Whether images without an object are stored."""
 
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> CocoConfig:
+        if not self.annotations or set(self.annotations) != set(self.images):
+            raise ValueError(
+                f"source.coco.annotations names the splits {', '.join(self.annotations) or 'none'}, "
+                f"source.coco.images {', '.join(self.images) or 'none'}; name the same in both"
+            )
+        return self
+
 
 class TfrecordConfig(pydantic.BaseModel):
     """TFRecord files of tf.train.Example that are written anew."""

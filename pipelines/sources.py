@@ -7,7 +7,7 @@ import posixpath
 
 from imagebeam import errors, features, remote_storage, storage
 from pipelines import config as config_lib
-from transforms.sources import containers, files, idx, listing, manifest, paired, rows, saved, tar, tfrecord
+from transforms.sources import coco, coco_json, containers, files, idx, listing, manifest, paired, rows, saved, tar, tfrecord
 
 
 def make_source(config: config_lib.Config) -> listing.Source:
@@ -31,6 +31,9 @@ def make_source(config: config_lib.Config) -> listing.Source:
         return source if source.image is not None else _paired_source(config, source, output)
     if config.source.by == "idx":
         return _idx_source(config, uri)
+    if config.source.by == "coco":
+        with remote_storage.budget(remote_storage.CHECK_BUDGET_SEC):
+            return _coco_source(config, uri)
     with remote_storage.budget(remote_storage.CHECK_BUDGET_SEC):
         if config.source.by in ("tar", "tfrecord"):
             return _container_source(config, uri, output)
@@ -132,6 +135,36 @@ def _paired_source(config: config_lib.Config, table: manifest.ManifestSource, ou
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"source.manifest.files {glob!r}: {root!r} is no folder")
     return paired.PairedSource(table, files.FilesSource(root, include, exclude=output))
+
+
+def _coco_source(config: config_lib.Config, uri: str) -> coco.CocoSource:
+    wanted = config.source.coco
+    parts = (
+        coco.Part(split, storage.join(uri, path), _folder_of(wanted.images[split]))
+        for split, path in wanted.annotations.items()
+    )
+    source = coco.CocoSource(
+        root=uri,
+        parts=tuple(parts),
+        objects=coco_json.ObjectRule(wanted.masks, wanted.outside == "reject", wanted.crowd),
+        without_objects=wanted.without_objects,
+        fields=row_fields(config),
+    )
+    source.check()
+    return source
+
+
+def _folder_of(path: str) -> str:
+    """A folder below the source's address, without a slash around it; "" is that address."""
+    folder = posixpath.normpath(path.strip("/"))
+    return "" if folder == "." else folder
+
+
+def given_columns(config: config_lib.Config) -> tuple[str, ...]:
+    """The sources of what `config.source` gives of each image beside `config.columns`, in their order."""
+    if config.source.by != "coco":
+        return ()
+    return coco.COLUMNS + ((coco.MASKS,) if config.source.coco.masks else ())
 
 
 def row_fields(config: config_lib.Config, key: str | None = None) -> rows.RowFields:

@@ -7,7 +7,9 @@ import functools
 from collections.abc import Mapping
 
 from imagebeam import example, features
-from transforms import hashing, images, references
+from transforms import hashing, images, object_masks, references
+
+_MASKS = "image/object/mask"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +24,10 @@ class ExampleRecipe:
     @functools.cached_property
     def _encoder(self) -> example.ExampleEncoder:
         return example.ExampleEncoder(self.features)
+
+    @functools.cached_property
+    def _draws_masks(self) -> bool:
+        return _MASKS in self.columns and any(feature.source == _MASKS for feature in self.features)
 
     def encode(self, ref: references.ImageRef, image: images.Image) -> tuple[bytes, bytes]:
         """The serialized example in two pieces, the second the image's bytes, uncopied."""
@@ -50,6 +56,10 @@ class ExampleRecipe:
             values[features.LABEL] = ref.label
         for name, value in zip(self.columns, ref.columns):
             values[name] = value
+        if self._draws_masks:
+            assert ref.expected is not None
+            size, stored = ref.expected, (image.height, image.width)
+            values[_MASKS] = [object_masks.render(packed, size, stored) for packed in values[_MASKS]]  # type: ignore[union-attr, arg-type]
         return self._encoder.encode(values, image.data)
 
     def _text(self, label: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from transforms import images, pixels
+from transforms import images, pixels, references
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -27,29 +27,36 @@ class ImagePolicy:
     turn_upright: bool = True  # as EXIF says, where the image is encoded anew
     sum_pixels: bool = False  # whether the sums of the pixels are wanted
 
-    def prepare(self, data: bytes) -> images.Image:
+    def prepare(self, data: bytes, expected: tuple[int, int] | None = None) -> images.Image:
         """The image to store.
+
+        Args:
+            data: the bytes of one image.
+            expected: the height and width that it must have before it is scaled, in pixels; None takes any.
 
         Raises:
             BadImageError: if it is to be rejected.
         """
-        return self._keep(data) if self.encode == KEEP else self._encode(data)
+        return self._keep(data, expected) if self.encode == KEEP else self._encode(data, expected)
 
-    def _keep(self, data: bytes) -> images.Image:
+    def _keep(self, data: bytes, expected: tuple[int, int] | None) -> images.Image:
         """The bytes as they are."""
         if self.raw_shape is not None:
             image = images.raw_image(data, self.raw_shape)
             return _with_sums(image, pixels.from_bytes(data, self.raw_shape)) if self.sum_pixels else image
         image = images.check_image(data)
+        _check_size(image.height, image.width, expected)
         if self.sum_pixels:
             return _with_sums(image, images.decode(image))
         if self.check == "decode":
             images.decode(image)
         return image
 
-    def _encode(self, data: bytes) -> images.Image:
+    def _encode(self, data: bytes, expected: tuple[int, int] | None) -> images.Image:
         """The pixels, encoded anew."""
-        picture = pixels.recolor(self._decode(data), self.color)
+        decoded = self._decode(data)
+        _check_size(decoded.height, decoded.width, expected)
+        picture = pixels.recolor(decoded, self.color)
         picture = pixels.resize(picture, self.resize, self.shortest_side)
         image = pixels.encode(picture, self.encode, self.quality)
         if not self.sum_pixels:
@@ -71,6 +78,14 @@ class ImagePolicy:
             raise images.refusal(data, format, images.DECODED_FORMATS)
         turned = pixels.orientation(picture) if self.turn_upright else 1
         return pixels.turn_upright(pixels.to_eight_bits(picture), turned)
+
+
+def _check_size(height: int, width: int, expected: tuple[int, int] | None) -> None:
+    if expected is not None and (height, width) != expected:
+        raise images.BadImageError(
+            references.Reason.BAD_VALUE,
+            f"has {width} x {height} px, its annotations are for {expected[1]} x {expected[0]}",
+        )
 
 
 def _with_sums(image: images.Image, picture: PIL.Image.Image) -> images.Image:

@@ -30,6 +30,7 @@ class ImageRef(NamedTuple):
     group: str = ""  # all images of a group go to one split; "" is no group
     columns: tuple[Any, ...] = ()  # values of what the source gives beside, in the order of DatasetLayout.columns
     mask: tuple[str, int, int] | None = None  # address, size and time of change of the picture of its classes
+    expected: tuple[int, int] | None = None  # height and width in pixels for which the source gives places in the image
 
     def with_label(self, label: Label, group: str) -> ImageRef:
         """This reference with its label and group; twice as fast as `_replace`, once for each image."""

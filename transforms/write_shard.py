@@ -135,7 +135,7 @@ def read_images(
             yield ref, references.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
             continue
         try:
-            yield ref, policy.prepare(data)
+            yield ref, policy.prepare(data, ref.expected)
         except images.BadImageError as e:
             yield ref, references.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
 

@@ -1,0 +1,216 @@
+"""Masks of objects: from COCO's polygons and run lengths to a PNG, pixel for pixel as COCO's own tools draw them.
+
+A listing carries a mask packed, 4 bytes a corner where the picture is not huge; only the writer of a shard draws it.
+
+Source: the format, https://cocodataset.org/#format-data, and what its reference implementation, maskApi.c, yields.
+"""
+
+from __future__ import annotations
+
+import array
+import itertools
+import math
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_SHORT, _LONG, _RUNS = "h", "i", "I"  # first byte of a packed mask, the type of what follows: corners, or run lengths
+_SHORT_LIMIT = 2**15
+_STEPS = 5  # COCO follows a polygon's outline in steps of a fifth of a pixel
+_MAX_OUTLINE_PX = 1_000_000  # of one polygon: drawing it takes some 300 bytes a pixel
+_MIN_CORNERS = 3
+_MAX_PIXELS = 1 << 28  # of a mask: drawing it takes some 4 bytes a pixel
+_NUMBERS = frozenset((int, float))
+_PNG_LEVEL = 6  # of zlib
+
+
+def pack(segmentation: Any, height: int, width: int) -> bytes:
+    """An object's `segmentation` in a few bytes: a list of polygons [x, y, x, y, ...], or run lengths as an object.
+
+    Raises:
+        ValueError: if it is neither, or does not fit a picture of `height` and `width` pixels.
+    """
+    if height * width > _MAX_PIXELS:
+        raise ValueError(f"the picture has {height * width:,} pixels; masks are drawn for up to {_MAX_PIXELS:,}")
+    if isinstance(segmentation, list) and segmentation:
+        outlines = [_outline(polygon, height, width) for polygon in segmentation]
+        numbers = [len(outlines), *map(len, outlines), *itertools.chain.from_iterable(outlines)]
+        kind = _SHORT if max(numbers) < _SHORT_LIMIT and min(numbers) >= -_SHORT_LIMIT else _LONG
+        return kind.encode() + array.array(kind, numbers).tobytes()
+    if isinstance(segmentation, dict):
+        return _RUNS.encode() + array.array(_RUNS, _run_lengths(segmentation, height, width)).tobytes()
+    raise ValueError("segmentation is neither a list of polygons nor an object with counts and size")
+
+
+def render(packed: bytes, size: tuple[int, int], stored: tuple[int, int] | None = None) -> bytes:
+    """A PNG, 1 where the object is and 0 elsewhere.
+
+    Args:
+        packed: by `pack`.
+        size: height and width of the picture that was annotated, in pixels.
+        stored: of the picture as it is stored, where it was scaled: the mask is, too, without values in between.
+    """
+    import numpy as np
+
+    kind = chr(packed[0])
+    numbers = np.frombuffer(packed, np.dtype(kind), offset=1)
+    mask = _decode_runs(numbers, *size) if kind == _RUNS else _fill(numbers.astype(np.int64), *size)
+    if stored is not None and stored != size:
+        rows, columns = (_nearest(old, new) for old, new in zip(size, stored))
+        mask = mask[rows][:, columns]
+    return encode_png(mask)
+
+
+def encode_png(pixels: np.ndarray) -> bytes:
+    """Gray pixels, uint8 [height, width], as a PNG."""
+    import numpy as np
+
+    height, width = pixels.shape
+    lines = np.zeros((height, width + 1), np.uint8)  # each begins with the number of its filter, 0 for none
+    lines[:, 1:] = pixels
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), _PNG_LEVEL)), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, content) for name, content in chunks)
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def _nearest(old: int, new: int) -> list[int]:
+    """The old line under the middle of each new one."""
+    return [(2 * line + 1) * old // (2 * new) for line in range(new)]
+
+
+# --- polygons --------------------------------------------------------------------------------------------------------
+
+
+def _outline(polygon: Any, height: int, width: int) -> list[int]:
+    """The corners of a polygon x, y, x, y..., in steps."""
+    if not isinstance(polygon, list) or not _NUMBERS.issuperset(map(type, polygon)):
+        raise ValueError("segmentation holds a polygon that is no list of numbers")
+    if len(polygon) % 2 or len(polygon) < 2 * _MIN_CORNERS:
+        raise ValueError(f"segmentation holds a polygon of {len(polygon)} numbers; x and y of 3 corners are 6")
+    xs, ys = polygon[::2], polygon[1::2]
+    if min(xs) < -width or max(xs) > 2 * width or min(ys) < -height or max(ys) > 2 * height:
+        raise ValueError(f"segmentation holds a polygon that lies far outside of the {width} x {height} px")
+    longest = len(xs) * max(max(xs) - min(xs), max(ys) - min(ys))
+    if longest > _MAX_OUTLINE_PX and (length := _length(xs, ys)) > _MAX_OUTLINE_PX:
+        raise ValueError(f"segmentation holds a polygon whose outline is {length:,.0f} px long")
+    return [int(_STEPS * number + 0.5) for number in polygon]
+
+
+def _length(xs: Sequence[float], ys: Sequence[float]) -> float:
+    pairs = zip(xs, ys, (*xs[1:], xs[0]), (*ys[1:], ys[0]))
+    return math.fsum(max(abs(x - next_x), abs(y - next_y)) for x, y, next_x, next_y in pairs)
+
+
+def _fill(numbers: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The pixels inside of any of the polygons, uint8 [height, width]."""
+    import numpy as np
+
+    count = int(numbers[0])
+    mask = np.zeros((width, height), np.uint8)
+    start = 1 + count
+    for size in numbers[1 : 1 + count].tolist():
+        corners = numbers[start : start + size].reshape(-1, 2)
+        start += size
+        # where the outline crosses a column's middle, inside becomes outside or back, for all pixels after it
+        places, times = np.unique(_crossings(corners, height, width), return_counts=True)
+        flips = np.zeros(width * height + 1, np.uint8)
+        flips[places] = times & 1
+        mask |= (np.cumsum(flips[:-1], dtype=np.uint8) & 1).reshape(width, height)  # modulo 256 even stays even
+    return mask.T
+
+
+def _crossings(corners: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Where an outline crosses the middles of columns: numbers of pixels, counted down the columns."""
+    import numpy as np
+
+    u, v = _walk(corners)
+    left, upper = np.minimum(u[1:], u[:-1]), np.minimum(v[1:], v[:-1])
+    column, beside = np.divmod(left - _STEPS // 2, _STEPS)
+    crosses = (u[1:] != u[:-1]) & (beside == 0) & (column >= 0) & (column < width)
+    row = np.ceil(np.clip((upper[crosses] + 0.5) / _STEPS - 0.5, 0, height)).astype(np.int64)
+    return column[crosses] * height + row
+
+
+def _walk(corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All points of an outline, one step apart, x and y."""
+    import numpy as np
+
+    ends = np.roll(corners, -1, axis=0)
+    steps = np.abs(ends - corners)
+    is_flat = steps[:, 0] >= steps[:, 1]  # one step in x for each point, else in y
+    along = np.where(is_flat, 0, 1)
+    edges = np.arange(len(corners))
+    # an edge is walked in the direction of growing numbers, so that rounding is the same whichever way it was drawn
+    is_turned = corners[edges, along] > ends[edges, along]
+    first = np.where(is_turned[:, None], ends, corners)
+    last = np.where(is_turned[:, None], corners, ends)
+    lengths = steps.max(axis=1)
+    across = 1 - along
+    slopes = (last - first)[edges, across] / np.maximum(lengths, 1)
+    edge = np.repeat(edges, lengths + 1)
+    point = np.arange(len(edge)) - np.repeat(np.cumsum(lengths + 1) - (lengths + 1), lengths + 1)
+    point = np.where(is_turned[edge], lengths[edge] - point, point)
+    on_axis = first[edge, along[edge]] + point
+    beside = np.trunc(first[edge, across[edge]] + slopes[edge] * point + 0.5).astype(np.int64)
+    return np.where(is_flat[edge], on_axis, beside), np.where(is_flat[edge], beside, on_axis)
+
+
+# --- run lengths -----------------------------------------------------------------------------------------------------
+
+
+def _run_lengths(segmentation: dict[str, Any], height: int, width: int) -> list[int]:
+    """How many pixels are outside, inside, outside and so on, down the columns."""
+    if segmentation.get("size") != [height, width]:
+        raise ValueError(
+            f"segmentation.size is {str(segmentation.get('size'))[:80]}, the picture's is [{height}, {width}]"
+        )
+    counts = segmentation.get("counts")
+    if isinstance(counts, str):
+        counts = list(_decompress(counts))
+    if not isinstance(counts, list) or any(type(count) is not int or count < 0 for count in counts):
+        raise ValueError("segmentation.counts is neither a list of run lengths nor their compressed form")
+    if sum(counts) != height * width:
+        raise ValueError(f"segmentation.counts sum to {sum(counts):,}, the picture has {height * width:,} pixels")
+    return counts
+
+
+def _decompress(text: str) -> Iterable[int]:
+    """COCO's compressed run lengths: from the fourth on, what a length differs by from the last but one.
+
+    Each is written in characters of five bits, the lowest first, with a sixth bit where another follows; the highest
+    bit of the last one is the sign.
+    """
+    earlier: list[int] = []
+    value = shift = 0
+    for char in text:
+        bits = ord(char) - 48
+        if not 0 <= bits < 64 or shift > 60:
+            raise ValueError(f"segmentation.counts holds {char!r}, which compressed run lengths do not")
+        value |= (bits & 0x1F) << shift
+        shift += 5
+        if bits & 0x20:
+            continue
+        if bits & 0x10:
+            value -= 1 << shift
+        if len(earlier) > 2:
+            value += earlier[-2]
+        earlier.append(value)
+        value = shift = 0
+    if shift:
+        raise ValueError("segmentation.counts ends in the middle of a run length")
+    return earlier
+
+
+def _decode_runs(runs: np.ndarray, height: int, width: int) -> np.ndarray:
+    """uint8 [height, width]."""
+    import numpy as np
+
+    return np.repeat((np.arange(len(runs)) & 1).astype(np.uint8), runs).reshape(width, height).T

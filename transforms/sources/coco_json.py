@@ -1,0 +1,337 @@
+"""Reads a file of annotations in COCO's JSON format, item by item, into tables of a few bytes an object."""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import io
+import math
+import reprlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import features, storage
+from transforms import object_masks
+from transforms.references import Reason
+
+IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
+
+# What of a file becomes no object, and is counted.
+UNKNOWN_IMAGE = "object_of_unknown_image"
+NO_AREA = "object_without_area"
+OUTSIDE = "object_outside_image"
+CROWD = "crowd"
+
+_BUFFER_BYTES = 1 << 20  # asked for at once
+_CHUNK_BYTES = 1 << 16  # parsed at once
+_ROUNDING_PX = 0.01  # COCO rounds boxes to this; one that leaves the picture by no more is cut, whatever is asked for
+_MAX_SIDE_PX = 1_000_000
+_AREA_LIMIT = 1e38  # finite in 32 bits
+_SHOWN = 80  # characters of a bad value in an error
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_REPR = reprlib.Repr()  # of a value that may be long, or nested deeply
+_REPR.maxlist = _REPR.maxdict = 4
+
+
+class AnnotationFileError(ValueError):
+    """A file of annotations of which nothing can be used."""
+
+
+class BadAnnotationError(ValueError):
+    """An annotation that cannot be understood; its image becomes a reject."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectRule:
+    """Which objects are taken, and what of them."""
+
+    masks: bool = False
+    rejects_outside: bool = False  # else boxes are cut at the picture's edge
+    crowd: bool = True
+
+
+BOXES = ObjectRule()
+
+
+class ImageTable:
+    """The images that a file names, in its order."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.ids: list[int | str] = []
+        self.heights = array.array("l")  # pixels
+        self.widths = array.array("l")
+        self.cells: list[tuple[Any, ...]] = []  # of the columns that were asked for
+        self.numbers: dict[int | str, int] = {}  # by id
+        self.faults: dict[int, tuple[Reason, str]] = {}  # by number: why it cannot be used
+
+    def add(self, entry: Any, columns: Sequence[str]) -> None:
+        number = len(self.names)
+        fields = entry if isinstance(entry, dict) else {}
+        name, image_id = fields.get("file_name"), _whole(fields.get("id"))
+        size = _whole(fields.get("height")), _whole(fields.get("width"))
+        self.names.append(name if isinstance(name, str) else "")
+        self.ids.append(image_id if isinstance(image_id, (int, str)) else "")
+        for sides, side in zip((self.heights, self.widths), size):
+            sides.append(side if _is_side(side) else 0)
+        self.cells.append(tuple(fields.get(column) for column in columns))
+        if not isinstance(name, str) or not name:
+            self.faults[number] = Reason.BAD_ROW, f"file_name is {_show(name)}, expected a name"
+        elif not isinstance(image_id, (int, str)) or image_id == "":
+            self.faults[number] = Reason.BAD_ROW, f"id is {_show(image_id)}, expected an integer or a text"
+        elif not all(map(_is_side, size)):
+            self.faults[number] = Reason.BAD_VALUE, f"height and width are {_show(size)}, expected pixels"
+        if isinstance(image_id, (int, str)):
+            self._note_id(image_id, number)
+
+    def _note_id(self, image_id: int | str, number: int) -> None:
+        first = self.numbers.setdefault(image_id, number)
+        if first != number:  # whose objects are these? neither can be trusted
+            fault = Reason.BAD_VALUE, f"two images have the id {image_id!r}: {self.names[first]}, {self.names[number]}"
+            self.faults[first] = self.faults[number] = fault
+
+
+class Objects(NamedTuple):
+    """What one image's record holds of its objects."""
+
+    xmin: tuple[float, ...]
+    xmax: tuple[float, ...]
+    ymin: tuple[float, ...]
+    ymax: tuple[float, ...]
+    labels: tuple[int, ...]
+    texts: tuple[bytes, ...]
+    areas: tuple[float, ...]
+    crowds: tuple[int, ...]
+    masks: tuple[bytes, ...]  # packed; none where they were not asked for
+
+
+class ObjectTable:
+    """The objects of all images of a file: 53 bytes each, and what their masks take."""
+
+    def __init__(self, num_images: int, names: dict[int, bytes]):
+        self._names = names  # of the categories
+        self._newest = array.array("q", [-1]) * num_images  # object of each image
+        self._before = array.array("q")  # of the same image
+        self._labels = array.array("q")
+        self._numbers = array.array("f")  # five for each
+        self._crowds = array.array("b")
+        self._masks = bytearray()
+        self._mask_ends = array.array("Q", [0])
+
+    def add(self, image: int, label: int, numbers: Sequence[float], is_crowd: int, mask: bytes) -> None:
+        self._before.append(self._newest[image])
+        self._newest[image] = len(self._labels)
+        self._labels.append(label)
+        self._numbers.extend(numbers)
+        self._crowds.append(is_crowd)
+        self._masks += mask
+        self._mask_ends.append(len(self._masks))
+
+    def of(self, image: int) -> Objects:
+        """The objects of an image in the order of the file."""
+        found = []
+        number = self._newest[image]
+        while number >= 0:
+            found.append(number)
+            number = self._before[number]
+        found.reverse()
+        xmin, xmax, ymin, ymax, areas = (tuple(self._numbers[5 * each + i] for each in found) for i in range(5))
+        labels = tuple(self._labels[each] for each in found)
+        texts = tuple(self._names[label] for label in labels)
+        crowds = tuple(self._crowds[each] for each in found)
+        masks = tuple(bytes(self._masks[self._mask_ends[each] : self._mask_ends[each + 1]]) for each in found)
+        return Objects(xmin, xmax, ymin, ymax, labels, texts, areas, crowds, masks)
+
+
+def read_images(uri: str, columns: Sequence[str]) -> tuple[ImageTable, dict[int, bytes]]:
+    """The images and the names of the categories, by id.
+
+    Raises:
+        AnnotationFileError: if the file is not JSON, names no image, or names a category in a way that is no use.
+        OSError: if it cannot be read.
+    """
+    images = ImageTable()
+    categories: dict[int, bytes] = {}
+    for name, entry in _stream(uri, (IMAGES, CATEGORIES)):
+        if name == IMAGES:
+            images.add(entry, columns)
+        else:
+            _add_category(uri, entry, categories)
+    if not images.names:
+        raise AnnotationFileError(f"{uri!r} names no image: a file of COCO's format has them in a list, {IMAGES!r}")
+    return images, categories
+
+
+def _add_category(uri: str, entry: Any, categories: dict[int, bytes]) -> None:
+    fields = entry if isinstance(entry, dict) else {}
+    label, name = _whole(fields.get("id")), fields.get("name")
+    if not isinstance(label, int) or not features.check_value(features.INT64, label) or not isinstance(name, str):
+        raise AnnotationFileError(f"{uri!r}: the category {_show(entry)} has no integer as id and no text as name")
+    if label in categories:
+        raise AnnotationFileError(f"{uri!r}: two categories have the id {label}; remove one")
+    categories[label] = name.encode("utf-8", "surrogateescape")
+
+
+def read_objects(
+    uri: str, images: ImageTable, categories: dict[int, bytes], rule: ObjectRule, left_out: Counter[str]
+) -> ObjectTable:
+    """The objects of `images`; an image with an annotation that is wrong gets a fault.
+
+    Raises:
+        AnnotationFileError: if the file is not JSON, or has annotations that are no list, or no categories for them.
+        OSError: if it cannot be read.
+    """
+    objects = ObjectTable(len(images.names), categories)
+    count = 0
+    for _, entry in _stream(uri, (ANNOTATIONS,)):
+        count += 1
+        _add_object(entry, images, objects, categories, rule, left_out)
+    if not count:
+        _require_list(uri, ANNOTATIONS)
+    elif not categories:
+        raise AnnotationFileError(f"{uri!r} has annotations and no list {CATEGORIES!r}, which names their classes")
+    return objects
+
+
+def _add_object(
+    entry: Any,
+    images: ImageTable,
+    objects: ObjectTable,
+    categories: dict[int, bytes],
+    rule: ObjectRule,
+    left_out: Counter[str],
+) -> None:
+    fields = entry if isinstance(entry, dict) else {}
+    image_id = _whole(fields.get("image_id"))
+    image = images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
+    if image is None:
+        left_out[UNKNOWN_IMAGE] += 1
+        return
+    if image in images.faults:
+        return
+    try:
+        is_crowd = _flag(fields.get("iscrowd", 0))
+        if is_crowd and not rule.crowd:
+            left_out[CROWD] += 1
+            return
+        label = _whole(fields.get("category_id"))
+        if not isinstance(label, int) or label not in categories:
+            raise BadAnnotationError(f"category_id is {_show(label)}, which is none of the file's categories")
+        height, width = images.heights[image], images.widths[image]
+        x, y, box_width, box_height = _box(fields.get("bbox"))
+        if box_width == 0 or box_height == 0:
+            left_out[NO_AREA] += 1
+            return
+        xmin, xmax = _edges(x, box_width, width, rule)
+        ymin, ymax = _edges(y, box_height, height, rule)
+        if xmin >= xmax or ymin >= ymax:
+            left_out[OUTSIDE] += 1
+            return
+        area = _area(fields.get("area"), box_width * box_height)
+        mask = object_masks.pack(fields.get("segmentation"), height, width) if rule.masks else b""
+        objects.add(image, label, (xmin, xmax, ymin, ymax, area), is_crowd, mask)
+    except ValueError as e:
+        images.faults[image] = Reason.BAD_VALUE, f"annotation {_show(fields.get('id'))}: {e}"
+
+
+def _box(value: Any) -> tuple[float, float, float, float]:
+    if not isinstance(value, list) or len(value) != 4 or not all(map(_is_number, value)):
+        raise BadAnnotationError(f"bbox is {_show(value)}, expected [x, y, width, height]")
+    if value[2] < 0 or value[3] < 0:
+        raise BadAnnotationError(f"bbox {_show(value)} has a negative size; expected [x, y, width, height]")
+    return tuple(map(float, value))  # type: ignore[return-value]
+
+
+def _edges(start: float, length: float, side: int, rule: ObjectRule) -> tuple[float, float]:
+    """Where a box begins and ends, from 0 to 1."""
+    end = start + length
+    if rule.rejects_outside and (start < -_ROUNDING_PX or end > side + _ROUNDING_PX):
+        raise BadAnnotationError(
+            f"the box from {start:g} to {end:g} leaves the picture, which has {side} px; "
+            "source.coco.outside: clip would cut it"
+        )
+    return max(start, 0.0) / side, min(end, side) / side
+
+
+def _area(value: Any, of_box: float) -> float:
+    if value is None:
+        value = of_box
+    if not _is_number(value) or not 0 <= value < _AREA_LIMIT:
+        raise BadAnnotationError(f"area is {_show(value)}, expected pixels")
+    return float(value)
+
+
+def _flag(value: Any) -> int:
+    if value not in (0, 1) or not isinstance(value, (int, float)):
+        raise BadAnnotationError(f"iscrowd is {_show(value)}, expected 0 or 1")
+    return int(value)
+
+
+def _whole(value: Any) -> Any:
+    """An integer that was written as 3.0 as the integer; True is none."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return None if isinstance(value, bool) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_side(value: Any) -> bool:
+    return isinstance(value, int) and 0 < value <= _MAX_SIDE_PX
+
+
+def _show(value: Any) -> str:
+    """A value, or its beginning."""
+    text = _REPR.repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def _stream(uri: str, lists: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The items of some of a file's lists, each with the name of its list, in one reading of the file."""
+    import ijson  # 10 ms, and only here
+
+    found = {name: ijson.sendable_list() for name in lists}
+    parsers = {name: ijson.items_coro(items, f"{name}.item", use_float=True) for name, items in found.items()}
+    for offset, chunk in _chunks(uri):
+        for name, parser in parsers.items():
+            try:
+                parser.send(chunk) if chunk else parser.close()
+            except (ijson.JSONError, ValueError, OverflowError) as e:
+                raise AnnotationFileError(f"{uri!r} is not JSON, at some byte after {offset:,}: {_reason(e)}") from e
+            for item in found[name]:
+                yield name, item
+            found[name].clear()
+
+
+def _chunks(uri: str) -> Iterator[tuple[int, bytes]]:
+    """The file's bytes and where they begin; at the end an empty piece."""
+    offset = 0
+    with io.BufferedReader(storage.storage_of(uri).open_read(uri), _BUFFER_BYTES) as file:  # type: ignore[type-var]
+        while True:
+            chunk = file.read(_CHUNK_BYTES)
+            yield offset, chunk.removeprefix(BYTE_ORDER_MARK) if not offset else chunk
+            if not chunk:
+                return
+            offset += len(chunk)
+
+
+def _require_list(uri: str, name: str) -> None:
+    """Looks whether there is an empty list of that name; only where nothing was found in it, as it takes its time.
+
+    Raises:
+        AnnotationFileError: if not.
+    """
+    import ijson
+
+    with storage.storage_of(uri).open_read(uri) as file:
+        events = ijson.parse(file)
+        if not any(prefix == name and event == "start_array" for prefix, event, _ in events):
+            raise AnnotationFileError(f"{uri!r} has no list {name!r}, as a file of COCO's format has")
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:_SHOWN]
