@@ -125,8 +125,9 @@ class CocoSource:
         return storage.join(self.root, part.folder) if part.folder else self.root
 
     def _list_part(self, part: Part, folders: _Folders, found: listing.ListingBuilder) -> Iterator[listing.Listing]:
-        images, categories = coco_json.read_images(part.annotations, self.fields.needed)
-        objects = coco_json.read_objects(part.annotations, images, categories, self.objects, found.passed_over)
+        with coco_json.open_file(part.annotations) as file:
+            images = coco_json.read_images(file, self.fields.needed)
+            objects = coco_json.read_objects(file, images, self.objects, found.passed_over)
         for number, name in enumerate(images.names):
             try:
                 if number in images.faults:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import dataclasses
 import io
 import math
 import reprlib
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -23,8 +26,7 @@ NO_AREA = "object_without_area"
 OUTSIDE = "object_outside_image"
 CROWD = "crowd"
 
-_BUFFER_BYTES = 1 << 20  # asked for at once
-_CHUNK_BYTES = 1 << 16  # parsed at once
+_BUFFER_BYTES = 1 << 20
 _ROUNDING_PX = 0.01  # COCO rounds boxes to this; one that leaves the picture by no more is cut, whatever is asked for
 _MAX_SIDE_PX = 1_000_000
 _AREA_LIMIT = 1e38  # finite in 32 bits
@@ -111,7 +113,7 @@ class ObjectTable:
     """The objects of all images of a file: 53 bytes each, and what their masks take."""
 
     def __init__(self, num_images: int, names: dict[int, bytes]):
-        self._names = names  # of the categories
+        self.names = names  # of the categories, by id
         self._newest = array.array("q", [-1]) * num_images  # object of each image
         self._before = array.array("q")  # of the same image
         self._labels = array.array("q")
@@ -139,70 +141,63 @@ class ObjectTable:
         found.reverse()
         xmin, xmax, ymin, ymax, areas = (tuple(self._numbers[5 * each + i] for each in found) for i in range(5))
         labels = tuple(self._labels[each] for each in found)
-        texts = tuple(self._names[label] for label in labels)
+        texts = tuple(self.names[label] for label in labels)
         crowds = tuple(self._crowds[each] for each in found)
         masks = tuple(bytes(self._masks[self._mask_ends[each] : self._mask_ends[each + 1]]) for each in found)
         return Objects(xmin, xmax, ymin, ymax, labels, texts, areas, crowds, masks)
 
 
-def read_images(uri: str, columns: Sequence[str]) -> tuple[ImageTable, dict[int, bytes]]:
-    """The images and the names of the categories, by id.
+def read_images(file: AnnotationFile, columns: Sequence[str]) -> ImageTable:
+    """The images, with the values of `columns`.
 
     Raises:
-        AnnotationFileError: if the file is not JSON, names no image, or names a category in a way that is no use.
+        AnnotationFileError: if the file is not JSON, or names no image.
         OSError: if it cannot be read.
     """
     images = ImageTable()
-    categories: dict[int, bytes] = {}
-    for name, entry in _stream(uri, (IMAGES, CATEGORIES)):
-        if name == IMAGES:
-            images.add(entry, columns)
-        else:
-            _add_category(uri, entry, categories)
+    for entry in file.items(IMAGES):
+        images.add(entry, columns)
     if not images.names:
-        raise AnnotationFileError(f"{uri!r} names no image: a file of COCO's format has them in a list, {IMAGES!r}")
-    return images, categories
+        raise AnnotationFileError(
+            f"{file.uri!r} names no image: a file of COCO's format has them in a list, {IMAGES!r}"
+        )
+    return images
 
 
-def _add_category(uri: str, entry: Any, categories: dict[int, bytes]) -> None:
-    fields = entry if isinstance(entry, dict) else {}
-    label, name = _whole(fields.get("id")), fields.get("name")
-    if not isinstance(label, int) or not features.check_value(features.INT64, label) or not isinstance(name, str):
-        raise AnnotationFileError(f"{uri!r}: the category {_show(entry)} has no integer as id and no text as name")
-    if label in categories:
-        raise AnnotationFileError(f"{uri!r}: two categories have the id {label}; remove one")
-    categories[label] = name.encode("utf-8", "surrogateescape")
+def _read_categories(file: AnnotationFile) -> dict[int, bytes]:
+    """The names of the categories, by id."""
+    categories: dict[int, bytes] = {}
+    for entry in file.items(CATEGORIES):
+        fields = entry if isinstance(entry, dict) else {}
+        label, name = _whole(fields.get("id")), fields.get("name")
+        if not isinstance(label, int) or not features.check_value(features.INT64, label) or not isinstance(name, str):
+            raise AnnotationFileError(f"{file.uri!r}: the category {_show(entry)} needs an integer id and a name")
+        if label in categories:
+            raise AnnotationFileError(f"{file.uri!r}: two categories have the id {label}; remove one")
+        categories[label] = name.encode("utf-8", "surrogateescape")
+    return categories
 
 
-def read_objects(
-    uri: str, images: ImageTable, categories: dict[int, bytes], rule: ObjectRule, left_out: Counter[str]
-) -> ObjectTable:
+def read_objects(file: AnnotationFile, images: ImageTable, rule: ObjectRule, left_out: Counter[str]) -> ObjectTable:
     """The objects of `images`; an image with an annotation that is wrong gets a fault.
 
     Raises:
-        AnnotationFileError: if the file is not JSON, or has annotations that are no list, or no categories for them.
+        AnnotationFileError: if the file is not JSON, or has no list of annotations, or no categories for them.
         OSError: if it cannot be read.
     """
-    objects = ObjectTable(len(images.names), categories)
+    objects = ObjectTable(len(images.names), _read_categories(file))
     count = 0
-    for _, entry in _stream(uri, (ANNOTATIONS,)):
+    for entry in file.items(ANNOTATIONS):
         count += 1
-        _add_object(entry, images, objects, categories, rule, left_out)
+        _add_object(entry, images, objects, rule, left_out)
     if not count:
-        _require_list(uri, ANNOTATIONS)
-    elif not categories:
-        raise AnnotationFileError(f"{uri!r} has annotations and no list {CATEGORIES!r}, which names their classes")
+        file.require_list(ANNOTATIONS)
+    elif not objects.names:
+        raise AnnotationFileError(f"{file.uri!r} has annotations and no list {CATEGORIES!r}, which names their classes")
     return objects
 
 
-def _add_object(
-    entry: Any,
-    images: ImageTable,
-    objects: ObjectTable,
-    categories: dict[int, bytes],
-    rule: ObjectRule,
-    left_out: Counter[str],
-) -> None:
+def _add_object(entry: Any, images: ImageTable, objects: ObjectTable, rule: ObjectRule, left_out: Counter[str]) -> None:
     fields = entry if isinstance(entry, dict) else {}
     image_id = _whole(fields.get("image_id"))
     image = images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
@@ -217,7 +212,7 @@ def _add_object(
             left_out[CROWD] += 1
             return
         label = _whole(fields.get("category_id"))
-        if not isinstance(label, int) or label not in categories:
+        if not isinstance(label, int) or label not in objects.names:
             raise BadAnnotationError(f"category_id is {_show(label)}, which is none of the file's categories")
         height, width = images.heights[image], images.widths[image]
         x, y, box_width, box_height = _box(fields.get("bbox"))
@@ -290,48 +285,59 @@ def _show(value: Any) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
-def _stream(uri: str, lists: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The items of some of a file's lists, each with the name of its list, in one reading of the file."""
-    import ijson  # 10 ms, and only here
-
-    found = {name: ijson.sendable_list() for name in lists}
-    parsers = {name: ijson.items_coro(items, f"{name}.item", use_float=True) for name, items in found.items()}
-    for offset, chunk in _chunks(uri):
-        for name, parser in parsers.items():
-            try:
-                parser.send(chunk) if chunk else parser.close()
-            except (ijson.JSONError, ValueError, OverflowError) as e:
-                raise AnnotationFileError(f"{uri!r} is not JSON, at some byte after {offset:,}: {_reason(e)}") from e
-            for item in found[name]:
-                yield name, item
-            found[name].clear()
-
-
-def _chunks(uri: str) -> Iterator[tuple[int, bytes]]:
-    """The file's bytes and where they begin; at the end an empty piece."""
-    offset = 0
-    with io.BufferedReader(storage.storage_of(uri).open_read(uri), _BUFFER_BYTES) as file:  # type: ignore[type-var]
-        while True:
-            chunk = file.read(_CHUNK_BYTES)
-            yield offset, chunk.removeprefix(BYTE_ORDER_MARK) if not offset else chunk
-            if not chunk:
-                return
-            offset += len(chunk)
-
-
-def _require_list(uri: str, name: str) -> None:
-    """Looks whether there is an empty list of that name; only where nothing was found in it, as it takes its time.
+@contextlib.contextmanager
+def open_file(uri: str) -> Iterator[AnnotationFile]:
+    """A file of annotations, open to be read several times; what is far away is fetched once, to the local disk.
 
     Raises:
-        AnnotationFileError: if not.
+        OSError: if it cannot be read.
     """
-    import ijson
+    store = storage.storage_of(uri)
+    with io.BufferedReader(store.open_read(uri), _BUFFER_BYTES) as file:  # type: ignore[type-var]
+        if store.is_local:
+            yield AnnotationFile(uri, file)
+            return
+        with tempfile.TemporaryFile() as copy:
+            shutil.copyfileobj(file, copy, _BUFFER_BYTES)
+            yield AnnotationFile(uri, copy)
 
-    with storage.storage_of(uri).open_read(uri) as file:
-        events = ijson.parse(file)
+
+class AnnotationFile(NamedTuple):
+    """An open file and its address."""
+
+    uri: str
+    file: Any
+
+    def items(self, name: str) -> Iterator[Any]:
+        """The items of the list of that name, wherever in the file it stands.
+
+        Raises:
+            AnnotationFileError: if the file is not JSON.
+        """
+        import ijson  # 10 ms, and only here
+
+        self._start()
+        try:
+            yield from ijson.items(self.file, f"{name}.item", use_float=True)
+        except (ijson.JSONError, UnicodeDecodeError, OverflowError) as e:
+            reason = " ".join(str(e).split())[:_SHOWN]
+            where = f"in the last {_BUFFER_BYTES >> 10:,} KiB before byte {self.file.tell():,}"
+            raise AnnotationFileError(f"{self.uri!r} is not JSON, {where}: {reason}") from e
+
+    def require_list(self, name: str) -> None:
+        """Looks whether there is a list of that name; only where nothing was found in it, as it takes its time.
+
+        Raises:
+            AnnotationFileError: if not.
+        """
+        import ijson
+
+        self._start()
+        events = ijson.parse(self.file, use_float=True)
         if not any(prefix == name and event == "start_array" for prefix, event, _ in events):
-            raise AnnotationFileError(f"{uri!r} has no list {name!r}, as a file of COCO's format has")
+            raise AnnotationFileError(f"{self.uri!r} has no list {name!r}, as a file of COCO's format has")
 
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:_SHOWN]
+    def _start(self) -> None:
+        self.file.seek(0)
+        if self.file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+            self.file.seek(0)
