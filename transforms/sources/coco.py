@@ -130,9 +130,12 @@ class CocoSource:
             objects = coco_json.read_objects(file, images, self.objects, found.passed_over)
         for number, name in enumerate(images.names):
             try:
+                entry = folders.find(
+                    *posixpath.split(self._locate(part, name))
+                )  # of one with a fault, too: it is named
                 if number in images.faults:
                     raise rows.BadRowError(*images.faults[number])
-                ref = self._reference(part, number, images, folders)
+                ref = self._reference(part, number, images, entry)
                 of_image = objects.of(number)
                 if not of_image.labels and not self.without_objects:
                     found.passed_over[NO_OBJECTS] += 1
@@ -153,21 +156,22 @@ class CocoSource:
             key, uri, "list", error.reason, f"image {number} of {part.annotations}: {error.detail}"
         )
 
-    def _reference(
-        self, part: Part, number: int, images: coco_json.ImageTable, folders: _Folders
-    ) -> references.ImageRef:
-        name = images.names[number]
+    def _locate(self, part: Part, name: str) -> str:
         path = posixpath.normpath(name)
         if path.startswith("/") or path.split("/")[0] == ".." or storage.scheme_of(name) != "file":
             raise rows.BadRowError(references.Reason.OUTSIDE_ROOT, f"file_name {name!r} leaves the folder of images")
-        uri = storage.join(self._folder(part), path)
-        entry = folders.find(*posixpath.split(uri))
+        return storage.join(self._folder(part), path)
+
+    def _reference(
+        self, part: Part, number: int, images: coco_json.ImageTable, entry: storage.Entry | None
+    ) -> references.ImageRef:
+        uri = self._locate(part, images.names[number])
         if entry is None or entry.kind == storage.BROKEN_LINK:
             raise rows.BadRowError(references.Reason.NOT_FOUND, f"there is no file {uri!r}")
         if entry.kind != storage.FILE:
             raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
         return references.ImageRef(
-            posixpath.join(part.folder, path),
+            posixpath.join(part.folder, posixpath.normpath(images.names[number])),
             uri,
             entry.size,
             entry.mtime_ns,
