@@ -1,0 +1,257 @@
+"""From a folder in the layout of COCO 2017 to records that tf-vision's decoder, TensorFlow and TFDS read."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors
+from pipelines import config as config_lib
+from tests import coco_sets, datasets, image_sets
+
+Fields = dict[str, Any]
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def output(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "out"
+
+
+def preset(**coco: Any) -> Fields:
+    """The sections of the preset, with `coco` on top, and room for rejects in sets of twelve."""
+    sections = config_lib.load_config("coco").model_dump(mode="json", exclude_defaults=True)
+    sections["source"].setdefault("coco", {}).update(coco)
+    return {**sections, "rejects": {"max_fraction": 0.5}}
+
+
+def spec_of_tf_vision(tf: Any) -> Fields:
+    """The features that TfExampleDecoder(include_mask=True) parses."""
+    spec: Fields = {
+        "image/encoded": tf.io.FixedLenFeature((), tf.string),
+        "image/height": tf.io.FixedLenFeature((), tf.int64, -1),
+        "image/width": tf.io.FixedLenFeature((), tf.int64, -1),
+        "image/source_id": tf.io.FixedLenFeature((), tf.string),
+        "image/object/mask": tf.io.VarLenFeature(tf.string),
+    }
+    for name, dtype in (
+        ("bbox/xmin", tf.float32),
+        ("bbox/xmax", tf.float32),
+        ("bbox/ymin", tf.float32),
+        ("bbox/ymax", tf.float32),
+        ("class/label", tf.int64),
+        ("class/text", tf.string),
+        ("area", tf.float32),
+        ("is_crowd", tf.int64),
+    ):
+        spec[f"image/object/{name}"] = tf.io.VarLenFeature(dtype)
+    return spec
+
+
+def read(output: pathlib.Path, split: str, spec: Fields | None = None) -> dict[str, Fields]:
+    """The examples of a split by source id, parsed by TensorFlow, lists as arrays."""
+    import tensorflow as tf
+
+    examples = {}
+    for record in tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*.tfrecord")))):
+        parsed = tf.io.parse_single_example(record, spec or spec_of_tf_vision(tf))
+        values = {
+            key: (tf.sparse.to_dense(value) if isinstance(value, tf.SparseTensor) else value).numpy()
+            for key, value in parsed.items()
+        }
+        assert values["image/source_id"].decode() not in examples
+        examples[values["image/source_id"].decode()] = values
+    return examples
+
+
+def box_pixels(bbox: list[float]) -> np.ndarray:
+    """The share of each pixel that lies in a box."""
+    x, y, w, h = bbox
+    width, height = coco_sets.SIZE
+    columns = np.clip(np.minimum(np.arange(width) + 1, x + w) - np.maximum(np.arange(width), x), 0, 1)
+    rows = np.clip(np.minimum(np.arange(height) + 1, y + h) - np.maximum(np.arange(height), y), 0, 1)
+    return np.outer(rows, columns)
+
+
+def test_preset_writes_what_tf_vision_reads(root: pathlib.Path, output: pathlib.Path) -> None:
+    source = coco_sets.write(root)
+    (root / "val2017" / "stray.jpg").write_bytes(image_sets.make_image(1))
+    result = datasets.make(root, output, **preset(masks=True))
+    assert result.catalog.counts == catalog_lib.Counts(17, 17, {}, {"not_in_annotations": 1})
+    assert {name: split.num_examples for name, split in result.catalog.splits.items()} == {"train": 12, "validation": 5}
+    for split, folder in (("train", "train2017"), ("validation", "val2017")):
+        examples = read(output, split)
+        assert set(examples) == {str(image["id"]) for image in source[split]["images"]}
+        for image in source[split]["images"]:
+            found, objects = examples[str(image["id"])], coco_sets.objects_of(source[split], image["id"])
+            assert found["image/encoded"] == (root / folder / image["file_name"]).read_bytes()
+            assert (found["image/height"], found["image/width"]) == (30, 40)
+            boxes = np.stack([found[f"image/object/bbox/{edge}"] for edge in ("xmin", "ymin", "xmax", "ymax")], -1)
+            x, y, w, h = np.array([each["bbox"] for each in objects]).reshape(-1, 4).T
+            np.testing.assert_allclose(boxes * [40, 30, 40, 30], np.stack([x, y, x + w, y + h], -1), atol=1e-4)
+            assert found["image/object/class/label"].tolist() == [each["category_id"] for each in objects]
+            names = [coco_sets.CATEGORIES[each["category_id"]].encode() for each in objects]
+            assert found["image/object/class/text"].tolist() == names
+            np.testing.assert_allclose(found["image/object/area"], [each["area"] for each in objects], rtol=1e-6)
+            assert found["image/object/is_crowd"].tolist() == [each["iscrowd"] for each in objects]
+            assert len(found["image/object/mask"]) == len(objects)
+            for png, each in zip(found["image/object/mask"], objects):
+                check_mask(png, each)
+
+
+def check_mask(png: bytes, annotation: Fields) -> None:
+    """Run lengths to the pixel; of a polygon all that lies inside, and at its edge what COCO's tools decide."""
+    import tensorflow as tf
+
+    mask = tf.io.decode_png(png, channels=1, dtype=tf.uint8).numpy()[..., 0]
+    np.testing.assert_array_equal(mask, np.asarray(Image.open(io.BytesIO(png))))
+    assert mask.shape == (30, 40)
+    if annotation["iscrowd"]:
+        runs = annotation["segmentation"]["counts"]
+        flat = np.concatenate([np.full(run, index % 2) for index, run in enumerate(runs)])
+        np.testing.assert_array_equal(mask, flat.reshape(40, 30).T)
+    else:
+        share = box_pixels(annotation["bbox"])
+        assert (mask[share > 0.99] == 1).all()
+        assert (mask[share == 0] == 0).all()
+
+
+def test_ragged_features_read_boxes_in_batches(root: pathlib.Path, output: pathlib.Path) -> None:
+    import tensorflow as tf
+
+    source = coco_sets.write(root)["train"]
+    datasets.make(root, output, **preset())
+    key = "image/object/bbox/xmin"
+    spec = {
+        "image/source_id": tf.io.FixedLenFeature((), tf.string),
+        "xmin": tf.io.RaggedFeature(tf.float32, value_key=key),
+    }
+    records = tf.data.TFRecordDataset(sorted(map(str, output.glob("train-*.tfrecord")))).batch(12)
+    batch = tf.io.parse_example(next(iter(records)), spec)
+    for source_id, xmin in zip(batch["image/source_id"].numpy(), batch["xmin"].to_list()):
+        objects = coco_sets.objects_of(source, int(source_id))
+        assert xmin == pytest.approx([each["bbox"][0] / 40 for each in objects])
+
+
+@pytest.mark.slow
+def test_tfds_loads_the_objects_as_sequences(root: pathlib.Path, output: pathlib.Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    source = coco_sets.write(root)["train"]
+    datasets.make(root, output, **preset(masks=True))
+    builder = tfds.builder_from_directory(str(output))
+    assert isinstance(builder.info.features["image/object/bbox/xmin"], tfds.features.Sequence)
+    found = {each["image/source_id"].decode(): each for each in builder.as_dataset(split="train").as_numpy_iterator()}
+    assert len(found) == 12
+    for image in source["images"]:
+        each, objects = found[str(image["id"])], coco_sets.objects_of(source, image["id"])
+        assert each["image/encoded"].shape == (30, 40, 3)
+        assert each["image/object/class/label"].tolist() == [one["category_id"] for one in objects]
+        assert each["image/object/bbox/ymin"].tolist() == pytest.approx([one["bbox"][1] / 30 for one in objects])
+        assert [png[:4] for png in each["image/object/mask"]] == [b"\x89PNG"] * len(objects)
+
+
+def test_picture_of_another_size_than_annotated_is_a_reject(root: pathlib.Path, output: pathlib.Path) -> None:
+    coco_sets.write(root)
+    (root / "train2017" / "000000000023.jpg").write_bytes(image_sets.make_image(1, size=(30, 40)))
+    result = datasets.make(root, output, **preset())
+    assert result.catalog.counts.rejected == {"bad_value": 1}
+    (reject,) = map(json.loads, (output / "rejects.jsonl").read_text().splitlines())
+    assert (reject["key"], reject["stage"]) == ("train2017/000000000023.jpg", "check")
+    assert reject["detail"] == "has 30 x 40 px, its annotations are for 40 x 30"
+    assert "23" not in read(output, "train", source_id_alone())
+
+
+def source_id_alone() -> Fields:
+    import tensorflow as tf
+
+    return {"image/source_id": tf.io.FixedLenFeature((), tf.string)}
+
+
+def test_bad_annotations_and_missing_files_are_dead_letters(root: pathlib.Path, output: pathlib.Path) -> None:
+    train = coco_sets.write(root)["train"]
+    coco_sets.objects_of(train, 23)[0]["bbox"] = [1, 2, -3, 4]
+    coco_sets.objects_of(train, 30)[0]["bbox"] = [50, 2, 3, 4]
+    coco_sets.save(root, "train", train)
+    (root / "train2017" / "000000000016.jpg").unlink()
+    result = datasets.make(root, output, **preset())
+    assert datasets.rejects(output) == {
+        "train2017/000000000016.jpg": "not_found",
+        "train2017/000000000023.jpg": "bad_value",
+    }
+    assert result.catalog.counts.passed_over == {"object_outside_image": 1}
+
+
+def test_broken_annotations_end_the_run_with_their_name(root: pathlib.Path, output: pathlib.Path) -> None:
+    coco_sets.write(root)
+    path = root / "annotations" / "instances_val2017.json"
+    path.write_text(path.read_text()[:-100])
+    with pytest.raises(errors.ConfigError, match=r"instances_val2017\.json' is not JSON, in the last .* parse error"):
+        convert.convert(
+            {**preset(), "source": {**preset()["source"], "uri": str(root)}, "output": {"uri": str(output)}}
+        )
+    assert not list(output.glob("*.tfrecord"))
+
+
+def test_same_image_in_two_splits_is_refused(root: pathlib.Path, output: pathlib.Path) -> None:
+    train = coco_sets.write(root)["train"]
+    coco_sets.save(root, "validation", train)
+    with pytest.raises(errors.ConfigError, match=r"two images have the key 'train2017/0"):
+        datasets.make(root, output, **preset(images={"train": "train2017", "validation": "train2017"}))
+
+
+def test_mask_is_scaled_with_the_picture(root: pathlib.Path) -> None:
+    from transforms import encode, images, object_masks, references
+    from transforms.sources import coco
+
+    config = config_lib.load_config("coco", ["source.coco.masks=true"])
+    columns = (*coco.COLUMNS, coco.MASKS)
+    packed = object_masks.pack([[10, 5, 30, 5, 30, 25, 10, 25]], 30, 40)
+    ref = references.ImageRef("k", "/k", columns=(b"1", *(((0.5,),) * 8), (packed,)), expected=(30, 40))
+    features = tuple(each for each in config.resolve_features() if each.source in (coco.MASKS, "image/encoded"))
+    recipe = encode.ExampleRecipe(features, {}, columns)
+    head, _ = recipe.encode(ref, images.Image(b"x", "jpeg", 15, 20, 3, "RGB"))
+    png = head[head.index(b"\x89PNG") :]
+    mask = np.asarray(Image.open(io.BytesIO(png)))
+    assert mask.shape == (15, 20)
+    assert (mask.sum(), mask[3:12, 6:14].all()) == (100, True)
+
+
+def test_fields_of_the_images_are_stored_as_columns(root: pathlib.Path, output: pathlib.Path) -> None:
+    import tensorflow as tf
+
+    source = coco_sets.write(root)["train"]
+    sections = preset(masks=True)
+    datasets.make(root, output, **sections, columns={"license": {"type": "int"}, "date_captured": {}})
+    spec = {**source_id_alone(), "license": tf.io.FixedLenFeature((), tf.int64)}
+    found = read(output, "train", {**spec, "date_captured": tf.io.FixedLenFeature((), tf.string)})
+    for image in source["images"]:
+        assert found[str(image["id"])]["license"] == image["license"]
+        assert found[str(image["id"])]["date_captured"].decode() == image["date_captured"]
+
+
+@pytest.mark.parametrize(
+    ("coco", "message"),
+    [
+        pytest.param(
+            {"annotations": {"train": "a.json"}, "images": {"test": "b"}},
+            "source.coco.annotations names the splits train, source.coco.images test; name the same in both",
+            id="other-splits",
+        ),
+        pytest.param({"annotations": {}, "images": {}}, "names the splits none", id="no-splits"),
+        pytest.param({"outside": "keep"}, "source.coco.outside", id="outside"),
+    ],
+)
+def test_config_that_cannot_be_is_refused(coco: Fields, message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        config_lib.parse_config({"source": {"by": "coco", "coco": coco}, "label": {"by": "none"}}, "the test")
