@@ -7,7 +7,20 @@ import posixpath
 
 from imagebeam import errors, features, remote_storage, storage
 from pipelines import config as config_lib
-from transforms.sources import coco, coco_json, containers, files, idx, listing, manifest, paired, rows, saved, tar, tfrecord
+from transforms.sources import (
+    coco,
+    coco_json,
+    containers,
+    files,
+    idx,
+    listing,
+    manifest,
+    paired,
+    rows,
+    saved,
+    tar,
+    tfrecord,
+)
 
 
 def make_source(config: config_lib.Config) -> listing.Source:
@@ -140,7 +153,7 @@ def _paired_source(config: config_lib.Config, table: manifest.ManifestSource, ou
 def _coco_source(config: config_lib.Config, uri: str) -> coco.CocoSource:
     wanted = config.source.coco
     parts = (
-        coco.Part(split, storage.join(uri, path), _folder_of(wanted.images[split]))
+        coco.Part(split, storage.join(uri, path), _path_below(wanted.images[split]))
         for split, path in wanted.annotations.items()
     )
     source = coco.CocoSource(
@@ -154,7 +167,7 @@ def _coco_source(config: config_lib.Config, uri: str) -> coco.CocoSource:
     return source
 
 
-def _folder_of(path: str) -> str:
+def _path_below(path: str) -> str:
     """A folder below the source's address, without a slash around it; "" is that address."""
     folder = posixpath.normpath(path.strip("/"))
     return "" if folder == "." else folder

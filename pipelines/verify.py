@@ -77,6 +77,9 @@ class _DecodeRecord:
         missing = [each.key for each in self._features if not each.many and len(values.get(each.key, ())) != 1]
         if missing:
             return f"the example has not exactly one value of {', '.join(missing)}"
+        lost = [each.key for each in self._features if each.many and each.key not in values]
+        if lost:
+            return f"the example lacks the list {', '.join(lost)}"
         key = f"image {values[self._key][0].decode('utf-8', 'backslashreplace')!r}: " if self._key else ""
         if self._is_raw:
             problem = self._count_pixels(values)

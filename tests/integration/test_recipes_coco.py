@@ -197,9 +197,7 @@ def test_broken_annotations_end_the_run_with_their_name(root: pathlib.Path, outp
     path = root / "annotations" / "instances_val2017.json"
     path.write_text(path.read_text()[:-100])
     with pytest.raises(errors.ConfigError, match=r"instances_val2017\.json' is not JSON, in the last .* parse error"):
-        convert.convert(
-            {**preset(), "source": {**preset()["source"], "uri": str(root)}, "output": {"uri": str(output)}}
-        )
+        datasets.make(root, output, **preset())
     assert not list(output.glob("*.tfrecord"))
 
 
