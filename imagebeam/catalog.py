@@ -181,3 +181,18 @@ def load_catalog(directory: str, read: Callable[[str], bytes] | None = None) -> 
     except OSError as e:
         raise errors.CatalogError(f"{uri} cannot be read ({e.strerror or e}); grant read access to it") from e
     return Catalog.from_json(text, uri)
+
+
+def load_statistics(directory: str, read: Callable[[str], bytes] | None = None) -> Mapping[str, Any]:
+    """What the writer counted, by split; {} if it is lost, for a dataset can be read without.
+
+    Args:
+        directory: a path or an address.
+        read: as of `load_catalog`.
+    """
+    uri = storage.join(storage.normalize(directory), STATISTICS_FILE)
+    try:
+        found = json.loads((read or storage.storage_of(uri).read)(uri))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

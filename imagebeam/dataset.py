@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, features, storage
+from imagebeam import errors, features, raw
+from imagebeam.reader import normalize, order, record_reader, selection, sources
 from imagebeam.reader import options as options_lib
-from imagebeam.reader import order, record_reader, selection, sources
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 _LOGGER = logging.getLogger(__name__)
 _BLOCK_BYTES = 4 << 20  # of a read in streaming
-_STATISTICS_EXAMPLES = 1000
+_OF_WHOLE_PICTURES = ("image/object/bbox/", "image/object/mask", "image/segmentation/class/encoded")
 
 
 def open_dataset(
@@ -82,19 +81,24 @@ class ImageDataset:
         return self.catalog.labels
 
     @property
-    def feature_spec(self) -> dict[str, tf.io.FixedLenFeature]:
-        """What `tf.io.parse_single_example` needs to parse a record."""
+    def feature_spec(self) -> dict[str, tf.io.FixedLenFeature | tf.io.RaggedFeature]:
+        """What `tf.io.parse_single_example` needs to parse a record: a list becomes a Tensor [None].
+
+        `tf.io.parse_example` makes of it a RaggedTensor [batch, None].
+        """
         tf = _import_tensorflow()
+        from imagebeam.reader import lists
+
         types = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
-        return {feature.key: tf.io.FixedLenFeature([], types[feature.kind]) for feature in self.catalog.features}
+        return {
+            feature.key: lists.spec_of(feature) if feature.many else tf.io.FixedLenFeature([], types[feature.kind])
+            for feature in self.catalog.features
+        }
 
     @functools.cached_property
     def statistics(self) -> Mapping[str, Any]:
         """What the writer counted, by split: formats, colour spaces, labels, heights, widths and bytes; {} if lost."""
-        try:
-            return json.loads(self._source.read(storage.join(self.directory, catalog_lib.STATISTICS_FILE)))
-        except (OSError, ValueError):
-            return {}
+        return catalog_lib.load_statistics(self.directory, self._source.read)
 
     def num_examples(self, split: str) -> int:
         """Examples of a split or a part of one, such as "train[:10%]", without labels that were filtered out."""
@@ -102,6 +106,8 @@ class ImageDataset:
 
     def filter(self, labels: Sequence[int | str]) -> ImageDataset:
         """The same dataset with the examples of these classes alone, by names or ids from 0; ids stay as they are.
+
+        An example of several classes stays if it has one of these.
 
         The labels are read from the head of every record once for each split, some 20 us a record.
         """
@@ -133,6 +139,8 @@ class ImageDataset:
         Returns:
             {"image": [batch, height, width, 3] of `dtype`, "label": int32 [batch]}, the features named, and with `pad`
             "mask": bool [batch]; with `supervised` (image, label). The order is a pure function of seed and epoch.
+            Where an image may have several labels, "label" is float32 [batch, classes] of 0 and 1. A list is a
+            RaggedTensor [batch, None], or with `list_size` a Tensor [batch, list_size].
 
         Raises:
             ConfigError: if the options do not fit each other or the dataset.
@@ -149,10 +157,14 @@ class ImageDataset:
             }
         asked = options_lib.ReadOptions(batch_size=batch_size, **options)
         records = self.records(split, asked, replicas)
-        return tf_input.build(records, asked, self._mean_and_std(split, asked))
+        _warn_of_places(records.extra, asked)
+        return tf_input.build(records, asked, normalize.mean_and_std(self, split, asked))
 
     def as_numpy(self, split: str, batch_size: int, **options: Any) -> BatchIterator:
-        """Batches as NumPy arrays, from an iterator that can say where it stands. Options as of `as_tf`."""
+        """Batches as NumPy arrays, from an iterator that can say where it stands. Options as of `as_tf`.
+
+        A list is an object array [batch] of arrays; with `list_size` an array [batch, list_size].
+        """
         return BatchIterator(self, split, batch_size, options)
 
     def as_distributed(self, strategy: Any, split: str, global_batch_size: int, **options: Any) -> Any:
@@ -189,42 +201,28 @@ class ImageDataset:
 
         Args:
             split: "train", or a part of it.
-            decode: whether "image" is uint8 [height, width, 3] by Pillow, else the encoded bytes.
+            decode: whether "image" is uint8 [height, width, 3] by Pillow, else as it is stored.
         """
         from imagebeam.reader import example_source
 
-        return example_source.ExampleSource(self.view(split), self.catalog, decode)
+        view = self.view(split)
+        return example_source.ExampleSource(view, self.catalog, decode, self._is_raw(view.selection.split))
 
     def pixel_statistics(self, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
-        count = min(_STATISTICS_EXAMPLES, self.num_examples(split))
-        total, squares, pixels = np.zeros(3), np.zeros(3), 0
-        examples = self.as_tf(split, 1, crop="squash", image_size=64, shuffle="global", num_epochs=1)
-        for batch in examples.take(count).as_numpy_iterator():
-            image = batch["image"].astype(np.float64)
-            total += image.sum((0, 1, 2))
-            squares += (image**2).sum((0, 1, 2))
-            pixels += image.shape[1] * image.shape[2]
-        mean = total / pixels
-        std = np.sqrt(np.maximum(squares / pixels - mean**2, 1e-6))
-        return tuple(mean.tolist()), tuple(std.tolist())
+        return normalize.measure(self, split)
 
-    def _mean_and_std(self, split: str, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
-        if asked.normalize == "imagenet":
-            return options_lib.IMAGENET_MEAN, options_lib.IMAGENET_STD
-        if asked.normalize == "dataset":
-            return self.pixel_statistics(split)
-        if isinstance(asked.normalize, str):
-            raise errors.ConfigError(
-                f"normalize is {asked.normalize!r}; it is 'imagenet', 'dataset', or (mean, std) of pixels from 0 to 255"
-            )
-        return asked.normalize
+    def _is_raw(self, split: str) -> bool:
+        return raw.is_raw(self.catalog, raw.formats_in(self.statistics, split))
 
     def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> record_reader.Records:
         """What the tf.data pipeline reads of a split, with these options, for `replicas` that share this process."""
         view = self.view(split)
         by_source = {feature.source: feature for feature in self.catalog.features}
+        is_raw = self._is_raw(view.selection.split)
         self._check(by_source, asked)
+        if is_raw:
+            raw.check_shape_is_stored(self.catalog)
         by_key = {feature.key: feature for feature in self.catalog.features}
         counted = self.statistics.get(view.selection.split, {})
         if "raw" in counted.get("formats", {}):
@@ -243,12 +241,18 @@ class ImageDataset:
             chosen=view.chosen,
             by_source=by_source,
             extra=[by_key[key] for key in asked.features],
-            formats=frozenset(counted.get("formats", {})),
+            formats=raw.formats_in(self.statistics, view.selection.split),
+            is_raw=is_raw,
             longest_side=longest,
             mean_record_bytes=mean_bytes,
             label_base=self.catalog.label_base if self.catalog.label_kind == "class" else asked.label_base,
+            num_classes=asked.label_base + len(self.labels),
             num_batches=num_batches,
         )
+
+    def lists_among(self, keys: Sequence[str]) -> list[str]:
+        """Those of the keys whose features have any number of values."""
+        return [feature.key for feature in self.catalog.features if feature.many and feature.key in keys]
 
     def _check(self, by_source: Mapping[str, features.Feature], asked: options_lib.ReadOptions) -> None:
         if features.ENCODED not in by_source:
@@ -259,12 +263,30 @@ class ImageDataset:
         for key in asked.features:
             if key not in known:
                 raise errors.ConfigError(f"there is no feature {key!r}; the dataset has {', '.join(known)}")
+        if asked.list_size is not None and not self.lists_among(asked.features):
+            raise errors.ConfigError(
+                f"list_size is {asked.list_size}, and features asks for no list; the dataset has "
+                f"{', '.join(self.lists_among(known)) or 'none'}"
+            )
         highest = asked.label_base + len(self.labels) - 1
         if asked.num_classes is not None and self.labels and highest >= asked.num_classes:
             raise errors.ConfigError(
                 f"labels run from {asked.label_base} to {highest}, and a model of {asked.num_classes} classes takes "
                 f"0 to {asked.num_classes - 1}: give label_base=0, or num_classes={highest + 1}"
             )
+
+
+def _warn_of_places(extra: Sequence[features.Feature], asked: options_lib.ReadOptions) -> None:
+    """Says so where boxes or masks will not lie on the pictures."""
+    told = [feature.key for feature in extra if feature.source.startswith(_OF_WHOLE_PICTURES)]
+    if told and (asked.crop in ("random", "center") or asked.flips):
+        _LOGGER.warning(
+            "%s: of the whole picture as it is stored, while crop=%r, flip=%r change the pictures alone; "
+            'with crop="squash", flip=False boxes lie where they belong',
+            ", ".join(told),
+            asked.crop,
+            asked.flips,
+        )
 
 
 def _order_of(
@@ -377,11 +399,21 @@ def mix(
     if len(weights) != len(datasets) or not datasets or min(weights) <= 0:
         raise errors.ConfigError(f"weights are {list(weights)}; give one above 0 for each of {len(datasets)} datasets")
     parts = [each.as_tf(split, seed=seed, **options) for each, split in datasets]
+    for (each, _), part in zip(datasets, parts):
+        if part.element_spec != parts[0].element_spec:
+            raise errors.ConfigError(
+                f"the examples of {each.directory} are {part.element_spec}, those of {datasets[0][0].directory} "
+                f"{parts[0].element_spec}: only alike ones stand in one batch"
+            )
     total = sum(weights)
     mixed = tf.data.Dataset.sample_from_datasets(
         parts, [weight / total for weight in weights], seed=seed, stop_on_empty_dataset=True
     )
-    return mixed.batch(batch_size, drop_remainder=options.get("drop_remainder", True)).prefetch(2)
+    drop_remainder = options.get("drop_remainder", True)
+    has_lists = any(each.lists_among(options.get("features", ())) for each, _ in datasets)
+    if has_lists and options.get("list_size") is None:
+        return mixed.ragged_batch(batch_size, drop_remainder).prefetch(2)
+    return mixed.batch(batch_size, drop_remainder).prefetch(2)
 
 
 def _import_tensorflow() -> Any:

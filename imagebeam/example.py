@@ -203,24 +203,49 @@ def find_bytes(head: bytes, key: str) -> bytes:
     Raises:
         ValueError: if it is not there.
     """
-    start, size = _find_value(head, key)  # the map entry's value, its list of bytes, the first of them
+    position, _ = _find_list(head, key)
+    start, size = _enter(head, key, position, 1)  # the first of the list
     return head[start : start + size]
 
 
-def find_int(head: bytes, key: str) -> int:
-    """The value of an int64 feature in the beginning of a serialized Example, as `find_bytes`."""
-    start, _ = _find_value(head, key)  # the map entry's value, its list of integers, the packed ones
-    return _signed(_read_varint(memoryview(head), start)[0])
+def find_ints(head: bytes, key: str) -> list[int]:
+    """The values of an int64 feature in the beginning of a serialized Example, as `find_bytes`."""
+    position, size = _find_list(head, key)
+    if position + size > len(head):
+        raise ValueError(f"feature {key!r} does not end in the first {len(head)} bytes")
+    try:
+        values = _fields(memoryview(head)[position : position + size])
+        return [value for _, wire_type, payload, _ in values for value in _int_values(wire_type, payload)]
+    except (IndexError, TypeError) as e:
+        raise ValueError(f"feature {key!r} is broken: {e}") from e
 
 
-def _find_value(head: bytes, key: str) -> tuple[int, int]:
+def select_features(record: bytes, keys: Collection[str]) -> bytes:
+    """The serialized Example of some features of `record`, their values not looked at.
+
+    Raises:
+        ValueError: if `record` is not a serialized Example.
+    """
+    with _errors_told():
+        found = [(key.encode(), bytes(feature)) for key, feature, _ in _entries(record) if key in keys]
+    entries = [_delimited(b"\x0a", key) + _delimited(b"\x12", feature) for key, feature in found]
+    return _delimited(b"\x0a", b"".join(_delimited(b"\x0a", entry) for entry in entries))
+
+
+def _find_list(head: bytes, key: str) -> tuple[int, int]:
+    """Where the list of values of a feature begins, and its size in bytes; it may end beyond `head`."""
     name = _delimited(b"\x0a", key.encode())
     position = head.find(name) + len(name)
     if position < len(name):
         raise ValueError(f"no feature {key!r} in the first {len(head)} bytes")
+    return _enter(head, key, position, 2)  # the map entry's value, its list
+
+
+def _enter(head: bytes, key: str, position: int, depth: int) -> tuple[int, int]:
+    """Where the field in a field... at `position` begins, and its size."""
     view, size = memoryview(head), 0
     try:
-        for _ in range(3):
+        for _ in range(depth):
             size, position = _read_varint(view, position + 1)
     except IndexError as e:
         raise ValueError(f"feature {key!r} is broken: {e}") from e
@@ -273,14 +298,20 @@ def _parse_value_list(feature: bytes | memoryview) -> list[Value]:
                 values.append(memoryview(payload).tobytes())  # bytes() of an int would be that many zeros
             elif number == 2:
                 values.extend(value for (value,) in struct.iter_unpack("<f", payload))
-            elif wire_type == 0:
-                values.append(_signed(payload))
             else:
-                position = 0
-                while position < len(payload):
-                    value, position = _read_varint(payload, position)
-                    values.append(_signed(value))
+                values.extend(_int_values(wire_type, payload))
     return values
+
+
+def _int_values(wire_type: int, payload: Any) -> Iterator[int]:
+    """The values in one field of an Int64List, packed or not."""
+    if wire_type == 0:
+        yield _signed(payload)
+        return
+    position = 0
+    while position < len(payload):
+        value, position = _read_varint(payload, position)
+        yield _signed(value)
 
 
 def _signed(value: int) -> int:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import imagebeam
-from imagebeam import features
 from imagebeam.reader import batch_reader, record_reader
 from imagebeam.reader import options as options_lib
 from pipelines import progress
@@ -186,7 +185,7 @@ def run_bench(
     of_split = dataset.splits[view.selection.split]
     records = dataset.records(split, options)
     is_native = tf_input.decodes_natively(records, options)
-    stages = _native_stages(records, options) if is_native else _tensorflow_stages(dataset, records, options)
+    stages = _native_stages(records, options) if is_native else _tensorflow_stages(records, options)
     together = _measure(_Stage(whole, batch_size, warm_up=2), seconds)  # raises for an image that cannot be decoded
     return BenchResult(
         dataset=dataset.directory,
@@ -260,9 +259,7 @@ def _native_stages(records: record_reader.Records, options: options_lib.ReadOpti
     return {name: _Stage(each.with_options(tf_options), size, warm_up=1) for name, each in stages.items()}
 
 
-def _tensorflow_stages(
-    dataset: imagebeam.ImageDataset, records: record_reader.Records, options: options_lib.ReadOptions
-) -> dict[str, _Stage]:
+def _tensorflow_stages(records: record_reader.Records, options: options_lib.ReadOptions) -> dict[str, _Stage]:
     """The same where TensorFlow decodes; each over inputs that are in memory after its warm-up."""
     import tensorflow as tf
 
@@ -274,26 +271,19 @@ def _tensorflow_stages(
     num_chunks = max(1, min(_POOL_PICTURES // records.chunk, _POOL_CHUNKS))
     num_encoded = num_chunks * records.chunk
     num_pictures = max(1, min(_POOL_PICTURES, _POOL_BYTES // (options.size[0] * options.size[1] * 3)))
-    encoded = records.by_source[features.ENCODED]
-    stored = [records.by_source.get("image/height"), records.by_source.get("image/width")]
-    wanted = [encoded, *stored, records.by_source.get(features.LABEL)]
-    spec = {feature.key: dataset.feature_spec[feature.key] for feature in wanted if feature is not None}
     reduction = tf_input.greatest_reduction(records.longest_side, options)
     without_flip = dataclasses.replace(options, flip=False)
-    decode = pixels.make_decoder(without_flip, records.formats == {"jpeg"}, reduction)
+    decode = pixels.make_decoder(without_flip, records.formats == {"jpeg"}, reduction, records.is_raw)
     cast = pixels.make_caster(options, None)
 
     def read(first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        serialized, _, uniforms = tf.numpy_function(
-            reader.read, [first, first + records.chunk], [tf.string, tf.int64, tf.float32], stateful=False
-        )
+        dtypes = [tf.string, tf.int64, tf.float32, *([tf.string] if records.lists else [])]
+        serialized, _, uniforms, *_ = tf.numpy_function(reader.read, [first, first + records.chunk], dtypes, False)
         return tf.ensure_shape(serialized, [None]), tf.ensure_shape(uniforms, [None, windows.NUM_UNIFORMS])
 
     def parse(serialized: tf.Tensor, uniforms: tf.Tensor) -> dict[str, tf.Tensor]:
-        parsed = tf.io.parse_example(serialized, spec)
-        height, width = tf_input.dimensions(parsed, stored, parsed[encoded.key])
-        part = tf_input.draw_windows(height, width, uniforms, options)
-        return {"encoded": parsed[encoded.key], "part": part, "uniforms": uniforms}
+        chunk = tf_input.parse(serialized, uniforms, records, without_flip)
+        return {name: value for name, value in chunk.items() if name in ("encoded", "shape", "part")}
 
     def augment(image: tf.Tensor) -> tf.Tensor:
         return cast(tf.cond(tf.random.uniform([]) < 0.5, lambda: tf.reverse(image, [1]), lambda: image))
@@ -305,7 +295,7 @@ def _tensorflow_stages(
         return elements.take(count).cache().repeat()
 
     chunks = run(read, tf.data.Dataset.range(0, 1 << 62, records.chunk), max(2, threads))  # (bytes [n], [n, k])
-    parsed = run(parse, keep(chunks, num_chunks))  # {"encoded": bytes [n], "part": [n, 4], "uniforms": [n, k]}
+    parsed = run(parse, keep(chunks, num_chunks))  # {"encoded": bytes [n], "part": [n, 4]}
     decoded = run(decode, keep(parsed.unbatch(), num_encoded)).ignore_errors()  # uint8 [height, width, 3]
     pictures = keep(decoded, num_pictures)
     augmented = run(augment, pictures)  # dtype [height, width, 3]
@@ -328,7 +318,7 @@ def _count(stage: _Stage) -> _Stage:
     import tensorflow as tf
 
     def touch(*element: Any) -> tf.Tensor:  # every part, or TensorFlow would leave out what nobody looks at
-        firsts = [tf.reshape(part, [-1])[0] for part in tf.nest.flatten(element)]
+        firsts = [tf.reshape(part, [-1])[0] for part in tf.nest.flatten(element, expand_composites=True)]
         numbers = [tf.strings.length(first) if first.dtype == tf.string else first for first in firsts]
         return tf.add_n([tf.cast(number, tf.float32) for number in numbers])
 

@@ -103,7 +103,9 @@ def _make_parser() -> argparse.ArgumentParser:
     inspect.add_argument("--save-to", metavar="FOLDER", help="write their images there as files, 5 without -n")
     preview = inspect.add_argument_group("a batch as a model sees it")
     preview.add_argument("--preview", metavar="PNG", help="draw its pictures with their labels; 32 without -n")
-    preview.add_argument("--crop", choices=("random", "center"), help="as in training, or in evaluation (random)")
+    preview.add_argument(
+        "--crop", choices=("random", "center", "squash"), help="as in training, in evaluation, or whole with boxes"
+    )
     preview.add_argument("--image-size", type=_positive, metavar="PX", help="side of a picture (224)")
     preview.add_argument("--seed", type=int, metavar="N", help="of the order, the crops and the flips (0)")
     bench = _add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import re
@@ -9,8 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, records, storage
+from imagebeam import errors, example, features, raw, records, storage
 from pipelines import progress, terminal
+
+_MAX_SHOWN = 8  # values of a list
 
 
 def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str, str]]:
@@ -21,7 +24,7 @@ def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str
     if catalog.labels:
         shown = [f"{index} {name}" for index, name in enumerate(catalog.labels[:8], start=catalog.label_base)]
         rows.append(("classes", ", ".join(shown) + (", ..." if len(catalog.labels) > 8 else "")))
-    rows += [(f"  {feature.key}", feature.kind) for feature in catalog.features]
+    rows += [(f"  {each.key}", f"{each.kind} list" if each.many else each.kind) for each in catalog.features]
     return rows
 
 
@@ -44,12 +47,18 @@ def read_examples(directory: str, catalog: catalog_lib.Catalog, split: str) -> I
 def describe_example(values: dict[str, list[Any]]) -> str:
     """The features of one example in a line."""
     parts = []
-    for key, value in values.items():
-        one = value[0] if len(value) == 1 else value
-        if isinstance(one, bytes):
-            one = f"<{len(one):,} bytes>" if len(one) > 200 or not _is_text(one) else one.decode()
-        parts.append(f"{key}={one}")
+    for key, found in values.items():
+        shown = [_describe(value) for value in found[:_MAX_SHOWN]]
+        if len(found) > _MAX_SHOWN:
+            shown.append(f"... {len(found):,} values")
+        parts.append(f"{key}={shown[0] if len(found) == 1 else '[' + ', '.join(shown) + ']'}")
     return terminal.printable("  ".join(parts))
+
+
+def _describe(value: bytes | int | float) -> str:
+    if isinstance(value, bytes):
+        return f"<{len(value):,} bytes>" if len(value) > 200 or not _is_text(value) else value.decode()
+    return str(value)
 
 
 def _is_text(value: bytes) -> bool:
@@ -60,22 +69,30 @@ def _is_text(value: bytes) -> bool:
 
 
 def save_images(directory: str, catalog: catalog_lib.Catalog, split: str, count: int, folder: str) -> list[str]:
-    """Writes the first images of a split as files, named by position, label and key; returns their paths."""
+    """Writes the first images of a split as files, named by position, label and key; returns their paths.
+
+    Those that are stored as pixels become PNGs.
+
+    Raises:
+        ConfigError: if there are no images, or pixels without a shape.
+        VerificationError: at a broken record, or image.
+    """
     keys = {feature.source: feature.key for feature in catalog.features}
     if features.ENCODED not in keys:
         raise errors.ConfigError("--save-to: the examples hold no image")
+    is_raw = raw.is_raw(catalog, raw.formats_in(catalog_lib.load_statistics(directory), split))
+    pixels = raw.PixelReader(catalog) if is_raw else None
     os.makedirs(folder, exist_ok=True)
     paths = []
     for index, values in enumerate(itertools.islice(read_examples(directory, catalog, split), count)):
-        image = values[keys[features.ENCODED]][0]
-        image_format = _text(values, keys.get("image/format")) or "image"
-        name = "-".join(
-            [
-                f"{split}-{index:05d}",
-                *filter(None, [_text(values, keys.get(features.TEXT)), _text(values, keys.get("image/key"))]),
-            ]
-        )
-        stem = re.sub(r"[^\w.=-]+", "_", name)[:150]
+        labels, names = (_texts(values, keys.get(source)) for source in (features.TEXT, "image/key"))
+        name = "-".join([f"{split}-{index:05d}", *filter(None, ["+".join(labels), *names])])
+        try:
+            image = values[keys[features.ENCODED]][0] if pixels is None else _to_png(pixels.read(values))
+        except ValueError as e:
+            raise errors.VerificationError(f"{directory}, example {index} of {split}: {e}") from e
+        image_format = "png" if pixels else next(iter(_texts(values, keys.get("image/format"))), "image")
+        stem = re.sub(r"[^\w.=+-]+", "_", name)[:150]
         path = os.path.join(folder, f"{stem}.{image_format}")
         with open(path, "wb") as file:
             file.write(image)
@@ -83,6 +100,15 @@ def save_images(directory: str, catalog: catalog_lib.Catalog, split: str, count:
     return paths
 
 
-def _text(values: dict[str, list[Any]], key: str | None) -> str | None:
-    value = values.get(key, [None])[0] if key else None
-    return value.decode(errors="replace") if isinstance(value, bytes) else None
+def _to_png(pixels: raw.Pixels) -> bytes:
+    import PIL.Image
+
+    mode = ("L", "LA", "RGB", "RGBA")[pixels.channels - 1]
+    buffer = io.BytesIO()
+    PIL.Image.frombytes(mode, (pixels.width, pixels.height), pixels.data).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _texts(values: dict[str, list[Any]], key: str | None) -> list[str]:
+    found = values.get(key, []) if key else []
+    return [value.decode(errors="replace") for value in found if isinstance(value, bytes)]

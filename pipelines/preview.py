@@ -24,6 +24,8 @@ _GAP = 8
 _MIN_TILE = 112  # pixels a side; smaller pictures are drawn larger, or no label would fit under them
 _MIN_WIDTH = 480  # of the sheet, for the heading
 _PAPER, _INK = (255, 255, 255), (32, 32, 32)
+_BOX, _BOX_WIDTH = (255, 0, 220), 2  # a color that photos have little of
+_SIDES = tuple(f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
 _ELLIPSIS = "…"
 _NO_CHARACTER = "\U0010fffd"  # is in no font: it is drawn as whatever stands for what the font lacks
 
@@ -46,7 +48,7 @@ def write_preview(
         split: "train", or a part such as "train[:10%]".
         path: of the PNG, which is replaced.
         count: of pictures; fewer where the split has fewer.
-        crop: "random" as in training (with the flip), "center" as in evaluation.
+        crop: "random" as in training (with the flip), "center" as in evaluation, "squash" with the boxes of objects.
         image_size: side of a picture, in pixels.
         seed: of the order, the crops and the flips.
 
@@ -59,6 +61,7 @@ def write_preview(
     total = dataset.num_examples(split)
     count = min(count, total)
     key = next((feature.key for feature in dataset.catalog.features if feature.source == "image/key"), None)
+    sides = _box_keys(dataset) if crop == "squash" else ()  # which alone leaves boxes where they are
     batches = dataset.as_tf(
         split,
         count,
@@ -67,19 +70,31 @@ def write_preview(
         seed=seed,
         num_epochs=1,
         drop_remainder=False,
-        features=(key,) if key else (),
+        features=((key,) if key else ()) + sides,
     )
     from imagebeam.reader import tf_input
 
     batch = next(tf_input.NumpyIterator(batches))
     options = f"{crop} crop{' and flip' if crop == 'random' else ''}, {image_size} x {image_size} px, seed {seed}"
     heading = f"{dataset.catalog.name}, {split}: {count:,} of {progress.count(total, 'image')}, {options}"
-    draw_sheet(batch["image"], _captions(dataset, batch, key), heading).save(path, "PNG")
+    boxes = [np.stack(rows, axis=1) for rows in zip(*(batch[side] for side in sides))]
+    draw_sheet(batch["image"], _captions(dataset, batch, key), heading, boxes).save(path, "PNG")
     return count
 
 
+def _box_keys(dataset: imagebeam.ImageDataset) -> tuple[str, ...]:
+    """The keys of the boxes' sides in the order of `_SIDES`, none where there are no boxes."""
+    keys = {feature.source: feature.key for feature in dataset.catalog.features}
+    found = tuple(keys[side] for side in _SIDES if side in keys)
+    return found if len(found) == len(_SIDES) else ()
+
+
 def _captions(dataset: imagebeam.ImageDataset, batch: Mapping[str, Any], key: str | None) -> list[str]:
-    """The name of each picture's class, or its target, or without labels the end of its key."""
+    """The name of each picture's class, or of all it has, or its target, or without labels the end of its key."""
+    if "label" in batch and batch["label"].ndim == 2:
+        return [
+            ", ".join(_name_class(int(each), dataset.labels) for each in np.flatnonzero(row)) for row in batch["label"]
+        ]
     if "label" in batch and dataset.labels:
         return [_name_class(label, dataset.labels) for label in batch["label"].tolist()]
     if "label" in batch:
@@ -146,13 +161,16 @@ class SheetLayout:
         return self.height * self.scale + self.line_height + _GAP
 
 
-def draw_sheet(images: np.ndarray, captions: Sequence[str], heading: str) -> PIL.Image.Image:
+def draw_sheet(
+    images: np.ndarray, captions: Sequence[str], heading: str, boxes: Sequence[np.ndarray] = ()
+) -> PIL.Image.Image:
     """The pictures in rows, each above its caption, under a heading.
 
     Args:
         images: uint8 [n, height, width, 3], RGB.
         captions: of each picture; what is too long ends in an ellipsis.
         heading: in as many lines as it takes.
+        boxes: of each picture, or none at all: float [k, 4], left, top, right and bottom, from 0 to 1.
     """
     import PIL.Image
     import PIL.ImageDraw
@@ -171,6 +189,10 @@ def draw_sheet(images: np.ndarray, captions: Sequence[str], heading: str) -> PIL
         left, top = layout.corner(index, len(lines))
         enlarged = pixels.repeat(layout.scale, 0).repeat(layout.scale, 1)
         sheet.paste(PIL.Image.fromarray(enlarged), (left, top))
+        height, width = enlarged.shape[:2]
+        for box in boxes[index] if boxes else ():
+            place = box * (width - 1, height - 1, width - 1, height - 1) + (left, top, left, top)
+            draw.rectangle([round(side) for side in place.tolist()], outline=_BOX, width=_BOX_WIDTH)
         text = _cut(drawable(caption), font, enlarged.shape[1])
         draw.text((left, top + enlarged.shape[0] + 2), text, _INK, font)
     return sheet

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
-from collections.abc import Collection, Mapping
-from typing import Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, storage, verify
-
-_SIDES = ("image/height", "image/width", "image/channels")
+from imagebeam import errors, example, features, raw, storage, verify
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +29,10 @@ def run_verify(directory: str, decode: bool = False) -> VerifyResult:
     """
     directory = storage.normalize(directory)
     catalog = catalog_lib.load_catalog(directory)
-    check = _DecodeRecord(catalog, _formats(directory)) if decode else None
+    check = None
+    if decode:
+        formats = raw.formats_in(catalog_lib.load_statistics(directory))
+        check = _DecodeRecord(catalog, raw.is_raw(catalog, formats))
     problems: list[verify.Problem] = []
     count = 0
     for _, found in verify.verify_dataset(directory, check):
@@ -44,28 +41,17 @@ def run_verify(directory: str, decode: bool = False) -> VerifyResult:
     return VerifyResult(catalog, count, tuple(problems))
 
 
-def _formats(directory: str) -> set[str]:
-    """The formats of the images, as their writer counted them; none if its word is lost."""
-    uri = storage.join(directory, catalog_lib.STATISTICS_FILE)
-    try:
-        by_split = json.loads(storage.storage_of(uri).read(uri))
-    except (OSError, ValueError):
-        return set()
-    return {name for split in by_split.values() for name in split["formats"]}
-
-
 class _DecodeRecord:
-    """Decodes the image in a record, or counts its bare pixels; returns what is wrong with it."""
+    """Decodes the image in a record; returns what is wrong with it."""
 
-    def __init__(self, catalog: catalog_lib.Catalog, formats: Collection[str] = ()):
+    def __init__(self, catalog: catalog_lib.Catalog, is_raw: bool):
         keys = {feature.source: feature.key for feature in catalog.features}
         if features.ENCODED not in keys:
             raise errors.ConfigError("--decode: the examples hold no image; run verify without it")
         self._features = catalog.features
+        self._pixels = raw.PixelReader(catalog) if is_raw else None
         self._image = keys[features.ENCODED]
         self._key = keys.get("image/key")
-        self._is_raw = set(formats) == {"raw"}
-        self._sides = [keys[name] for name in _SIDES if name in keys]
 
     def __call__(self, data: bytes) -> str | None:
         from transforms import images
@@ -81,20 +67,13 @@ class _DecodeRecord:
         if lost:
             return f"the example lacks the list {', '.join(lost)}"
         key = f"image {values[self._key][0].decode('utf-8', 'backslashreplace')!r}: " if self._key else ""
-        if self._is_raw:
-            problem = self._count_pixels(values)
-            return f"{key}{problem}" if problem else None
         try:
-            images.check_image(values[self._image][0], "decode")
+            if self._pixels is None:
+                images.check_image(values[self._image][0], "decode")
+            else:
+                self._pixels.read(values)
         except images.BadImageError as e:
             return f"{key}{e.reason}: {e.detail}"
-        return None
-
-    def _count_pixels(self, values: Mapping[str, list[Any]]) -> str | None:
-        """What is wrong with an image of bare pixels: only their number can be, where the sides are stored, too."""
-        image = values.get(self._image, [])
-        count = len(image[0]) if image and isinstance(image[0], bytes) else len(image)
-        sides = [values[name][0] for name in self._sides]
-        if len(sides) == len(_SIDES) and count != math.prod(sides):
-            return f"{count:,} values, {' x '.join(map(str, sides))} pixels are {math.prod(sides):,}"
+        except ValueError as e:
+            return f"{key}{e}"
         return None

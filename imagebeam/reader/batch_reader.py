@@ -36,6 +36,8 @@ def why_not(records: record_reader.Records, options: options_lib.ReadOptions) ->
         return "imagebeam was installed without its decoder in C: docs/reader.md tells what it needs to be built"
     if options.crop is None or options.batch_size is None:
         return "it makes batches of pictures of one size: batch_size, image_size and crop must be given"
+    if records.is_raw:
+        return "it decodes JPEG alone, and the images are stored as pixels"
     if records.formats != {"jpeg"}:
         return f"it decodes JPEG alone, and the split holds {', '.join(sorted(records.formats)) or 'what nobody knows'}"
     if _HEIGHT not in records.by_source or _WIDTH not in records.by_source:
@@ -50,7 +52,7 @@ class Parsed(NamedTuple):
     images: list[memoryview]  # encoded
     parts: np.ndarray  # int32 [k, 4]: top, left, height, width
     flips: np.ndarray  # bool [k]
-    columns: list[np.ndarray]  # the label where there is one, and the extra features
+    columns: list[np.ndarray]  # the label where there is one, the extra features, and the packed lists
     troubles: dict[int, fetch.Trouble]  # of the others, by their place in the chunk
 
 
@@ -63,10 +65,10 @@ class BatchReader:
         self._options = options
         self._threads = threads
         self._buffers = _Buffers()
-        label = records.by_source.get(features.LABEL)
-        self._first_label = 0 if label is None else options.label_base - records.label_base
-        self._columns = [*([] if label is None else [label]), *records.extra]
-        self._has_label = label is not None
+        self._first_label = 0 if records.label is None else options.label_base - records.label_base
+        self._columns = records.columns
+        self._has_label = records.label is not None
+        self._has_lists = bool(records.lists)
         stored = [records.by_source[name] for name in (features.ENCODED, _HEIGHT, _WIDTH)]
         self._keys = tuple(feature.key.encode() for feature in (*stored, *self._columns))
 
@@ -74,7 +76,8 @@ class BatchReader:
         """The examples at positions `first` to `end`, fewer where some are skipped.
 
         Returns:
-            uint8 [n, height, width, 3], RGB; int64 [n], positions; the label where there is one; the extra features.
+            uint8 [n, height, width, 3], RGB; int64 [n], positions; the label where there is one; the extra features;
+            where there are lists, bytes [n].
 
         Raises:
             ShardError: if a whole shard cannot be read.
@@ -104,13 +107,16 @@ class BatchReader:
 
     def parse(self, chunk: record_reader.Chunk) -> Parsed:
         """Their features, and which part of each picture is wanted."""
-        kept, rows, troubles = [], [], {}
+        kept, rows, packed, troubles = [], [], [], {}
         for index, content in enumerate(chunk.contents):
             try:
                 if isinstance(content, fetch.Trouble):
                     troubles[index] = content
                 else:
-                    rows.append(self._parse_record(content))
+                    row = self._parse_record(content)
+                    if self._has_lists:
+                        packed.append(self._reader.pack_lists(content))
+                    rows.append(row)
                     kept.append(index)
             except ValueError as e:
                 troubles[index] = self._reader.trouble(int(chunk.records[index]), str(e))
@@ -118,6 +124,8 @@ class BatchReader:
         columns = [_column(feature, values) for feature, values in zip(self._columns, others)]
         if self._has_label and columns[0].dtype == np.int64:
             columns[0] = (columns[0] + self._first_label).astype(np.int32)
+        if self._has_lists:
+            columns.append(np.array(packed, object))
         uniforms = chunk.uniforms[kept]
         parts = windows.windows(np.array(heights, int), np.array(widths, int), uniforms, self._options)
         flips = (uniforms[:, -1] < 0.5) & self._options.flips

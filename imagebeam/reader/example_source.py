@@ -13,33 +13,39 @@ from typing import Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features
+from imagebeam import errors, example, features, raw
 from imagebeam.reader import fetch, sources
+
+_NUMPY_TYPES: dict[str, type] = {features.BYTES: object, features.INT64: np.int64, features.FLOAT: np.float32}
 
 
 class ExampleSource:
     """The examples of a split by their place in it: what Grain calls a data source and PyTorch a dataset.
 
-    Each is {"image": uint8 [height, width, 3] RGB, or its encoded bytes; "label": as in the batches of `as_tf`, classes
-    from 0} and every other feature under its own key: int, float or bytes. The order is that of the shards, the same
-    on every machine. Thread-safe, and small to pickle: a worker process opens the shards by itself.
+    Each is {"image": uint8 [height, width, 3] RGB, or as it is stored; "label": as in the batches of `as_tf`, classes
+    from 0} and every other feature under its own key: int, float or bytes, a list as an array of them. The order is
+    that of the shards, the same on every machine. Thread-safe, and small to pickle: a worker process opens the shards
+    by itself.
 
     Args:
         view: the records.
         catalog: of their dataset.
-        decode: whether "image" is pixels, decoded with Pillow.
+        decode: whether "image" is pixels, decoded with Pillow, else as it is stored.
+        is_raw: whether images are stored as pixels.
 
     Raises:
-        ConfigError: if the shards are compressed, or images are to be decoded and there are none, or Pillow is not
-            installed.
+        ConfigError: if the shards are compressed, or images are to be decoded and there are none, or they are pixels
+            without a shape, or Pillow is not installed.
     """
 
-    def __init__(self, view: sources.View, catalog: catalog_lib.Catalog, decode: bool = True):
+    def __init__(self, view: sources.View, catalog: catalog_lib.Catalog, decode: bool = True, is_raw: bool = False):
         self._view = view
         self._name = catalog.name
         self._fingerprint = catalog.fingerprint
         self._decode = decode
         self._features = catalog.features
+        self._num_classes = len(catalog.labels)
+        self._pixels = raw.PixelReader(catalog) if decode and is_raw else None
         self._first_label = catalog.label_base if catalog.label_kind == "class" else 0
         if catalog.compression != "none":
             raise errors.ConfigError(
@@ -47,7 +53,8 @@ class ExampleSource:
                 "convert with output.compression=none"
             )
         if decode:
-            _import_pillow()
+            if not is_raw:
+                _import_pillow()
             if all(feature.source != features.ENCODED for feature in catalog.features):
                 raise errors.ConfigError(
                     f"{catalog.name} was written without images: features drops image/encoded; give decode=False"
@@ -78,20 +85,32 @@ class ExampleSource:
     def _parse(self, content: bytes) -> dict[str, Any]:
         parsed = example.parse_example(content)
         named: dict[str, Any] = {}
-        for key, source, _, many in self._features:
-            values = parsed.get(key, [])
-            if many:
-                named["label" if source == features.LABEL else key] = values
-                continue
-            if len(values) != 1:
-                raise ValueError(f"feature {key!r} has {len(values)} values, expected 1")
-            if source == features.ENCODED:
-                named["image"] = _decode_image(values[0]) if self._decode else values[0]
-            elif source == features.LABEL:
-                named["label"] = values[0] - self._first_label
+        for feature in self._features:
+            values = parsed.get(feature.key, [])
+            if not feature.many and len(values) != 1:
+                raise ValueError(f"feature {feature.key!r} has {len(values)} values, expected 1")
+            if feature.source == features.ENCODED:
+                named["image"] = self._image(parsed, feature, values)
+            elif feature.source == features.LABEL:
+                named["label"] = self._multi_hot(values) if feature.many else values[0] - self._first_label
             else:
-                named[key] = values[0]
+                named[feature.key] = _to_array(feature.kind, values) if feature.many else values[0]
         return named
+
+    def _image(self, parsed: dict[str, list[Any]], feature: features.Feature, values: list[Any]) -> Any:
+        if self._pixels is not None:
+            return _to_rgb(self._pixels.read(parsed))
+        if feature.many:
+            return _to_array(feature.kind, values)
+        return _decode_image(values[0]) if self._decode else values[0]
+
+    def _multi_hot(self, ids: list[int]) -> np.ndarray:
+        vector = np.zeros(self._num_classes, np.float32)
+        classes = np.array(ids, np.int64) - self._first_label
+        if len(classes) and not 0 <= classes.min() <= classes.max() < self._num_classes:
+            raise ValueError(f"labels are {ids}, and the dataset has {self._num_classes:,} classes")
+        vector[classes] = 1
+        return vector
 
     def __repr__(self) -> str:
         """What decides which example stands at an index, whatever the folder: Grain compares it on restoring."""
@@ -104,6 +123,19 @@ class ExampleSource:
     def _digest(self) -> str:
         chosen = self._view.chosen
         return "all" if chosen is None else hashlib.blake2b(chosen.astype("<i8").tobytes(), digest_size=8).hexdigest()
+
+
+def _to_array(kind: str, values: list[Any]) -> np.ndarray:
+    """The values of a list in one array, which Grain and PyTorch take for one value and not for many."""
+    array: np.ndarray = np.empty(len(values), _NUMPY_TYPES[kind])
+    array[:] = values
+    return array
+
+
+def _to_rgb(pixels: raw.Pixels) -> np.ndarray:
+    """uint8 [height, width, 3], as `_decode_image` gives it."""
+    stored = np.frombuffer(pixels.data, np.uint8).reshape(pixels.height, pixels.width, pixels.channels)
+    return stored[:, :, :3].copy() if pixels.channels >= 3 else np.repeat(stored[:, :, :1], 3, axis=2)
 
 
 def _decode_image(encoded: bytes) -> np.ndarray:

@@ -43,7 +43,7 @@ class JaxIterator(Iterator[dict[str, Any]]):
         batch_size: int,
         options: Mapping[str, Any],
     ):
-        _check_options(options)
+        _check_options(dataset, options)
         index, count, num_parts = _rows_of_process(sharding)
         if batch_size % num_parts:
             raise errors.ConfigError(
@@ -103,7 +103,13 @@ class JaxIterator(Iterator[dict[str, Any]]):
         return jax.make_array_from_process_local_data(sharding, value, (self._batch_size, *value.shape[1:]))
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(dataset: dataset_lib.ImageDataset, options: Mapping[str, Any]) -> None:
+    lists = dataset.lists_among(options.get("features", ()))
+    if lists and options.get("list_size") is None:
+        raise errors.ConfigError(
+            f"{', '.join(lists)} has any number of values, and a jax.Array has rows of one length: give list_size, "
+            "such as list_size=100, to fill lists up and cut them; KEY/count then says how many values there were"
+        )
     for name in ("process_index", "process_count"):
         if name in options:
             raise errors.ConfigError(f"{name} comes from the sharding in as_jax: leave it out")

@@ -13,6 +13,7 @@ SHUFFLES = ("stream", "global", None)
 CROPS = ("random", "center", "squash", None)
 DECODERS = ("auto", "native", "tensorflow")
 DTYPES = ("uint8", "float32", "bfloat16", "float16")
+_COUNTS = ("batch_size", "num_epochs", "process_count", "list_size", "shuffle_bytes", "shuffle_records", "threads")
 IMAGENET_MEAN = (123.675, 116.28, 103.53)  # of pixels from 0 to 255; torchvision's 0.485, 0.456, 0.406
 IMAGENET_STD = (58.395, 57.12, 57.375)  # torchvision's 0.229, 0.224, 0.225
 
@@ -31,7 +32,8 @@ class ReadOptions:
         flip: whether half of the pictures are mirrored; by default with the random crop.
         dtype: of the pixels: "uint8" (0 to 255), "float32", "bfloat16" or "float16".
         normalize: (mean, std) of pixels from 0 to 255, one number or one for each channel; "imagenet"; "dataset"
-            (measured on 1,000 examples); None leaves 0 to 255.
+            (of the train split, as convert counted with statistics.pixels; else measured on 1,000 examples); None
+            leaves 0 to 255.
         shuffle: "stream" (blocks of records in random order, and the records of many blocks mixed), "global" (a true
             permutation of all records), None (the order of the shards).
         seed: of the order, the crops and the flips.
@@ -43,8 +45,11 @@ class ReadOptions:
         pad: whether the last batch is filled up, with "mask" False, and all processes make the same number of batches.
         supervised: whether batches are (image, label), for Keras.
         features: keys of further features, each under its own name.
+        list_size: values that each list among them has in a batch: a shorter one is filled up with 0 or empty bytes,
+            a longer one cut, and "KEY/count" says how many there were; None leaves each list its length.
         label_base: id of the first class in the batches; the dataset's own base is taken away.
-        num_classes: of the model; labels that do not fit are refused at once.
+        num_classes: of the model; labels that do not fit are refused at once. Where an image has any number of labels,
+            they are a vector of so many; by default of as many as there are classes.
         deterministic: whether examples come in the exact order; without, what is decoded first comes first.
         on_error: "raise" for an example that cannot be read or decoded, or "skip".
         max_error_fraction: of the examples read; more skipped ones end in an error.
@@ -74,6 +79,7 @@ class ReadOptions:
     pad: bool = False
     supervised: bool = False
     features: Sequence[str] = ()
+    list_size: int | None = None
     label_base: int = 0
     num_classes: int | None = None
     deterministic: bool = True
@@ -94,7 +100,16 @@ class ReadOptions:
         _check_choice("dtype", self.dtype, DTYPES)
         _check_choice("decoder", self.decoder, DECODERS)
         _check_choice("on_error", self.on_error, ("raise", "skip"))
-        for name in ("batch_size", "num_epochs", "process_count", "shuffle_bytes", "shuffle_records", "threads"):
+        counts = (
+            "batch_size",
+            "num_epochs",
+            "process_count",
+            "list_size",
+            "shuffle_bytes",
+            "shuffle_records",
+            "threads",
+        )
+        for name in counts:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise errors.ConfigError(f"{name} is {value!r}; it must be a whole number from 1 on")

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from imagebeam import raw
 from imagebeam.reader import options as options_lib
 
 REDUCTIONS = (1, 2, 4, 8)  # by which libjpeg can scale a picture down while it decodes
@@ -49,18 +50,23 @@ def resize(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
 
 
 def make_decoder(
-    options: options_lib.ReadOptions, only_jpeg: bool, greatest_reduction: int
+    options: options_lib.ReadOptions, only_jpeg: bool, greatest_reduction: int, is_raw: bool = False
 ) -> Callable[[dict[str, Any]], tf.Tensor]:
     """A function from an example's "encoded", "part" and "flip" to its picture: uint8 [height, width, 3].
+
+    Raw images, as `raw_picture` takes them, have a "shape", too.
 
     Args:
         options: of the reader.
         only_jpeg: whether no other format is in the split.
         greatest_reduction: of REDUCTIONS, that the largest picture of the split allows; 1 saves the choice.
+        is_raw: whether images are stored as pixels.
     """
 
     def decode_part(example: dict[str, Any]) -> tf.Tensor:
         encoded, part = example["encoded"], example["part"]
+        if is_raw:
+            return _crop(raw_picture(encoded, example["shape"]), part)
         index = reductions(part[None], options.size, greatest_reduction)[0] if greatest_reduction > 1 else None
         if only_jpeg:
             return decode_jpeg_part(encoded, part, index)
@@ -71,16 +77,45 @@ def make_decoder(
         )
 
     def decode(example: dict[str, Any]) -> tf.Tensor:
-        if options.crop is None:
-            image = tf.io.decode_jpeg(example["encoded"], 3) if only_jpeg else _decode_any(example["encoded"])
-        else:
+        if options.crop is not None:
             image = resize(decode_part(example), options.size)
+        elif is_raw:
+            image = raw_picture(example["encoded"], example["shape"])
+        else:
+            image = tf.io.decode_jpeg(example["encoded"], 3) if only_jpeg else _decode_any(example["encoded"])
         if options.flips:
             image = tf.cond(example["flip"], lambda: tf.reverse(image, [1]), lambda: image)
         image.set_shape((*(options.size if options.crop else (None, None)), 3))
         return image
 
     return decode
+
+
+def raw_picture(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """The picture of bare pixels: uint8 [height, width, 3]. Gray becomes RGB, transparency is left out.
+
+    What does not fit `shape`, or is no number from 0 to 255, ends in an error of TensorFlow.
+
+    Args:
+        values: string [], one byte for each; or a list of numbers, int64 or float32.
+        shape: int64 [3]: height, width, channels.
+    """
+    checks = [
+        tf.debugging.assert_positive(shape, "the height, width or number of channels of an image is not known"),
+        tf.debugging.assert_less_equal(shape[2], tf.constant(raw.MAX_CHANNELS, shape.dtype), "too many channels"),
+    ]
+    if values.dtype == tf.string:
+        values = tf.io.decode_raw(values, tf.uint8)
+    else:
+        lowest, highest = tf.constant(0, values.dtype), tf.constant(255, values.dtype)
+        checks += [
+            tf.debugging.assert_greater_equal(values, lowest, "a pixel is below 0"),
+            tf.debugging.assert_less_equal(values, highest, "a pixel is above 255"),
+        ]
+    with tf.control_dependencies([check for check in checks if check is not None]):  # None: it held at once
+        picture = tf.reshape(tf.cast(values, tf.uint8), shape)
+    is_colored = tf.cast(shape[2] >= 3, tf.int32)
+    return tf.ensure_shape(tf.gather(picture, tf.range(3) * is_colored, axis=2), (None, None, 3))
 
 
 def _decode_any(encoded: tf.Tensor) -> tf.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from imagebeam import errors, features
+from imagebeam import errors, example, features
 from imagebeam.reader import fetch, windows
 from imagebeam.reader import options as options_lib
 from imagebeam.reader import order as order_lib
@@ -35,9 +36,11 @@ class Records:
         by_source: the features of every example, by what they are.
         extra: further features that are wanted in the batches.
         formats: of the images in the split, empty where it is not known.
+        is_raw: whether the images are stored as pixels.
         longest_side: of its pictures, in pixels; 0 where it is not known.
         mean_record_bytes: on average.
         label_base: id of the first class in the records.
+        num_classes: and ids below the first, where an image has any number of classes.
         num_batches: that every process makes; None leaves it to each.
     """
 
@@ -47,10 +50,31 @@ class Records:
     by_source: Mapping[str, features.Feature]
     extra: Sequence[features.Feature]
     formats: frozenset[str]
+    is_raw: bool
     longest_side: int
     mean_record_bytes: int
     label_base: int
+    num_classes: int
     num_batches: int | None
+
+    @functools.cached_property
+    def label(self) -> features.Feature | None:
+        """The label where it is one for each example."""
+        found = self.by_source.get(features.LABEL)
+        return None if found is None or found.many else found
+
+    @functools.cached_property
+    def columns(self) -> tuple[features.Feature, ...]:
+        """What is wanted of each example in one value: the label first, where there is one."""
+        label = () if self.label is None else (self.label,)
+        return (*label, *(feature for feature in self.extra if not feature.many))
+
+    @functools.cached_property
+    def lists(self) -> tuple[features.Feature, ...]:
+        """What is wanted of each example in any number of values, the label first."""
+        label = self.by_source.get(features.LABEL)
+        labels = () if label is None or not label.many else (label,)
+        return (*labels, *(feature for feature in self.extra if feature.many))
 
     @property
     def chunk(self) -> int:
@@ -78,6 +102,7 @@ class RecordReader:
     def __init__(self, records: Records, options: options_lib.ReadOptions):
         self._records = records
         self._options = options
+        self._list_keys = frozenset(feature.key.encode() for feature in records.lists)
         self._key = order_lib.make_key("pixels", options.seed)
         self._lock = threading.Lock()
         self._skipped: set[int] = set()  # positions
@@ -93,6 +118,14 @@ class RecordReader:
         records, epochs = self._records.locate(positions)
         contents = list(self._records.fetcher.fetch(records))
         return Chunk(contents, positions, records, order_lib.uniforms(records, epochs, self._key, windows.NUM_UNIFORMS))
+
+    def pack_lists(self, content: bytes) -> bytes:
+        """The lists that are wanted of a record: see `lists`.
+
+        Raises:
+            ValueError: if it is no tf.train.Example.
+        """
+        return example.select_features(content, self._list_keys)
 
     def trouble(self, record: int, detail: str) -> fetch.Trouble:
         """`detail` with the name of a record of the split."""

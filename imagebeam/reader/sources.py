@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import io
@@ -114,9 +115,9 @@ class _Source:
         total = int(ends[-1])
         chosen = None
         if labels is not None:
-            chosen = np.arange(wanted.start, wanted.stop)[
-                np.isin(self._labels(_ById(catalog), wanted.split)[wanted.start : wanted.stop], list(labels))
-            ]
+            rows, ids = self._labels(_ById(catalog), wanted.split)
+            chosen = np.unique(rows[np.isin(ids, list(labels))])
+            chosen = chosen[(chosen >= wanted.start) & (chosen < wanted.stop)]
         elif len(wanted) < total:
             chosen = np.arange(wanted.start, wanted.stop)
         if chosen is None:
@@ -127,14 +128,17 @@ class _Source:
         return View(wanted, tuple(sizes.tolist()), chosen, total, fetcher)
 
     @functools.lru_cache(maxsize=16)  # noqa: B019
-    def _labels(self, catalog: _ById, split: str) -> np.ndarray:
-        """The label of every record of a split, from the heads of the records: int64 [records]."""
+    def _labels(self, catalog: _ById, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Every label in a split and the record that has it, from the heads of the records: int64 [labels] each."""
         feature = next((f for f in catalog.catalog.features if f.source == features.LABEL), None)
         if feature is None or catalog.catalog.label_kind != "class":
             raise errors.ConfigError(f"{self.directory} has no classes to filter by")
-        fetcher = self._fetcher(catalog, split)
-        total = catalog.catalog.splits[split].num_examples
-        return np.fromiter((example.find_int(head, feature.key) for head in fetcher.heads()), np.int64, total)
+        rows, ids = array.array("q"), array.array("q")
+        for row, head in enumerate(self._fetcher(catalog, split).heads()):
+            found = example.find_ints(head, feature.key)
+            ids.extend(found)
+            rows.extend([row] * len(found))
+        return np.array(rows, np.int64), np.array(ids, np.int64)
 
 
 class _ById:

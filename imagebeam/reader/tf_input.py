@@ -6,6 +6,7 @@ docs/reader.md.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from imagebeam import errors, features
-from imagebeam.reader import batch_reader, fetch, pixels, record_reader, windows
+from imagebeam import errors, features, raw
+from imagebeam.reader import batch_reader, fetch, lists, pixels, record_reader, windows
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
@@ -37,8 +38,8 @@ class ChunkReader:
         self._troubles: dict[int, fetch.Trouble] = {}  # by record, of those that could not be read
         self._failure: errors.ImagebeamError | None = None
 
-    def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Records at positions `first` to `end`: bytes [n], their positions and random numbers."""
+    def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Records at positions `first` to `end`: bytes [n], their positions, random numbers, and lists if asked for."""
         with record_reader.calls:
             if record_reader.calls.are_over:
                 end = first  # no records: the end of the pipeline
@@ -54,7 +55,16 @@ class ChunkReader:
                         self._troubles[int(chunk.records[index])] = content
                     content = b""
                 contents[index] = content
-            return contents, chunk.positions, chunk.uniforms
+            if not self._records.lists:
+                return contents, chunk.positions, chunk.uniforms
+            return contents, chunk.positions, chunk.uniforms, self._pack_lists(contents)
+
+    def _pack_lists(self, contents: np.ndarray) -> np.ndarray:
+        packed = np.full(len(contents), b"", object)
+        for index, content in enumerate(contents):
+            with contextlib.suppress(ValueError):  # of what is no Example, and cannot be parsed in the graph either
+                packed[index] = self._reader.pack_lists(content)
+        return packed
 
     def report_lost(self, expected: np.ndarray, found: np.ndarray, following: np.ndarray) -> np.ndarray:
         """Deals with positions from `expected` to `following` that are not among those `found`."""
@@ -91,7 +101,7 @@ def build(
     if options.batch_size is not None:
         dataset = _even_out(dataset, records, options)
     cast = pixels.make_caster(options, mean_and_std)
-    dataset = dataset.map(lambda batch: _finish(batch, options, cast), num_parallel_calls=1)
+    dataset = dataset.map(lambda batch: _finish(batch, records, options, cast), num_parallel_calls=1)
     return dataset.prefetch(2).with_options(tf_options(options, threads))
 
 
@@ -116,12 +126,15 @@ def _batches_of_native(
     reader = batch_reader.BatchReader(records, options, threads)
     size = options.batch_size
     assert size is not None
-    label = records.by_source.get(features.LABEL)
     specs = {"image": tf.TensorSpec([None, *options.size, 3], tf.uint8), "position": tf.TensorSpec([None], tf.int64)}
-    if label is not None:
-        specs["label"] = tf.TensorSpec([None], tf.float32 if label.kind == features.FLOAT else tf.int32)
-    for feature in records.extra:
-        specs[f"features/{feature.key}"] = tf.TensorSpec([None], _TF_TYPES[feature.kind])
+    for feature in records.columns:
+        dtype = _TF_TYPES[feature.kind]
+        if feature is records.label:
+            specs["label"] = tf.TensorSpec([None], tf.int32 if dtype == tf.int64 else dtype)
+        else:
+            specs[f"features/{feature.key}"] = tf.TensorSpec([None], dtype)
+    if records.lists:
+        specs[lists.PACKED] = tf.TensorSpec([None], tf.string)
 
     def read(first: tf.Tensor) -> Batch:
         following = tf.minimum(first + size, end)
@@ -151,7 +164,7 @@ def _batches_of_tensorflow(
     dataset = dataset.take_while(lambda chunk: tf.size(chunk["position"]) > 0).unbatch()
     only_jpeg = records.formats == {"jpeg"}
     greatest = greatest_reduction(records.longest_side, options)
-    decode = pixels.make_decoder(options, only_jpeg, greatest)
+    decode = pixels.make_decoder(options, only_jpeg, greatest, records.is_raw)
     dataset = dataset.map(
         lambda example: _decode(decode, example), num_parallel_calls=threads, deterministic=options.deterministic
     )
@@ -192,29 +205,51 @@ def _read_and_parse(
     first: tf.Tensor,
     end: tf.Tensor,
 ) -> Batch:
-    """A chunk of examples, encoded: "encoded", "part", "flip", "position", "label" and the extra features."""
-    serialized, positions, uniforms = tf.numpy_function(
-        reader.read, [first, end], [tf.string, tf.int64, tf.float32], stateful=False
-    )
-    serialized.set_shape([None])
-    positions.set_shape([None])
+    """A chunk of examples, encoded: as `parse` gives it, "position", and where there are lists, those."""
+    dtypes = [tf.string, tf.int64, tf.float32, *([tf.string] if records.lists else [])]
+    serialized, positions, uniforms, *packed = tf.numpy_function(reader.read, [first, end], dtypes, stateful=False)
     uniforms.set_shape([None, windows.NUM_UNIFORMS])
-    wanted = [records.by_source[features.ENCODED], *records.extra]
-    stored = [records.by_source.get("image/height"), records.by_source.get("image/width")]
-    label = records.by_source.get(features.LABEL)
-    wanted += [feature for feature in (*stored, label) if feature is not None]
+    for each in (serialized, positions, *packed):
+        each.set_shape([None])
+    chunk = parse(serialized, uniforms, records, options) | {"position": positions}
+    return chunk | dict(zip([lists.PACKED], packed))
+
+
+def parse(
+    serialized: tf.Tensor, uniforms: tf.Tensor, records: record_reader.Records, options: options_lib.ReadOptions
+) -> Batch:
+    """What is needed to decode examples, and their features of one value.
+
+    Args:
+        serialized: string [n].
+        uniforms: float32 [n, windows.NUM_UNIFORMS] in [0, 1).
+        records: that are read.
+        options: of the reader.
+
+    Returns:
+        "encoded", for `pixels.make_decoder`; with raw images their "shape", int64 [n, 3]; "part", int32 [n, 4], and
+        "flip", where the options ask for them; "label" and the extra features, each [n].
+    """
+    image = records.by_source[features.ENCODED]
+    stored = [records.by_source.get(source) for source in raw.SHAPE[: 3 if records.is_raw else 2]]
+    wanted = [*records.columns, *(feature for feature in stored if feature is not None)]
     spec = {f.key: tf.io.FixedLenFeature([], _TF_TYPES[f.kind], _EMPTY[f.kind]) for f in wanted}
+    spec[image.key] = lists.spec_of(image) if image.many else tf.io.FixedLenFeature([], tf.string, "")
     parsed = tf.io.parse_example(serialized, spec)
-    encoded = parsed[records.by_source[features.ENCODED].key]
-    chunk = {"encoded": encoded, "position": positions}
+    chunk = {"encoded": parsed[image.key]}
+    if records.is_raw:
+        chunk["shape"] = tf.stack([parsed[feature.key] for feature in stored if feature is not None], axis=1)
     if options.flips:
         chunk["flip"] = uniforms[:, -1] < 0.5
     if options.crop is not None:
-        height, width = dimensions(parsed, stored, encoded)
+        height, width = dimensions(parsed, stored[:2], parsed[image.key])
         chunk["part"] = draw_windows(height, width, uniforms, options)
-    if label is not None:
-        chunk["label"] = _label(parsed[label.key], label.kind, records, options)
-    return chunk | {f"features/{feature.key}": parsed[feature.key] for feature in records.extra}
+    for feature in records.columns:
+        if feature is records.label:
+            chunk["label"] = _label(parsed[feature.key], feature.kind, records, options)
+        else:
+            chunk[f"features/{feature.key}"] = parsed[feature.key]
+    return chunk
 
 
 def draw_windows(
@@ -260,7 +295,7 @@ def _label(values: tf.Tensor, kind: str, records: record_reader.Records, options
 
 
 def _decode(decode: Any, example: Batch) -> Batch:
-    kept = {name: value for name, value in example.items() if name not in ("encoded", "part", "flip")}
+    kept = {name: value for name, value in example.items() if name not in ("encoded", "shape", "part", "flip")}
     return {"image": decode(example)} | kept
 
 
@@ -327,11 +362,13 @@ def _with_size(value: tf.Tensor, size: int | None) -> tf.Tensor:
     return tf.ensure_shape(value, [size, *value.shape[1:]])
 
 
-def _finish(batch: Batch, options: options_lib.ReadOptions, cast: Any) -> Any:
+def _finish(batch: Batch, records: record_reader.Records, options: options_lib.ReadOptions, cast: Any) -> Any:
     image = cast(batch["image"])
+    if records.lists:
+        batch = batch | lists.unpack(batch[lists.PACKED], records, options)
     if options.supervised:
         return image, batch["label"]
-    others = {name: value for name, value in batch.items() if name not in ("image", "position")}
+    others = {name: value for name, value in batch.items() if name not in ("image", "position", lists.PACKED)}
     return {"image": image} | {name.removeprefix("features/"): value for name, value in others.items()}
 
 
@@ -339,7 +376,7 @@ class NumpyIterator(Iterator[Any]):
     """The elements of a dataset as NumPy arrays; an error of this package comes as itself, not as TensorFlow's."""
 
     def __init__(self, dataset: tf.data.Dataset):
-        self._elements = dataset.as_numpy_iterator()
+        self._elements = lists.numpy_iterator(dataset)
 
     def __next__(self) -> Any:
         try:

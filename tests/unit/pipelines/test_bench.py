@@ -76,7 +76,7 @@ def test_stages_do_what_the_reader_does(tmp_path: pathlib.Path) -> None:
     dataset = imagebeam.open_dataset(str(make(tmp_path)))
     asked: dict[str, Any] = {"image_size": 16, "dtype": "bfloat16", "threads": 2}
     options = imagebeam.ReadOptions(batch_size=4, **asked)
-    stages = bench._tensorflow_stages(dataset, dataset.records("train", options), options)
+    stages = bench._tensorflow_stages(dataset.records("train", options), options)
     specs = {name: stage.elements.element_spec for name, stage in stages.items()}
     assert specs["read"][0] == tf.TensorSpec([None], tf.string)
     assert specs["parse"]["part"] == tf.TensorSpec([None, 4], tf.int32)

@@ -1,0 +1,95 @@
+"""Images that are stored as bare pixels, not as files: rows from the top, pixels from the left, their channels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, features
+
+FORMAT = "raw"
+SHAPE = ("image/height", "image/width", "image/channels")
+MAX_CHANNELS = 4
+
+
+class Pixels(NamedTuple):
+    """The pixels of one image."""
+
+    data: bytes  # one for each value, height * width * channels of them
+    height: int
+    width: int
+    channels: int  # 1 gray, 2 gray and alpha, 3 RGB, 4 RGB and alpha
+
+
+def is_raw(catalog: catalog_lib.Catalog, formats: Collection[str]) -> bool:
+    """Whether images are stored as pixels: all of a dataset are, or none.
+
+    Args:
+        catalog: of the dataset.
+        formats: that were counted in it; empty where the statistics are lost, then its config tells.
+    """
+    encoded = next((feature for feature in catalog.features if feature.source == features.ENCODED), None)
+    if encoded is None:
+        return False
+    if encoded.kind != features.BYTES:
+        return True
+    if formats:
+        return set(formats) == {FORMAT}
+    encode = catalog.config.get("image", {}).get("encode", "keep")
+    return encode == FORMAT or (encode == "keep" and catalog.config.get("source", {}).get("by") == "idx")
+
+
+def formats_in(statistics: Mapping[str, Any], split: str | None = None) -> frozenset[str]:
+    """The formats counted in a split, or in all of them, by the statistics of a dataset."""
+    counted = statistics.values() if split is None else [statistics.get(split, {})]
+    return frozenset(name for each in counted for name in each.get("formats", {}))
+
+
+def check_shape_is_stored(catalog: catalog_lib.Catalog) -> None:
+    """Refuses a dataset of pixels of which nobody knows how they lie.
+
+    Raises:
+        ConfigError: if its height, width or channels were left out.
+    """
+    stored = {feature.source for feature in catalog.features}
+    dropped = [source for source in SHAPE if source not in stored]
+    if dropped:
+        raise errors.ConfigError(
+            f"{catalog.name} holds images as bare pixels, which have no shape without {', '.join(dropped)}: "
+            f"convert again without dropping {'it' if len(dropped) == 1 else 'them'} in features"
+        )
+
+
+class PixelReader:
+    """Finds the pixels in parsed examples of a dataset that holds images so."""
+
+    def __init__(self, catalog: catalog_lib.Catalog):
+        """Raises ConfigError as `check_shape_is_stored`."""
+        check_shape_is_stored(catalog)
+        keys = {feature.source: feature.key for feature in catalog.features}
+        self._image = keys[features.ENCODED]
+        self._shape = [keys[source] for source in SHAPE]
+
+    def read(self, example: Mapping[str, Sequence[Any]]) -> Pixels:
+        """The pixels of an example, as `example.parse_example` gives it.
+
+        Raises:
+            ValueError: if they are not as many as its height, width and channels say, or no numbers from 0 to 255.
+        """
+        values = example.get(self._image, ())
+        if values and isinstance(values[0], bytes):
+            data = values[0]
+        else:
+            try:
+                data = bytes(map(int, values))
+            except ValueError as e:
+                wrong = next(value for value in values if not 0 <= value <= 255)
+                raise ValueError(f"a pixel is {wrong}, expected 0 to 255") from e
+        found = [example.get(key, ()) for key in self._shape]
+        height, width, channels = (each[0] if len(each) == 1 else 0 for each in found)
+        if min(height, width) < 1 or not 1 <= channels <= MAX_CHANNELS or len(data) != height * width * channels:
+            raise ValueError(
+                f"the image is {len(data):,} values, the example says {height} x {width} pixels of {channels} channels"
+            )
+        return Pixels(data, height, width, channels)

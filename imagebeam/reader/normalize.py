@@ -1,0 +1,82 @@
+"""Mean and standard deviation of the pixels: as they are given, counted by the writer, or measured."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from imagebeam import errors
+from imagebeam.reader import options as options_lib
+
+if TYPE_CHECKING:
+    from imagebeam import dataset as dataset_lib
+
+_LOGGER = logging.getLogger("imagebeam.dataset")
+_MAX_EXAMPLES = 1000
+_MIN_STD = 1e-3  # of pixels that are all alike
+
+
+def mean_and_std(
+    dataset: dataset_lib.ImageDataset, split: str, asked: options_lib.ReadOptions
+) -> options_lib.MeanAndStd | None:
+    """What pixels from 0 to 255 are normalised with.
+
+    Raises:
+        ConfigError: if it is not known what is asked for.
+    """
+    if asked.normalize == "imagenet":
+        return options_lib.IMAGENET_MEAN, options_lib.IMAGENET_STD
+    if asked.normalize == "dataset":
+        return _counted(dataset) or _measured(dataset, split)
+    if isinstance(asked.normalize, str):
+        raise errors.ConfigError(
+            f"normalize is {asked.normalize!r}; it is 'imagenet', 'dataset', or (mean, std) of pixels from 0 to 255"
+        )
+    return asked.normalize
+
+
+def measure(dataset: dataset_lib.ImageDataset, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
+    count = min(_MAX_EXAMPLES, dataset.num_examples(split))
+    total, squares, pixels = np.zeros(3), np.zeros(3), 0
+    shuffle = "global" if dataset.catalog.compression == "none" else "stream"
+    examples = dataset.as_tf(split, 1, crop="squash", image_size=64, shuffle=shuffle, num_epochs=1)
+    for batch in examples.take(count).as_numpy_iterator():
+        image = batch["image"].astype(np.float64)
+        total += image.sum((0, 1, 2))
+        squares += (image**2).sum((0, 1, 2))
+        pixels += image.shape[1] * image.shape[2]
+    mean = total / pixels
+    std = np.sqrt(np.maximum(squares / pixels - mean**2, _MIN_STD**2))
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _counted(dataset: dataset_lib.ImageDataset) -> options_lib.MeanAndStd | None:
+    """Of every pixel in the train split, where the writer looked at them."""
+    counted = dataset.statistics.get("train", {}).get("pixels")
+    if not counted:
+        return None
+    mean, std = (tuple(map(float, counted[name])) for name in ("mean", "std"))
+    text = _text(mean, std)
+    _LOGGER.info("normalize='dataset': %s, of all %s images of train, by statistics.json", text, counted["images"])
+    return mean, tuple(max(each, _MIN_STD) for each in std)
+
+
+def _measured(dataset: dataset_lib.ImageDataset, split: str) -> options_lib.MeanAndStd:
+    mean, std = measure(dataset, split)
+    count = min(_MAX_EXAMPLES, dataset.num_examples(split))
+    _LOGGER.info(
+        "normalize='dataset': %s, measured on %s examples of %s; convert with statistics.pixels=true for those of all",
+        _text(mean, std),
+        f"{count:,}",
+        split,
+    )
+    return mean, std
+
+
+def _text(mean: tuple[float, ...], std: tuple[float, ...]) -> str:
+    return " and ".join(
+        f"{name} {', '.join(f'{each:.2f}' for each in values)}" for name, values in (("mean", mean), ("std", std))
+    )

@@ -1,0 +1,145 @@
+"""Writes datasets straight from values, without a pipeline: of features that are lists, of raw images, of anything."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import imagebeam
+from imagebeam import catalog as catalog_lib
+from imagebeam import example, features, records
+from tests import pictures
+
+BOX_KEYS = tuple(f"image/object/bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
+IMAGE = (
+    features.Feature("image/channels", "image/channels", features.INT64),
+    features.Feature("image/format", "image/format", features.BYTES),
+    features.Feature("image/height", "image/height", features.INT64),
+    features.Feature("image/key", "image/key", features.BYTES),
+    features.Feature("image/width", "image/width", features.INT64),
+    features.Feature("image/encoded", features.ENCODED, features.BYTES),
+)
+LABEL = features.Feature("image/class/label", features.LABEL, features.INT64)
+MANY_LABELS = LABEL._replace(many=True)
+BOXES = tuple(features.Feature(key, key, features.FLOAT, True) for key in BOX_KEYS)
+OBJECTS = (
+    *BOXES,
+    features.Feature("image/object/class/label", "image/object/class/label", features.INT64, True),
+    features.Feature("image/object/class/text", "image/object/class/text", features.BYTES, True),
+)
+
+
+def write(
+    folder: pathlib.Path,
+    wanted: Sequence[features.Feature],
+    examples: Sequence[Mapping[str, Any]],
+    *,
+    labels: Sequence[str] = (),
+    label_base: int = 0,
+    num_shards: int = 2,
+    config: Mapping[str, Any] | None = None,
+    statistics: Mapping[str, Any] | None = None,
+) -> imagebeam.ImageDataset:
+    """A dataset of one split, train, its shards of equally many examples (but for the last).
+
+    Args:
+        folder: that it is written to.
+        wanted: its features; that of the image is put last.
+        examples: values by the features' sources.
+        labels: names of the classes.
+        label_base: id of the first.
+        num_shards: of the split.
+        config: as it would stand in the catalog.
+        statistics: beside the formats and sizes, of the split.
+    """
+    ordered = sorted(wanted, key=lambda feature: (feature.source == features.ENCODED, feature.key))
+    encoder = example.ExampleEncoder(ordered)
+    (folder / "index").mkdir(parents=True)
+    shards = []
+    size = -(-len(examples) // num_shards)
+    for number in range(num_shards):
+        name = f"train-{number:05d}-of-{num_shards:05d}.tfrecord"
+        with open(folder / name, "wb", buffering=0) as file:
+            writer = records.RecordWriter(file)
+            for values in examples[number * size : (number + 1) * size]:
+                image = values[features.ENCODED]
+                writer.write(*encoder.encode(values, image if isinstance(image, bytes) else b""))
+            writer.finish()
+        shard = catalog_lib.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
+        (folder / shard.index_name).write_bytes(records.encode_index(writer.offsets, writer.num_bytes))
+        shards.append(shard)
+    catalog = catalog_lib.Catalog(
+        name="written",
+        fingerprint="f1",
+        compression="none",
+        splits={"train": catalog_lib.Split(tuple(shards))},
+        labels=tuple(labels),
+        label_kind="class" if labels else None,
+        label_base=label_base,
+        features=tuple(ordered),
+        config=config or {},
+        counts=catalog_lib.Counts(len(examples), len(examples), {}, {}),
+        versions={},
+        created="2026-01-01T00:00:00+00:00",
+    )
+    (folder / catalog_lib.CATALOG_FILE).write_text(catalog.to_json())
+    counted = {"formats": _count(each["image/format"].decode() for each in examples)}
+    for side in ("height", "width"):
+        sides = [each[f"image/{side}"] for each in examples]
+        counted[side] = {"min": min(sides), "max": max(sides), "sum": sum(sides)}
+    (folder / catalog_lib.STATISTICS_FILE).write_text(json.dumps({"train": counted | dict(statistics or {})}))
+    return imagebeam.open_dataset(str(folder))
+
+
+def _count(names: Any) -> dict[str, int]:
+    found = list(names)
+    return {name: found.count(name) for name in sorted(set(found))}
+
+
+def jpeg_values(index: int, width: int = 40, height: int = 30) -> dict[str, Any]:
+    """The values of an example with a JPEG, another one for each index."""
+    picture = pictures.photo(width, height).rotate(7 * index)
+    return _values(index, pictures.encode(picture), "jpeg", (height, width, 3))
+
+
+def raw_values(pixels: np.ndarray, index: int, kind: str = features.BYTES) -> dict[str, Any]:
+    """The values of an example with bare pixels, uint8 [height, width, channels], as bytes or as numbers."""
+    flat = pixels.tobytes() if kind == features.BYTES else tuple(pixels.ravel().tolist())
+    return _values(index, flat, "raw", pixels.shape)
+
+
+def _values(index: int, image: Any, image_format: str, shape: Sequence[int]) -> dict[str, Any]:
+    height, width, channels = shape
+    return {
+        features.ENCODED: image,
+        "image/format": image_format.encode(),
+        "image/height": height,
+        "image/width": width,
+        "image/channels": channels,
+        "image/key": f"{index}".encode(),
+    }
+
+
+def object_values(count: int, index: int) -> dict[str, Any]:
+    """The values of so many objects."""
+    rng = np.random.default_rng(index)
+    low, high = rng.uniform(0, 0.5, (2, count)), rng.uniform(0.5, 1, (2, count))
+    sides = zip(BOX_KEYS, (low[0], high[0], low[1], high[1]))
+    return {
+        **{key: tuple(np.float32(side).tolist()) for key, side in sides},
+        "image/object/class/label": tuple(range(index, index + count)),
+        "image/object/class/text": tuple(f"thing {number}".encode() for number in range(count)),
+    }
+
+
+def stored_in(folder: pathlib.Path) -> list[bytes]:
+    """The records of the split in the order of the shards."""
+    found = []
+    for path in sorted(folder.glob("train-*")):
+        found += [record.data for record in records.read_records(io.BytesIO(path.read_bytes()))]
+    return found
