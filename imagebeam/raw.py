@@ -83,7 +83,7 @@ class PixelReader:
         else:
             try:
                 data = bytes(map(int, values))
-            except ValueError as e:
+            except (ValueError, OverflowError) as e:
                 wrong = next(value for value in values if not 0 <= value <= 255)
                 raise ValueError(f"a pixel is {wrong}, expected 0 to 255") from e
         found = [example.get(key, ()) for key in self._shape]

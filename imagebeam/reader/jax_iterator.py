@@ -104,8 +104,9 @@ class JaxIterator(Iterator[dict[str, Any]]):
 
 
 def _check_options(dataset: dataset_lib.ImageDataset, options: Mapping[str, Any]) -> None:
-    lists = dataset.lists_among(options.get("features", ()))
-    if lists and options.get("list_size") is None:
+    keys = options.get("features", ())
+    lists = dataset.lists_among(keys) if keys and options.get("list_size") is None else []
+    if lists:
         raise errors.ConfigError(
             f"{', '.join(lists)} has any number of values, and a jax.Array has rows of one length: give list_size, "
             "such as list_size=100, to fill lists up and cut them; KEY/count then says how many values there were"

@@ -102,7 +102,7 @@ class RecordReader:
     def __init__(self, records: Records, options: options_lib.ReadOptions):
         self._records = records
         self._options = options
-        self._list_keys = frozenset(feature.key.encode() for feature in records.lists)
+        self._list_keys = frozenset(feature.key for feature in records.lists)
         self._key = order_lib.make_key("pixels", options.seed)
         self._lock = threading.Lock()
         self._skipped: set[int] = set()  # positions

@@ -240,3 +240,52 @@ def test_image_that_is_a_list_of_numbers_is_a_feature_like_others() -> None:
     encoder = example.ExampleEncoder([Feature("img", features.ENCODED, INT64, many=True)])
     encoded = b"".join(encoder.encode({features.ENCODED: [0, 127, 128, 255]}, b"not this"))
     assert parse_with_tensorflow(encoded) == {"img": (INT64, [0, 127, 128, 255])}
+
+
+# A part of an example
+
+
+@pytest.mark.parametrize("values", [(), (3,), (0, 300, -1, 7)], ids=["none", "one", "many"])
+def test_find_ints_gives_all_values_of_a_list_at_the_head_of_a_record(values: tuple[int, ...]) -> None:
+    wanted = [Feature("ids", "ids", INT64, True), Feature("image", features.ENCODED, BYTES)]
+    head, image = example.ExampleEncoder(wanted).encode({"ids": values}, b"x" * 9000)
+    assert example.find_ints(head + image[:100], "ids") == list(values)
+    with pytest.raises(ValueError, match="no feature 'other' in the first"):
+        example.find_ints(head, "other")
+    if values:
+        end = head.index(b"ids") + 3 + 2 + 2 + 1
+        with pytest.raises(ValueError, match=f"feature 'ids' does not end in the first {end} bytes"):
+            example.find_ints(head[:end], "ids")
+
+
+def test_find_ints_reads_unpacked_lists() -> None:
+    assert example.find_ints(example_of(delimited(3, b"\x08\x05\x08\x06")), "k") == [5, 6]
+    with pytest.raises(ValueError, match="feature 'k' is broken"):
+        example.find_ints(example_of(delimited(3, b"\x0a\x01\xff")), "k")
+
+
+@settings(deadline=None)
+@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
+def test_selected_features_are_those_of_the_record(
+    lists: Mapping[str, tuple[str, Sequence[example.Value]]], data: st.DataObject
+) -> None:
+    record = serialize_with_tensorflow(lists)
+    keys = data.draw(st.sets(st.sampled_from(sorted(lists))))
+    selected = example.parse_example(example.select_features(record, keys))
+    whole = example.parse_example(record)
+    assert sorted(selected) == sorted(keys)
+    assert all(list(map(bits, selected[key])) == list(map(bits, whole[key])) for key in keys)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
+def test_features_of_a_damaged_record_are_selected_or_are_a_value_error(
+    lists: Mapping[str, tuple[str, Sequence[example.Value]]], data: st.DataObject
+) -> None:
+    whole = bytearray(serialize_with_tensorflow(lists))
+    for position in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=3)):
+        whole[position] = data.draw(st.integers(0, 255))
+    try:
+        example.select_features(bytes(whole), set(lists))
+    except ValueError as e:
+        assert str(e).startswith("not a tf.train.Example: ")

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import imagebeam
-from imagebeam import errors
+from imagebeam import errors, features
+from imagebeam.reader import batch_reader
 from pipelines import bench, convert
 from tests import datasets, image_sets
+from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
 
@@ -86,6 +88,18 @@ def test_stages_do_what_the_reader_does(tmp_path: pathlib.Path) -> None:
     decoded = np.stack(list(stages["decode"].elements.take(10).as_numpy_iterator()))
     read = dataset.as_tf("train", 10, image_size=16, flip=False)
     np.testing.assert_array_equal(decoded, next(read.as_numpy_iterator())["image"])
+
+
+@pytest.mark.parametrize("decoder", ["native", "tensorflow"])
+def test_pictures_of_several_classes_are_measured(
+    tmp_path: pathlib.Path, decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if decoder == "tensorflow":
+        monkeypatch.setattr(batch_reader, "_native", None)
+    examples = [{**written.jpeg_values(index), features.LABEL: tuple(range(index % 3))} for index in range(10)]
+    written.write(tmp_path / "out", (*written.IMAGE, written.MANY_LABELS), examples, labels=["a", "b"])
+    result = run(tmp_path / "out")
+    assert min(*speeds_of(result).values(), result.together.images_per_second) > 0
 
 
 def test_counting_looks_at_every_part_of_an_element() -> None:

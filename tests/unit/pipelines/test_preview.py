@@ -8,9 +8,10 @@ import PIL.Image
 import pytest
 
 import imagebeam
-from imagebeam import errors
+from imagebeam import errors, features
 from pipelines import preview
 from tests import datasets, image_sets
+from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
 
@@ -136,6 +137,36 @@ def test_dataset_with_neither_labels_nor_keys_has_no_captions(tmp_path: pathlib.
     dataset = make(tmp_path, label={"by": "none"}, features={"image/key": None})
     assert preview.write_preview(dataset, "train", str(tmp_path / "out.png")) == 10
     assert preview._captions(dataset, {"image": np.zeros([3, 2, 2, 3])}, None) == ["", "", ""]
+
+
+def test_caption_names_every_class_of_a_picture(tmp_path: pathlib.Path) -> None:
+    examples = [{**written.jpeg_values(index), features.LABEL: tuple(range(index))} for index in range(4)]
+    dataset = written.write(tmp_path / "out", (*written.IMAGE, written.MANY_LABELS), examples, labels=["a", "b", "c"])
+    assert set(captions_of(dataset, 4)) == {"", "a", "a, b", "a, b, c"}
+    assert preview.write_preview(dataset, "train", str(tmp_path / "out.png")) == 4
+
+
+def test_boxes_are_drawn_on_whole_pictures_alone(tmp_path: pathlib.Path) -> None:
+    box = dict(zip(written.BOX_KEYS, ((0.25, 0.0), (0.75, 0.1), (0.5, 0.0), (1.0, 0.1))))  # a second one is small
+    examples = [{**written.jpeg_values(0), **box}, {**written.jpeg_values(0), **dict.fromkeys(box, ())}]
+    dataset = written.write(tmp_path / "out", (*written.IMAGE, *written.BOXES), examples)
+    pixels = {}
+    for crop in ("squash", "center"):
+        preview.write_preview(dataset, "train", str(tmp_path / "out.png"), crop=crop, image_size=120)
+        with PIL.Image.open(tmp_path / "out.png") as sheet:
+            pixels[crop] = np.asarray(sheet)
+    assert not (pixels["center"] == preview._BOX).all(axis=2).any()
+    layout = preview.SheetLayout(2, 120, 120)
+    marked = []
+    for index in range(2):
+        left, top = layout.corner(index, 1)
+        marked.append((pixels["squash"][top : top + 120, left : left + 120] == preview._BOX).all(axis=2))
+    boxed, blank = sorted(marked, key=np.count_nonzero, reverse=True)
+    assert not blank.any()
+    rows, columns = np.nonzero(boxed[40:])
+    assert (columns.min(), columns.max(), rows.min() + 40, rows.max() + 40) == (30, 89, 60, 119)
+    assert not boxed[64:116, 34:86].any()  # an outline alone
+    assert boxed[:40].any()
 
 
 @pytest.mark.parametrize(

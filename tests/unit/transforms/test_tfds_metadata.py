@@ -6,12 +6,14 @@ import json
 import pathlib
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
 from tests import image_sets
+from tests.unit.imagebeam.reader import written
 from tests.unit.transforms import small_dataset
 from transforms import commit, layout, tfds_metadata
 from transforms.references import ImageRef
@@ -124,6 +126,54 @@ def test_tfds_decodes_images_of_every_color_space_to_three_channels(tmp_path: pa
     assert [each[ENCODED].shape for each in loaded] == [(16, 24, 3)] * len(kinds)
     gray = Image.open(io.BytesIO(pathlib.Path(refs[0].uri).read_bytes()))
     assert abs(int(loaded[0][ENCODED][8, 12, 1]) - gray.getpixel((12, 8))) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", [0, 1])
+def test_tfds_loads_lists_and_several_classes(tmp_path: pathlib.Path, tfds: Any, base: int) -> None:
+    names = ["background"] * base + ["cat", "dog", "owl"]
+    ids = [tuple(range(base, base + index % 4)) for index in range(5)]
+    examples = [
+        {**written.jpeg_values(index), **written.object_values(index % 3, index), LABEL: ids[index]}
+        for index in range(5)
+    ]
+    wanted = (*written.IMAGE, *written.OBJECTS, written.MANY_LABELS)
+    options = {"labels": names[base:], "label_base": base}
+    written_dataset = written.write(tmp_path / "out", wanted, examples, **options)  # type: ignore[arg-type]
+    write_tfds_files(tmp_path / "out", written_dataset.catalog, {"jpeg"})
+    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    assert builder.info.features[LABEL].feature.names == names
+    assert builder.info.features[LABEL].feature.num_classes == len(names)
+    loaded = list(builder.as_dataset(split="train").as_numpy_iterator())
+    assert len(loaded) == 5
+    for index, each in enumerate(loaded):
+        assert each[LABEL].tolist() == list(ids[index])
+        for key in (*written.BOX_KEYS, "image/object/class/label", "image/object/class/text"):
+            assert each[key].tolist() == list(examples[index][key])
+        assert each[ENCODED].shape == (30, 40, 3)
+    image, label = next(iter(builder.as_dataset(split="train", as_supervised=True)))
+    assert (image.shape, label.shape) == ((30, 40, 3), (0,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [features.BYTES, features.INT64, features.FLOAT])
+def test_tfds_loads_pixels_as_they_are_stored(tmp_path: pathlib.Path, tfds: Any, kind: str) -> None:
+    digits = [np.random.default_rng(index).integers(0, 256, (28, 28, 1), np.uint8) for index in range(3)]
+    image = written.IMAGE[-1]._replace(kind=kind, many=kind != features.BYTES)
+    examples = [written.raw_values(each, index, kind) for index, each in enumerate(digits)]
+    dataset = written.write(tmp_path / "out", (*written.IMAGE[:-1], image), examples)
+    write_tfds_files(tmp_path / "out", dataset.catalog, {"raw"})
+    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    for digit, each in zip(digits, builder.as_dataset(split="train").as_numpy_iterator(), strict=True):
+        found = each[ENCODED]
+        pixels = np.frombuffer(found, np.uint8) if kind == features.BYTES else found
+        assert pixels.reshape(28, 28, 1).tolist() == digit.tolist()
+        assert (each["image/height"], each["image/channels"]) == (28, 1)
+
+
+def write_tfds_files(folder: pathlib.Path, catalog: catalog_lib.Catalog, formats: set[str]) -> None:
+    for name, content in tfds_metadata.tfds_files(catalog, ".tfrecord", formats).items():
+        (folder / name).write_bytes(content)
 
 
 def feature_of(files: dict[str, bytes], key: str) -> dict[str, Any]:

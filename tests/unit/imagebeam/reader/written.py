@@ -58,7 +58,10 @@ def write(
         statistics: beside the formats and sizes, of the split.
     """
     ordered = sorted(wanted, key=lambda feature: (feature.source == features.ENCODED, feature.key))
-    encoder = example.ExampleEncoder(ordered)
+    # A list of numbers as a column, which takes wrong values too.
+    encoder = example.ExampleEncoder(
+        [each._replace(source="pixels") if each.source == features.ENCODED and each.many else each for each in ordered]
+    )
     (folder / "index").mkdir(parents=True)
     shards = []
     size = -(-len(examples) // num_shards)
@@ -68,7 +71,8 @@ def write(
             writer = records.RecordWriter(file)
             for values in examples[number * size : (number + 1) * size]:
                 image = values[features.ENCODED]
-                writer.write(*encoder.encode(values, image if isinstance(image, bytes) else b""))
+                plain = {**values, "pixels": image}
+                writer.write(*encoder.encode(plain, image if isinstance(image, bytes) else b""))
             writer.finish()
         shard = catalog_lib.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
         (folder / shard.index_name).write_bytes(records.encode_index(writer.offsets, writer.num_bytes))

@@ -1,0 +1,250 @@
+"""Images that are stored as pixels, through every way out of a dataset."""
+
+from __future__ import annotations
+
+import io
+import logging
+import pathlib
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import imagebeam
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, features
+from pipelines import bench, inspect, verify
+from tests.unit.imagebeam.reader import written
+
+tf = pytest.importorskip("tensorflow")
+
+KINDS = [
+    pytest.param(features.BYTES, id="bytes"),
+    pytest.param(features.INT64, id="int64-list"),
+    pytest.param(features.FLOAT, id="float-list"),
+]
+WHOLE: dict[str, Any] = {"image_size": None, "crop": None, "shuffle": None, "num_epochs": 1}
+MNIST = {"image/encoded": "image_raw", "image/class/label": "label", "image/channels": "depth"}
+MNIST |= {"image/height": "height", "image/width": "width"}
+
+
+def picture(index: int) -> np.ndarray:
+    """Pixels of 1 to 4 channels and of many sizes."""
+    rng = np.random.default_rng(index)
+    return rng.integers(0, 256, (9 + index % 4, 7 + index % 3, 1 + index % 4), np.uint8)
+
+
+PICTURES = [picture(index) for index in range(13)]
+
+
+def rgb(stored: np.ndarray) -> np.ndarray:
+    return stored[:, :, :3] if stored.shape[2] >= 3 else stored[:, :, :1].repeat(3, axis=2)
+
+
+def spec_of(kind: str) -> tuple[features.Feature, ...]:
+    image = features.Feature(features.ENCODED, features.ENCODED, kind, kind != features.BYTES)
+    return (*written.IMAGE[:-1], image)
+
+
+def make(folder: pathlib.Path, kind: str = features.BYTES, **options: Any) -> imagebeam.ImageDataset:
+    examples = [written.raw_values(each, index, kind) for index, each in enumerate(PICTURES)]
+    return written.write(folder / "out", options.pop("wanted", spec_of(kind)), examples, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pixels_come_as_they_were_stored(tmp_path: pathlib.Path, kind: str) -> None:
+    dataset = make(tmp_path, kind)
+    examples = list(dataset.as_tf("train", **WHOLE).as_numpy_iterator())
+    source = dataset.as_grain("train")
+    assert len(examples) == len(source) == len(PICTURES)
+    for index, stored in enumerate(PICTURES):
+        np.testing.assert_array_equal(examples[index]["image"], rgb(stored))
+        image = source[index]["image"]
+        np.testing.assert_array_equal(image, rgb(stored))
+        assert (image.dtype, image.flags.writeable) == (np.uint8, True)
+    as_stored = dataset.as_grain("train", decode=False)[3]["image"]
+    if kind == features.BYTES:
+        assert as_stored == PICTURES[3].tobytes()
+    else:
+        assert as_stored.tolist() == PICTURES[3].ravel().tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("crop", ["random", "center", "squash"])
+def test_pixels_are_cut_resized_and_mirrored_as_decoded_ones(tmp_path: pathlib.Path, kind: str, crop: str) -> None:
+    dataset = make(tmp_path, kind)
+    files = []
+    for index, stored in enumerate(PICTURES):
+        buffer = io.BytesIO()
+        Image.fromarray(rgb(stored)).save(buffer, "PNG")
+        values = written.raw_values(stored, index)
+        files.append({**values, features.ENCODED: buffer.getvalue(), "image/format": b"png"})
+    encoded = written.write(tmp_path / "png", written.IMAGE, files)
+    options: dict[str, Any] = {"image_size": (8, 6), "crop": crop, "flip": True, "pad": True, "num_epochs": 1}
+    options["features"] = ("image/key",)
+    for one, two in zip(dataset.as_numpy("train", 4, **options), encoded.as_numpy("train", 4, **options), strict=True):
+        assert one["image"].shape == (4, 8, 6, 3)
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, two[name])
+
+
+def test_renamed_keys_of_mnist_are_read(tmp_path: pathlib.Path) -> None:
+    kinds = dict.fromkeys(MNIST, features.INT64) | {features.ENCODED: features.BYTES}
+    wanted = [features.Feature(key, source, kinds[source]) for source, key in MNIST.items()]
+    digits = [np.random.default_rng(index).integers(0, 256, (28, 28, 1), np.uint8) for index in range(10)]
+    examples = [{**written.raw_values(each, index), features.LABEL: index} for index, each in enumerate(digits)]
+    dataset = written.write(tmp_path / "out", wanted, examples, labels=[str(digit) for digit in range(10)])
+    batch = next(dataset.as_numpy("train", 10, image_size=28, crop="squash", shuffle=None, num_epochs=1))
+    np.testing.assert_array_equal(batch["image"], np.stack(digits).repeat(3, axis=3))
+    assert batch["label"].tolist() == list(range(10))
+    np.testing.assert_array_equal(dataset.as_grain("train")[7]["image"], digits[7].repeat(3, axis=2))
+    parsed = tf.io.parse_single_example(written.stored_in(tmp_path / "out")[3], dataset.feature_spec)
+    assert parsed["image_raw"].numpy() == digits[3].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("config", "is_raw"),
+    [
+        pytest.param({"image": {"encode": "raw"}}, True, id="raw"),
+        pytest.param({"image": {"encode": "keep"}, "source": {"by": "idx"}}, True, id="idx"),
+        pytest.param({"image": {"encode": "png"}, "source": {"by": "idx"}}, False, id="idx-as-png"),
+        pytest.param({}, False, id="unknown"),
+    ],
+)
+def test_config_tells_of_pixels_where_the_statistics_are_lost(
+    tmp_path: pathlib.Path, config: dict[str, Any], is_raw: bool
+) -> None:
+    dataset = make(tmp_path, config=config)
+    (tmp_path / "out" / catalog_lib.STATISTICS_FILE).unlink()
+    again = imagebeam.open_dataset(dataset.directory)
+    assert again.records("train", imagebeam.ReadOptions()).is_raw == is_raw
+    if is_raw:
+        np.testing.assert_array_equal(again.as_grain("train")[7]["image"], rgb(PICTURES[7]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dropped", ["image/height", "image/channels"])
+def test_pixels_without_a_shape_are_refused(tmp_path: pathlib.Path, kind: str, dropped: str) -> None:
+    wanted = [feature for feature in spec_of(kind) if feature.source != dropped]
+    dataset = make(tmp_path, kind, wanted=wanted)
+    message = f"written holds images as bare pixels, which have no shape without {dropped}: convert again without"
+    for ask in (
+        lambda: dataset.as_tf("train", 4),
+        lambda: dataset.as_grain("train"),
+        lambda: verify.run_verify(dataset.directory, decode=True),
+        lambda: inspect.save_images(dataset.directory, dataset.catalog, "train", 1, str(tmp_path / "saved")),
+    ):
+        with pytest.raises(errors.ConfigError, match=message):
+            ask()
+    assert verify.run_verify(dataset.directory).problems == ()
+    assert dataset.as_grain("train", decode=False)[0]["image/key"] == b"0"
+
+
+def test_decoder_in_c_refuses_pixels(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigError, match="decoder='native' cannot read this: "):
+        make(tmp_path, features.INT64).as_tf("train", 4, decoder="native")
+
+
+def test_pixels_need_no_pillow(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    np.testing.assert_array_equal(make(tmp_path).as_grain("train")[2]["image"], rgb(PICTURES[2]))
+
+
+BROKEN = [
+    pytest.param(features.BYTES, {"image/height": 10}, r"63 values, the example says 10 x 7 pixels of 1", id="height"),
+    pytest.param(features.BYTES, {"image/channels": 0}, "the example says 9 x 7 pixels of 0 channels", id="no-channel"),
+    pytest.param(
+        features.BYTES, {features.ENCODED: b"", "image/height": 0}, "0 values.* says 0 x 7 pixels", id="empty"
+    ),
+    pytest.param(features.INT64, {features.ENCODED: (256,) * 63}, "a pixel is 256, expected 0 to 255", id="above"),
+    pytest.param(features.FLOAT, {features.ENCODED: (-1.0,) * 63}, "a pixel is -1.0, expected 0 to 255", id="below"),
+    pytest.param(features.FLOAT, {features.ENCODED: (np.inf,) * 63}, "a pixel is inf, expected 0 to 255", id="inf"),
+    pytest.param(features.INT64, {features.ENCODED: ()}, "0 values, the example says 9 x 7 pixels", id="empty-list"),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "message"), BROKEN)
+def test_pixels_that_do_not_fit_are_told_of_everywhere(
+    tmp_path: pathlib.Path, kind: str, change: dict[str, Any], message: str
+) -> None:
+    examples = [written.raw_values(PICTURES[0], index, kind) for index in range(5)]
+    examples[3] |= change
+    dataset = written.write(tmp_path / "out", spec_of(kind), examples, num_shards=1)
+    where = r"record 3 of shard .*, key '3', byte offset \d+: "
+    with pytest.raises(errors.ExampleError, match=f"{where}.*{message}"):
+        dataset.as_grain("train")[3]
+    asked: list[dict[str, Any]] = [{"image_size": 6, "crop": "squash"}, {"image_size": 6, "crop": "random"}]
+    for options in asked:
+        with pytest.raises(errors.ExampleError, match=f"{where}the image cannot be decoded"):
+            list(dataset.as_numpy("train", 2, num_epochs=1, shuffle=None, **options))
+        options |= {"on_error": "skip", "features": ("image/key",)}
+        kept = dataset.as_numpy("train", 4, num_epochs=1, shuffle=None, **options)
+        assert next(kept)["image/key"].tolist() == [b"0", b"1", b"2", b"4"]
+    with pytest.raises(tf.errors.OpError, match=f"{where}the image cannot be decoded"):
+        list(dataset.as_tf("train", **WHOLE))
+    [problem] = verify.run_verify(dataset.directory, decode=True).problems
+    assert problem.shard == "train-00000-of-00001.tfrecord"
+    assert re.search(f"record 3: image '3': .*{message}", problem.detail)
+    with pytest.raises(errors.VerificationError, match=f"example 3 of train: .*{message}"):
+        inspect.save_images(dataset.directory, dataset.catalog, "train", 5, str(tmp_path / "saved"))
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_verify_decodes_pixels_and_finds_nothing(tmp_path: pathlib.Path, kind: str) -> None:
+    dataset = make(tmp_path, kind)
+    result = verify.run_verify(dataset.directory, decode=True)
+    assert (result.problems, result.num_shards) == ((), 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inspect_saves_pixels_as_png(tmp_path: pathlib.Path, kind: str) -> None:
+    dataset = make(tmp_path, kind)
+    paths = inspect.save_images(dataset.directory, dataset.catalog, "train", 20, str(tmp_path / "saved"))
+    assert [pathlib.Path(path).name for path in paths[:2]] == ["train-00000-0.png", "train-00001-1.png"]
+    for path, stored in zip(paths, PICTURES, strict=True):
+        with Image.open(path) as saved:
+            assert saved.mode == ("L", "LA", "RGB", "RGBA")[stored.shape[2] - 1]
+            np.testing.assert_array_equal(np.asarray(saved).reshape(stored.shape), stored)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bench_measures_pixels(tmp_path: pathlib.Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_POOL_PICTURES", 16)
+    monkeypatch.setattr(bench, "_POOL_CHUNKS", 1)
+    result = bench.run_bench(make(tmp_path, kind), "train", batch_size=4, image_size=8, seconds=0.05, threads=2)
+    assert result.decoder == "TensorFlow"
+    assert min(speed.images_per_second for speed in result.stages.values()) > 0
+
+
+# --- normalising -----------------------------------------------------------------------------------------------------
+
+
+def test_counted_mean_and_deviation_are_used_where_they_are(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = {"images": 13, "mean": [10, 20, 30], "std": [2, 4, 0]}
+    dataset = make(tmp_path, statistics={"pixels": counted})
+    options: dict[str, Any] = {"crop": "squash", "image_size": 8, "flip": False, "num_epochs": 1, "shuffle": None}
+    stored = next(dataset.as_numpy("train", 4, **options))["image"]
+    with caplog.at_level(logging.INFO, "imagebeam.dataset"):
+        found = next(dataset.as_numpy("train[:50%]", 4, dtype="float32", normalize="dataset", **options))["image"]
+    np.testing.assert_allclose(found, (stored - np.float32([10, 20, 30])) / np.float32([2, 4, 1e-3]), rtol=1e-4)
+    assert "mean 10.00, 20.00, 30.00 and std 2.00, 4.00, 0.00, of all 13 images of train" in caplog.text
+
+
+def test_mean_and_deviation_are_measured_where_they_were_not_counted(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = make(tmp_path)
+    with caplog.at_level(logging.INFO, "imagebeam.dataset"):
+        dataset.as_tf("train", 4, dtype="float32", normalize="dataset")
+    assert "measured on 13 examples of train; convert with statistics.pixels=true" in caplog.text
+    mean, std = dataset.pixel_statistics("train")
+    assert np.abs(np.array(mean) - 127).max() < 15
+    assert min(std) > 20
