@@ -147,7 +147,7 @@ def test_caption_names_every_class_of_a_picture(tmp_path: pathlib.Path) -> None:
 
 
 def test_boxes_are_drawn_on_whole_pictures_alone(tmp_path: pathlib.Path) -> None:
-    box = dict(zip(written.BOX_KEYS, ((0.25, 0.0), (0.75, 0.1), (0.5, 0.0), (1.0, 0.1))))  # a second one is small
+    box = dict(zip(written.BOX_KEYS, ((0.25, 0.0), (0.75, 0.1), (0.6, 0.0), (1.0, 0.1))))  # a second one is small
     examples = [{**written.jpeg_values(0), **box}, {**written.jpeg_values(0), **dict.fromkeys(box, ())}]
     dataset = written.write(tmp_path / "out", (*written.IMAGE, *written.BOXES), examples)
     pixels = {}
@@ -164,8 +164,8 @@ def test_boxes_are_drawn_on_whole_pictures_alone(tmp_path: pathlib.Path) -> None
     boxed, blank = sorted(marked, key=np.count_nonzero, reverse=True)
     assert not blank.any()
     rows, columns = np.nonzero(boxed[40:])
-    assert (columns.min(), columns.max(), rows.min() + 40, rows.max() + 40) == (30, 89, 60, 119)
-    assert not boxed[64:116, 34:86].any()  # an outline alone
+    assert (columns.min(), columns.max(), rows.min() + 40, rows.max() + 40) == (30, 89, 71, 119)
+    assert not boxed[75:116, 34:86].any()  # an outline alone
     assert boxed[:40].any()
 
 
