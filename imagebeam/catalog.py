@@ -75,6 +75,7 @@ class Catalog:
     counts: Counts
     versions: Mapping[str, str]  # of what can change bytes
     created: str  # ISO 8601, UTC
+    files: Mapping[str, int] = dataclasses.field(default_factory=dict)  # bytes of tf.Transform's output, by name
 
     def to_json(self) -> str:
         """The text of `catalog.json`; its last field is the checksum of all the others."""
@@ -102,7 +103,7 @@ class Catalog:
             ],
             "config": self.config,
             "versions": self.versions,
-        }
+        } | ({"files": dict(self.files)} if self.files else {})
         return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
 
     @classmethod
@@ -152,6 +153,7 @@ class Catalog:
             counts=Counts(**fields["counts"]),
             versions=fields["versions"],
             created=fields["created"],
+            files=fields.get("files", {}),
         )
 
 

@@ -89,8 +89,19 @@ class Config(pydantic.BaseModel):
             for name in ("resize", "shortest_side"):
                 if getattr(self.image, name) is not None:
                     raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
+        if self.transformed and self.statistics.analyze == "train" and "train" not in (splits or ("train",)):
+            raise ValueError(
+                f"statistics.analyze is train, and the splits are {', '.join(splits or ())}; "
+                "set statistics.analyze: all, or name one of them train"
+            )
         self.resolve_features()
         return self
+
+    @property
+    def transformed(self) -> tuple[str, ...]:
+        """The names of the columns that tf.Transform works on; of one that is not written nothing is made."""
+        written = {feature.source for feature in self.resolve_features()}
+        return tuple(name for name, column in self.columns.items() if column.transform and f"columns/{name}" in written)
 
     def resolve_features(self) -> tuple[features_lib.Feature, ...]:
         """The features of every example."""

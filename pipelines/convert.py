@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
 from pipelines import config as config_lib
-from pipelines import runners, sources
+from pipelines import runners, sources, transform
 from transforms import processes, references
 from transforms.sources import listing
 
@@ -97,16 +97,20 @@ def convert(
                 pool.begin(listing.list_whole, source)
             except errors.ConfigError as e:  # told below, after an option that Beam does not know
                 complaint = e
-        if own_process:
+        lightly = own_process and not job_config.transformed  # tf.Transform needs what is left out: pyarrow, type hints
+        if lightly:
             runners.import_beam_lightly(arguments, [job_config.source.uri, job_config.output.uri])
         from pipelines import locks, pipeline, progress
 
         report = storage.join(str(job_config.output.uri or ""), ".imagebeam", f"run-{secrets.token_hex(4)}.json")
-        trusted = runners.TRUSTED_GRAPH if own_process and runners.is_local(arguments) else ()
+        trusted = runners.TRUSTED_GRAPH if lightly and runners.is_local(arguments) else ()
         options = runners.make_options([*trusted, *arguments], workers)
         if complaint is not None:
             raise complaint
-        job = pipeline.make_job(job_config, overwrite, storage.normalize(report), source)
+        scratch = transform.scratch_folder(job_config, arguments)
+        if scratch:
+            stack.callback(storage.storage_of(scratch).remove_tree, scratch)
+        job = pipeline.make_job(job_config, overwrite, storage.normalize(report), source, scratch)
         stack.enter_context(locks.hold(job.layout.control))
         stack.callback(storage.storage_of(job.layout.report).remove, job.layout.report)
         stack.callback(storage.storage_of(job.layout.report).remove_tree, job.layout.beam_folder)

@@ -10,8 +10,9 @@ import apache_beam as beam
 
 from imagebeam import errors, storage
 from pipelines import config as config_lib
-from pipelines import sources
+from pipelines import sources, transform
 from transforms import (
+    columns,
     commit,
     dead_letters,
     fetch,
@@ -38,6 +39,8 @@ class Job(NamedTuple):
     order: rank.Order
     writer: type[write.WriteShards] | type[write_with_beam.WriteShardsWithBeam]
     committer: commit.Committer
+    transforms: tuple[columns.ColumnTransform, ...] = ()
+    scratch: str = ""  # where tf.Transform writes first
 
     @property
     def layout(self) -> layout.DatasetLayout:
@@ -53,13 +56,20 @@ def build(pipeline: beam.Pipeline, job: Job, plan_only: bool = False) -> None:
     placed = assigned.images | "Place" >> place.PlaceInShards(job.layout, job.order, listed.tallies, rejects)
     if plan_only:
         return
-    written = placed.shards | "Write" >> job.writer(placed.plan, job.layout)  # WrittenShard
+    shards = placed.shards | "Transform" >> columns.TransformColumns(
+        job.transforms, placed.plan, job.layout, job.scratch
+    )  # (shard, [packed ImageRef])
+    written = shards | "Write" >> job.writer(placed.plan, job.layout)  # WrittenShard
     early_rejects = rejects | "StoreDeadLetters" >> dead_letters.StoreDeadLetters(job.layout, placed.plan)
     _ = written | "Commit" >> commit.CommitDataset(job.committer, placed.plan, early_rejects)
 
 
 def make_job(
-    config: config_lib.Config, overwrite: bool = False, report: str = "", source: listing.Source | None = None
+    config: config_lib.Config,
+    overwrite: bool = False,
+    report: str = "",
+    source: listing.Source | None = None,
+    scratch: str = "",
 ) -> Job:
     """The job that `config` describes.
 
@@ -68,6 +78,7 @@ def make_job(
         overwrite: whether another dataset in the output is replaced.
         report: where the run leaves word of its plan and its end.
         source: that of `config`, where it is made already.
+        scratch: folder where tf.Transform writes first.
 
     Raises:
         ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says.
@@ -99,6 +110,7 @@ def make_job(
         read_ahead=fetch.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
+        analyze=config.statistics.analyze if config.transformed else None,
         max_reject_fraction=config.rejects.max_fraction,
         overwrite=overwrite,
         report=report,
@@ -113,6 +125,8 @@ def make_job(
         committer=commit.Committer(
             dataset, config.output.name or config_lib.default_name(output), config.model_dump(mode="json")
         ),
+        transforms=transform.make_transforms(config, dataset.columns),
+        scratch=scratch,
     )
 
 
@@ -125,7 +139,7 @@ def _beside_the_config(config: config_lib.Config, raw_shape: tuple[int, int, int
         facts["pillow"] = images.pillow_version()
     if raw_shape is not None:
         facts["raw_shape"] = raw_shape
-    return facts
+    return facts | transform.versions(config)
 
 
 def _image_policy(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> prepare.ImagePolicy:

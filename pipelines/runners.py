@@ -69,6 +69,11 @@ def is_local(beam_arguments: Sequence[str]) -> bool:
     return _is_fn_api(known.runner) and known.direct_running_mode == "in_memory"
 
 
+def is_direct(beam_arguments: Sequence[str]) -> bool:
+    """Whether the job runs on this machine, in this process or in some that it starts."""
+    return _is_fn_api(_parse_runner(beam_arguments).runner)
+
+
 def _is_fn_api(runner: str) -> bool:
     """Whether Beam would take the name for its direct runner: in any case, with or without "Runner"."""
     name = runner.lower()

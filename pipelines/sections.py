@@ -366,6 +366,9 @@ class ImageConfig(pydantic.BaseModel):
         return self
 
 
+_OPTIONS_OF_TRANSFORMS = {"buckets": "bucketize", "top_k": "vocabulary", "num_oov_buckets": "vocabulary"}
+
+
 class ColumnConfig(pydantic.BaseModel):
     """A column of the manifest that becomes a feature."""
 
@@ -383,7 +386,8 @@ class ColumnConfig(pydantic.BaseModel):
     """For `missing: default`."""
     transform: Literal["z_score", "scale_0_1", "log", "bucketize", "vocabulary"] | None = None
     """By tf.Transform, from all values of the splits in `statistics.analyze`: mean 0 and deviation 1; 0 to 1; the
-    natural logarithm; the number of one of `buckets` quantiles; the id among the `top_k` most frequent strings."""
+    natural logarithm (of values above 0, others are `missing`); the number of one of `buckets` quantiles; the id among
+    the `top_k` most frequent strings."""
     buckets: int = pydantic.Field(10, ge=2)
     """For `transform: bucketize`."""
     top_k: Count | None = None
@@ -399,6 +403,11 @@ class ColumnConfig(pydantic.BaseModel):
             raise ValueError(f"columns: transform: vocabulary is for type: string, not {self.type}")
         if self.transform not in (None, "vocabulary") and self.type == "string":
             raise ValueError(f"columns: transform: {self.transform} is for numbers; give type: float or int")
+        for option, wanted in _OPTIONS_OF_TRANSFORMS.items():
+            if option in self.model_fields_set and self.transform != wanted:
+                raise ValueError(f"columns: {option} is for transform: {wanted}, not {self.transform or 'none'}")
+        if self.transform == "log" and isinstance(self.default, (int, float)) and self.default <= 0:
+            raise ValueError(f"columns: default {self.default!r} has no logarithm; give one above 0")
         if self.list and self.transform is not None:
             raise ValueError("columns: transform is for single values, not for a list")
         if self.separator is not None and not self.list:
@@ -453,7 +462,7 @@ class StatisticsConfig(pydantic.BaseModel):
     """Whether every image is decoded for the mean and standard deviation of each channel, for `normalize="dataset"`: of
     all pixels as they are stored, 0 to 255, without alpha. An image that cannot be decoded is a reject."""
     analyze: Literal["train", "all"] = "train"
-    """Which splits tf.Transform looks at for the transforms of `columns`."""
+    """Which splits tf.Transform looks at for the transforms of `columns`: that named train, or all of them."""
 
 
 class RejectsConfig(pydantic.BaseModel):

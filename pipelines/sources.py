@@ -184,7 +184,15 @@ def row_fields(config: config_lib.Config, key: str | None = None) -> rows.RowFie
     """What a row says of its image, where the source is a table."""
     kinds = {"string": features.BYTES, "int": features.INT64, "float": features.FLOAT}
     columns = [
-        rows.Column(name, kinds[column.type], column.list, column.separator, column.missing, column.default)
+        rows.Column(
+            name,
+            kinds[column.type],
+            column.list,
+            column.separator,
+            column.missing,
+            column.default,
+            column.transform == "log",
+        )
         for name, column in config.columns.items()
     ]
     return rows.RowFields(

@@ -106,8 +106,16 @@ class Committer:
                 "pillow": images.pillow_version(),
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
+            files=self._staged_files(plan),
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
+
+    def _staged_files(self, plan: references.DatasetPlan) -> Mapping[str, int]:
+        """Sizes of what tf.Transform wrote, by name; staged before the first shard."""
+        if self.layout.analyze is None:
+            return {}
+        uri = storage.join(self.layout.staging(plan.fingerprint), layout_lib.STAGED_FILES)
+        return json.loads(storage.storage_of(uri).read(uri))
 
     def _check(
         self,
@@ -177,6 +185,7 @@ class Committer:
                 store.sync(index)
         if layout.compression == "none":
             store.sync(storage.join(output, catalog_lib.INDEX_DIRECTORY))
+        self._publish_transform(staging, catalog)
         by_split = {
             split: statistics.merge_statistics(each.statistics for each in written if each.split == split)
             for split in catalog.splits
@@ -196,6 +205,16 @@ class Committer:
         store.sync(output)
         self._publish_catalog(staged_catalog)
         store.sync(output)
+
+    def _publish_transform(self, staging: str, catalog: catalog_lib.Catalog) -> None:
+        output, store = self.layout.output, storage.storage_of(self.layout.output)
+        folders = sorted({os.path.dirname(name) for name in catalog.files})
+        for folder in folders:
+            store.make_directories(storage.join(output, folder))
+        for name in catalog.files:
+            _move(storage.join(staging, name), storage.join(output, name))
+        for folder in folders:
+            store.sync(storage.join(output, folder))
 
     def _publish_catalog(self, staged: str) -> None:
         target = storage.join(self.layout.output, catalog_lib.CATALOG_FILE)
@@ -226,6 +245,8 @@ class Committer:
         entries = list(store.list_directory(control))
         for name in sorted(self._left_files(entries) - _files_of(catalog)):
             store.remove(storage.join(self.layout.output, name))
+            if not catalog.files and (folder := name.partition("/")[0]) in layout_lib.TRANSFORM_FOLDERS:
+                store.remove_tree(storage.join(self.layout.output, folder))
         for entry in entries:
             uri = storage.join(control, entry.name)
             if entry.kind == storage.DIRECTORY:
@@ -252,6 +273,7 @@ class Committer:
 def _files_of(catalog: catalog_lib.Catalog) -> set[str]:
     """The files of a dataset that another one need not have."""
     names = set(tfds_metadata.tfds_files(catalog, suffix="", image_formats=set()))
+    names.update(catalog.files)
     if catalog.labels:
         names.add(catalog_lib.LABELS_FILE)
     for split in catalog.splits.values():

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from transforms import rank
 
 CONTROL_DIRECTORY = ".imagebeam"  # in the output: the lock, staged shards, reports; gone after a commit
+STAGED_FILES = "files.json"  # in the staging folder: what lies there of tf.Transform, with sizes
+TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # as tf.Transform names them
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
 DEFAULT_MIN_SHARD_RECORDS = 64  # ...unless the shards would hold next to nothing
@@ -78,6 +80,7 @@ class DatasetLayout:
     read_ahead: fetch.ReadAhead = fetch.READ_AHEAD
     compression: str = "none"
     suffix: str = ".tfrecord"
+    analyze: str | None = None  # what tf.Transform looks at: "train", "all"; None where no column is transformed
     max_reject_fraction: float = 0.01
     overwrite: bool = False
     report: str = ""  # address of the report of this run; "" writes none
@@ -182,6 +185,11 @@ class DatasetLayout:
                 f"two images have the key {key!r}{more}: {first} and {second}; "
                 "remove one, or name a column of unique ids in source.manifest.key"
             )
+        if self.analyze == "train" and "train" not in plan.splits:
+            return errors.ConfigError(
+                f"statistics.analyze is train, and no image goes to a split of that name; found are "
+                f"{', '.join(plan.splits) or 'none'}; set statistics.analyze: all, or split.rename"
+            )
         missing = [split for split in self.declared_splits or () if split not in plan.splits]
         if missing:
             return errors.ConfigError(
@@ -257,7 +265,7 @@ class DatasetLayout:
         if not store.exists(self.output) or store.exists(self.publish_marker):
             return None
         for entry in store.list_directory(self.output):
-            if entry.name in _WRITTEN_FILES:
+            if entry.name in _WRITTEN_FILES or (self.analyze is not None and entry.name in TRANSFORM_FOLDERS):
                 return entry.name
             with contextlib.suppress(ValueError):
                 return str(shards.ShardName.parse(entry.name))
@@ -279,6 +287,14 @@ class DatasetLayout:
                 index = storage.join(self.output, shard.index_name)
                 if committed.compression == "none" and not storage.storage_of(index).exists(index):
                     return f"{shard.index_name} is missing"
+        for name, num_bytes in committed.files.items():
+            uri = storage.join(self.output, name)
+            try:
+                size = storage.storage_of(uri).stat(uri).size
+            except OSError:
+                return f"{name} is missing"
+            if size != num_bytes:
+                return f"{name} has {size:,} bytes, the catalog says {num_bytes:,}"
         names = [catalog_lib.STATISTICS_FILE, catalog_lib.REJECTS_FILE]
         names += [catalog_lib.LABELS_FILE] if committed.labels else []
         names += tfds_metadata.LOADED_BY if committed.compression == "none" else ()

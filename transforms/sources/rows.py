@@ -13,6 +13,7 @@ from transforms import references
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)  # 3.0 is how pandas writes the integer 3 beside a missing one
 _FLOAT32_LIMIT = 2.0**128 - 2.0**103  # rounds to infinity in 32 bits, as all above it
+_SMALLEST_FLOAT = 2.0**-126  # in 32 bits; TensorFlow takes smaller ones for zero
 _FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False, "-1": False}
 
 
@@ -39,6 +40,7 @@ class Column:
     separator: str | None = None  # between the values of many, in text
     missing: str = "reject"  # or "error", or "default"
     default: Any = None
+    positive: bool = False  # whether zero and less, which have no logarithm, are no values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +102,10 @@ def parse_column(column: Column, value: Any) -> Any:
         text = text_of(value)
         if text is None:
             raise ValueError("is empty")
-        return _parse(column.kind, text)
+        value = _parse(column.kind, text)
+        if column.positive and value < _SMALLEST_FLOAT:
+            raise ValueError(f"{text!r} has no logarithm; transform: log needs values above 0")
+        return value
     except ValueError as e:
         if column.missing == "default":
             return _parse(column.kind, str(column.default))
