@@ -1,0 +1,443 @@
+"""Columns that tf.Transform transforms: what is in the records, and that serving gets the same numbers."""
+
+from __future__ import annotations
+
+import collections
+import csv
+import json
+import math
+import pathlib
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, storage
+from pipelines import convert
+from tests import command_line, datasets, image_sets
+
+if sys.version_info < (3, 11):
+    pytest.skip("tf.Transform is not for this Python", allow_module_level=True)
+
+import tensorflow as tf
+import tensorflow_transform as tft
+
+NUM_TRAIN, NUM_TEST = 200, 40
+CITIES = {"Rome": 80, "Oslo": 50, "Bonn": 50, "Lima": 20}  # in the train split; two as often as each other
+COLUMNS = {
+    "age": {"type": "float", "transform": "z_score"},
+    "weight": {"type": "int", "transform": "z_score"},
+    "height": {"type": "float", "transform": "scale_0_1"},
+    "price (EUR)/kg": {"type": "float", "transform": "log"},
+    "year": {"type": "int", "transform": "bucketize", "buckets": 4},
+    "city": {"transform": "vocabulary", "top_k": 3},
+    "town": {"transform": "vocabulary", "top_k": 1, "num_oov_buckets": 5},
+    "word": {"transform": "vocabulary"},
+    "same": {"type": "float", "transform": "z_score"},
+    "alike": {"type": "float", "transform": "scale_0_1"},
+    "equal": {"type": "int", "transform": "bucketize", "buckets": 3},
+    "note": {},
+}
+FLOATS = ("age", "weight", "height", "price (EUR)/kg", "same", "alike")
+SECTIONS: dict[str, Any] = {
+    "source": {"by": "manifest", "manifest": {"key": "id"}},
+    "label": {"by": "none"},
+    "split": {"by": "column", "column": "part"},
+    "output": {"num_shards": 3},
+    "columns": COLUMNS,
+}
+
+Row = dict[str, str]
+
+
+def make_rows() -> list[Row]:
+    """A table of all sorts of columns; in the test split nothing is as in the train split."""
+    rng = random.Random(7)
+    cities = [name for name, count in CITIES.items() for _ in range(count)]
+    years = list(range(1800, 1800 + NUM_TRAIN))
+    rng.shuffle(cities)
+    rng.shuffle(years)
+    rows = []
+    for index in range(NUM_TRAIN + NUM_TEST):
+        train = index < NUM_TRAIN
+        city = cities[index] if train else "Nome"
+        rows.append(
+            {
+                "id": f"{index:04}",
+                "image": f"{index % 5}.jpg",
+                "part": "train" if train else "test",
+                "age": repr(rng.gauss(40, 12) if train else rng.gauss(400, 1)),
+                "weight": str(rng.randrange(50, 100) if train else 10_000),
+                "height": repr(rng.uniform(1.4, 2.1) if train else 2.8),
+                "price (EUR)/kg": repr(rng.lognormvariate(1, 2)),
+                "year": str(years[index] if train else 1700 + 10 * (index - NUM_TRAIN)),
+                "city": city,
+                "town": city,
+                "word": city,
+                "same": "0.1",  # its mean of 200 is not exactly that
+                "alike": "-7.3" if train else "5",
+                "equal": "5",
+                "note": "as it is",
+            }
+        )
+    return rows
+
+
+def write_table(folder: pathlib.Path, rows: list[Row]) -> pathlib.Path:
+    folder.mkdir()
+    for index in range(5):
+        (folder / f"{index}.jpg").write_bytes(image_sets.make_image(index))
+    with open(folder / "table.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder / "table.csv"
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return make_rows()
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory, rows: list[Row]) -> pathlib.Path:
+    return write_table(tmp_path_factory.mktemp("columns") / "in", rows)
+
+
+@pytest.fixture(scope="module")
+def output(table: pathlib.Path) -> pathlib.Path:
+    """The dataset, which no test changes."""
+    datasets.make(table, table.parents[1] / "out", **SECTIONS)
+    return table.parents[1] / "out"
+
+
+def read(output: pathlib.Path, split: str, **keys: Any) -> dict[str, dict[str, Any]]:
+    """The transformed columns of a split by the image's key, by TensorFlow alone."""
+    spec = {name: tf.io.FixedLenFeature([], tf.float32 if name in FLOATS else tf.int64) for name in COLUMNS}
+    spec |= {"note": tf.io.FixedLenFeature([], tf.string), "image/key": tf.io.FixedLenFeature([], tf.string)}
+    examples = {}
+    for record in tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*.tfrecord")))):
+        parsed = tf.io.parse_single_example(record, spec | keys)
+        examples[parsed["image/key"].numpy().decode()] = {name: value.numpy() for name, value in parsed.items()}
+    return examples
+
+
+def column(rows: list[Row], name: str, split: str | None = "train") -> Any:
+    """A column as serving sees it: numbers of 32 bits, computed with in 64."""
+    return np.array([np.float32(row[name]) for row in rows if split in (None, row["part"])], np.float64)
+
+
+def stored(rows: list[Row], output: pathlib.Path, name: str, split: str = "train") -> Any:
+    examples = read(output, split)
+    return np.array([examples[row["id"]][name] for row in rows if row["part"] == split])
+
+
+# --- each transform --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("name", ["age", "weight"])
+def test_z_score_is_that_of_the_train_split(rows: list[Row], output: pathlib.Path, name: str, split: str) -> None:
+    analysed, values = column(rows, name), column(rows, name, split)
+    expected = (values - analysed.mean()) / analysed.std()
+    np.testing.assert_allclose(stored(rows, output, name, split), expected, rtol=3e-7)
+
+
+def test_scale_0_1_reaches_from_0_to_1_and_beyond_it_in_another_split(rows: list[Row], output: pathlib.Path) -> None:
+    values = column(rows, "height")
+    expected = (values - values.min()) / (values.max() - values.min())
+    found = stored(rows, output, "height")
+    np.testing.assert_allclose(found, expected, rtol=3e-7)
+    assert (found.min(), found.max()) == (0.0, 1.0)
+    beyond = (column(rows, "height", "test") - values.min()) / (values.max() - values.min())
+    np.testing.assert_allclose(stored(rows, output, "height", "test"), beyond, rtol=3e-7)
+    assert beyond.min() > 1.5
+
+
+def test_log_is_the_natural_logarithm(rows: list[Row], output: pathlib.Path) -> None:
+    expected = np.log(column(rows, "price (EUR)/kg"))
+    np.testing.assert_allclose(stored(rows, output, "price (EUR)/kg"), expected, rtol=3e-7, atol=1e-7)
+
+
+def test_bucketize_gives_quarters_whose_lower_bound_is_theirs(rows: list[Row], output: pathlib.Path) -> None:
+    found = dict(zip(column(rows, "year"), stored(rows, output, "year")))
+    assert found == {1800.0 + index: index * 4 // NUM_TRAIN for index in range(NUM_TRAIN)}
+    outside = dict(zip(column(rows, "year", "test"), stored(rows, output, "year", "test")))
+    assert outside[1700.0] == 0 and outside[2090.0] == 3
+
+
+def test_vocabulary_is_ordered_by_frequency_then_backwards(rows: list[Row], output: pathlib.Path) -> None:
+    names = [row["city"] for row in rows if row["part"] == "train"]
+    counts = collections.Counter(zip(names, stored(rows, output, "city").tolist()))
+    assert counts == {("Rome", 0): 80, ("Oslo", 1): 50, ("Bonn", 2): 50, ("Lima", -1): 20}
+    assert set(stored(rows, output, "city", "test")) == {-1}
+    assert set(zip(names, stored(rows, output, "word").tolist())) == {
+        ("Rome", 0),
+        ("Oslo", 1),
+        ("Bonn", 2),
+        ("Lima", 3),
+    }
+    assert (output / "transform_fn/assets/city").read_text() == "Rome\nOslo\nBonn\n"
+
+
+def test_strings_beyond_the_vocabulary_get_the_ids_after_it_by_hash(rows: list[Row], output: pathlib.Path) -> None:
+    names = [row["town"] for row in rows if row["part"] == "train"]
+    ids = dict(zip(names, stored(rows, output, "town").tolist()))
+    assert ids["Rome"] == 0 and all(1 <= ids[name] <= 5 for name in ("Oslo", "Bonn", "Lima"))
+    assert len(set(zip(names, stored(rows, output, "town").tolist()))) == len(CITIES)  # always the same
+    assert all(1 <= each <= 5 for each in stored(rows, output, "town", "test"))
+
+
+def test_columns_of_one_value_are_0_and_a_bucket_and_never_infinite(rows: list[Row], output: pathlib.Path) -> None:
+    assert set(stored(rows, output, "same")) == {0.0}
+    assert set(stored(rows, output, "alike")) == {0.0}
+    assert set(stored(rows, output, "alike", "test")) == {0.0}
+    assert set(stored(rows, output, "equal")) == {2}
+    assert all(np.isfinite(stored(rows, output, name, split)).all() for name in FLOATS for split in ("train", "test"))
+
+
+def test_column_without_a_transform_is_as_it_is(output: pathlib.Path) -> None:
+    assert {example["note"] for example in read(output, "train").values()} == {b"as it is"}
+
+
+def test_value_far_outside_becomes_the_largest_float(tmp_path: pathlib.Path) -> None:
+    values = ["1e-30", "2e-30", "3e-30", "3e38", "-3e38"]
+    rows = [
+        {"id": str(i), "image": "0.jpg", "part": "train" if i < 3 else "test", "x": x} for i, x in enumerate(values)
+    ]
+    table = write_table(tmp_path / "in", rows)
+    columns = {"x": {"type": "float", "transform": "z_score"}}
+    datasets.make(table, tmp_path / "out", **SECTIONS | {"columns": columns})
+    largest = float(np.finfo(np.float32).max)
+    assert {each["image/key"]: each["x"] for each in datasets.read(tmp_path / "out", "test")} == {
+        b"3": largest,
+        b"4": -largest,
+    }
+
+
+# --- what is analysed ------------------------------------------------------------------------------------------------
+
+
+def test_analysis_of_all_splits_counts_all_of_them(
+    rows: list[Row], table: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    columns = {"age": COLUMNS["age"], "city": COLUMNS["city"]}
+    datasets.make(table, tmp_path / "out", **SECTIONS | {"columns": columns, "statistics": {"analyze": "all"}})
+    every = column(rows, "age", None)
+    found = {
+        each["image/key"].decode(): each
+        for split in ("train", "test")
+        for each in datasets.read(tmp_path / "out", split)
+    }
+    expected = (every - every.mean()) / every.std()
+    np.testing.assert_allclose([found[row["id"]]["age"] for row in rows], expected, rtol=3e-7)
+    assert (tmp_path / "out/transform_fn/assets/city").read_text() == "Rome\nOslo\nBonn\n"
+    assert {found[row["id"]]["city"] for row in rows if row["city"] == "Nome"} == {-1}
+
+
+def test_missing_train_split_is_an_error_that_names_the_remedy(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    renamed = {"split": {"by": "column", "column": "part", "rename": {"train": "learn"}}}
+    with pytest.raises(errors.ConfigError, match="no image goes to a split of that name; found are learn, test; set"):
+        datasets.make(table, tmp_path / "out", **SECTIONS | renamed)
+    declared = {"split": {"by": "hash", "fractions": {"a": 0.5, "b": 0.5}}}
+    with pytest.raises(errors.ConfigError, match=r"the splits are a, b; set statistics\.analyze: all"):
+        datasets.make(table, tmp_path / "out", **SECTIONS | declared)
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+def test_values_without_a_logarithm_are_rejects_and_not_analysed(tmp_path: pathlib.Path) -> None:
+    values = ["1", "0", "-2", "1e-60", "x", "2.5"]
+    table = write_table(tmp_path / "in", [{"id": str(i), "image": "0.jpg", "x": x} for i, x in enumerate(values)])
+    sections = SECTIONS | {
+        "split": {},
+        "columns": {"x": {"type": "float", "transform": "log"}},
+        "rejects": {"max_fraction": 1},
+    }
+    datasets.make(table, tmp_path / "out", **sections)
+    assert datasets.rejects(tmp_path / "out") == dict.fromkeys("1234", "bad_value")
+    assert "'-2' has no logarithm; transform: log needs values above 0" in (tmp_path / "out/rejects.jsonl").read_text()
+    found = {each["image/key"]: each["x"] for each in datasets.read(tmp_path / "out")}
+    assert found == {b"0": 0.0, b"5": pytest.approx(math.log(2.5))}
+
+
+def test_default_of_missing_values_is_transformed_like_any_other(tmp_path: pathlib.Path) -> None:
+    values = ["1", "", "3", "oops"]
+    table = write_table(tmp_path / "in", [{"id": str(i), "image": "0.jpg", "x": x} for i, x in enumerate(values)])
+    columns = {"x": {"type": "float", "transform": "scale_0_1", "missing": "default", "default": 11}}
+    datasets.make(table, tmp_path / "out", **SECTIONS | {"split": {}, "columns": columns})
+    found = {each["image/key"]: each["x"] for each in datasets.read(tmp_path / "out")}
+    assert found == {b"0": 0.0, b"1": 1.0, b"2": pytest.approx(0.2), b"3": 1.0}
+
+
+# --- serving ---------------------------------------------------------------------------------------------------------
+
+
+def raw_features(row: Row) -> dict[str, Any]:
+    kinds = {"int": (int, tf.int64), "float": (float, tf.float32), "string": (str, tf.string)}
+    raw = {}
+    for name, options in COLUMNS.items():
+        if "transform" in options:
+            cast, dtype = kinds[str(options.get("type", "string"))]
+            raw[name] = tf.constant([cast(row[name])], dtype)
+    return raw
+
+
+def test_saved_transform_gives_one_row_the_values_stored(rows: list[Row], output: pathlib.Path) -> None:
+    served = tf.saved_model.load(str(output / "transform_fn")).transform_fn
+    examples = {**read(output, "train"), **read(output, "test")}
+    for row in rows[:20] + rows[-5:]:
+        for name, values in served(raw_features(row)).items():
+            assert values.dtype == (tf.float32 if name in FLOATS else tf.int64)
+            np.testing.assert_allclose(values.numpy(), [examples[row["id"]][name]], rtol=1e-7)
+
+
+def test_tf_transform_loads_what_lies_beside_the_shards(rows: list[Row], output: pathlib.Path) -> None:
+    loaded = tft.TFTransformOutput(str(output))
+    kinds = {
+        name: tf.float32 if name in FLOATS else tf.int64 for name, options in COLUMNS.items() if "transform" in options
+    }
+    assert {name: spec.dtype for name, spec in loaded.transformed_feature_spec().items()} == kinds
+    assert loaded.vocabulary_size_by_name("city") == 3
+    example = read(output, "train")[rows[0]["id"]]
+    for name, values in loaded.transform_raw_features(raw_features(rows[0])).items():
+        np.testing.assert_allclose(values.numpy(), [example[name]], rtol=1e-7)
+
+
+def test_saved_transform_says_so_where_there_is_no_logarithm(rows: list[Row], output: pathlib.Path) -> None:
+    served = tf.saved_model.load(str(output / "transform_fn")).transform_fn
+    with pytest.raises(tf.errors.InvalidArgumentError, match="holds a value that has no logarithm: not above 0"):
+        served(raw_features(rows[0] | {"price (EUR)/kg": "-1"}))
+
+
+def test_renamed_column_has_its_new_name_in_the_transforms_output(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    columns = {"age": COLUMNS["age"], "weight": COLUMNS["weight"]}
+    features = {"columns/age": "person/age", "columns/weight": None}
+    datasets.make(table, tmp_path / "out", **SECTIONS | {"columns": columns, "features": features})
+    served = tf.saved_model.load(str(tmp_path / "out/transform_fn")).transform_fn
+    found = served({"age": tf.constant([40.0])})
+    assert set(found) == {"person/age"}
+    assert "person/age" in datasets.read(tmp_path / "out")[0] and "weight" not in datasets.read(tmp_path / "out")[0]
+
+
+# --- the same bytes, whole or not at all -----------------------------------------------------------------------------
+
+
+def test_rows_in_another_order_give_the_same_bytes(
+    rows: list[Row], output: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    shuffled = random.Random(3).sample(rows, len(rows))
+    table = write_table(tmp_path / "in", shuffled)
+    for name in output.parent.joinpath("in").glob("*.jpg"):
+        (tmp_path / "in" / name.name).unlink()
+        (tmp_path / "in" / name.name).hardlink_to(name)
+    config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table)}}
+    config["output"] = {"num_shards": 3, "uri": str(tmp_path / "out")}
+    convert.convert(config, workers=2)
+    assert datasets.shard_digests(tmp_path / "out") == datasets.shard_digests(output)
+
+
+def test_several_beam_workers_give_the_same_bytes(
+    table: pathlib.Path, output: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table)}}
+    config["output"] = {"num_shards": 3, "uri": str(tmp_path / "out")}
+    convert.convert(config, ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])
+    assert datasets.shard_digests(tmp_path / "out") == datasets.shard_digests(output)
+
+
+def test_second_run_keeps_and_a_lost_file_is_damage(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    sections = SECTIONS | {"columns": {"age": COLUMNS["age"], "city": COLUMNS["city"]}}
+    first = datasets.make(table, tmp_path / "out", **sections)
+    again = datasets.make(table, tmp_path / "out", **sections)
+    assert (first.state, again.state) == ("committed", "kept")
+    (tmp_path / "out/transform_fn/saved_model.pb").unlink()
+    with pytest.raises(
+        errors.ConfigError, match=r"transform_fn/saved_model.pb is missing; --overwrite writes it again"
+    ):
+        datasets.make(table, tmp_path / "out", **sections)
+    datasets.make(table, tmp_path / "out", overwrite=True, **sections)
+    assert tft.TFTransformOutput(str(tmp_path / "out")).vocabulary_size_by_name("city") == 3
+
+
+def test_overwrite_without_transforms_removes_the_folders(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    datasets.make(table, tmp_path / "out", **SECTIONS | {"columns": {"city": COLUMNS["city"]}})
+    assert (tmp_path / "out/transform_fn/assets/city").exists()
+    datasets.make(table, tmp_path / "out", overwrite=True, **SECTIONS | {"columns": {"age": COLUMNS["age"]}})
+    assert not (tmp_path / "out/transform_fn/assets/city").exists()
+    datasets.make(table, tmp_path / "out", overwrite=True, **SECTIONS | {"columns": {"city": {}}})
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith("transform")]
+    assert catalog_lib.load_catalog(str(tmp_path / "out")).files == {}
+
+
+def test_output_with_a_foreign_transform_is_refused(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "out/transform_fn").mkdir(parents=True)
+    with pytest.raises(errors.ConfigError, match=r"holds transform_fn, which no catalog.json names"):
+        datasets.make(table, tmp_path / "out", **SECTIONS | {"columns": {"age": COLUMNS["age"]}})
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    store = storage.storage_of("memory://columns")
+    store.write_whole("memory://columns/there", b"")
+    yield "memory://columns/out"
+    store.remove_tree("memory://columns")
+
+
+def test_output_on_another_storage_has_the_transform_too(
+    table: pathlib.Path, memory: str, tmp_path: pathlib.Path
+) -> None:
+    config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table)}}
+    result = convert.convert(
+        {**config, "output": {"num_shards": 3, "uri": memory}, "columns": {"city": COLUMNS["city"]}},
+        ["--direct_running_mode=multi_threading"],
+    )
+    store = storage.storage_of(memory)
+    for name, num_bytes in result.catalog.files.items():
+        copy = tmp_path / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(store.read(storage.join(memory, name)))
+        assert copy.stat().st_size == num_bytes
+    served = tf.saved_model.load(str(tmp_path / "transform_fn")).transform_fn
+    assert served({"city": tf.constant(["Bonn", "Nome"])})["city"].numpy().tolist() == [2, -1]
+
+
+# --- what it costs others --------------------------------------------------------------------------------------------
+
+_LOADED = """
+import json, sys
+from pipelines import convert
+convert.convert(json.loads(sys.argv[1]), workers=1, own_process=True)
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_config_without_transforms_imports_no_tensorflow(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table)}}
+    config |= {"output": {"uri": str(tmp_path / "out")}, "columns": {"age": {"type": "float"}, "city": {}}}
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED, json.dumps(config)],
+        cwd=command_line.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert "apache_beam" in loaded
+    assert loaded & {"tensorflow", "tensorflow_transform", "tfx_bsl"} == set()
+
+
+def test_command_line_transforms_and_plans_the_same(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table)}, "columns": {"age": COLUMNS["age"]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))  # which is YAML too
+    arguments = ("--config", tmp_path / "config.json", "--output", tmp_path / "out")
+    before = command_line.succeed("plan", *arguments).stdout
+    command_line.succeed("convert", *arguments)
+    catalog = catalog_lib.load_catalog(str(tmp_path / "out"))
+    assert catalog.fingerprint in before
+    assert "transform_fn/saved_model.pb" in catalog.files
