@@ -63,6 +63,14 @@ def write_shards(
     return [writer.write(task) for task in make_tasks(plan, splits)]
 
 
+def write_transform(folder: pathlib.Path) -> None:
+    """Files as tf.Transform writes them, but for what they say."""
+    (folder / "transform_fn" / "assets").mkdir(parents=True, exist_ok=True)
+    (folder / "transformed_metadata").mkdir(exist_ok=True)
+    (folder / "transform_fn" / "saved_model.pb").write_bytes(b"1")
+    (folder / "transform_fn" / "assets" / "city").write_bytes(b"Rome\n")
+
+
 def read_files(root: pathlib.Path) -> dict[str, bytes]:
     """Every file below a folder by its path."""
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}

@@ -15,7 +15,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage, verify
 from tests.unit.transforms import small_dataset
-from transforms import commit, layout, references, write_shard
+from transforms import columns, commit, layout, references, write_shard
 from transforms.references import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
 
 EARLY = [Reject("odd\udcff", "/data/odd\udcff", "label", Reason.NO_LABEL, "no folder")]
@@ -34,6 +34,10 @@ class Dataset:
         return commit.Committer(self.layout, "pets", {"seed": 0})
 
     def write(self) -> list[WrittenShard]:
+        if self.layout.analyze is not None:
+            output = pathlib.Path(self.layout.output)
+            small_dataset.write_transform(output.parent / "scratch")
+            columns.stage(str(output.parent / "scratch"), self.layout.staging(self.plan.fingerprint))
         return small_dataset.write_shards(self.layout, self.plan, self.splits)
 
     def run(self) -> catalog_lib.Catalog | None:
@@ -98,6 +102,12 @@ def targets(output: pathlib.Path, refs: list[ImageRef]) -> Dataset:
     return make_dataset(output, {"train": numbered}, 1, fields, fingerprint="f2")
 
 
+@pytest.fixture
+def transformed(output: pathlib.Path, refs: list[ImageRef]) -> Dataset:
+    """A fourth one, with what tf.Transform wrote."""
+    return make_dataset(output, {"train": refs[2:6]}, 1, {"analyze": "all"}, fingerprint="f3")
+
+
 def contents(output: pathlib.Path) -> dict[str, bytes | catalog_lib.Catalog]:
     """All files of a dataset; of the catalog what two runs have in common."""
     files: dict[str, bytes | catalog_lib.Catalog] = dict(small_dataset.read_files(output))
@@ -108,6 +118,8 @@ def contents(output: pathlib.Path) -> dict[str, bytes | catalog_lib.Catalog]:
 
 def assert_whole(output: pathlib.Path) -> None:
     assert {name: problems for name, problems in verify.verify_dataset(str(output)) if problems} == {}
+    for name, num_bytes in catalog_lib.load_catalog(str(output)).files.items():
+        assert (output / name).stat().st_size == num_bytes
 
 
 def read_rejects(path: pathlib.Path) -> list[tuple[str, Reason]]:
@@ -165,6 +177,19 @@ def test_commit_over_another_dataset_leaves_nothing_of_it(
         dataset.at(tmp_path / str(number)).run()
         expected = contents(tmp_path / str(number)) | {"README.md": b"the user's own"}
         assert contents(output) == expected
+
+
+def test_commit_with_a_transform_publishes_it_and_one_without_removes_it(
+    transformed: Dataset, pets: Dataset, output: pathlib.Path
+) -> None:
+    catalog = transformed.run()
+    assert catalog is not None
+    assert catalog.files == {"transform_fn/assets/city": 5, "transform_fn/saved_model.pb": 1}
+    assert_whole(output)
+    assert catalog_lib.load_catalog(str(output)) == catalog
+    without = pets.run()
+    assert without is not None and without.files == {}
+    assert not (output / "transform_fn").exists()
 
 
 def test_commit_over_a_damaged_catalog_replaces_it(pets: Dataset, output: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -370,30 +395,35 @@ def commit_cut_short(dataset: Dataset, number: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("over", "follower"),
+    ("over", "cut", "follower"),
     [
-        pytest.param(False, "pets", id="new-and-run-again"),
-        pytest.param(False, "targets", id="new-and-then-another"),
-        pytest.param(True, "pets", id="over-another-and-run-again"),
-        pytest.param(True, "targets", id="over-another-and-then-a-third"),
-        pytest.param(True, "older", id="over-another-and-then-that-again"),
+        pytest.param(None, "pets", "pets", id="new-and-run-again"),
+        pytest.param(None, "pets", "targets", id="new-and-then-another"),
+        pytest.param("older", "pets", "pets", id="over-another-and-run-again"),
+        pytest.param("older", "pets", "targets", id="over-another-and-then-a-third"),
+        pytest.param("older", "pets", "older", id="over-another-and-then-that-again"),
+        pytest.param("older", "transformed", "transformed", id="with-a-transform-and-run-again"),
+        pytest.param("older", "transformed", "pets", id="with-a-transform-and-then-one-without"),
+        pytest.param("transformed", "pets", "pets", id="over-one-with-a-transform-and-run-again"),
     ],
 )
 def test_commit_cut_short_anywhere_shows_no_wrong_dataset_and_the_next_run_gives_the_right_one(
-    request: pytest.FixtureRequest, pets: Dataset, older: Dataset, tmp_path: pathlib.Path, over: bool, follower: str
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path, over: str | None, cut: str, follower: str
 ) -> None:
+    earlier: Dataset | None = request.getfixturevalue(over) if over is not None else None
+    this_run: Dataset = request.getfixturevalue(cut)
     next_run: Dataset = request.getfixturevalue(follower)
     next_run.at(tmp_path / "clean").run()
     expected = contents(tmp_path / "clean")
     for number in itertools.count():
         output = tmp_path / str(number)
-        if over:
-            older.at(output).run()
-        killed = commit_cut_short(pets.at(output), number)
+        if earlier is not None:
+            earlier.at(output).run()
+        killed = commit_cut_short(this_run.at(output), number)
         fingerprint = None
         if (output / "catalog.json").exists():
             fingerprint = catalog_lib.load_catalog(str(output)).fingerprint
-            assert fingerprint in ("f0", "f1")
+            assert fingerprint in {each.plan.fingerprint for each in (earlier, this_run) if each is not None}
             assert_whole(output)
         runs = next_run.at(output)
         if fingerprint == next_run.plan.fingerprint:

@@ -359,6 +359,35 @@ def test_plan_of_committed_dataset_with_damage_is_refused_and_writes_again_on_re
     assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
 
 
+@pytest.mark.parametrize(
+    ("data", "damage"),
+    [(None, "transform_fn/x is missing"), (b"12", "transform_fn/x has 2 bytes, the catalog says 3")],
+    ids=["missing", "cut"],
+)
+def test_plan_of_committed_dataset_whose_transform_is_damaged_is_refused(
+    dataset: layout.DatasetLayout, committed: catalog_lib.Catalog, data: bytes | None, damage: str
+) -> None:
+    catalog = dataclasses.replace(committed, files={"transform_fn/x": 3})
+    output = pathlib.Path(dataset.output)
+    (output / "catalog.json").write_text(catalog.to_json())
+    (output / "transform_fn").mkdir()
+    (output / "transform_fn/x").write_bytes(b"123")
+    assert make_plan(dataset).action == "keep"
+    if data is None:
+        (output / "transform_fn/x").unlink()
+    else:
+        (output / "transform_fn/x").write_bytes(data)
+    assert damage in make_plan(dataset).message
+
+
+def test_plan_that_analyses_train_without_a_split_of_that_name_is_refused(dataset: layout.DatasetLayout) -> None:
+    assert make_plan(dataclasses.replace(dataset, analyze="train")).action == "write"
+    plan = make_plan(dataclasses.replace(dataset, analyze="train"), ranking_of({"learn": 3, "test": 2}))
+    assert (plan.action, plan.exit_code) == ("refuse", 2)
+    assert "found are learn, test; set statistics.analyze: all" in plan.message
+    assert make_plan(dataclasses.replace(dataset, analyze="all"), ranking_of({"learn": 3})).action == "write"
+
+
 def test_plan_beside_unreadable_catalog_is_refused_and_overwrites_on_request(dataset: layout.DatasetLayout) -> None:
     output = pathlib.Path(dataset.output)
     output.mkdir()

@@ -501,6 +501,17 @@ def test_parse_column_reads_a_cell_as_its_kind(kind: str, value: object, expecte
     assert (parsed, type(parsed)) == (expected, type(expected))
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"), [(FLOAT, "0"), (FLOAT, "-1.5"), (FLOAT, "1e-40"), (INT64, "0"), (INT64, "-3")]
+)
+def test_parse_column_that_must_be_positive_turns_away_what_has_no_logarithm(kind: str, value: str) -> None:
+    column = rows_lib.Column("x", kind, positive=True)
+    with pytest.raises(rows_lib.BadRowError, match=f"^column 'x': '{value}' has no logarithm; transform: log needs"):
+        rows_lib.parse_column(column, value)
+    assert rows_lib.parse_column(dataclasses.replace(column, missing="default", default=2), value) == 2
+    assert rows_lib.parse_column(column, "1") == 1
+
+
 @pytest.mark.parametrize("value", [None, "", float("nan"), b""], ids=repr)
 @pytest.mark.parametrize("kind", [BYTES, INT64, FLOAT])
 def test_parse_column_of_an_empty_cell_is_an_error(kind: str, value: object) -> None:
