@@ -72,6 +72,8 @@ class Config(pydantic.BaseModel):
             raise ValueError(f"split.group {group!r} is neither a manifest's column nor a group of label.pattern")
         if self.split.stratify and self.label.kind != "class":
             raise ValueError("split.stratify needs classes: label.by directory, filename or column, label.type class")
+        if self.label.texts is not None and self.features.get(features_lib.TEXT, "") is None:
+            raise ValueError(f"label.texts is for {features_lib.TEXT}, which features drops; leave out one of the two")
         shards = self.output.num_shards
         splits = self.split.declared
         unknown = sorted(set(shards) - set(splits)) if isinstance(shards, dict) and splits is not None else []
@@ -124,10 +126,10 @@ class Config(pydantic.BaseModel):
     def identity(self) -> dict[str, Any]:
         """The part of the config that decides what the shards hold: equal for a moved input or output.
 
-        What the manifest and the vocabulary hold counts elsewhere, in the fingerprint. Defaults are left out, so that a
-        new option changes no fingerprint.
+        What the manifest and the files of labels hold counts elsewhere, in the fingerprint. Defaults are left out, so
+        that a new option changes no fingerprint.
         """
-        exclude: Any = {"label": {"vocabulary", "texts"}, "output": {"uri", "name"}, "rejects": True}
+        exclude: Any = {"label": {"vocabulary", "texts", "lists"}, "output": {"uri", "name"}, "rejects": True}
         exclude["source"] = {"uri": True, "manifest": {"path", "files"}, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
             exclude["source"] = True

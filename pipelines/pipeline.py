@@ -10,7 +10,7 @@ import apache_beam as beam
 
 from imagebeam import errors, storage
 from pipelines import config as config_lib
-from pipelines import sources, transform
+from pipelines import label_files, sources, transform
 from transforms import (
     columns,
     commit,
@@ -53,7 +53,8 @@ def build(pipeline: beam.Pipeline, job: Job, plan_only: bool = False) -> None:
     labelled = listed.images | "Label" >> label.LabelImages(job.label)  # ImageRef
     assigned = labelled.images | "Split" >> split.AssignSplits(job.split)  # ImageRef
     rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
-    placed = assigned.images | "Place" >> place.PlaceInShards(job.layout, job.order, listed.tallies, rejects)
+    tallies = (listed.tallies, labelled.tallies) | "Tallies" >> beam.Flatten()  # Tally
+    placed = assigned.images | "Place" >> place.PlaceInShards(job.layout, job.order, tallies, rejects)
     if plan_only:
         return
     shards = placed.shards | "Transform" >> columns.TransformColumns(
@@ -90,7 +91,7 @@ def make_job(
             f"output.writer is 'beam', and --output is {output!r}: Beam's own writer is for local paths and gs://; "
             "leave output.writer out"
         )
-    vocabulary = _read_vocabulary(config.label.vocabulary)
+    vocabulary = label_files.read_vocabulary(config.label.vocabulary)
     raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else None
     dataset = layout.DatasetLayout(
         output=output,
@@ -100,7 +101,7 @@ def make_job(
         label_kind=config.label.kind,
         label_base=config.label.base,
         vocabulary=vocabulary,
-        texts=_read_texts(config.label.texts),
+        texts=label_files.read_texts(config.label.texts),
         unknown_label_is_error=config.label.unknown == "error",
         declared_splits=config.split.declared,
         sizing=layout.Sizing(
@@ -165,7 +166,7 @@ def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None) -
         group=config.split.group if config.label.by == "filename" else None,
         kind=config.label.kind,
         vocabulary=None if vocabulary is None else frozenset(vocabulary),
-        lists=tuple((name, tuple(_read_lines("label.lists", uri))) for name, uri in config.label.lists.items()),
+        lists=label_files.read_lists(config.label.lists),
     )
 
 
@@ -182,38 +183,3 @@ def _split_rule(config: config_lib.Config) -> split.SplitRule:
         rename=tuple(config.split.rename.items()),
         declared=config.split.declared,
     )
-
-
-def _read_vocabulary(address: str | None) -> tuple[str, ...] | None:
-    if address is None:
-        return None
-    labels = _read_lines("label.vocabulary", address)
-    blank = next((index for index, name in enumerate(labels, 1) if not name.strip()), None)
-    if blank is not None or not labels:
-        raise errors.ConfigError(f"label.vocabulary {address!r} has an empty line {blank or 1}; one label a line")
-    repeated = (
-        next((name for name in labels if labels.count(name) > 1), None) if len(set(labels)) < len(labels) else None
-    )
-    if repeated is not None:
-        raise errors.ConfigError(f"label.vocabulary {address!r} names {repeated!r} twice; the ids would be ambiguous")
-    return tuple(labels)
-
-
-def _read_texts(address: str | None) -> dict[str, str]:
-    """The text of each class, in a file with both on each line: `n01440764 tench, Tinca tinca`."""
-    texts: dict[str, str] = {}
-    for number, line in enumerate(_read_lines("label.texts", address) if address is not None else (), 1):
-        name, _, text = line.replace("\t", " ", 1).partition(" ")
-        if not text.strip() or name in texts:
-            what = "twice" if name in texts else "without a text"
-            raise errors.ConfigError(f"label.texts {address!r}, line {number}: {name!r} {what}; write CLASS TEXT")
-        texts[name] = text.strip()
-    return texts
-
-
-def _read_lines(option: str, address: str) -> list[str]:
-    uri = storage.normalize(address)
-    try:
-        return storage.storage_of(uri).read(uri).decode("utf-8-sig", "surrogateescape").splitlines()
-    except OSError as e:
-        raise errors.ConfigError(f"{option} {address!r} cannot be read ({e.strerror or e})") from e

@@ -32,7 +32,8 @@ class ManifestConfig(pydantic.BaseModel):
     model_config = STRICT
 
     path: str | None = None
-    """Address of the table, or glob of several, below `source.uri`; left out, `source.uri` is the table itself."""
+    """Address of the table below `source.uri`, or a glob of several (`**/metadata.*`): then the paths in each are
+    relative to its own folder, and the keys to `source.uri`. Left out, `source.uri` is the table itself."""
     format: Literal["csv", "jsonl", "parquet"] | None = None
     """Left out, the file's extension tells."""
     image: str | None = "image"
@@ -192,10 +193,11 @@ class LabelConfig(pydantic.BaseModel):
     unknown: Literal["reject", "error"] = "reject"
     """What a label that is not in `vocabulary` is."""
     texts: str | None = None
-    """Address of a file with a class and its text on each line (`n01440764 tench, Tinca tinca`): image/class/text."""
+    """Address of a file with each class and its text on a line (`n01440764 tench, Tinca tinca`, or with a tab between
+    them): image/class/text. A class of the input that is not in it is an error."""
     lists: dict[str, str] = {}
-    """For `by: directory`: by split, a file with a label on each line, for images that lie directly in the split's
-    folder: the number at the end of an image's name is its line, from 1."""
+    """For `by: directory`: from a folder below `source.uri` (a split's, as it stands there: `val`) to a file with a
+    label on each line, for images directly in it: the number at the end of an image's name is its line, from 1."""
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> LabelConfig:

@@ -18,6 +18,7 @@ from transforms.sources import (
     paired,
     rows,
     saved,
+    tables,
     tar,
     tfrecord,
 )
@@ -39,9 +40,11 @@ def make_source(config: config_lib.Config) -> listing.Source:
         listed.check()
         return listed
     if config.source.by == "manifest":
-        source = _manifest_source(config, uri)
-        source.check_columns()
-        return source if source.image is not None else _paired_source(config, source, output)
+        found = _manifest_source(config, uri, output)
+        found.check_columns()
+        if isinstance(found, tables.TablesSource) or found.image is not None:
+            return found
+        return _paired_source(config, found, output)
     if config.source.by == "idx":
         return _idx_source(config, uri)
     if config.source.by == "coco":
@@ -108,17 +111,37 @@ def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, t
     return root, config.source.include if include == files.EVERYTHING else include, kind
 
 
-def _manifest_source(config: config_lib.Config, uri: str) -> manifest.ManifestSource:
+def _manifest_source(config: config_lib.Config, uri: str, output: str) -> manifest.ManifestSource | tables.TablesSource:
     wanted = config.source.manifest
-    if wanted.path is not None:
-        absolute = wanted.path.startswith(("/", "~", "file://")) or storage.scheme_of(wanted.path) != "file"
-        uri = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
+    if wanted.path is None:
+        return _table(config, uri)
+    absolute = wanted.path.startswith(("/", "~", "file://")) or storage.scheme_of(wanted.path) != "file"
+    path = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
+    if not tables.is_glob(wanted.path) or storage.storage_of(path).exists(path):
+        return _table(config, path)
+    if absolute:
+        raise errors.ConfigError(
+            f"source.manifest.path {wanted.path!r} is a glob and not relative; give the folder as --input, and the "
+            "glob below it"
+        )
+    if wanted.image is None:
+        raise errors.ConfigError(
+            f"source.manifest.path {wanted.path!r} is a glob, and source.manifest.files goes with the rows of one "
+            "table; name that table, or the images in source.manifest.image"
+        )
+    found = tables.find_tables(uri, wanted.path, exclude=output, format=wanted.format)
+    return tables.TablesSource(tuple(_table(config, each, keys_below=uri) for each in found))
+
+
+def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -> manifest.ManifestSource:
+    wanted = config.source.manifest
     return manifest.ManifestSource(
         uri=uri,
         format=wanted.format or manifest.format_of(uri),
         image=wanted.image,
         fields=row_fields(config, wanted.key),
         allow_outside=wanted.allow_outside,
+        keys_below=keys_below,
     )
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from transforms import references
+from transforms import label_lists, references
+from transforms import list as list_lib
 from transforms.sources import rows
-
-_NUMBER = re.compile(r"(\d{1,18})\.[^./]*$")  # before the extension
 
 
 class LabelError(ValueError):
@@ -34,7 +34,7 @@ class LabelRule:
     group: str | None = None  # for filename: the pattern's group that is the split's group
     kind: str | None = "class"  # class, int64, float or None
     vocabulary: frozenset[str] | None = None  # None takes any class
-    lists: tuple[tuple[str, tuple[str, ...]], ...] = ()  # by folder: the labels of the images in it, by their numbers
+    lists: label_lists.Lists = ()
 
     def apply(self, ref: references.ImageRef) -> references.ImageRef:
         """`ref` with its label.
@@ -80,10 +80,10 @@ class LabelRule:
         return re.compile(self.pattern or "")
 
     def _from_directory(self, ref: references.ImageRef) -> str:
-        folders = ref.key.split("/")[:-1]
-        listed = self._lists.get("/".join(folders)) if self.lists else None
+        listed = self._lists.get(label_lists.folder_of(ref)) if self.lists else None
         if listed is not None:
             return self._from_list(ref, listed)
+        folders = ref.key.split("/")[:-1]
         if len(folders) <= self.level:
             expected = "split/label/image" if self.level else "label/image"
             raise LabelError(references.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}")
@@ -95,14 +95,13 @@ class LabelRule:
 
     @staticmethod
     def _from_list(ref: references.ImageRef, labels: tuple[str, ...]) -> str:
-        match = _NUMBER.search(ref.key)
-        number = int(match[1]) if match else 0
+        number = label_lists.number_of(ref)
         if not 1 <= number <= len(labels):
             raise LabelError(
                 references.Reason.NO_LABEL,
                 f"the name of {ref.key!r} ends in no number from 1 to {len(labels):,}, the lines of label.lists",
             )
-        return labels[number - 1].strip()
+        return labels[number - 1]
 
     def _from_filename(self, ref: references.ImageRef) -> tuple[str, str]:
         name = ref.uri.rpartition("/")[2]
@@ -115,13 +114,25 @@ class LabelRule:
 class _LabelFn(beam.DoFn):
     def __init__(self, rule: LabelRule):
         self._rule = rule
+        self._surveyor: label_lists.ListSurveyor | None = None
+
+    def start_bundle(self) -> None:
+        self._surveyor = label_lists.ListSurveyor(self._rule.lists) if self._rule.lists else None
 
     def process(self, ref: references.ImageRef) -> Iterator[Any]:
         try:
-            yield self._rule.apply(ref)
+            ref = self._rule.apply(ref)
+            yield ref
         except LabelError as e:
             reject = references.Reject(ref.key, ref.uri, "label", e.reason, e.detail)
             yield beam.pvalue.TaggedOutput("rejects", reject)
+        if self._surveyor is not None:
+            self._surveyor.add(ref)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        if self._surveyor is not None:
+            tally = list_lib.Tally(0, {}, (), self._surveyor.survey)
+            yield beam.pvalue.TaggedOutput("tallies", window.GlobalWindows.windowed_value(tally))
 
 
 class LabelledImages(NamedTuple):
@@ -129,6 +140,7 @@ class LabelledImages(NamedTuple):
 
     images: beam.PCollection[references.ImageRef]
     rejects: beam.PCollection[references.Reject]
+    tallies: beam.PCollection[list_lib.Tally]  # of how label.lists fit
 
 
 @decorators.with_input_types(references.ImageRef)
@@ -144,6 +156,6 @@ class LabelImages(beam.PTransform):
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[references.ImageRef]) -> LabelledImages:
         labelled = refs | "Label" >> beam.ParDo(_LabelFn(self.rule)).with_output_types(
-            references.ImageRef, rejects=references.Reject
-        ).with_outputs("rejects", main="images")
-        return LabelledImages(labelled.images, labelled.rejects)
+            references.ImageRef, rejects=references.Reject, tallies=list_lib.Tally
+        ).with_outputs("rejects", "tallies", main="images")
+        return LabelledImages(labelled.images, labelled.rejects, labelled.tallies)

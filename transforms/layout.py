@@ -139,7 +139,7 @@ class DatasetLayout:
             listed=tally.listed,
             rejected=rejects.counts,
             passed_over=tally.passed_over,
-            notes=tuple(self._notes(splits, ranking)),
+            notes=(*self._notes(splits, ranking), *tally.lists.notes),
         )
         refusal = self._refusal(plan, ranking, tally, rejects)
         if refusal is not None:
@@ -172,6 +172,8 @@ class DatasetLayout:
             return errors.ConfigError(
                 f"the input holds no image (passed over: {passed}); check --input and source.include"
             )
+        if problem := tally.lists.find_problem(has_vocabulary=self.vocabulary is not None):
+            return errors.ConfigError(problem)
         unknown = rejects.first_unknown_label
         if self.unknown_label_is_error and unknown is not None:
             return errors.ConfigError(f"{unknown.uri}: {unknown.detail}; add it there, or set label.unknown: reject")
@@ -189,6 +191,12 @@ class DatasetLayout:
             return errors.ConfigError(
                 f"statistics.analyze is train, and no image goes to a split of that name; found are "
                 f"{', '.join(plan.splits) or 'none'}; set statistics.analyze: all, or split.rename"
+            )
+        textless = [label for label in ranking.labels if label not in self.texts] if self.texts else []
+        if textless:
+            return errors.ConfigError(
+                f"{len(textless):,} of the {len(ranking.labels):,} classes have no text in label.texts, the first is "
+                f"{textless[0]!r}; add them there, or leave label.texts out"
             )
         missing = [split for split in self.declared_splits or () if split not in plan.splits]
         if missing:

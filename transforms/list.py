@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from transforms import processes, references
+from transforms import label_lists, processes, references
 from transforms.sources import files, listing
 
 
@@ -18,6 +18,7 @@ class Tally(NamedTuple):
     listed: int
     passed_over: Mapping[str, int]
     problems: tuple[str, ...]
+    lists: label_lists.ListSurvey = label_lists.NO_LISTS  # how the images fit label.lists
 
 
 class ListedImages(NamedTuple):

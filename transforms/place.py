@@ -10,9 +10,9 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam import storage
+from transforms import label_lists, rank, references
 from transforms import layout as layout_lib
 from transforms import list as list_lib
-from transforms import rank, references
 
 PURPOSE = b"imagebeam.order"
 
@@ -50,7 +50,10 @@ class _TakeStockFn(beam.CombineFn):
 
     def extract_output(self, stock: "_Stock") -> tuple[list_lib.Tally, layout_lib.RejectSummary]:
         tally = list_lib.Tally(
-            stock.listed, dict(sorted(stock.passed_over.items())), tuple(sorted(stock.problems)[:_MAX_PROBLEMS])
+            stock.listed,
+            dict(sorted(stock.passed_over.items())),
+            tuple(sorted(stock.problems)[:_MAX_PROBLEMS]),
+            stock.lists,
         )
         rejected = dict(sorted(stock.rejected.items()))
         return tally, layout_lib.RejectSummary(rejected, stock.digest, stock.first_unknown_label, stock.first)
@@ -63,6 +66,7 @@ class _Stock:
     listed: int = 0
     passed_over: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     problems: set[str] = dataclasses.field(default_factory=set)
+    lists: label_lists.ListSurvey = label_lists.NO_LISTS
     rejected: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     digest: int = 0
     first_unknown_label: references.Reject | None = None  # by key
@@ -72,6 +76,7 @@ class _Stock:
         self.listed += tally.listed
         self.passed_over.update(tally.passed_over)
         self.problems.update(tally.problems)
+        self.lists = self.lists.merge(tally.lists)
 
     def add_reject(self, reject: references.Reject) -> None:
         self.rejected[reject.reason.value] += 1
@@ -85,6 +90,7 @@ class _Stock:
         self.listed += other.listed
         self.passed_over.update(other.passed_over)
         self.problems.update(other.problems)
+        self.lists = self.lists.merge(other.lists)
         self.rejected.update(other.rejected)
         self._add_digest(other.digest)
         self.first = _first(self.first, other.first)

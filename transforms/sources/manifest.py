@@ -53,10 +53,17 @@ class ManifestSource:
     image: str | None = "image"  # the column with the path; None where another source knows the images of the rows
     fields: rows.RowFields = rows.NO_FIELDS
     allow_outside: bool = False
+    keys_below: str | None = None  # folder that keys are relative to, where it is not the table's own
+    first_position: int = 0  # of its first row, where other tables come before
 
     @property
     def root(self) -> str:
         return posixpath.dirname(self.uri) or "."
+
+    @property
+    def _key_prefix(self) -> str:
+        """What keys are addresses without."""
+        return storage.join(self.keys_below or self.root, "")
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -152,7 +159,7 @@ class ManifestSource:
             raise rows.BadRowError(references.Reason.BAD_ROW, f"column {self.image!r} is empty")
         uri = self._resolve(path)
         column = self.fields.key
-        key = rows.text_of(row.get(column)) if column else uri.removeprefix(storage.join(self.root, ""))
+        key = rows.text_of(row.get(column)) if column else uri.removeprefix(self._key_prefix)
         if not key:
             raise rows.BadRowError(references.Reason.BAD_ROW, f"column {column!r} is empty")
         try:
@@ -167,7 +174,7 @@ class ManifestSource:
             raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} is no path ({e})") from e
         if status.kind != storage.FILE:
             raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
-        ref = references.ImageRef(key, uri, status.size, status.mtime_ns, position=position)
+        ref = references.ImageRef(key, uri, status.size, status.mtime_ns, position=self.first_position + position)
         return self.fields.fill(ref, row)
 
     def _resolve(self, path: str) -> str:

@@ -64,7 +64,7 @@ def test_imagenet_preset_writes_what_tpu_readers_expect() -> None:
     assert config.split.rename["val"] == "validation"
     assert (config.output.num_shards, config.output.suffix) == ({"train": 1024, "validation": 128}, "")
     assert "image/class/synset" in keys(config)
-    assert "image/class/text" not in keys(config)
+    assert "image/class/text" in keys(config)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,79 @@
+"""Reads the files that a config names beside the images: the vocabulary, texts of classes, labels by number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from imagebeam import errors, storage
+from transforms import label_lists
+
+
+def read_vocabulary(address: str | None) -> tuple[str, ...] | None:
+    """The classes in the order of their ids.
+
+    Raises:
+        ConfigError: if the file cannot be read, or has a class twice or none on a line.
+    """
+    if address is None:
+        return None
+    labels = _read_lines("label.vocabulary", address)
+    blank = next((index for index, name in enumerate(labels, 1) if not name.strip()), None)
+    if blank is not None or not labels:
+        raise errors.ConfigError(f"label.vocabulary {address!r} has an empty line {blank or 1}; one label a line")
+    repeated = (
+        next((name for name in labels if labels.count(name) > 1), None) if len(set(labels)) < len(labels) else None
+    )
+    if repeated is not None:
+        raise errors.ConfigError(f"label.vocabulary {address!r} names {repeated!r} twice; the ids would be ambiguous")
+    return tuple(labels)
+
+
+def read_texts(address: str | None) -> dict[str, str]:
+    """The text of each class, from lines such as `n01440764 tench, Tinca tinca`.
+
+    The class ends at the first tab where all lines have one, else at the first space.
+
+    Raises:
+        ConfigError: if the file cannot be read, has no lines, or a class twice or without a text.
+    """
+    if address is None:
+        return {}
+    lines = _read_lines("label.texts", address)
+    if not lines:
+        raise errors.ConfigError(f"label.texts {address!r} is empty; write CLASS TEXT on each line")
+    separator = "\t" if all("\t" in line for line in lines) else None
+    texts: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        name, *rest = line.split(separator, 1)[:2] or [""]
+        text = rest[0].strip() if rest else ""
+        if not name or not text or name in texts:
+            what = "twice" if name in texts else "without a text"
+            raise errors.ConfigError(f"label.texts {address!r}, line {number}: {name!r} {what}; write CLASS TEXT")
+        texts[name] = text
+    return texts
+
+
+def read_lists(addresses: Mapping[str, str]) -> label_lists.Lists:
+    """The labels of the images in each folder, in the order of their numbers.
+
+    Raises:
+        ConfigError: if a file cannot be read, or has no label on a line.
+    """
+    lists = []
+    for folder, address in addresses.items():
+        labels = tuple(line.strip() for line in _read_lines("label.lists", address))
+        blank = next((number for number, label in enumerate(labels, 1) if not label), None)
+        if blank is not None or not labels:
+            raise errors.ConfigError(
+                f"label.lists: {folder}: {address!r} has an empty line {blank or 1}; line n is the label of image n"
+            )
+        lists.append((folder.strip("/"), labels))
+    return tuple(lists)
+
+
+def _read_lines(option: str, address: str) -> list[str]:
+    uri = storage.normalize(address)
+    try:
+        return storage.storage_of(uri).read(uri).decode("utf-8-sig", "surrogateescape").splitlines()
+    except OSError as e:
+        raise errors.ConfigError(f"{option} {address!r} cannot be read ({e.strerror or e})") from e
