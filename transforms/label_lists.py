@@ -29,8 +29,8 @@ class ListUse(NamedTuple):
 
     num_lines: int
     labels: frozenset[str]  # in the list
-    num_images: int = 0
-    highest: int = 0  # number at the end of a name
+    num_images: int = 0  # with a number
+    highest: int = 0  # number
 
     def merge(self, other: ListUse) -> ListUse:
         """Both together."""
@@ -55,8 +55,8 @@ class ListSurvey(NamedTuple):
         for folder, use in sorted(self.uses.items()):
             if not use.num_images:
                 return (
-                    f"label.lists names the folder {folder!r}, and no image lies directly in it; name it as it stands "
-                    "in the input, before split.rename"
+                    f"label.lists names the folder {folder!r}, and no image with a number at the end of its name lies "
+                    "directly in it; name the folder as it stands in the input, before split.rename"
                 )
             if use.highest != use.num_lines or use.num_images > use.num_lines:
                 return (
@@ -96,10 +96,10 @@ class ListSurveyor:
 
     def add(self, ref: references.ImageRef) -> None:
         """Takes into account an image that may or may not be in a folder with a list."""
-        folder = folder_of(ref)
-        if folder in self._uses:
-            use = self._uses[folder]
-            self._uses[folder] = use._replace(num_images=use.num_images + 1, highest=max(use.highest, number_of(ref)))
+        use = self._uses.get(folder := folder_of(ref))
+        if use is not None:
+            number = number_of(ref)
+            self._uses[folder] = use.merge(use._replace(num_images=int(number > 0), highest=number))
         elif isinstance(ref.label, str):
             self._folder_labels.add(ref.label)
 

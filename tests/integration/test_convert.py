@@ -13,7 +13,7 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from tests import command_line, datasets, image_sets
+from tests import datasets, image_sets
 
 
 @pytest.fixture
@@ -69,21 +69,6 @@ def test_split_label_image_folder_becomes_its_splits(images: pathlib.Path, tmp_p
     ]
     assert len(datasets.keys(tmp_path / "out", "train")) == 8
     assert datasets.rejects(tmp_path / "out") == {"junk/cat/0.jpg": "bad_split", "junk/dog/0.jpg": "bad_split"}
-
-
-def test_cats_dogs_preset_by_command_splits_each_label_exactly(tmp_path: pathlib.Path) -> None:
-    for label in ("cat", "dog"):
-        for index in range(10):
-            path = tmp_path / "in" / f"{label}.{index}.jpg"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(image_sets.make_image(index))
-    (tmp_path / "in" / "bird.0.jpg").write_bytes(image_sets.make_image(99))
-    command = ("convert", "--config", "cats_dogs", "--input", tmp_path / "in", "--output", tmp_path / "out")
-    command_line.succeed(*command, "--set", "rejects.max_fraction=0.1")
-    for split, expected in (("train", 8), ("test", 2)):
-        labels = collections.Counter(each["image/class/text"] for each in datasets.read(tmp_path / "out", split))
-        assert labels == {b"cat": expected, b"dog": expected}
-    assert datasets.rejects(tmp_path / "out") == {"bird.0.jpg": "no_label"}
 
 
 # --- manifests -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,43 @@
+"""The commands and snippets of a page of docs/, run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from tests import command_line
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of code in one language, in their order."""
+    text = (command_line.ROOT / "docs" / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def run_command(block: str, folder: pathlib.Path, replace: Mapping[str, str] = {}) -> command_line.Completed:
+    """Runs the `imagebeam` command of a block in `folder`, its arguments as `replace` has them, and expects success."""
+    program, *arguments = shlex.split(block.replace("\\\n", " "))
+    assert program == "imagebeam"
+    completed = subprocess.run(
+        [*command_line.IMAGEBEAM, *(replace.get(each, each) for each in arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(command_line.ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stderr
+    return completed
+
+
+def run_snippet(block: str) -> dict[str, Any]:
+    """Runs a block of Python in this process, in the working folder; returns its names."""
+    names: dict[str, Any] = {"__name__": "__snippet__"}
+    exec(compile(block, "snippet", "exec"), names)
+    return names
