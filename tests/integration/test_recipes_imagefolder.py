@@ -102,7 +102,7 @@ def test_command_of_the_page_takes_tables_of_hugging_face(
 def test_tables_of_several_formats_are_read_in_their_order(tmp_path: pathlib.Path) -> None:
     root, formats = tmp_path / "in", {"a": "jsonl", "b": "parquet", "c": "csv"}
     expected = write_birds(root, formats)
-    settings = (*COLUMNS, "output.shuffle=none", "split.by=none", "split.rename={}")
+    settings = (*COLUMNS, "output.shuffle=none", "split={by: none}")
     make(root, tmp_path / "out", "imagefolder_metadata", *settings)
     assert datasets.keys(tmp_path / "out") == list(expected)  # positions go on from table to table
 

@@ -1,0 +1,74 @@
+"""Recipes whose images lie in a bucket: a glob of folders, and tables beside the images."""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+
+from tests import command_line, image_sets
+from tests.servers import gcs
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gcs")]
+
+FLOWERS = ("daisy", "roses")
+PER_FLOWER = 10
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gcs.Emulator]:
+    """With a bucket of flowers, and one of birds with a table for each split."""
+    folder = tmp_path_factory.mktemp("recipes")
+    image_sets.write_folder(folder / "flowers", FLOWERS, PER_FLOWER)
+    for split in ("train", "test"):
+        names = [key.rpartition("/")[2] for key in image_sets.write_folder(folder / "birds", (split,), 5)]
+        with open(folder / "birds" / split / "metadata.csv", "w", newline="") as file:
+            csv.writer(file).writerows([("file_name", "age"), *((name, index) for index, name in enumerate(names))])
+    with gcs.run(folder) as emulator:
+        for name in ("flowers", "birds"):
+            bucket = emulator.bucket(name)
+            bucket.blob("LICENSE.txt").upload_from_string("CC-BY")
+            for below in (folder / name).iterdir():
+                gcs.upload(below, bucket, below.name)
+        yield emulator
+
+
+def convert(emulator: gcs.Emulator, preset: str, source: str, output: pathlib.Path, *settings: str) -> None:
+    options = [word for setting in settings for word in ("--set", setting)]
+    command = ("convert", "--config", preset, "--input", source, "--output", output, "--workers", "1", *options)
+    completed = command_line.run(*command, environment=emulator.environment)
+    assert completed.returncode == 0, completed.stderr
+
+
+def read(output: pathlib.Path, split: str, feature: str) -> dict[str, int]:
+    """An integer of each example by key."""
+    spec = {"image/key": tf.io.FixedLenFeature([], tf.string), feature: tf.io.FixedLenFeature([], tf.int64)}
+    records = tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*"))))
+    examples = records.map(lambda record: tf.io.parse_single_example(record, spec)).as_numpy_iterator()
+    return {each["image/key"].decode(): int(each[feature]) for each in examples}
+
+
+def test_flowers_are_found_by_a_glob(emulator: gcs.Emulator, tmp_path: pathlib.Path) -> None:
+    convert(emulator, "flowers", "gs://flowers/*/*.jpg", tmp_path / "out")
+    train, validation = (read(tmp_path / "out", split, "image/class/label") for split in ("train", "validation"))
+    jpegs = [index for index in range(PER_FLOWER) if index % 5 != 4]  # the others are PNGs
+    expected = {f"{name}/{index}.jpg": number for number, name in enumerate(FLOWERS) for index in jpegs}
+    assert train | validation == expected
+    assert (len(train), len(validation)) == (12, 4)  # of eight each: 6.4 and 1.6, rounded
+
+
+def test_tables_are_found_beside_the_images(emulator: gcs.Emulator, tmp_path: pathlib.Path) -> None:
+    convert(emulator, "imagefolder_metadata", "gs://birds", tmp_path / "out", "columns.age={type: int}")
+    for split in ("train", "test"):
+        expected = {f"{split}/{index}.{'png' if index == 4 else 'jpg'}": index for index in range(5)}
+        assert read(tmp_path / "out", split, "age") == expected
+
+
+def test_no_table_in_a_bucket_is_told(emulator: gcs.Emulator, tmp_path: pathlib.Path) -> None:
+    command = ("convert", "--config", "imagefolder_metadata", "--input", "gs://flowers", "--output", tmp_path / "out")
+    completed = command_line.run(*command, environment=emulator.environment)
+    assert completed.returncode == 2
+    assert "no table matches '**/metadata.*' below 'gs://flowers'" in completed.stderr

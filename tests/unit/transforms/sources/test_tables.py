@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fsspec.utils import glob_translate
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imagebeam import errors, storage
+from tests import image_sets
+from transforms import references
+from transforms.sources import listing, manifest, rows, tables
+
+TREE = (
+    "m.csv",
+    "a/m.csv",
+    "a/b/m.csv",
+    "a/b/c/m.jsonl",
+    "a/b/other.csv",
+    "b/m.csv",
+    "b/m.txt",
+    ".hidden/m.csv",
+    "a/.m.csv",
+)
+
+
+def write(root: pathlib.Path, names: Sequence[str] = TREE) -> str:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("image\n")
+    return str(root)
+
+
+def find(root: str, glob: str, **options: Any) -> list[str]:
+    return [uri.removeprefix(f"{root}/") for uri in tables.find_tables(root, glob, **options)]
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        pytest.param("**/m.*", ["a/b/c/m.jsonl", "a/b/m.csv", "a/m.csv", "b/m.csv", "m.csv"], id="any-depth"),
+        pytest.param("*/m.csv", ["a/m.csv", "b/m.csv"], id="one-below"),
+        pytest.param("*.csv", ["m.csv"], id="at-the-root"),
+        pytest.param("a/**/*.csv", ["a/b/m.csv", "a/b/other.csv", "a/m.csv"], id="below-a-folder"),
+        pytest.param("**/b/*.csv", ["a/b/m.csv", "a/b/other.csv", "b/m.csv"], id="folder-at-any-depth"),
+        pytest.param("**/**/m.csv", ["a/b/m.csv", "a/m.csv", "b/m.csv", "m.csv"], id="any-depth-twice"),
+        pytest.param("[ab]/?.csv", ["a/m.csv", "b/m.csv"], id="characters"),
+        pytest.param("**", [*sorted(name for name in TREE if "/." not in f"/{name}" and "txt" not in name)], id="all"),
+    ],
+)
+def test_tables_are_found_by_a_glob(tmp_path: pathlib.Path, glob: str, expected: list[str]) -> None:
+    assert find(write(tmp_path), glob) == expected
+
+
+def test_format_that_is_given_takes_any_extension(tmp_path: pathlib.Path) -> None:
+    assert find(write(tmp_path), "b/*", format="csv") == ["b/m.csv", "b/m.txt"]
+
+
+def test_output_and_loops_are_not_looked_into(tmp_path: pathlib.Path) -> None:
+    root = write(tmp_path, ["a/m.csv", "out/m.csv"])
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    assert find(root, "**/m.csv", exclude=f"{root}/out") == ["a/m.csv"]
+
+
+@pytest.mark.parametrize(
+    ("glob", "message"),
+    [
+        pytest.param("**/x.csv", r"no table matches '\*\*/x\.csv' below '.*'; check --input and", id="none"),
+        pytest.param("b/*.txt", r"'.*/b/m\.txt' is none of \.csv, \.jsonl.*; check --input", id="other-extension"),
+    ],
+)
+def test_no_table_is_a_config_error(tmp_path: pathlib.Path, glob: str, message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        tables.find_tables(write(tmp_path), glob)
+
+
+def test_folder_that_cannot_be_listed_is_a_config_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_directory = storage.LocalStorage.list_directory
+
+    def refuse(self: storage.LocalStorage, uri: str) -> Any:
+        if uri.endswith("/a/b"):
+            raise PermissionError(13, "Permission denied")
+        return list_directory(self, uri)
+
+    monkeypatch.setattr(storage.LocalStorage, "list_directory", refuse)
+    with pytest.raises(errors.ConfigError, match=r"below '.*' cannot be looked for \(Permission denied\); check"):
+        tables.find_tables(write(tmp_path), "**/m.csv")
+
+
+PARTS = st.sampled_from(["**", "*", "a", "b", "?", "[!a]", "m.csv", "*.csv", "m.*", "[", "[]", "[z-a]", "", ".", ".."])
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(PARTS, min_size=1, max_size=6))
+def test_any_glob_finds_what_the_shells_would_or_is_a_config_error(tmp_path: pathlib.Path, parts: list[str]) -> None:
+    root, glob = write(tmp_path), "/".join(parts)
+    visible = [name for name in TREE if "/." not in f"/{name}" and not name.endswith(".txt")]
+    try:
+        found = find(root, glob)
+    except errors.ConfigError:
+        found = []
+    assert set(found) <= set(visible)
+    if not any(part in ("[", "[]", "[z-a]", "[!a]", "", ".", "..") for part in parts):
+        pattern = re.compile(glob_translate(glob))
+        assert found == sorted(name for name in visible if pattern.fullmatch(name))
+
+
+# Rows
+
+
+def make_source(root: pathlib.Path, **options: Any) -> tables.TablesSource:
+    names = tables.find_tables(str(root), "*/m.csv")
+    found = [manifest.ManifestSource(uri, "csv", keys_below=str(root), **options) for uri in names]
+    return tables.TablesSource(tuple(found))
+
+
+def read(source: tables.TablesSource) -> tuple[list[references.ImageRef], list[references.Reject], list[str]]:
+    found = list(source.list_all())
+    refs = [ref for item in found if item.num_refs for ref in references.unpack_refs(item.packed_refs)]
+    return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
+
+
+def write_images(root: pathlib.Path, names: dict[str, list[str]]) -> None:
+    for folder, images in names.items():
+        (root / folder).mkdir()
+        (root / folder / "m.csv").write_text("image\n" + "".join(f"{name}\n" for name in images))
+        for name in images:
+            if name != "gone":
+                (root / folder / name).write_bytes(image_sets.make_image(1))
+
+
+@pytest.mark.parametrize("max_refs", [1, 2, 10_000])
+def test_positions_go_on_and_keys_begin_at_the_root(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, max_refs: int
+) -> None:
+    monkeypatch.setattr(listing, "MAX_REFS", max_refs)
+    write_images(tmp_path, {"b": ["1", "gone", "2"], "a": ["1", "2"], "c": [], "d": ["1"]})
+    source = make_source(tmp_path)
+    source.check_columns()
+    refs, rejects, problems = read(source)
+    assert [(ref.key, ref.position) for ref in refs] == [("a/1", 0), ("a/2", 1), ("b/1", 2), ("b/2", 4), ("d/1", 5)]
+    assert [ref.uri for ref in refs] == [f"{tmp_path}/{ref.key}" for ref in refs]
+    assert [reject.detail.partition(":")[0] for reject in rejects] == [f"row 1 of {tmp_path}/b/m.csv"]
+    assert problems == []
+
+
+def test_every_table_must_have_the_columns(tmp_path: pathlib.Path) -> None:
+    write_images(tmp_path, {"a": ["1"], "b": ["1"]})
+    (tmp_path / "b" / "m.csv").write_text("image,label\n1,x\n")
+    source = make_source(tmp_path, fields=rows.RowFields(label="label"))
+    with pytest.raises(errors.ConfigError, match=r"/a/m\.csv' has no column 'label'; its columns are 'image'"):
+        source.check_columns()
+
+
+def test_table_that_is_gone_when_it_is_read_is_a_problem(tmp_path: pathlib.Path) -> None:
+    write_images(tmp_path, {"a": ["1"], "b": ["1"]})
+    source = make_source(tmp_path)
+    (tmp_path / "a" / "m.csv").unlink()
+    refs, _, problems = read(source)
+    assert [ref.key for ref in refs] == ["b/1"]
+    assert len(problems) == 1
+    assert "/a/m.csv' cannot be read to its end" in problems[0]
