@@ -18,6 +18,7 @@ from pipelines import sections
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
+_MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of what tf.Transform makes of a column
     "z_score": features_lib.FLOAT,
     "scale_0_1": features_lib.FLOAT,
@@ -50,23 +51,31 @@ class Config(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Config:
         by = self.source.by
+        rule = self.source.masks.rule
+        splitting = ("idx", "coco", *(_MASKED if rule is not None and rule.names_split else ()))
         for name, used, needed in (
             ("label.by: column", self.label.by == "column", _TABLES),
             ("label.by: columns", self.label.by == "columns", _TABLES),
             ("split.by: column", self.split.by == "column", _TABLES),
             ("split.by: index", self.split.by == "index", _TABLES),
             ("split.carve", bool(self.split.carve), _TABLES),
-            ("split.by: source", self.split.by == "source", ("idx", "coco")),
+            (
+                "split.by: source",
+                self.split.by == "source",
+                splitting,
+            ),
             ("columns", bool(self.columns), _TABLES),
             ("source.manifest", self.source.manifest != sections.ManifestConfig(), ("manifest",)),
             ("source.idx", self.source.idx != sections.IdxConfig(), ("idx",)),
             ("source.coco", self.source.coco != sections.CocoConfig(), ("coco",)),
             ("source.tfrecord", self.source.tfrecord != sections.TfrecordConfig(), ("tfrecord",)),
-            ("source.masks", self.source.masks.image is not None, ("files",)),
+            ("source.masks", rule is not None, _MASKED),
             ("source.include", self.source.include != sections.SourceConfig().include, _FOLDERS),
         ):
             if used and by not in needed:
                 raise ValueError(f"{name} needs source.by: {', '.join(needed)}; not {by}")
+        if rule is not None and (self.image.resize or self.image.shortest_side):
+            raise ValueError("source.masks: masks are stored in the size of their files; leave out image.resize")
         group = self.split.group
         if by not in _TABLES and group and f"(?P<{group}>" not in (self.label.pattern or ""):
             raise ValueError(f"split.group {group!r} is neither a manifest's column nor a group of label.pattern")
@@ -119,7 +128,7 @@ class Config(pydantic.BaseModel):
             has_many_labels=self.label.many,
             has_objects=self.source.by == "coco",
             has_object_masks=self.source.by == "coco" and self.source.coco.masks,
-            has_segmentation=self.source.masks.image is not None,
+            has_segmentation=self.source.masks.rule is not None,
             pixels=_PIXELS.get(self.image.encode),
         )
 
@@ -132,7 +141,7 @@ class Config(pydantic.BaseModel):
         exclude: Any = {"label": {"vocabulary", "texts", "lists"}, "output": {"uri", "name"}, "rejects": True}
         exclude["source"] = {"uri": True, "manifest": {"path", "files"}, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
-            exclude["source"] = True
+            exclude["source"] = set(type(self.source).model_fields) - {"masks"}
         return _without_empty(self.model_dump(mode="json", exclude=exclude, exclude_defaults=True))
 
 

@@ -136,7 +136,8 @@ def _beside_the_config(config: config_lib.Config, raw_shape: tuple[int, int, int
     facts: dict[str, Any] = {}
     if config.output.compression == "gzip" or (config.source.by == "coco" and config.source.coco.masks):
         facts["zlib"] = zlib.ZLIB_RUNTIME_VERSION
-    if config.image.check == "decode" or config.image.encode != prepare.KEEP or config.statistics.pixels:
+    decodes = config.image.check == "decode" or config.image.encode != prepare.KEEP or config.statistics.pixels
+    if decodes or config.source.masks.rule is not None:
         facts["pillow"] = images.pillow_version()
     if raw_shape is not None:
         facts["raw_shape"] = raw_shape

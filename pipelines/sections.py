@@ -12,6 +12,7 @@ import pydantic
 from imagebeam import features as features_lib
 from imagebeam import shards
 from transforms import fetch
+from transforms.sources import masks
 
 STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
@@ -119,20 +120,25 @@ class MasksConfig(pydantic.BaseModel):
     model_config = STRICT
 
     image: str | None = None
-    """Regular expression for an image's path below `source.uri`, such as `images/(.*)\\.jpg`."""
+    """Regular expression for an image's path below `source.uri`, such as `images/(.*)\\.jpg`; all else is passed over.
+    A group `(?P<split>...)` is the split for `split.by: source`."""
     mask: str | None = None
     """Its mask's path, with the groups of `image`, such as `annotations/\\1.png`."""
+    missing: Literal["reject", "pass_over"] = "reject"
+    """What an image whose mask is not there is: a reject, or passed over, where only some images have masks."""
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> MasksConfig:
         if (self.image is None) != (self.mask is None):
             raise ValueError("source.masks.image and source.masks.mask go together")
-        try:
-            if self.image is not None:
-                re.compile(self.image)
-        except re.error as e:
-            raise ValueError(f"source.masks.image {self.image!r} is not a regular expression: {e}") from e
+        if self.image is not None and self.mask is not None:
+            masks.check_pattern(self.image, self.mask)
         return self
+
+    @property
+    def rule(self) -> masks.MaskRule | None:
+        """Which images have masks, and where; None without masks."""
+        return None if self.image is None or self.mask is None else masks.MaskRule(self.image, self.mask, self.missing)
 
 
 class SourceConfig(pydantic.BaseModel):
@@ -156,7 +162,7 @@ class SourceConfig(pydantic.BaseModel):
     tfrecord: TfrecordConfig = TfrecordConfig()
     """For `by: tfrecord`."""
     masks: MasksConfig = MasksConfig()
-    """For `by: files`: a picture of classes beside each image."""
+    """For `by: files` (and a listing saved of it): a picture of classes for each image."""
     reads_ahead: Count = fetch.READ_AHEAD.requests
     """Over a network: requests for images under way at once, in each writer process."""
     bytes_ahead: pydantic.ByteSize = pydantic.ByteSize(fetch.READ_AHEAD.num_bytes)
@@ -257,7 +263,7 @@ class SplitConfig(pydantic.BaseModel):
 
     by: Literal["directory", "column", "hash", "index", "source", "none"] = "none"
     """`directory`: the first folder; `column`: of the manifest; `hash`: `fractions`; `index`: `counts`; `source`: as
-    `source.idx` and `source.coco` say; `none`: all to one split."""
+    `source.idx`, `source.coco` and `source.masks` say; `none`: all to one split."""
     name: str = "train"
     """For `by: none`: the one split."""
     column: str | None = None

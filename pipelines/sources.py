@@ -36,7 +36,7 @@ def make_source(config: config_lib.Config) -> listing.Source:
         _check_address(option, storage.normalize(address))
     uri, output = storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri))
     if config.source.by == "listing":
-        listed = saved.SavedSource(uri)
+        listed = saved.SavedSource(uri, config.source.masks.rule)
         listed.check()
         return listed
     if config.source.by == "manifest":
@@ -79,7 +79,7 @@ def _files_source(config: config_lib.Config, uri: str, output: str) -> files.Fil
     root, include, kind = _folder_of(config, uri, output)
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"--input {uri!r} is no folder; for a table of images set source.by=manifest")
-    return files.FilesSource(root, include, exclude=output)
+    return files.FilesSource(root, include, exclude=output, masks=config.source.masks.rule)
 
 
 def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.TarSource | tfrecord.TfrecordSource:

@@ -54,6 +54,9 @@ class ExampleRecipe:
             values[features.TEXT] = [self._text(name) for name in classes]
         elif ref.label is not None:
             values[features.LABEL] = ref.label
+        if ref.mask is not None:
+            values["image/segmentation/class/encoded"] = image.mask
+            values["image/segmentation/class/format"] = b"png"
         for name, value in zip(self.columns, ref.columns):
             values[name] = value
         if self._draws_masks:

@@ -45,6 +45,7 @@ class Image(NamedTuple):
     channels: int  # 1 to 4, as a decoder yields by default; a palette gives 3, with transparency 4
     colorspace: str  # GRAY, GRAY_ALPHA, RGB, RGBA or CMYK
     sums: PixelSums | None = None  # where they are asked for
+    mask: bytes = b""  # PNG of the class of each pixel, where there is one
 
 
 class PixelSums(NamedTuple):
@@ -385,8 +386,8 @@ def pillow() -> types.ModuleType:
         import PIL.Image
     except ImportError as e:
         raise errors.ConfigError(
-            "image.check: decode, image.encode and statistics.pixels need Pillow: pip install 'imagebeam[convert]', or "
-            "leave them out"
+            "image.check: decode, image.encode, statistics.pixels and masks with a palette need Pillow: "
+            "pip install 'imagebeam[convert]', or leave them out"
         ) from e
     warnings.filterwarnings("ignore", module=r"PIL\.")
     return PIL.Image

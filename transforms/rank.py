@@ -179,10 +179,11 @@ def _digest(partitions: Mapping[str, Sequence[references.ImageRef]], order: Orde
     digest = hashlib.blake2b(digest_size=_FINGERPRINT_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
     for partition, refs in partitions.items():
-        keys, uris, sizes, mtimes, offsets, lengths, positions, *known = zip(*refs)
+        keys, uris, sizes, mtimes, offsets, lengths, positions, *known, masks = zip(*refs)
         names = [uri.rpartition("/")[2] for uri in uris]  # the rest of the address is left out
         placed = positions if keep_position else ()
-        facts = (partition, keys, names, sizes, mtimes, offsets, lengths, placed, known)
+        looks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.mtime_ns) for mask in masks]
+        facts = (partition, keys, names, sizes, mtimes, offsets, lengths, placed, known, looks)
         digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 
@@ -212,7 +213,7 @@ class _SortFn(beam.DoFn):
         summary = BucketSummary(
             bucket,
             {name: len(refs) for name, refs in partitions.items()},
-            {name: sum(max(ref.size, 0) for ref in refs) for name, refs in partitions.items()},
+            {name: sum(ref.num_bytes for ref in refs) for name, refs in partitions.items()},
             frozenset(label for refs in partitions.values() for ref in refs for label in ref.classes),
             _digest(partitions, self._order),
             _find_duplicates(partitions) if isinstance(self._order, HashOrder) else (),

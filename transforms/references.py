@@ -15,6 +15,14 @@ from imagebeam import catalog as catalog_lib
 Label: TypeAlias = "str | int | float | tuple[str, ...] | None"  # class, target's value, several classes
 
 
+class Mask(NamedTuple):
+    """Where the picture of an image's classes is, a class for each pixel."""
+
+    uri: str
+    size: int = -1  # bytes; -1 when not known
+    mtime_ns: int = 0  # as of ImageRef
+
+
 class ImageRef(NamedTuple):
     """Where one image is and what is known of it before its bytes are read."""
 
@@ -29,12 +37,18 @@ class ImageRef(NamedTuple):
     split: str = ""
     group: str = ""  # all images of a group go to one split; "" is no group
     columns: tuple[Any, ...] = ()  # values of what the source gives beside, in the order of DatasetLayout.columns
-    mask: tuple[str, int, int] | None = None  # address, size and time of change of the picture of its classes
+    mask: Mask | None = None
     expected: tuple[int, int] | None = None  # height and width in pixels for which the source gives places in the image
 
     def with_label(self, label: Label, group: str) -> ImageRef:
         """This reference with its label and group; twice as fast as `_replace`, once for each image."""
         return _new_ref((*self[:7], label, self.split, group, *self[10:]))
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all that is read for it, as far as known."""
+        size = max(self.size, 0)
+        return size if self.mask is None else size + max(self.mask.size, 0)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ import collections
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog, records, shards, storage, verify
-from transforms import encode, fetch, images, prepare, read_back, references, statistics
+from transforms import encode, fetch, images, prepare, read_back, references, segmentation, statistics
 
 DONE_SUFFIX = ".done.json"  # beside a staged shard: what is in it; written last, so the shard is whole
 REJECTS_SUFFIX = ".rejects.jsonl"
@@ -130,14 +130,48 @@ def read_images(
     refs: Iterable[references.ImageRef], policy: prepare.ImagePolicy, read_ahead: fetch.ReadAhead
 ) -> Iterable[tuple[references.ImageRef, images.Image | references.Reject]]:
     """Yields each reference with its image, read and checked, or with the reason why it is turned away."""
-    for ref, data in fetch.fetch(refs, read_ahead):
-        if isinstance(data, fetch.ReadError):
-            yield ref, references.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
-            continue
-        try:
-            yield ref, policy.prepare(data, ref.expected)
-        except images.BadImageError as e:
-            yield ref, references.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
+    fetched = fetch.fetch(_each_file(refs), read_ahead)
+    for ref, data in fetched:
+        image = _prepare(ref, data, policy)
+        if ref.mask is not None:
+            _, mask = next(fetched)
+            image = image if isinstance(image, references.Reject) else _add_mask(ref, image, ref.mask, mask, policy)
+        yield ref, image
+
+
+def _prepare(
+    ref: references.ImageRef, data: bytes | fetch.ReadError, policy: prepare.ImagePolicy
+) -> images.Image | references.Reject:
+    if isinstance(data, fetch.ReadError):
+        return references.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
+    try:
+        return policy.prepare(data, ref.expected)
+    except images.BadImageError as e:
+        return references.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
+
+
+def _add_mask(
+    ref: references.ImageRef,
+    image: images.Image,
+    mask: references.Mask,
+    data: bytes | fetch.ReadError,
+    policy: prepare.ImagePolicy,
+) -> images.Image | references.Reject:
+    where = f"its mask {mask.uri!r}"
+    if isinstance(data, fetch.ReadError):
+        return references.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
+    try:
+        return segmentation.with_mask(image, data, policy.check)
+    except images.BadImageError as e:
+        return references.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
+
+
+def _each_file(refs: Iterable[references.ImageRef]) -> Iterator[references.ImageRef]:
+    """Every image, and after it its mask: one stream of files, so that masks are read ahead as images are."""
+    for ref in refs:
+        yield ref
+        if ref.mask is not None:
+            yield references.ImageRef(ref.key, *ref.mask)
 
 
 def store_rejects(staging: str, shard_name: str, rejects: Sequence[references.Reject]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from imagebeam import errors, storage
 from transforms import images, references
-from transforms.sources import listing
+from transforms.sources import listing, masks
 
 # A file with one of these is an image by its name; any other is looked into, so that an image without a telling name
 # is found and a text file is passed over.
@@ -35,6 +35,8 @@ SPECIAL = "special_file"
 LINK_LOOP = "link_loop"
 NOT_INCLUDED = "not_included"
 OUTPUT = "output_folder"
+MASK = "mask"
+WITHOUT_MASK = "image_without_mask"
 
 
 class Directory(NamedTuple):
@@ -51,6 +53,7 @@ class FilesSource:
     root: str
     include: tuple[str, ...] = EVERYTHING
     exclude: str = ""  # an address below the root that is no input: the output's
+    masks: masks.MaskRule | None = None  # only images with a mask count; it is looked up when its image is listed
 
     def __post_init__(self) -> None:
         if self.include != EVERYTHING:
@@ -84,8 +87,19 @@ class FilesSource:
                 else:
                     self._add(path, entry, found)
                     if found.is_full:
-                        yield found.take()
-        yield found.take()
+                        yield self._take(found)
+        yield self._take(found)
+
+    def _take(self, found: listing.ListingBuilder) -> listing.Listing:
+        """What was found, the images with their masks."""
+        if self.masks is not None:
+            refs, found.refs = found.refs, []
+            for image in self.masks.add_masks(self.root, refs):
+                if image is None:
+                    found.passed_over[WITHOUT_MASK] += 1
+                else:
+                    found.add(image)
+        return found.take()
 
     def _list_by_threads(self, directory: Directory) -> Iterator[listing.Listing]:
         """Lists folders side by side: each costs at least one request, which is waited for."""
@@ -132,6 +146,9 @@ class FilesSource:
             return
         if self.include != EVERYTHING and not any(pattern.fullmatch(path) for pattern in _compile(self.include)):
             found.passed_over[NOT_INCLUDED] += 1
+            return
+        if self.masks is not None and not self.masks.is_image(path):
+            found.passed_over[MASK if self.masks.is_mask(path) else NOT_INCLUDED] += 1
             return
         if entry.kind == storage.SPECIAL:
             found.passed_over[SPECIAL] += 1

@@ -42,6 +42,13 @@ class ListingBuilder:
         self.passed_over: Counter[str] = Counter()
         self.problems: list[str] = []
 
+    def add(self, found: references.ImageRef | references.Reject) -> None:
+        """Takes in what became of an image."""
+        if isinstance(found, references.Reject):
+            self.rejects.append(found)
+        else:
+            self.refs.append(found)
+
     @property
     def is_full(self) -> bool:
         return len(self.refs) + len(self.rejects) >= MAX_REFS

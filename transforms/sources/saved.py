@@ -11,7 +11,7 @@ from typing import Any
 
 from imagebeam import errors, storage
 from transforms import references
-from transforms.sources import files, listing
+from transforms.sources import files, listing, masks
 
 _FORMAT = "imagebeam-listing-1"
 
@@ -30,12 +30,13 @@ def save(source: files.FilesSource, uri: str) -> int:
     passed_over: collections.Counter[str] = collections.Counter()
     with storage.storage_of(uri).write_file(uri) as pending:
         file: Any = io.BufferedWriter(pending.file)
-        _write(file, {"format": _FORMAT, "root": source.root})
+        _write(file, {"format": _FORMAT, "root": source.root, "masks": _as_list(source.masks)})
         for found in source.list_all():
             if found.problems:
                 raise errors.ConfigError(found.problems[0])
             for ref in references.unpack_refs(found.packed_refs) if found.num_refs else ():
-                _write(file, [ref.key, ref.uri, ref.size, ref.mtime_ns])
+                masked = (ref.split, *ref.mask) if ref.mask else ()
+                _write(file, [ref.key, ref.uri, ref.size, ref.mtime_ns, *masked])
             for reject in found.rejects:
                 _write(file, {"reject": reject._asdict()})
             count += found.num_refs
@@ -51,6 +52,7 @@ class SavedSource:
     """A listing at an address."""
 
     uri: str
+    masks: masks.MaskRule | None = None  # that it must have been saved with
 
     def check(self) -> None:
         """Reads the head.
@@ -66,6 +68,11 @@ class SavedSource:
         if not isinstance(head, dict) or head.get("format") != _FORMAT:
             raise errors.ConfigError(
                 f"{self.uri!r} is no saved listing of this version: make one with imagebeam plan --save-listing"
+            )
+        if head.get("masks") != _as_list(self.masks):
+            raise errors.ConfigError(
+                f"listing {self.uri!r} was saved with source.masks {head.get('masks')}, and the config says "
+                f"{_as_list(self.masks)}; save it again, or set source.masks as it was"
             )
 
     def list_all(self) -> Iterator[listing.Listing]:
@@ -89,8 +96,11 @@ class SavedSource:
     def _add(self, line: Any, found: listing.ListingBuilder) -> bool:
         """Whether it was the last line."""
         if isinstance(line, list):
-            key, uri, size, mtime_ns = line
-            found.refs.append(references.ImageRef(key, uri, size, mtime_ns))
+            key, uri, size, mtime_ns, *masked = line
+            ref = references.ImageRef(key, uri, size, mtime_ns)
+            if masked:
+                ref = ref._replace(split=masked[0], mask=references.Mask(*masked[1:]))
+            found.refs.append(ref)
         elif "reject" in line:
             fields = line["reject"]
             found.rejects.append(references.Reject(**{**fields, "reason": references.Reason(fields["reason"])}))
@@ -102,6 +112,11 @@ class SavedSource:
     def _open(self) -> io.BufferedReader:
         raw: Any = storage.storage_of(self.uri).open_read(self.uri)
         return io.BufferedReader(raw, 1 << 20)
+
+
+def _as_list(rule: masks.MaskRule | None) -> list[str] | None:
+    """A rule as JSON holds it."""
+    return None if rule is None else [rule.image, rule.mask, rule.missing]
 
 
 def _write(file: Any, line: Any) -> None:

@@ -105,7 +105,7 @@ def test_load_config_of_unusable_file_raises_config_error(tmp_path: pathlib.Path
             "image_foldr", r"neither a YAML file nor a preset \(.*\); did you mean 'image_folder'\?", id="near"
         ),
         pytest.param(
-            "x", r"--config 'x' is neither a YAML file nor a preset \(cats_dogs, .*imagenet_files.*\)$", id="far"
+            "x", r"--config 'x' is neither a YAML file nor a preset \(.*cats_dogs, .*imagenet_files.*\)$", id="far"
         ),
         pytest.param("/", r"--config '/' is neither a YAML file nor a preset", id="folder"),
     ],

@@ -608,7 +608,7 @@ def test_decode_without_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     images.pillow.cache_clear()
     expected = (
-        r"^image\.check: decode, image\.encode and statistics\.pixels need Pillow: "
+        r"^image\.check: decode, image\.encode, statistics\.pixels and masks with a palette need Pillow: "
         r"pip install 'imagebeam\[convert\]', or leave them out$"
     )
     with pytest.raises(errors.ConfigError, match=expected):
