@@ -76,6 +76,11 @@ class Config(pydantic.BaseModel):
                 raise ValueError(f"{name} needs source.by: {', '.join(needed)}; not {by}")
         if rule is not None and (self.image.resize or self.image.shortest_side):
             raise ValueError("source.masks: masks are stored in the size of their files; leave out image.resize")
+        lists = [name for name, column in self.columns.items() if column.list]
+        if self.source.manifest.merge_rows and not lists and self.label.separator is None:
+            raise ValueError(
+                "source.manifest.merge_rows puts lists together: give columns.NAME.list: true, or label.separator"
+            )
         group = self.split.group
         if by not in _TABLES and group and f"(?P<{group}>" not in (self.label.pattern or ""):
             raise ValueError(f"split.group {group!r} is neither a manifest's column nor a group of label.pattern")
@@ -83,6 +88,11 @@ class Config(pydantic.BaseModel):
             raise ValueError("split.stratify needs classes: label.by directory, filename or column, label.type class")
         if self.label.texts is not None and self.features.get(features_lib.TEXT, "") is None:
             raise ValueError(f"label.texts is for {features_lib.TEXT}, which features drops; leave out one of the two")
+        if self.split.stratify and self.label.many:
+            raise ValueError(
+                "split.stratify needs one class for each image; label.separator and label.columns give several: leave "
+                "split.stratify out, and the shares hold by hash"
+            )
         shards = self.output.num_shards
         splits = self.split.declared
         unknown = sorted(set(shards) - set(splits)) if isinstance(shards, dict) and splits is not None else []

@@ -91,7 +91,8 @@ def make_job(
             f"output.writer is 'beam', and --output is {output!r}: Beam's own writer is for local paths and gs://; "
             "leave output.writer out"
         )
-    vocabulary = label_files.read_vocabulary(config.label.vocabulary)
+    # a class that no image has keeps its id: the columns are all the classes there are
+    vocabulary = label_files.read_vocabulary(config.label.vocabulary) or config.label.columns or None
     raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else None
     dataset = layout.DatasetLayout(
         output=output,

@@ -189,13 +189,15 @@ class LabelConfig(pydantic.BaseModel):
     separator: str | None = pydantic.Field(None, min_length=1)
     """For `by: column`: what stands between the labels of an image that may have several, or none."""
     columns: tuple[str, ...] = ()
-    """For `by: columns`: columns of 0 and 1, one for each class; an image may have several, or none."""
+    """For `by: columns`: columns of 0 (or -1) and 1, one for each class; an image may have several, or none. They are
+    the vocabulary, if no other is given."""
     type: Literal["class", "int", "float"] = "class"
     """`class` gives ids by the vocabulary; `int` and `float` store the column's number as it is."""
     base: Literal[0, 1] = 0
     """Id of the first class; 1 for readers of the 1-based ImageNet convention."""
     vocabulary: str | None = None
-    """Address of a `labels.txt`, one class a line in the order of the ids; left out, the sorted labels found."""
+    """Address of a `labels.txt`, one class a line in the order of the ids; left out, `columns`, or the sorted labels
+    found."""
     unknown: Literal["reject", "error"] = "reject"
     """What a label that is not in `vocabulary` is."""
     texts: str | None = None
@@ -220,6 +222,9 @@ class LabelConfig(pydantic.BaseModel):
             raise ValueError("label.by: column and label.column go together")
         if (self.by == "columns") != bool(self.columns):
             raise ValueError("label.by: columns and label.columns go together")
+        repeated = next((name for name in self.columns if self.columns.count(name) > 1), None)
+        if repeated is not None:
+            raise ValueError(f"label.columns names {repeated!r} twice; the ids would be ambiguous")
         if self.separator is not None and (self.by != "column" or self.type != "class"):
             raise ValueError("label.separator needs label.by: column and label.type: class")
         if self.lists and self.by != "directory":
@@ -420,6 +425,8 @@ class ColumnConfig(pydantic.BaseModel):
             raise ValueError("columns: transform is for single values, not for a list")
         if self.separator is not None and not self.list:
             raise ValueError("columns: separator needs list: true")
+        if self.list and self.default is not None:
+            raise ValueError("columns: missing: default is for single values; a list may hold none")
         return self
 
 

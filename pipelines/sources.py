@@ -142,6 +142,7 @@ def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -
         fields=row_fields(config, wanted.key),
         allow_outside=wanted.allow_outside,
         keys_below=keys_below,
+        merge_rows=wanted.merge_rows,
     )
 
 

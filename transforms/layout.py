@@ -183,10 +183,10 @@ class DatasetLayout:
         if ranking.duplicates:
             key, first, second = ranking.duplicates[0]
             more = f" ({len(ranking.duplicates)} such keys or more)" if len(ranking.duplicates) > 1 else ""
-            return errors.ConfigError(
-                f"two images have the key {key!r}{more}: {first} and {second}; "
-                "remove one, or name a column of unique ids in source.manifest.key"
-            )
+            remedy = "remove one, or name a column of unique ids in source.manifest.key"
+            if first == second:
+                remedy += "; if its rows are one example, sort them by image and set source.manifest.merge_rows: true"
+            return errors.ConfigError(f"two images have the key {key!r}{more}: {first} and {second}; {remedy}")
         if self.analyze == "train" and "train" not in plan.splits:
             return errors.ConfigError(
                 f"statistics.analyze is train, and no image goes to a split of that name; found are "

@@ -69,7 +69,7 @@ class ContainerSource(abc.ABC):
 
     def list_all(self) -> Iterator[listing.Listing]:
         """Yields all that the files hold."""
-        finder = _Finder(self.root, self.include, self.exclude, self.FILE_NAME)
+        finder = _Finder(self.root, self.include, self.exclude, file_name=self.FILE_NAME)
         containers: list[Container] = []
         names: set[str] = set()
         found = listing.ListingBuilder()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import csv
 import dataclasses
 import io
@@ -15,7 +16,7 @@ from typing import Any
 
 from imagebeam import errors, storage
 from transforms import references
-from transforms.sources import listing, rows
+from transforms.sources import listing, merge, rows
 
 FORMATS: Mapping[str, str] = {
     ".csv": "csv",
@@ -55,6 +56,7 @@ class ManifestSource:
     allow_outside: bool = False
     keys_below: str | None = None  # folder that keys are relative to, where it is not the table's own
     first_position: int = 0  # of its first row, where other tables come before
+    merge_rows: bool = False  # whether rows of one image that follow each other are one
 
     @property
     def root(self) -> str:
@@ -122,7 +124,9 @@ class ManifestSource:
 
     def _look_up_all(self) -> Iterator[references.ImageRef | references.Reject]:
         """What becomes of each row, in their order; files on a network are looked up ahead, by threads."""
-        numbered = enumerate(self.read_rows())
+        numbered: Iterator[merge.NumberedRow] = enumerate(self.read_rows())
+        if self.merge_rows and self.image is not None:
+            numbered = merge.merge_rows(numbered, self.image, self.fields)
         if storage.storage_of(self.uri).is_local:
             yield from itertools.starmap(self._look_up, numbered)
             return
@@ -146,20 +150,22 @@ class ManifestSource:
             return self._reject(position, row, references.Reason.UNREADABLE, str(e))
 
     def _reject(self, position: int, row: Any, reason: references.Reason, detail: str) -> references.Reject:
-        cells = row if isinstance(row, Mapping) else {}
-        key = rows.text_of(cells.get(self.fields.key or self.image)) or f"row {position}"
-        uri = rows.text_of(cells.get(self.image)) or self.uri
+        cells = row.cells if isinstance(row, merge.Conflict) else row if isinstance(row, Mapping) else {}
+        key = _name_in(cells, self.fields.key or self.image) or f"row {position}"
+        uri = _name_in(cells, self.image) or self.uri
         return references.Reject(key, uri, "list", reason, f"row {position} of {self.uri}: {detail}")
 
     def _reference(self, position: int, row: Any) -> references.ImageRef:
+        if isinstance(row, merge.Conflict):
+            raise rows.BadRowError(references.Reason.BAD_ROW, row.detail)
         if not isinstance(row, Mapping):
             raise rows.BadRowError(references.Reason.BAD_ROW, str(row))
-        path = rows.text_of(row.get(self.image))
+        path = rows.text_in(row, str(self.image))
         if not path:
             raise rows.BadRowError(references.Reason.BAD_ROW, f"column {self.image!r} is empty")
         uri = self._resolve(path)
         column = self.fields.key
-        key = rows.text_of(row.get(column)) if column else uri.removeprefix(self._key_prefix)
+        key = rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
         if not key:
             raise rows.BadRowError(references.Reason.BAD_ROW, f"column {column!r} is empty")
         try:
@@ -192,6 +198,13 @@ class ManifestSource:
                 f"{path!r} leaves {self.root!r}; source.manifest.allow_outside: true would take it",
             )
         return uri
+
+
+def _name_in(cells: Mapping[str, Any], column: str | None) -> str | None:
+    """A cell of a row that may be a bad one, for its dead letter."""
+    with contextlib.suppress(rows.BadRowError):
+        return rows.text_of(cells.get(column))
+    return None
 
 
 def _open_text(uri: str) -> io.TextIOWrapper:

@@ -62,7 +62,7 @@ class PairedSource:
             if not isinstance(row, Mapping):
                 raise rows.BadRowError(references.Reason.BAD_ROW, str(row))
             column = self.table.fields.key
-            named = rows.text_of(row.get(column)) if column else key
+            named = rows.text_in(row, column) if column else key
             if not named:
                 raise rows.BadRowError(references.Reason.BAD_ROW, f"column {column!r} is empty")
             found.refs.append(self.table.fields.fill(image._replace(key=named, position=position), row))

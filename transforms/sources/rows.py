@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,6 +64,14 @@ class RowFields:
         names = (*single, *self.label_flags, *(column.name for column in self.columns))
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
+    @property
+    def separators(self) -> dict[str, str | None]:
+        """The columns with many values, and what stands between those in a text."""
+        many = {column.name: column.separator for column in self.columns if column.many}
+        if self.label is not None and self.label_separator is not None:
+            many[self.label] = self.label_separator
+        return many
+
     def fill(self, ref: references.ImageRef, cells: Mapping[str, Any]) -> references.ImageRef:
         """`ref` with what the cells say: its label, split and group where they are columns, and the columns' values.
 
@@ -71,19 +81,19 @@ class RowFields:
         """
         return ref._replace(
             label=self._label(cells) if self.label or self.label_flags else ref.label,
-            split=(text_of(cells.get(self.split)) or "") if self.split else ref.split,
-            group=(text_of(cells.get(self.group)) or "") if self.group else ref.group,
+            split=(text_in(cells, self.split) or "") if self.split else ref.split,
+            group=(text_in(cells, self.group) or "") if self.group else ref.group,
             columns=(*ref.columns, *(parse_column(column, cells.get(column.name)) for column in self.columns)),
         )
 
     def _label(self, cells: Mapping[str, Any]) -> str | tuple[str, ...] | None:
         if self.label_flags:
-            return tuple(name for name in self.label_flags if _parse_flag(name, cells.get(name)))
-        value = cells.get(str(self.label))
+            return tuple(name for name in self.label_flags if _parse_flag(name, text_in(cells, name)))
         if self.label_separator is None:
-            return text_of(value)
-        labels = _texts_of(value, self.label_separator)
-        return tuple(dict.fromkeys(labels))
+            return text_in(cells, str(self.label))
+        values = values_of(cells.get(str(self.label)), self.label_separator)
+        labels = [(text_of(value) or "").strip() for value in values]
+        return tuple(dict.fromkeys(filter(None, labels)))
 
 
 NO_FIELDS = RowFields()
@@ -98,7 +108,7 @@ def parse_column(column: Column, value: Any) -> Any:
     """
     try:
         if column.many:
-            return tuple(_parse(column.kind, text) for text in _texts_of(value, column.separator))
+            return tuple(_parse(column.kind, text) for text in _texts_of(column, value))
         text = text_of(value)
         if text is None:
             raise ValueError("is empty")
@@ -121,8 +131,8 @@ def _parse(kind: str, text: str) -> bytes | int | float:
     return text.encode("utf-8", "surrogateescape") if kind == features.BYTES else parse_number(kind, text)
 
 
-def _parse_flag(name: str, value: Any) -> bool:
-    text = (text_of(value) or "").strip().lower()
+def _parse_flag(name: str, cell: str | None) -> bool:
+    text = (cell or "").strip().lower()
     if text not in _FLAGS:
         raise BadRowError(
             references.Reason.BAD_VALUE, f"column {name!r}: {text!r} is neither 1 (true) nor 0 (false, -1)"
@@ -153,19 +163,55 @@ def parse_number(kind: str, text: str) -> int | float:
 
 
 def text_of(value: Any) -> str | None:
-    """A cell as text, None where it is empty."""
-    if isinstance(value, bytes):  # Parquet's binary columns
-        value = value.decode("utf-8", "surrogateescape")
-    if value is None or value == "" or value != value:
+    """A cell as text, None where it is empty.
+
+    Raises:
+        BadRowError: if it holds several values, of which no text can be made.
+    """
+    if is_empty(value):
         return None
+    if isinstance(value, bytes):  # Parquet's binary columns
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, (list, tuple, dict)):
+        raise BadRowError(
+            references.Reason.BAD_VALUE,
+            f"{reprlib.repr(value)} is a {type(value).__name__}, expected one value; for a list set columns.NAME.list",
+        )
     return value if isinstance(value, str) else str(value)
 
 
-def _texts_of(value: Any, separator: str | None) -> list[str]:
+def text_in(cells: Mapping[str, Any], name: str) -> str | None:
+    """The cell of a column as text, None where it is empty.
+
+    Raises:
+        BadRowError: if it holds several values.
+    """
+    try:
+        return text_of(cells.get(name))
+    except BadRowError as e:
+        raise BadRowError(e.reason, f"column {name!r}: {e.detail}") from e
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a cell holds nothing; a list of no values is no such cell."""
+    return value is None or value in ("", b"") or (isinstance(value, float) and math.isnan(value))
+
+
+def values_of(value: Any, separator: str | None) -> list[Any]:
     """The values in a cell of many: a list of them, or text with a separator."""
     if isinstance(value, (list, tuple)):
-        found = [text_of(each) or "" for each in value]
-    else:
-        text = text_of(value)
-        found = [] if text is None else text.split(separator) if separator else [text]
-    return [text.strip() if separator else text for text in found if text.strip()]
+        return list(value)
+    if is_empty(value):
+        return []
+    return list((text_of(value) or "").split(separator)) if separator and isinstance(value, (str, bytes)) else [value]
+
+
+def _texts_of(column: Column, value: Any) -> list[str]:
+    """The values in a cell of many as texts; empty ones count for nothing, unless other lists go by their places."""
+    separator = column.separator
+    texts = [text_of(each) or "" for each in values_of(value, separator)]
+    texts = [text.strip() for text in texts] if separator else texts
+    filled = [text for text in texts if text.strip()]
+    if len(filled) < len(texts) and column.kind != features.BYTES and (separator is None or separator.strip()):
+        raise ValueError(f"value {texts.index('') if '' in texts else 0} of its list is empty")
+    return filled

@@ -527,5 +527,6 @@ def test_value_of_another_kind_is_a_reject(folder: Folder, manifest_format: str,
     good = "7" if manifest_format == "parquet" else 7
     rows = [{"image": "good.jpg", "age": good}, {"image": "good.jpg", "age": bad}]
     reject = reject_of(folder, rows, manifest_format, columns=(("age", INT64),))
-    detail = f"column 'age': {str(bad)!r} is not an integer"
+    several = "[1] is a list, expected one value; for a list set columns.NAME.list"
+    detail = f"column 'age': {several if bad == [1] else repr(bad) + ' is not an integer'}"
     assert reject == Reject("good.jpg", "good.jpg", "list", Reason.BAD_VALUE, detail)

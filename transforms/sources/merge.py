@@ -1,0 +1,71 @@
+"""Makes one row of the rows of one image that follow each other, as captions and tags are often given."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from transforms.sources import rows
+
+NumberedRow = tuple[int, Any]  # number, and the cells by column; a text that says what is wrong with it; or a Conflict
+
+
+class Conflict(NamedTuple):
+    """Rows of one image that contradict each other."""
+
+    cells: Mapping[str, Any]  # of the first
+    detail: str
+
+
+@dataclasses.dataclass
+class _Group:
+    """Rows of one image."""
+
+    first: int
+    last: int
+    cells: dict[str, Any]
+    lists: dict[str, list[Any]]
+    conflict: str = ""
+
+    def result(self) -> NumberedRow:
+        if self.conflict:
+            return self.first, Conflict(self.cells, self.conflict)
+        if self.first == self.last:
+            return self.first, self.cells
+        return self.first, {**self.cells, **self.lists}
+
+
+def merge_rows(numbered: Iterable[NumberedRow], image: str, fields: rows.RowFields) -> Iterator[NumberedRow]:
+    """Yields a row for each image: its first row, with the values of all its rows where a column has many.
+
+    The other columns of `fields` must agree. A row that cannot be parsed is passed on, and ends no image's rows.
+    """
+    separators = fields.separators
+    single = [name for name in fields.needed if name not in separators]
+    group: _Group | None = None
+    for number, row in numbered:
+        if not isinstance(row, Mapping):
+            yield number, row
+            continue
+        if group is not None and row.get(image) == group.cells.get(image):
+            _add(group, number, row, single)
+        else:
+            if group is not None:
+                yield group.result()
+            group = _Group(number, number, dict(row), {name: [] for name in separators})
+        for name, separator in separators.items():
+            group.lists[name] += rows.values_of(row.get(name), separator)
+    if group is not None:
+        yield group.result()
+
+
+def _add(group: _Group, number: int, row: Mapping[str, Any], single: Iterable[str]) -> None:
+    group.last = number
+    for name in single:
+        one, other = group.cells.get(name), row.get(name)
+        if not group.conflict and one != other and not (rows.is_empty(one) and rows.is_empty(other)):
+            group.conflict = (
+                f"rows {group.first} and {number} are of one image, and column {name!r} is {one!r} in one and "
+                f"{other!r} in the other; only columns with list: true (and a label with a separator) are put together"
+            )
