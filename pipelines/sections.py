@@ -12,7 +12,7 @@ import pydantic
 from imagebeam import features as features_lib
 from imagebeam import shards
 from transforms import fetch
-from transforms.sources import masks
+from transforms.sources import masks, rows
 
 STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
@@ -412,6 +412,11 @@ class ColumnConfig(pydantic.BaseModel):
     def _consistent(self) -> ColumnConfig:
         if (self.missing == "default") != (self.default is not None):
             raise ValueError("columns: missing: default and default go together")
+        if self.default is not None and self.type != "string":
+            try:
+                rows.parse_number(features_lib.INT64 if self.type == "int" else features_lib.FLOAT, str(self.default))
+            except ValueError as e:
+                raise ValueError(f"columns: default of type: {self.type}: {e}") from e
         if self.transform == "vocabulary" and self.type != "string":
             raise ValueError(f"columns: transform: vocabulary is for type: string, not {self.type}")
         if self.transform not in (None, "vocabulary") and self.type == "string":

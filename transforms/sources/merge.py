@@ -64,8 +64,13 @@ def _add(group: _Group, number: int, row: Mapping[str, Any], single: Iterable[st
     group.last = number
     for name in single:
         one, other = group.cells.get(name), row.get(name)
-        if not group.conflict and one != other and not (rows.is_empty(one) and rows.is_empty(other)):
+        if not group.conflict and not _agree(one, other):
             group.conflict = (
                 f"rows {group.first} and {number} are of one image, and column {name!r} is {one!r} in one and "
                 f"{other!r} in the other; only columns with list: true (and a label with a separator) are put together"
             )
+
+
+def _agree(one: Any, other: Any) -> bool:
+    """Whether two cells say the same, also where one is a number and the other its text."""
+    return one == other or (rows.is_empty(one) and rows.is_empty(other)) or str(one) == str(other)
