@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from transforms import rank
 from transforms.rank import HashOrder, ListedOrder, Order
-from transforms.references import ImageRef, ReferenceRun
+from transforms.references import ImageRef, Mask, ReferenceRun
 
 BY_HASH = HashOrder(0, b"imagebeam.order")
 Ranked = dict[str, list[ImageRef]]  # by partition, in the order of ranks
@@ -168,6 +168,11 @@ def test_digest_depends_on_all_but_the_address_and_the_order_of_listing(order: O
         "group": first._replace(group="litter 1"),
         "columns": first._replace(columns=(1.5,)),
         "range": first._replace(offset=10, length=5),
+        "mask": first._replace(mask=Mask("/masks/1.png", 10, 5)),
+        "moved mask": first._replace(mask=Mask("/moved/1.png", 10, 5)),
+        "mask size": first._replace(mask=Mask("/masks/1.png", 11, 5)),
+        "mask mtime": first._replace(mask=Mask("/masks/1.png", 10, 6)),
+        "mask name": first._replace(mask=Mask("/masks/2.png", 10, 5)),
     }
     variants = {
         "same": [("train", each) for each in PETS],
@@ -180,7 +185,8 @@ def test_digest_depends_on_all_but_the_address_and_the_order_of_listing(order: O
     digests = {name: digest_of(order, refs) for name, refs in variants.items()}
     alike = {"same", "backwards", "moved"} | ({"rows"} if order == BY_HASH else set())
     assert {name for name, digest in digests.items() if digest == digests["same"]} == alike
-    assert len(set(digests.values())) == len(variants) - len(alike) + 1
+    assert digests["mask"] == digests.pop("moved mask")
+    assert len(set(digests.values())) == len(digests) - len(alike) + 1
 
 
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
