@@ -203,7 +203,7 @@ class ManifestSource:
 def _name_in(cells: Mapping[str, Any], column: str | None) -> str | None:
     """A cell of a row that may be a bad one, for its dead letter."""
     with contextlib.suppress(rows.BadRowError):
-        return rows.text_of(cells.get(column))
+        return rows.text_of(cells.get(column)) if column else None
     return None
 
 
