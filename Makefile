@@ -50,7 +50,7 @@ lock: $(INSTALLED) ## resolve setup.py into requirements.lock; to the newest ver
 	  $(EXTRAS:%=--extra %) --no-annotate --no-emit-index-url --custom-compile-command 'make lock' \
 	  --output-file requirements.lock setup.py > /dev/null
 
-docs: $(INSTALLED) ## bring README.md and docs/config.schema.json up to date with the config's models
+docs: $(INSTALLED) ## bring docs/config.md and docs/config.schema.json up to date with the config's models
 	@$(BIN)/python -m pipelines.schema
 
 clean: ## remove what builds and checks leave behind; the environment stays (rm -rf .venv to start anew)

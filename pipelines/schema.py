@@ -1,7 +1,8 @@
-"""The config's keys for editors (JSON schema) and for people (the table in README.md), both from the models."""
+"""The config's keys for editors (JSON schema) and for people (docs/config.md), both from the models."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 from collections.abc import Iterator
@@ -12,7 +13,13 @@ import pydantic
 from pipelines import config, sections
 
 SCHEMA_PATH = "docs/config.schema.json"
-_BEGIN, _END = "<!-- config reference: made by make docs -->", "<!-- end of config reference -->"
+REFERENCE_PATH = "docs/config.md"
+_INTRODUCTION = """\
+# Every key of a config
+
+Made from the models by `make docs`; [config.schema.json](config.schema.json) says the same to editors. A key is set in
+a YAML file, or on the command line by `--set section.key=value`. An unknown key is refused with the nearest known one.
+"""
 
 
 def json_schema() -> str:
@@ -21,10 +28,13 @@ def json_schema() -> str:
 
 
 def markdown_reference() -> str:
-    """A table of every key, its default and its meaning."""
-    lines = ["| key | default | meaning |", "| --- | --- | --- |"]
-    lines += [f"| `{key}` | {default} | {meaning} |" for key, default, meaning in _rows(config.Config, "")]
-    return "\n".join(lines) + "\n"
+    """A page with a table for each section: every key, its default and its meaning."""
+    lines = [_INTRODUCTION]
+    for section, rows in itertools.groupby(_rows(config.Config, ""), lambda row: row[0].partition(".")[0]):
+        lines += [f"## {section}", "", "| key | default | meaning |", "| --- | --- | --- |"]
+        lines += [f"| `{key}` | {default} | {meaning} |" for key, default, meaning in rows]
+        lines += [""]
+    return "\n".join(lines)
 
 
 def _rows(model: type[pydantic.BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
@@ -36,7 +46,8 @@ def _rows(model: type[pydantic.BaseModel], prefix: str) -> Iterator[tuple[str, s
             for column, default, meaning in _rows(sections.ColumnConfig, ""):
                 yield f"columns.NAME.{column}", default, meaning
         else:
-            yield f"{prefix}{name}", _default(field.default), (field.description or "").replace("|", "\\|")
+            meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+            yield f"{prefix}{name}", _default(field.default), meaning
 
 
 def _default(value: Any) -> str:
@@ -46,18 +57,10 @@ def _default(value: Any) -> str:
     return f"`{json.dumps(shown)}`"
 
 
-def insert_reference(readme: str) -> str:
-    """`readme` with the table brought up to date between its two marks."""
-    before, _, rest = readme.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n{markdown_reference()}{_END}{after}"
-
-
 def main() -> None:
-    """Brings README.md and the schema in docs/ up to date."""
+    """Brings the schema and the reference in docs/ up to date."""
     root = pathlib.Path(__file__).parent.parent
-    readme = root / "README.md"
-    readme.write_text(insert_reference(readme.read_text("utf-8")), "utf-8")
+    (root / REFERENCE_PATH).write_text(markdown_reference(), "utf-8")
     (root / SCHEMA_PATH).write_text(json_schema(), "utf-8")
 
 
