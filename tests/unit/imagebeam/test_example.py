@@ -144,6 +144,7 @@ def test_image_is_handed_on_uncopied() -> None:
 
 
 @pytest.mark.parametrize("kind", [INT64, FLOAT])
+@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_pixels_become_a_list_of_numbers_as_tensorflow_writes_it(kind: str, pixels: bytes) -> None:
     encoder = example.ExampleEncoder([Feature("n", "columns/n", INT64), Feature("img", features.ENCODED, kind, True)])

@@ -322,6 +322,7 @@ def test_shortest_side_keeps_the_aspect_ratio(
     assert (image.width, image.height) == expected
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10_000), st.integers(1, 10_000), st.integers(1, 10_000))
 def test_scaled_sides_are_the_nearest_pixels(width: int, height: int, shortest_side: int) -> None:
     found = pixels.scaled(width, height, shortest_side)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transforms import statistics
@@ -126,6 +126,7 @@ def test_bins_stand_in_the_order_of_what_they_count() -> None:
     assert list(merged["aspect_ratio"]) == ["<0.5", "0.95-1.05", "1.25-1.5", ">=2"]
 
 
+@settings(deadline=None)
 @given(st.lists(labelled, max_size=4))
 def test_merge_of_stored_parts_is_that_of_the_parts(parts: list[list[tuple[str, Image]]]) -> None:
     counted = [count(part) for part in parts]
