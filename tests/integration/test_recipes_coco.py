@@ -144,6 +144,23 @@ def test_ragged_features_read_boxes_in_batches(root: pathlib.Path, output: pathl
         assert xmin == pytest.approx([each["bbox"][0] / 40 for each in objects])
 
 
+def test_snippet_of_the_documentation_reads_boxes(
+    root: pathlib.Path, output: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = coco_sets.write(root)["train"]
+    datasets.make(root, output.with_name("shards"), **preset())
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "recipes" / "coco.md").read_text()
+    snippet = page.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(output.parent)
+    names: Fields = {}
+    exec(compile(snippet, "coco.md", "exec"), names)
+    found = list(names["examples"].as_numpy_iterator())
+    assert len(found) == 12
+    assert all(image.shape == (30, 40, 3) and len(boxes) == len(labels) for image, boxes, labels in found)
+    labels = sorted(label for _, _, each in found for label in each.tolist())
+    assert labels == sorted(each["category_id"] for each in source["annotations"])
+
+
 @pytest.mark.slow
 def test_tfds_loads_the_objects_as_sequences(root: pathlib.Path, output: pathlib.Path) -> None:
     tfds = pytest.importorskip("tensorflow_datasets")
