@@ -106,7 +106,7 @@ class Config(pydantic.BaseModel):
                 )
             if self.output.shuffle == "none":
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
-        if self.source.masks.image is not None or self.source.coco.masks:
+        if self.source.masks.image is not None:  # masks of objects are scaled with the image
             for name in ("resize", "shortest_side"):
                 if getattr(self.image, name) is not None:
                     raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")

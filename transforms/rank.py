@@ -179,11 +179,11 @@ def _digest(partitions: Mapping[str, Sequence[references.ImageRef]], order: Orde
     digest = hashlib.blake2b(digest_size=_FINGERPRINT_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
     for partition, refs in partitions.items():
-        keys, uris, sizes, mtimes, offsets, lengths, positions, *known, masks = zip(*refs)
+        keys, uris, sizes, mtimes, offsets, lengths, positions, *known, masks, expected = zip(*refs)
         names = [uri.rpartition("/")[2] for uri in uris]  # the rest of the address is left out
         placed = positions if keep_position else ()
         looks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.mtime_ns) for mask in masks]
-        facts = (partition, keys, names, sizes, mtimes, offsets, lengths, placed, known, looks)
+        facts = (partition, keys, names, sizes, mtimes, offsets, lengths, placed, known, looks, expected)
         digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 

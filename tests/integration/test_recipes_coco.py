@@ -242,6 +242,29 @@ def test_mask_is_scaled_with_the_picture(root: pathlib.Path) -> None:
     assert (mask.sum(), mask[3:12, 6:14].all()) == (100, True)
 
 
+def test_masks_have_the_size_of_pictures_that_are_scaled(root: pathlib.Path, output: pathlib.Path) -> None:
+    source = coco_sets.write(root)["train"]
+    datasets.make(root, output, **preset(masks=True), image={"encode": "png", "resize": [15, 20]})
+    examples = read(output, "train")
+    for image in source["images"]:
+        found, objects = examples[str(image["id"])], coco_sets.objects_of(source, image["id"])
+        assert (found["image/height"], found["image/width"]) == (15, 20)
+        sizes = [Image.open(io.BytesIO(png)).size for png in found["image/object/mask"]]
+        assert sizes == [(20, 15)] * len(objects)
+        np.testing.assert_allclose(found["image/object/bbox/xmin"] * 40, [each["bbox"][0] for each in objects], 1e-4)
+
+
+def test_moved_folder_is_the_same_dataset_and_another_box_another(root: pathlib.Path, output: pathlib.Path) -> None:
+    train = coco_sets.write(root)["train"]
+    first = datasets.make(root, output, **preset())
+    moved = root.rename(root.with_name("moved"))
+    assert datasets.make(moved, output, **preset()).state == "kept"
+    coco_sets.objects_of(train, 16)[0]["bbox"][0] += 1
+    coco_sets.save(moved, "train", train)
+    second = datasets.make(moved, output.with_name("two"), **preset())
+    assert second.catalog.fingerprint != first.catalog.fingerprint
+
+
 def test_fields_of_the_images_are_stored_as_columns(root: pathlib.Path, output: pathlib.Path) -> None:
     import tensorflow as tf
 
