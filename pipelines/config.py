@@ -74,8 +74,6 @@ class Config(pydantic.BaseModel):
         ):
             if used and by not in needed:
                 raise ValueError(f"{name} needs source.by: {', '.join(needed)}; not {by}")
-        if rule is not None and (self.image.resize or self.image.shortest_side):
-            raise ValueError("source.masks: masks are stored in the size of their files; leave out image.resize")
         lists = [name for name, column in self.columns.items() if column.list]
         if self.source.manifest.merge_rows and not lists and self.label.separator is None:
             raise ValueError(

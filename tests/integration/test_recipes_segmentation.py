@@ -264,7 +264,7 @@ def test_pairs_on_a_network_give_the_dataset_of_the_folder(tmp_path: pathlib.Pat
         ([r"source.masks.mask=../annotations/\g<name>.png"], "leaves the folder"),
         ([r"source.masks.mask=/annotations/\g<name>.png"], "leaves the folder"),
         (["source.by=manifest", "split={by: none}"], "source.masks needs source.by: files, listing; not manifest"),
-        (["image.resize=[8, 8]"], "leave out image.resize"),
+        (["image={encode: png, resize: [8, 8]}"], "image.resize would leave the masks in another size"),
         ([r"source.masks.image=images/(?P<name>.*)\.jpg", r"source.masks.mask=a/\1.png"], "split.by: source needs"),
     ],
 )
