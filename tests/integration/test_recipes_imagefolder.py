@@ -144,6 +144,9 @@ def test_tables_that_cannot_be_used_are_told(tmp_path: pathlib.Path) -> None:
         make(root, tmp_path / "out", "imagefolder_metadata", "label.by=column", "label.column=species")
     with pytest.raises(errors.ConfigError, match=r"'/\*/m\.csv' is a glob and not relative; give the folder as"):
         make(root, tmp_path / "out", "imagefolder_metadata", "source.manifest.path=/*/m.csv")
+    pairing = ("source.manifest.image=null", "source.manifest.files='*.png'")
+    with pytest.raises(errors.ConfigError, match=r"is a glob, and source\.manifest\.files goes with the rows of one"):
+        make(root, tmp_path / "out", "imagefolder_metadata", *pairing)
     with pytest.raises(errors.ConfigError, match=r"below '.*/nowhere' cannot be looked for \(No such file"):
         make(tmp_path / "nowhere", tmp_path / "out", "imagefolder_metadata")
 
