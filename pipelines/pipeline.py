@@ -161,11 +161,12 @@ def _image_policy(config: config_lib.Config, raw_shape: tuple[int, int, int] | N
 
 
 def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None) -> label.LabelRule:
+    group = config.split.group
     return label.LabelRule(
         by=config.label.by,
         level=1 if config.split.by == "directory" else 0,
         pattern=config.label.pattern,
-        group=config.split.group if config.label.by == "filename" else None,
+        group=group if group and f"(?P<{group}>" in (config.label.pattern or "") else None,  # else it is a column
         kind=config.label.kind,
         vocabulary=None if vocabulary is None else frozenset(vocabulary),
         lists=label_files.read_lists(config.label.lists),
