@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import tensorflow_datasets as tfds
 
 from imagebeam import errors
 from pipelines import config as config_lib
-from tests import datasets, docs_pages, image_sets
+from tests import command_line, datasets, docs_pages, image_sets
 
 PAGE = "recipes/imagefolder.md"
 Row = Mapping[str, Any]
@@ -187,3 +188,28 @@ def test_splits_and_labels_in_folders_are_those_of_tfds(tmp_path: pathlib.Path) 
         }
         assert set(found) == expected
         assert all(["cat", "dog"].index(key.split("/")[1]) == label for key, label in found.items())
+
+
+def test_page_of_a_folder_for_each_class_is_right(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = image_sets.write_folder(tmp_path / "photos", per_label=10)
+    (command,) = docs_pages.blocks("recipes/image_folder.md", "sh")
+    docs_pages.run_command(command, tmp_path)
+    train, test = (datasets.keys(tmp_path / "photos-tfrecords", split) for split in ("train", "test"))
+    assert sorted(train + test) == sorted(keys)
+    assert [sum(key.startswith(label) for key in test) for label in ("cat", "dog")] == [2, 2]
+    monkeypatch.chdir(tmp_path)
+    by_reader, plain = docs_pages.blocks("recipes/image_folder.md", "python")
+    images, labels = next(iter(docs_pages.run_snippet(by_reader)["train"]))
+    assert (images.shape, labels.shape) == ((4, 64, 64, 3), (4,))
+    examples = docs_pages.run_snippet(plain)["examples"]
+    found = sorted((each["image/encoded"].numpy(), int(each["image/class/label"])) for each in examples)
+    assert found == sorted(((tmp_path / "photos" / key).read_bytes(), int(key.startswith("dog"))) for key in train)
+
+
+def test_pages_of_recipes_link_to_files_that_are_there() -> None:
+    folder = command_line.ROOT / "docs" / "recipes"
+    for page in folder.glob("*.md"):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (folder / target).exists(), f"{page.name} links to {target}"
+    index = (folder / "README.md").read_text()
+    assert all(f"`{name}`" in index for name in config_lib.preset_names())

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent import futures
 
 from imagebeam import errors, storage
+from transforms import references
 from transforms.sources import listing, manifest
 
 _REQUESTS_AT_ONCE = 16
@@ -43,7 +44,9 @@ class TablesSource:
         for table in self.tables:
             first_position = num_rows
             for found in dataclasses.replace(table, first_position=first_position).list_all():
-                num_rows += found.num_refs + len(found.rejects)  # a row is either
+                num_rows += found.num_refs + len(found.rejects)  # a row is either, but where rows were merged
+                if found.num_refs:
+                    num_rows = max(num_rows, references.unpack_refs(found.packed_refs)[-1].position + 1)
                 yield found
 
 

@@ -150,6 +150,14 @@ def test_positions_go_on_and_keys_begin_at_the_root(
     assert problems == []
 
 
+def test_positions_of_merged_rows_never_meet_those_of_the_next_table(tmp_path: pathlib.Path) -> None:
+    write_images(tmp_path, {"a": ["1"] * 5 + ["2"] * 3, "b": ["1", "1", "2"], "c": ["1"]})
+    refs, rejects, problems = read(make_source(tmp_path, merge_rows=True))
+    assert [ref.key for ref in sorted(refs, key=lambda ref: ref.position)] == ["a/1", "a/2", "b/1", "b/2", "c/1"]
+    assert len({ref.position for ref in refs}) == 5
+    assert (rejects, problems) == ([], [])
+
+
 def test_every_table_must_have_the_columns(tmp_path: pathlib.Path) -> None:
     write_images(tmp_path, {"a": ["1"], "b": ["1"]})
     (tmp_path / "b" / "m.csv").write_text("image,label\n1,x\n")
