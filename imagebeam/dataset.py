@@ -225,11 +225,6 @@ class ImageDataset:
             raw.check_shape_is_stored(self.catalog)
         by_key = {feature.key: feature for feature in self.catalog.features}
         counted = self.statistics.get(view.selection.split, {})
-        if "raw" in counted.get("formats", {}):
-            raise errors.ConfigError(
-                f"{self.directory} holds images as bare pixels, which no decoder reads: parse its records with "
-                "feature_spec, and their pixels with tf.io.decode_raw"
-            )
         longest = max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0)
         mean_bytes = max(1, self.splits[view.selection.split].num_bytes // max(1, view.num_records_of_split))
         records_order, num_batches = _order_of(view, asked, mean_bytes, self.catalog.compression != "none")

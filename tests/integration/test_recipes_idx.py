@@ -97,17 +97,24 @@ def test_verify_of_bare_pixels_counts_them(tmp_path: pathlib.Path) -> None:
     idx_files.write_mnist(tmp_path / "in", TRAIN, TEST)
     catalog = convert_mnist(tmp_path / "in", tmp_path / "out").catalog
     assert verify.run_verify(str(tmp_path / "out"), decode=True).problems == ()
-    check = verify._DecodeRecord(catalog, {"raw"})
+    check = verify._DecodeRecord(catalog, is_raw=True)
     sizes: dict[str, Any] = {"image/height": 28, "image/width": 28, "image/channels": 1, "image/class/label": 3}
     good, short = (b"".join(example.ExampleEncoder(catalog.features).encode(sizes, bytes(n))) for n in (784, 783))
-    assert (check(good), check(short)) == (None, "783 values, 28 x 28 x 1 pixels are 784")
+    told = "the image is 783 values, the example says 28 x 28 pixels of 1 channels"
+    assert (check(good), check(short)) == (None, told)
 
 
-def test_reader_of_encoded_images_says_how_bare_pixels_are_read(tmp_path: pathlib.Path) -> None:
-    idx_files.write_mnist(tmp_path / "in", TRAIN, TEST)
+def test_reader_gives_digits_as_rgb_with_their_labels(tmp_path: pathlib.Path) -> None:
+    written = idx_files.write_mnist(tmp_path / "in", TRAIN, TEST)
     convert_mnist(tmp_path / "in", tmp_path / "out")
-    with pytest.raises(errors.ConfigError, match=r"holds images as bare pixels, .* with tf\.io\.decode_raw$"):
-        imagebeam.open_dataset(str(tmp_path / "out")).as_tf("train", 8, image_size=28)
+    dataset = imagebeam.open_dataset(str(tmp_path / "out"))
+    options: dict[str, Any] = {"image_size": 28, "crop": "squash", "num_epochs": 1}
+    [batch] = dataset.as_numpy("test", TEST, **options)
+    assert (batch["image"][..., :1] == batch["image"]).all()
+    expected = by_picture(list(zip(*written["t10k"])))
+    assert by_picture(list(zip(np.ascontiguousarray(batch["image"][..., 0]), batch["label"]))) == expected
+    each = dataset.as_grain("test")[3]
+    assert expected[np.ascontiguousarray(each["image"][..., 0]).tobytes()] == each["label"]
 
 
 def test_recipe_page_reads_the_records_with_tensorflow_and_with_imagebeam(
@@ -123,9 +130,10 @@ def test_recipe_page_reads_the_records_with_tensorflow_and_with_imagebeam(
     images, labels = next(iter(names["train"]))
     assert (images.shape, labels.shape, images.dtype, labels.dtype) == ((100, 28, 28, 1), (100,), "uint8", "int32")
     exec(ours, names)
-    examples = list(names["train"])
-    assert len(examples) == 100
-    assert set(examples[0]) == set(tutorial_spec())
+    images, labels = next(iter(names["train"]))
+    assert (images.shape, labels.shape, images.dtype, labels.dtype) == ((100, 28, 28, 3), (100,), "float32", "int32")
+    assert len(list(names["parsed"])) == 100
+    assert set(next(iter(names["parsed"]))) == set(tutorial_spec())
 
 
 def test_labels_as_classes_give_a_vocabulary(tmp_path: pathlib.Path) -> None:
