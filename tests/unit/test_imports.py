@@ -11,7 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-IN_TENSORFLOW = {"imagebeam.reader.pixels", "imagebeam.reader.tf_input"}  # imported by the calls that need them
+IN_TENSORFLOW = {  # imported by the calls that need them
+    "imagebeam.reader.lists",
+    "imagebeam.reader.pixels",
+    "imagebeam.reader.tf_input",
+}
 HEAVY = {"apache_beam", "pipelines", "transforms", "tensorflow", "PIL", "pydantic"}
 
 

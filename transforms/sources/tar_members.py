@@ -35,7 +35,7 @@ _WITHOUT_DATA = (  # whatever their size says
     tarfile.BLKTYPE,
     tarfile.FIFOTYPE,
 )
-_FIELDS = struct.Struct("100s24x12s12x8sc100x6s82x155s12x")  # name, size, checksum, type, magic, prefix
+_FIELDS = struct.Struct("100s24x12s12x8sc100s6s82x155s12x")  # name, size, checksum, type, link, magic, prefix
 _OCTAL = re.compile(rb"[0-7]+")
 _MAX_DIGITS = 20
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
@@ -63,6 +63,9 @@ class Member(NamedTuple):
 def read_members(read: Callable[[int, int], bytes], num_bytes: int) -> Iterator[Member]:
     """Yields every member of a tar, also of several tars joined end to end.
 
+    A hard link to a file before it is that file under another name: tar stores the bytes of files that are one on the
+    disk only once.
+
     Args:
         read: gives the bytes from an offset, so many of them or less at the end.
         num_bytes: of the tar.
@@ -71,12 +74,13 @@ def read_members(read: Callable[[int, int], bytes], num_bytes: int) -> Iterator[
         TarError: if a header is broken, or the tar ends before it should.
     """
     offset, has_ended = 0, False
-    long_name = ""
+    long_name = long_link = ""
+    files: dict[str, tuple[int, int]] = {}  # offset and size, for links to them
     pax: dict[str, str] = {}
     while offset < num_bytes:
         block = read(offset, BLOCK_BYTES)
         if not block.strip(b"\0"):
-            if long_name or pax:
+            if long_name or long_link or pax:
                 raise TarError(offset, "a tar's long name belongs to no member")
             has_ended |= len(block) == BLOCK_BYTES
             offset += BLOCK_BYTES
@@ -95,14 +99,22 @@ def read_members(read: Callable[[int, int], bytes], num_bytes: int) -> Iterator[
             long_name = _parse_text(_read_extension(read, start, size))
         elif header.type in _PAX:
             pax |= _parse_pax(_read_extension(read, start, size), start)
-        elif header.type not in (tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE):
+        elif header.type == tarfile.GNUTYPE_LONGLINK:
+            long_link = _parse_text(_read_extension(read, start, size))
+        elif header.type != tarfile.XGLTYPE:
             is_sparse = any(key.startswith("GNU.sparse.") for key in pax)
             kind = SPARSE if is_sparse else _KINDS.get(header.type, SPECIAL)
             name = pax.get("GNU.sparse.name") or pax.get("path") or long_name or header.name
             if kind == FILE and name.endswith("/"):
                 kind = DIRECTORY  # of tars older than POSIX
+            if kind == FILE:
+                files[name] = start, size
+            elif header.type == tarfile.LNKTYPE and (
+                linked := files.get(pax.get("linkpath") or long_link or header.link)
+            ):
+                kind, (start, size) = FILE, linked
             yield Member(name, kind, start, size)
-            long_name, pax = "", {}
+            long_name, long_link, pax = "", "", {}
         offset = end + -end % BLOCK_BYTES
     if not has_ended:
         raise TarError(
@@ -116,12 +128,13 @@ class _Header(NamedTuple):
     name: str
     type: bytes
     size: int  # as the header says; pax may say another
+    link: str  # the member that it is a link to
 
 
 def _parse_header(block: bytes, offset: int) -> _Header:
     if len(block) < BLOCK_BYTES:
         raise TarError(offset, f"the tar is cut short in a header, after {len(block)} of {BLOCK_BYTES} bytes")
-    name, size, checksum, kind, magic, prefix = _FIELDS.unpack(block)
+    name, size, checksum, kind, link, magic, prefix = _FIELDS.unpack(block)
     expected = _parse_number(checksum)
     if sum(block) - sum(checksum) + 8 * 0x20 != expected and _signed_sum(block) != expected:
         raise TarError(offset, "the checksum of a member's header does not match" if offset else "this is no tar")
@@ -131,7 +144,7 @@ def _parse_header(block: bytes, offset: int) -> _Header:
     text = _parse_text(name)
     if magic == b"ustar\0" and prefix[0]:  # GNU's own headers have other things there
         text = f"{_parse_text(prefix)}/{text}"
-    return _Header(text, kind, num_bytes)
+    return _Header(text, kind, num_bytes, _parse_text(link))
 
 
 def _parse_text(field: bytes) -> str:
