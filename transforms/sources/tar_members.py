@@ -104,15 +104,14 @@ def read_members(read: Callable[[int, int], bytes], num_bytes: int) -> Iterator[
         elif header.type != tarfile.XGLTYPE:
             is_sparse = any(key.startswith("GNU.sparse.") for key in pax)
             kind = SPARSE if is_sparse else _KINDS.get(header.type, SPECIAL)
+            link = pax.get("linkpath") or long_link or header.link
             name = pax.get("GNU.sparse.name") or pax.get("path") or long_name or header.name
             if kind == FILE and name.endswith("/"):
                 kind = DIRECTORY  # of tars older than POSIX
             if kind == FILE:
                 files[name] = start, size
-            elif header.type == tarfile.LNKTYPE and (
-                linked := files.get(pax.get("linkpath") or long_link or header.link)
-            ):
-                kind, (start, size) = FILE, linked
+            elif header.type == tarfile.LNKTYPE and link in files:
+                kind, (start, size) = FILE, files[link]
             yield Member(name, kind, start, size)
             long_name, long_link, pax = "", "", {}
         offset = end + -end % BLOCK_BYTES
