@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeVar
 
-from imagebeam import errors, storage
+from imagebeam import errors, seekable, storage
 
 _T = TypeVar("_T")
 
@@ -224,44 +224,25 @@ def _file_of(data: bytes) -> Iterator[str]:
         os.unlink(path)
 
 
-class _RangeReader(io.RawIOBase):
+class _RangeReader(seekable.SeekableReader):
     """A remote file, read from front to back or here and there, in ranges that are kept one at a time."""
 
     def __init__(self, store: RemoteStorage, uri: str, entry: storage.Entry):
         if entry.kind == storage.DIRECTORY:
             raise IsADirectoryError(errno.EISDIR, f"{uri} is a directory")
+        super().__init__(entry.size)
         self._store = store
         self._uri = uri
-        self._entry = entry
-        self._position = 0
+        self._version = entry.mtime_ns
         self._start, self._range = 0, b""
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._entry.size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        if self._position >= self._entry.size:
-            return 0
-        if not self._start <= self._position < self._start + len(self._range):
-            length = min(_RANGE_BYTES, self._entry.size - self._position)
-            self._range = self._store.read(self._uri, self._position, length, version=self._entry.mtime_ns)
-            self._start = self._position
-        first = self._position - self._start
-        data = self._range[first : first + len(buffer)]
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+    def _read_at(self, position: int, length: int) -> bytes:
+        if not self._start <= position < self._start + len(self._range):
+            range_bytes = min(_RANGE_BYTES, self._size - position)
+            self._range = self._store.read(self._uri, position, range_bytes, version=self._version)
+            self._start = position
+        first = position - self._start
+        return self._range[first : first + length]
 
 
 def denied(uri: str, detail: object) -> PermissionError:

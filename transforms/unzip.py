@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-from imagebeam import errors, storage
+from imagebeam import errors, seekable, storage
 from transforms.references import Reason
 
 SUFFIX = ".gz"
@@ -189,29 +189,12 @@ def _cause(error: zlib.error) -> str:
     return str(error).rpartition(": ")[2]
 
 
-class _InflatedReader(io.RawIOBase):
+class _InflatedReader(seekable.SeekableReader):
     """One reader of what a .gz file holds, with a position of its own."""
 
     def __init__(self, inflated: Inflated):
+        super().__init__(inflated.size)
         self._inflated = inflated
-        self._position = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._inflated.size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._inflated.read(self._position, len(buffer))
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+    def _read_at(self, position: int, length: int) -> bytes:
+        return self._inflated.read(position, length)

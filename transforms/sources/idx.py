@@ -65,10 +65,7 @@ class IdxSource:
         for split in self.splits:
             try:
                 for image in self._list_split(split):
-                    if isinstance(image, references.Reject):
-                        found.rejects.append(image)
-                    else:
-                        found.refs.append(image)
+                    found.add(image)
                     if found.is_full:
                         yield found.take()
             except OSError as e:

@@ -101,10 +101,7 @@ class ManifestSource:
         found = listing.ListingBuilder()
         try:
             for image in self._look_up_all():
-                if isinstance(image, references.Reject):
-                    found.rejects.append(image)
-                else:
-                    found.refs.append(image)
+                found.add(image)
                 if found.is_full:
                     yield found.take()
         except rows.MissingValueError as e:

@@ -1,0 +1,40 @@
+"""A binary file made of anything that gives bytes from a place on."""
+
+from __future__ import annotations
+
+import abc
+import io
+
+
+class SeekableReader(io.RawIOBase, abc.ABC):
+    """A position over `size` bytes; wrap it in `io.BufferedReader`."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._position = 0
+
+    @abc.abstractmethod
+    def _read_at(self, position: int, length: int) -> bytes:
+        """Bytes from `position`: one at least, `length` at most; `position` is before the end."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if self._position >= self._size:
+            return 0
+        data = self._read_at(self._position, len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
