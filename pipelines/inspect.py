@@ -58,7 +58,7 @@ def describe_example(values: dict[str, list[Any]]) -> str:
 def _describe(value: bytes | int | float) -> str:
     if isinstance(value, bytes):
         return f"<{len(value):,} bytes>" if len(value) > 200 or not _is_text(value) else value.decode()
-    return str(value)
+    return f"{value:.7g}" if isinstance(value, float) else str(value)  # all digits that 32 bits hold
 
 
 def _is_text(value: bytes) -> bool:
