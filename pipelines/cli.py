@@ -208,6 +208,8 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if result.state == "kept":
         _say(f"{result.message}; nothing to do")
         return 0
+    if result.message:
+        _say(result.message)
     output = str(config.output.uri)  # as it was given
     progress.print_table(progress.summary_rows(result.catalog, output, time.monotonic() - start))
     _say(f"next: imagebeam verify {shlex.quote(output)}")

@@ -323,7 +323,9 @@ class _CommitFn(beam.DoFn):
             self._report("refused", plan, str(e), e.exit_code)
             raise
         state = "kept" if catalog is None else "committed"
-        self._report(state, plan, plan.message)
+        kept = sum(each.is_kept for each in written)
+        message = f"{kept:,} of {len(written):,} shards were finished by an earlier run" if kept else ""
+        self._report(state, plan, plan.message or message)
         yield state
 
     def _report(self, state: str, plan: references.DatasetPlan, message: str, exit_code: int = 0) -> None:

@@ -119,6 +119,7 @@ class WrittenShard(NamedTuple):
     shard: catalog_lib.Shard
     rejected: Mapping[str, int]  # images turned away while this shard was written, by reason
     statistics: Mapping[str, Any]  # see transforms.statistics
+    is_kept: bool = False  # whether a run before this one finished it
 
 
 @dataclasses.dataclass(frozen=True)

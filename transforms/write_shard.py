@@ -63,7 +63,8 @@ class ShardWriter:
         has_shard = any(store.exists(uri) and not _differs(uri, written.shard) for uri in (in_staging[0], in_output[0]))
         has_index = any(_is_index(uri, written.shard) for uri in (in_staging[1], in_output[1]))
         has_rejects = _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
-        return written if has_shard and has_rejects and (has_index or self.compression != "none") else None
+        is_whole = has_shard and has_rejects and (has_index or self.compression != "none")
+        return written._replace(is_kept=True) if is_whole else None
 
     def _write(self, name: str, task: ShardTask) -> references.WrittenShard:
         uri = storage.join(self.staging, name)

@@ -94,7 +94,7 @@ def test_write_of_finished_shard_keeps_it(
 ) -> None:
     first, files = write(layout, refs), staged_files(layout)
     monkeypatch.setattr(write_shard.ShardWriter, "_write", refuse_to_write)
-    assert (write(layout, refs), staged_files(layout)) == (first, files)
+    assert (write(layout, refs), staged_files(layout)) == (first._replace(is_kept=True), files)
 
 
 def empty(path: pathlib.Path) -> None:
@@ -144,7 +144,7 @@ def test_write_of_shard_that_a_cut_commit_has_moved_to_the_output_keeps_it(
     os.replace(staging / SHARD, output / SHARD)
     os.replace(staging / INDEX, output / "index" / INDEX)
     monkeypatch.setattr(write_shard.ShardWriter, "_write", refuse_to_write)
-    assert write(layout, refs) == first
+    assert write(layout, refs) == first._replace(is_kept=True)
 
 
 def test_write_of_shard_beside_that_of_another_dataset_in_the_output_writes_it(
