@@ -37,6 +37,10 @@ class ManifestConfig(pydantic.BaseModel):
     relative to its own folder, and the keys to `source.uri`. Left out, `source.uri` is the table itself."""
     format: Literal["csv", "jsonl", "parquet"] | None = None
     """Left out, the file's extension tells."""
+    header: tuple[str, ...] = ()
+    """Names of the columns of a CSV without a header: its first line is a row then."""
+    delimiter: str | None = pydantic.Field(None, min_length=1, max_length=1)
+    """Between the cells of a CSV; left out, a tab in a .tsv, else a comma."""
     image: str | None = "image"
     """Column with the image's path, relative to the manifest's folder; null where the table has none: `files`."""
     files: str | None = None

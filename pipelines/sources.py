@@ -18,6 +18,7 @@ from transforms.sources import (
     paired,
     rows,
     saved,
+    table_formats,
     tables,
     tar,
     tfrecord,
@@ -135,14 +136,19 @@ def _manifest_source(config: config_lib.Config, uri: str, output: str) -> manife
 
 def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -> manifest.ManifestSource:
     wanted = config.source.manifest
+    format = wanted.format or table_formats.format_of(uri)
+    if (wanted.header or wanted.delimiter) and format != "csv":
+        raise errors.ConfigError(f"source.manifest.header and delimiter are for CSV, and {uri!r} is read as {format}")
     return manifest.ManifestSource(
         uri=uri,
-        format=wanted.format or manifest.format_of(uri),
+        format=format,
         image=wanted.image,
         fields=row_fields(config, wanted.key),
         allow_outside=wanted.allow_outside,
         keys_below=keys_below,
         merge_rows=wanted.merge_rows,
+        header=wanted.header,
+        delimiter=wanted.delimiter,
     )
 
 

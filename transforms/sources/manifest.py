@@ -1,4 +1,4 @@
-"""Images named by a table: CSV with a header, JSON lines, or Parquet."""
+"""Images named by a table."""
 
 from __future__ import annotations
 
@@ -6,41 +6,15 @@ import collections
 import contextlib
 import csv
 import dataclasses
-import io
 import itertools
-import json
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
 from imagebeam import errors, storage
 from transforms import references
-from transforms.sources import listing, merge, rows
-
-FORMATS: Mapping[str, str] = {
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
-
-
-def format_of(uri: str) -> str:
-    """The format of a manifest by its extension.
-
-    Raises:
-        ConfigError: if the extension tells nothing.
-    """
-    extension = posixpath.splitext(uri)[1].lower()
-    if extension not in FORMATS:
-        raise errors.ConfigError(
-            f"manifest {uri!r}: extension {extension!r} is none of {', '.join(FORMATS)}; "
-            "set source.manifest.format, or source.by: files for a folder of images"
-        )
-    return FORMATS[extension]
-
+from transforms.sources import listing, merge, rows, table_formats
 
 _REQUESTS_AT_ONCE = 16
 
@@ -57,10 +31,16 @@ class ManifestSource:
     keys_below: str | None = None  # folder that keys are relative to, where it is not the table's own
     first_position: int = 0  # of its first row, where other tables come before
     merge_rows: bool = False  # whether rows of one image that follow each other are one
+    header: tuple[str, ...] = ()  # of a CSV that has none
+    delimiter: str | None = None  # of a CSV; None is a tab for .tsv, else a comma
 
     @property
     def root(self) -> str:
         return posixpath.dirname(self.uri) or "."
+
+    @property
+    def _table(self) -> table_formats.Table:
+        return table_formats.Table(self.uri, self.format, self.header, self.delimiter)
 
     @property
     def _key_prefix(self) -> str:
@@ -80,7 +60,7 @@ class ManifestSource:
             ConfigError: if the manifest cannot be read, or a column is not there.
         """
         try:
-            names = _column_names(self.uri, self.format)
+            names = self._table.column_names()
         except (OSError, ValueError, csv.Error) as e:
             raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
         required = self.needed
@@ -117,7 +97,7 @@ class ManifestSource:
             OSError: if the table cannot be read.
             ValueError: if it is broken.
         """
-        yield from _ROWS[self.format](self.uri, self.needed)
+        return self._table.rows(self.needed)
 
     def _look_up_all(self) -> Iterator[references.ImageRef | references.Reject]:
         """What becomes of each row, in their order; files on a network are looked up ahead, by threads."""
@@ -202,71 +182,3 @@ def _name_in(cells: Mapping[str, Any], column: str | None) -> str | None:
     with contextlib.suppress(rows.BadRowError):
         return rows.text_of(cells.get(column)) if column else None
     return None
-
-
-def _open_text(uri: str) -> io.TextIOWrapper:
-    binary = io.BufferedReader(storage.storage_of(uri).open_read(uri), 1 << 20)  # type: ignore[type-var]
-    # a byte that is no UTF-8 stays what it was, so that a path made of such bytes still opens its file
-    return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="")
-
-
-def _csv_rows(uri: str, columns: Sequence[str]) -> Iterator[Mapping[str, Any] | str]:
-    del columns
-    csv.field_size_limit(1 << 30)
-    with _open_text(uri) as text:
-        lines = csv.reader(text, strict=True)
-        try:
-            header = _csv_header(lines)
-            for row in lines:
-                if len(row) == len(header):
-                    yield dict(zip(header, row))
-                elif row:
-                    yield f"{len(row)} cells, the header has {len(header)}; quote the cells that hold commas"
-        except csv.Error as e:
-            raise ValueError(f"line {lines.line_num}: {e}") from e
-
-
-def _csv_header(lines: Iterator[list[str]]) -> list[str]:
-    """The first row that is not blank."""
-    return next(filter(None, lines), [])
-
-
-def _jsonl_rows(uri: str, columns: Sequence[str]) -> Iterator[Mapping[str, Any] | str]:
-    del columns
-    with _open_text(uri) as text:
-        for line in text:
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                if "\\u" in line:  # may be half a surrogate pair, of which no file name, key or label can be made
-                    json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape")
-            except (ValueError, RecursionError) as e:
-                yield f"not JSON: {e}"
-                continue
-            yield row if isinstance(row, dict) else f"a JSON {type(row).__name__}, expected an object"
-
-
-def _parquet_rows(uri: str, columns: Sequence[str]) -> Iterator[Mapping[str, Any] | str]:
-    import pyarrow.parquet  # 90 ms, and only here
-
-    with storage.storage_of(uri).open_read(uri) as file:
-        table = pyarrow.parquet.ParquetFile(file)
-        for batch in table.iter_batches(batch_size=4096, columns=list(columns)):
-            yield from batch.to_pylist()
-
-
-_ROWS = {"csv": _csv_rows, "jsonl": _jsonl_rows, "parquet": _parquet_rows}
-
-
-def _column_names(uri: str, format: str) -> list[str]:
-    if format == "parquet":
-        import pyarrow.parquet
-
-        with storage.storage_of(uri).open_read(uri) as file:
-            return list(pyarrow.parquet.ParquetFile(file).schema_arrow.names)
-    if format == "csv":
-        with _open_text(uri) as text:
-            return _csv_header(csv.reader(text, strict=True))
-    first = next(iter(_jsonl_rows(uri, ())), {})
-    return list(first) if isinstance(first, dict) else []

@@ -12,7 +12,7 @@ from concurrent import futures
 
 from imagebeam import errors, storage
 from transforms import references
-from transforms.sources import listing, manifest
+from transforms.sources import listing, manifest, table_formats
 
 _REQUESTS_AT_ONCE = 16
 _ANY_DEPTH = "**"
@@ -70,9 +70,9 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
         raise errors.ConfigError(
             f"the tables {glob!r} below {root!r} cannot be looked for ({e.strerror or e}); check --input"
         ) from e
-    tables = [uri for uri in found if format or posixpath.splitext(uri)[1].lower() in manifest.FORMATS]
+    tables = [uri for uri in found if format or posixpath.splitext(uri)[1].lower() in table_formats.FORMATS]
     if not tables:
-        others = f"; {found[0]!r} is none of {', '.join(manifest.FORMATS)}" if found else ""
+        others = f"; {found[0]!r} is none of {', '.join(table_formats.FORMATS)}" if found else ""
         raise errors.ConfigError(
             f"no table matches {glob!r} below {root!r}{others}; check --input and source.manifest.path, or set "
             "source.by: files for a folder of images without a table"

@@ -22,7 +22,7 @@ from imagebeam.features import BYTES, FLOAT, INT64
 from tests import image_sets
 from transforms import references
 from transforms.references import ImageRef, Reason, Reject
-from transforms.sources import listing, manifest
+from transforms.sources import listing, table_formats
 from transforms.sources import rows as rows_lib
 from transforms.sources.manifest import ManifestSource
 
@@ -103,17 +103,17 @@ def folder(tmp_path: pathlib.Path) -> Folder:
     ],
 )
 def test_format_of_an_address_is_its_extensions(uri: str, expected: str) -> None:
-    assert manifest.format_of(uri) == expected
+    assert table_formats.format_of(uri) == expected
 
 
-@pytest.mark.parametrize(("uri", "extension"), [("/a/m.tsv", ".tsv"), ("/a.csv/m", ""), ("", "")])
+@pytest.mark.parametrize(("uri", "extension"), [("/a/m.txt", ".txt"), ("/a.csv/m", ""), ("", "")])
 def test_format_of_another_extension_is_a_config_error(uri: str, extension: str) -> None:
     complaint = (
-        f"manifest {uri!r}: extension {extension!r} is none of .csv, .jsonl, .ndjson, .parquet, .pq; "
+        f"manifest {uri!r}: extension {extension!r} is none of .csv, .tsv, .jsonl, .ndjson, .parquet, .pq; "
         "set source.manifest.format, or source.by: files for a folder of images"
     )
     with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
-        manifest.format_of(uri)
+        table_formats.format_of(uri)
 
 
 COLUMNS = (("age", INT64), ("dose", FLOAT), ("note", BYTES))
@@ -184,6 +184,31 @@ def test_name_of_other_bytes_than_utf8_opens_its_file(folder: Folder) -> None:
     pq.write_table(table, folder.path / "m.parquet")
     ((ref,), rejects, _) = read(make_source(f"{folder.path}/m.parquet", "parquet", columns=(("note", BYTES),)))
     assert (ref.key, ref.columns, rejects) == (name, (b"\xff",), [])
+
+
+def test_csv_without_a_header_is_read_by_names_that_are_given(folder: Folder) -> None:
+    folder.image("a.jpg")
+    folder.image("b.jpg")
+    source = folder.source("a.jpg,cat\nb.jpg,dog\nb.jpg\n", label="class", header=("image", "class"))
+    source.check_columns()
+    refs, (reject,), problems = read(source)
+    assert [(ref.key, ref.label, ref.position) for ref in refs] == [("a.jpg", "cat", 0), ("b.jpg", "dog", 1)]
+    assert (reject.reason, problems) == (Reason.BAD_ROW, [])
+    with pytest.raises(errors.ConfigError, match=r"has no column 'class'; its columns are 'image'"):
+        folder.source("a.jpg,cat\n", label="class", header=("image",)).check_columns()
+
+
+@pytest.mark.parametrize(("name", "delimiter", "separator"), [("x.tsv", None, "\t"), ("x.csv", " ", " ")])
+def test_cells_are_parted_as_the_name_or_the_config_says(
+    folder: Folder, name: str, delimiter: str | None, separator: str
+) -> None:
+    folder.image("a, b.jpg")
+    (folder.path / name).write_text(f'image{separator}age\n"a, b.jpg"{separator}7\n')
+    uri = f"{folder.path}/{name}"
+    source = make_source(uri, table_formats.format_of(uri), columns=(("age", INT64),), delimiter=delimiter)
+    source.check_columns()
+    ((ref,), rejects, problems) = read(source)
+    assert (ref.key, ref.columns, rejects, problems) == ("a, b.jpg", (7,), [], [])
 
 
 def test_blank_lines_are_no_rows(folder: Folder) -> None:

@@ -14,7 +14,7 @@ from imagebeam.features import INT64
 from tests import image_sets
 from transforms import references
 from transforms.references import ImageRef, Reason, Reject
-from transforms.sources import files, listing, manifest, rows
+from transforms.sources import files, listing, manifest, rows, table_formats
 from transforms.sources.paired import PairedSource
 
 PNG = image_sets.make_image(1, "PNG")
@@ -25,7 +25,7 @@ def make_source(root: pathlib.Path, table: str, glob: str = "*.png", fields: row
     uri = str(root / table)
     folder, include = files.split_glob(str(root / glob))
     return PairedSource(
-        manifest.ManifestSource(uri, manifest.format_of(uri), image=None, fields=fields),
+        manifest.ManifestSource(uri, table_formats.format_of(uri), image=None, fields=fields),
         files.FilesSource(folder, include),
     )
 

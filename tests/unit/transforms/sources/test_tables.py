@@ -70,7 +70,9 @@ def test_output_and_loops_are_not_looked_into(tmp_path: pathlib.Path) -> None:
     ("glob", "message"),
     [
         pytest.param("**/x.csv", r"no table matches '\*\*/x\.csv' below '.*'; check --input and", id="none"),
-        pytest.param("b/*.txt", r"'.*/b/m\.txt' is none of \.csv, \.jsonl.*; check --input", id="other-extension"),
+        pytest.param(
+            "b/*.txt", r"'.*/b/m\.txt' is none of \.csv, \.tsv, \.jsonl.*; check --input", id="other-extension"
+        ),
     ],
 )
 def test_no_table_is_a_config_error(tmp_path: pathlib.Path, glob: str, message: str) -> None:
