@@ -93,7 +93,7 @@ def make_job(
         )
     # a class that no image has keeps its id: the columns are all the classes there are
     vocabulary = label_files.read_vocabulary(config.label.vocabulary) or config.label.columns or None
-    raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else None
+    raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else config.source.tfrecord.raw_shape
     dataset = layout.DatasetLayout(
         output=output,
         identity=json.dumps([config.identity(), _beside_the_config(config, raw_shape)], sort_keys=True),

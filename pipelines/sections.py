@@ -116,6 +116,8 @@ class TfrecordConfig(pydantic.BaseModel):
     """Key of the feature with the image's bytes."""
     key: str | None = None
     """Key of the feature with the stable id; left out, the file's name and the record's number."""
+    raw_shape: tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4)]] | None = None
+    """Height, width and channels of images that are bare pixels of 8 bits, such as [28, 28, 1]."""
 
 
 class MasksConfig(pydantic.BaseModel):

@@ -269,6 +269,33 @@ def test_tfrecord_preset_splits_and_keys_anew(tmp_path: pathlib.Path) -> None:
             assert record[name] == same[name]
 
 
+@pytest.mark.parametrize("encode", ["keep", "png"])
+def test_bare_pixels_are_kept_or_encoded(tmp_path: pathlib.Path, encode: str) -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (20, 4, 3, 3), np.uint8)
+    with tf.io.TFRecordWriter(str(tmp_path / "train-00000-of-00001")) as writer:
+        for label, picture in enumerate([*pictures, pictures[0, :3]]):  # the last one lacks a row
+            example = tf.train.Example()
+            example.features.feature["image_raw"].bytes_list.value.append(picture.tobytes())
+            example.features.feature["label"].int64_list.value.append(label)
+            writer.write(example.SerializeToString())
+    overrides = ["source.tfrecord.image=image_raw", "source.tfrecord.raw_shape=[4, 3, 3]", "label.column=label"]
+    settings = [*overrides, f"image.encode={encode}", "rejects.max_fraction=0.1"]
+    preset("tfrecord", tmp_path, tmp_path / "out", *settings)
+    (reason,) = datasets.rejects(tmp_path / "out").values()
+    assert reason == "truncated"
+    spec = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    }
+    records = tf.data.TFRecordDataset(sorted(map(str, (tmp_path / "out").glob("train-*"))))
+    found = {}
+    for example in records.map(lambda record: tf.io.parse_single_example(record, spec)):
+        data = example["image/encoded"].numpy()
+        pixels = np.frombuffer(data, np.uint8) if encode == "keep" else np.asarray(Image.open(io.BytesIO(data)))
+        found[int(example["image/class/label"])] = pixels.reshape(4, 3, 3)
+    np.testing.assert_array_equal([found[label] for label in range(20)], pictures)
+
+
 def test_dataset_of_imagebeam_is_written_anew_with_names_ids_and_keys(tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "images", labels=("zebra", "ant", "cow"), per_label=5)
     (tmp_path / "labels.txt").write_text("zebra\nant\ncow\n")
