@@ -136,7 +136,7 @@ def test_tables_that_cannot_be_used_are_told(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.ConfigError, match=message):
         make(root, tmp_path / "out", "imagefolder_metadata")
     (root / "train" / "metadata.json").write_text("{}")
-    with pytest.raises(errors.ConfigError, match=r"metadata\.json' is none of \.csv, \.jsonl"):
+    with pytest.raises(errors.ConfigError, match=r"metadata\.json' is none of \.csv, \.tsv, \.jsonl"):
         make(root, tmp_path / "out", "imagefolder_metadata")
     (root / "test").mkdir()
     for split, column in (("train", "species"), ("test", "kind")):
