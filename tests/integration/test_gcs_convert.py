@@ -22,7 +22,7 @@ from tests import command_line, datasets
 from tests.servers import faults, gcs
 from tests.stored import ODD_NAMES, assert_same, write_images
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gcs")]
+pytestmark = pytest.mark.integration
 
 NUM_SHARDS = 6
 

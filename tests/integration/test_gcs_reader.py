@@ -18,7 +18,7 @@ import imagebeam
 from tests import datasets, image_sets
 from tests.servers import gcs
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gcs")]
+pytestmark = pytest.mark.integration
 
 BATCH_SIZE, NUM_SHARDS = 8, 3
 FIRST = "train-00000-of-00003.tfrecord"

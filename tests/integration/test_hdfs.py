@@ -19,7 +19,7 @@ from tests import command_line, datasets
 from tests.servers import faults, hdfs
 from tests.stored import assert_same, write_images
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("hdfs")]
+pytestmark = pytest.mark.integration
 
 NUM_SHARDS = 4
 

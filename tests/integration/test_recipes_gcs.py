@@ -12,7 +12,7 @@ import tensorflow as tf
 from tests import command_line, image_sets
 from tests.servers import gcs
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("gcs")]
+pytestmark = pytest.mark.integration
 
 FLOWERS = ("daisy", "roses")
 PER_FLOWER = 10

@@ -9,7 +9,7 @@ import pytest
 
 from tests import command_line, datasets, image_sets
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("s3")]
+pytestmark = pytest.mark.integration
 
 BUCKET = "pets"
 

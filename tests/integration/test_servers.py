@@ -18,7 +18,7 @@ import requests
 
 from tests.servers import faults, gcs, hdfs
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("servers")]
+pytestmark = pytest.mark.integration
 
 DATA = random.Random(0).randbytes(300_000)
 
