@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import io
 import json
 import logging
 import os
 import shlex
-import subprocess
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
@@ -25,49 +25,75 @@ from pipelines import terminal
 
 _EPILOG = """\
 exit codes: 0 committed, or nothing to do; 2 the command, config or input is wrong; 3 more rejects than allowed;
-4 verification failed; 1 anything else.
+4 verification failed; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP; 141 nobody reads the examples that inspect
+shows; 1 anything else.
 """
-# What TensorFlow's libraries print before their log level can be set, and a host without a GPU can do nothing about.
-_TENSORFLOW_NOISE = r"WARNING: All log messages before absl::|[IW]\d{4} |E\d{4} .*(cuda_platform|Unable to register cu)"
-_SIEVE = """\
-import re, sys
-sys.stderr.buffer.writelines(line for line in sys.stdin.buffer if not re.match(sys.argv[1].encode(), line))
-"""
+_STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+_NOBODY_READS = 128 + signal.SIGPIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    if arguments is None:
+        terminal.ensure_utf8_file_names()
+    with terminal.Streams():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = _make_parser()
     known, beam_arguments = parser.parse_known_args(arguments)
     if known.run not in (_convert, _plan) and beam_arguments:
         near = difflib.get_close_matches(beam_arguments[0], known.flags, n=1)
         parser.error(f"unknown argument {beam_arguments[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
     _quieten(known.verbose)
-    _escape_what_the_encoding_lacks()
+    with _stopped_by_signals() as stopped_by:
+        try:
+            exit_code = known.run(known, beam_arguments)
+            failure = terminal.output_failure()
+            if failure is not None:
+                _complain(f"standard output cannot be written ({failure.strerror}), a part of it is missing")
+                is_about_output = known.run not in (_convert, _verify)  # what those two do is done
+                exit_code = exit_code or int(is_about_output)
+            return exit_code
+        except KeyboardInterrupt:
+            number = stopped_by[0] if stopped_by else signal.SIGINT
+            kept = "; finished shards are kept, run the same command again to go on" if known.run is _convert else ""
+            _complain(f"{_STOPPED[number]}{kept}")
+            return 128 + number
+        except (errors.ImagebeamError, ModuleNotFoundError, OSError) as e:
+            if known.verbose:
+                traceback.print_exc()
+            if isinstance(e, ModuleNotFoundError):
+                _complain(f"{e.name} is not installed, this command needs it: pip install 'imagebeam[convert]'")
+            else:
+                _complain(str(e))
+            return e.exit_code if isinstance(e, errors.ImagebeamError) else 1
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
+    """Makes SIGTERM and SIGHUP end the command as Ctrl-C does, by KeyboardInterrupt; yields which of them came.
+
+    A second signal ends the process at once.
+    """
+    came: list[signal.Signals] = []
+
+    def stop(number: int, _: object) -> NoReturn:
+        came.append(signal.Signals(number))
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    handled = []
+    if threading.current_thread() is threading.main_thread():  # Python sets handlers in no other
+        handled = [each for each in _STOPPED if signal.getsignal(each) is signal.SIG_DFL]  # nohup ignores SIGHUP
+    for each in handled:
+        signal.signal(each, stop)
     try:
-        exit_code = known.run(known, beam_arguments)
-        sys.stdout.flush()  # here, where a reader that has gone is expected
-        return exit_code
-    except errors.ImagebeamError as e:
-        if known.verbose:
-            traceback.print_exc()
-        _complain(str(e))
-        return e.exit_code
-    except KeyboardInterrupt:
-        kept = "; finished shards are kept, run the same command again to go on" if known.run is _convert else ""
-        _complain(f"interrupted{kept}")
-        return 130
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as e:  # a full disk, a folder that may not be read
-        if known.verbose:
-            traceback.print_exc()
-        _complain(str(e))
-        return 1
-    except ModuleNotFoundError as e:
-        _complain(f"{e.name} is not installed, this command needs it: pip install 'imagebeam[convert]'")
-        return 1
+        yield came
+    finally:
+        for each in handled:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -161,12 +187,6 @@ def _quieten(verbose: bool) -> None:
         warnings.simplefilter("ignore")
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
-
-def _escape_what_the_encoding_lacks() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _complain(text: str) -> None:
@@ -267,6 +287,8 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
         for index, values in zip(range(known.n or 0), inspect.read_examples(directory, catalog, split)):
             print()
             _say(f"{split} {index}: {inspect.describe_example(values)}")
+            if terminal.reader_has_gone() and known.save_to is None and known.preview is None:
+                return _NOBODY_READS
     if known.save_to:
         paths = inspect.save_images(directory, catalog, split, known.n or 5, known.save_to)
         print()
@@ -329,31 +351,11 @@ def _import_tensorflow(verbose: bool) -> None:
 
     Where it is not installed the reader says so.
     """
-    with contextlib.nullcontext() if verbose else _sieve_stderr(), contextlib.suppress(ModuleNotFoundError):
+    with contextlib.nullcontext() if verbose else terminal.sieve_libraries(), contextlib.suppress(ModuleNotFoundError):
         import tensorflow as tf
 
         # The first tensor would take all memory of a GPU, from the training that runs there.
         tf.config.set_visible_devices([], "GPU")
-
-
-@contextlib.contextmanager
-def _sieve_stderr() -> Iterator[None]:
-    """Takes `_TENSORFLOW_NOISE` out of all that reaches the terminal, also from C++.
-
-    Another process does it, so that the last words of an import that kills this one are still seen.
-    """
-    sieve = subprocess.Popen([sys.executable, "-ISc", _SIEVE, _TENSORFLOW_NOISE], stdin=subprocess.PIPE)
-    assert sieve.stdin is not None
-    terminal_stderr = os.dup(2)
-    os.dup2(sieve.stdin.fileno(), 2)
-    sieve.stdin.close()
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(terminal_stderr, 2)  # the last copy of the pipe's end: the sieve ends, too
-        os.close(terminal_stderr)
-        sieve.wait()
 
 
 def _schema(_: argparse.Namespace, __: list[str]) -> int:

@@ -143,13 +143,24 @@ def test_writer_processes_of_killed_run_end_with_it(uninterrupted: Uninterrupted
     wait_until(lambda: not any(writer.exists() for writer in writers))
 
 
-def test_interrupted_run_says_how_to_go_on(uninterrupted: Uninterrupted, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "word"),
+    [
+        pytest.param(signal.SIGINT, "interrupted", id="ctrl-c"),
+        pytest.param(signal.SIGTERM, "terminated", id="sigterm"),
+        pytest.param(signal.SIGHUP, "hung up", id="terminal-closed"),
+    ],
+)
+def test_interrupted_run_says_how_to_go_on(
+    uninterrupted: Uninterrupted, tmp_path: pathlib.Path, number: signal.Signals, word: str
+) -> None:
     process = start(uninterrupted.images, tmp_path / "out")
     wait_until(lambda: list(tmp_path.glob("out/.imagebeam/staging-*/*.done.json")))
-    os.killpg(process.pid, signal.SIGINT)  # to the whole group, as Ctrl-C does
-    complaint = finish(process, exit_code=130)
-    message = "imagebeam: interrupted; finished shards are kept, run the same command again to go on"
+    os.killpg(process.pid, number)  # to the whole group, as Ctrl-C does
+    complaint = finish(process, exit_code=128 + number)
+    message = f"imagebeam: {word}; finished shards are kept, run the same command again to go on"
     assert complaint.splitlines()[1:] == [message]
+    assert not list(tmp_path.glob("out/.imagebeam/run-*")) and not (tmp_path / "out/.imagebeam/lock").exists()
     finish(start(uninterrupted.images, tmp_path / "out"))
     assert_same_dataset(tmp_path / "out", uninterrupted.output)
 

@@ -14,7 +14,7 @@ import pytest
 
 import imagebeam
 from imagebeam import errors
-from pipelines import cli, convert
+from pipelines import cli, convert, terminal
 from tests import command_line, image_sets
 
 
@@ -549,7 +549,7 @@ def test_noise_of_tensorflow_is_sieved_and_the_rest_is_shown(capfd: pytest.Captu
         "E0000 00:00:1795271104.944679    3003 loader.cc:1] this library is of another version",
         "F0000 the CPU has no AVX \udcff",
     ]
-    with cli._sieve_stderr():
+    with terminal.sieve_libraries():
         os.write(2, "\n".join(lines).encode("utf-8", "surrogateescape"))
     os.write(2, b"\nI0000 later")
     shown = capfd.readouterr().err

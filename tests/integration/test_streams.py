@@ -1,0 +1,158 @@
+"""Commands whose output nobody reads, or whose standard streams are closed: they do and return what they always do."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from imagebeam import catalog as catalog_lib
+from pipelines import verify
+from tests import command_line, datasets, image_sets
+
+REDIRECTIONS = {  # {gone} is a pipe without a reader
+    "stdout-unread": ">&{gone}",
+    "stderr-unread": "2>&{gone}",
+    "both-unread": ">&{gone} 2>&{gone}",
+    "stdout-closed": ">&-",
+    "stderr-closed": "2>&-",
+    "both-closed": ">&- 2>&-",
+    "all-closed": "<&- >&- 2>&-",
+}
+COMMANDS = {  # arguments, exit code
+    "convert": ("convert --workers 1 --input {in} --output {out}", 0),
+    "convert-nothing": ("convert --input {none} --output {out}", 2),
+    "convert-rejects": ("convert --workers 1 --input {bad} --output {out}", 3),
+    "convert-unparsed": ("convert --workers x", 2),
+    "plan": ("plan --input {in}", 0),
+    "plan-nothing": ("plan --input {none}", 2),
+    "verify": ("verify {dataset}", 0),
+    "verify-broken": ("verify {broken}", 4),
+    "inspect": ("inspect {dataset} -n 3", 0),
+    "inspect-nothing": ("inspect {bad}", 4),
+    "bench-nothing": ("bench {bad}", 4),
+    "schema": ("schema", 0),
+    "version": ("--version", 0),
+    "no-command": ("", 2),
+}
+BENCH = "bench {dataset} --batch-size 4 --image-size 16 --seconds 0.05 --threads 1"
+
+
+@pytest.fixture
+def gone() -> Iterator[int]:
+    """The end for writing of a pipe whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("shared")
+    image_sets.write_folder(folder / "in", per_label=5)
+    image_sets.write_folder(folder / "bad", per_label=1)
+    (folder / "bad" / "cat" / "0.jpg").write_bytes(b"no image")
+    for name in ("dataset", "broken"):
+        datasets.make(folder / "in", folder / name)
+    shard = next((folder / "broken").glob("train-*"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    return folder
+
+
+def run(arguments: str, redirection: str, gone: int, shared: pathlib.Path, out: pathlib.Path) -> tuple[int, str]:
+    """The exit code of a command, and what it wrote to the streams that are left."""
+    places = {name: str(shared / name) for name in ("in", "bad", "none", "dataset", "broken")}
+    command = [word.format(**places, out=out) for word in arguments.split()]
+    shell = 'exec "$@" ' + redirection.format(gone=gone)
+    done = subprocess.run(
+        ["bash", "-c", shell, "bash", *command_line.IMAGEBEAM, *command],
+        cwd=command_line.ROOT,
+        pass_fds=(gone,),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("redirection", REDIRECTIONS.values(), ids=REDIRECTIONS)
+@pytest.mark.parametrize(("arguments", "exit_code"), COMMANDS.values(), ids=COMMANDS)
+def test_command_without_a_reader_does_its_work_and_keeps_its_exit_code(
+    shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, arguments: str, exit_code: int, redirection: str
+) -> None:
+    code, shown = run(arguments, redirection, gone, shared, tmp_path / "out")
+    assert code == exit_code, shown
+    for word in ("Traceback", "Broken pipe", "Bad file descriptor", "Exception ignored"):
+        assert word not in shown
+    if arguments.startswith("convert") and exit_code == 0:
+        assert verify.run_verify(str(tmp_path / "out")).problems == ()
+        # a lock or a shard that took the number of a closed stream would get what is printed
+        assert datasets.shard_digests(tmp_path / "out") == datasets.shard_digests(shared / "dataset")
+        assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(shared / "dataset"))
+    else:
+        assert not (tmp_path / "out" / catalog_lib.CATALOG_FILE).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("redirection", REDIRECTIONS.values(), ids=REDIRECTIONS)
+def test_bench_without_a_reader_keeps_its_exit_code(
+    shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, redirection: str
+) -> None:
+    pytest.importorskip("tensorflow")
+    code, shown = run(BENCH, redirection, gone, shared, tmp_path)
+    assert code == 0, shown
+    assert "Traceback" not in shown
+
+
+def test_pipe_to_head_with_pipefail_fails_where_the_dataset_is_broken(shared: pathlib.Path) -> None:
+    imagebeam = " ".join(command_line.IMAGEBEAM)
+    shell = f"set -o pipefail; {imagebeam} verify {shared / 'broken'} 2>&1 | head -n 1"
+    done = subprocess.run(["bash", "-c", shell], cwd=command_line.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stdout.startswith("imagebeam: train-")
+    assert done.stderr == ""
+
+
+def test_list_of_examples_that_nobody_reads_ends_early_with_141(
+    tmp_path: pathlib.Path, gone: int, shared: pathlib.Path
+) -> None:
+    image_sets.write_folder(tmp_path / "in", per_label=60)
+    dataset = tmp_path / "dataset"
+    datasets.make(tmp_path / "in", dataset, output={"num_shards": 1})
+    index = next(dataset.glob("index/*")).read_bytes()
+    last = int.from_bytes(index[-16:-8], "little")
+    shard = next(dataset.glob("train-*"))
+    data = bytearray(shard.read_bytes())
+    data[last + 20] ^= 1
+    shard.write_bytes(data)
+    command = f"inspect {dataset} -n 120"
+    assert run(command, ">&{gone}", gone, shared, tmp_path)[0] == 141  # the broken record at the end was not reached
+    assert run(command, ">/dev/null", gone, shared, tmp_path)[0] == 4
+    saving = f"{command} --save-to {tmp_path}/saved"
+    assert run(saving, ">&{gone}", gone, shared, tmp_path)[0] == 4  # it has more to do than to print
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="has no device that is always full")
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        pytest.param("convert --workers 1 --input {in} --output {out}", 0, id="convert"),
+        pytest.param("verify {dataset}", 0, id="verify"),
+        pytest.param("verify {broken}", 4, id="verify-broken"),
+        pytest.param("schema", 1, id="schema"),
+        pytest.param("inspect {dataset}", 1, id="inspect"),
+        pytest.param("plan --input {in}", 1, id="plan"),
+    ],
+)
+def test_output_to_a_full_disk_is_an_error_where_the_output_is_the_point(
+    shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, arguments: str, exit_code: int
+) -> None:
+    code, shown = run(arguments, ">/dev/full", gone, shared, tmp_path / "out")
+    assert code == exit_code, shown
+    complaint = "imagebeam: standard output cannot be written (No space left on device), a part of it is missing"
+    assert (complaint in shown.splitlines()) == (arguments != "verify {broken}")
+    assert (tmp_path / "out" / catalog_lib.CATALOG_FILE).exists() == arguments.startswith("convert")
