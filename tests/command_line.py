@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from tests import patience
+
 ROOT = pathlib.Path(__file__).parent.parent
 PYTHON = sys.executable
 IMAGEBEAM = (PYTHON, "-m", "pipelines.cli")
@@ -23,7 +25,7 @@ def run(*arguments: object, environment: Mapping[str, str] = {}) -> Completed:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience.HANG_SEC,
         check=False,
     )
 

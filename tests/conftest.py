@@ -1,13 +1,23 @@
-"""In CI (IMAGEBEAM_CI=1) a test marked `integration` that skips is a failure: no missing server is silently green."""
+"""What holds for all tests.
+
+In CI (IMAGEBEAM_CI=1) a test marked `integration` that skips is a failure: no missing server is silently green. No
+property fails because the machine is busy.
+"""
 
 import os
 import pathlib
 from collections.abc import Generator
 
+import hypothesis
 import pytest
 
 _IN_CI = os.environ.get("IMAGEBEAM_CI") == "1"
 _INTEGRATION = pathlib.Path(__file__).parent / "integration"
+
+hypothesis.settings.register_profile(
+    "imagebeam", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("imagebeam")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from tests import command_line
+from tests import command_line, patience
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -29,7 +29,7 @@ def run_command(block: str, folder: pathlib.Path, replace: Mapping[str, str] = {
         env={**os.environ, "PYTHONPATH": str(command_line.ROOT)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience.HANG_SEC,
         check=False,
     )
     assert completed.returncode == 0, completed.stderr

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests import command_line, datasets, image_sets
+from tests import command_line, datasets, image_sets, patience
 
 EXAMPLES = command_line.ROOT / "examples"
 
@@ -25,7 +25,7 @@ def run(script: str, *arguments: object, folder: pathlib.Path) -> str:
         env={**environment, "TMPDIR": str(folder)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=patience.HANG_SEC,
         check=False,
     )
     assert completed.returncode == 0, completed.stderr

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
-from tests import command_line, datasets
+from tests import command_line, datasets, patience
 from tests.servers import faults, gcs
 from tests.stored import ODD_NAMES, assert_same, write_images
 
@@ -218,7 +218,7 @@ def test_object_that_is_replaced_after_the_listing_is_a_reject(stored: Bucket, t
         env={**os.environ, **stored.emulator.environment},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience.HANG_SEC,
         check=False,
     )
     assert listed.returncode == 0, listed.stderr

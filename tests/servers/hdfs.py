@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from tests import patience
 from tests.servers import cache as cache_lib
 
 _SOURCE = pathlib.Path(__file__).parent / "hdfs_cluster"
 _DOWNLOAD_SEC = 600  # 108 MB
-_ANSWER_SEC = 120  # to start takes 7 s alone, to start or stop a DataNode 1 s
-_STOP_SEC = 30
+_ANSWER_SEC = patience.HANG_SEC  # to start takes 7 s alone, to start or stop a DataNode 1 s
+_STOP_SEC = patience.HANG_SEC
 
 
 class Cluster:

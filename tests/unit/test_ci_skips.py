@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests import patience
+
 CONFTEST = pathlib.Path(__file__).parent.parent / "conftest.py"
 
 SKIPPING_TEST = """
@@ -50,7 +52,9 @@ def run_pytest(folder: pathlib.Path, path: str, text: str, in_ci: bool) -> tuple
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "IMAGEBEAM_"))}
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "IMAGEBEAM_CI": "1" if in_ci else "0"}
     command = [sys.executable, "-m", "pytest", "-rs", str(folder)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=patience.HANG_SEC, check=False
+    )
     return done.returncode, done.stdout
 
 

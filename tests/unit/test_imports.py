@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import patience
+
 ROOT = pathlib.Path(__file__).parents[2]
 IN_TENSORFLOW = {  # imported by the calls that need them
     "imagebeam.reader.lists",
@@ -29,7 +31,7 @@ def import_afresh(*modules: str) -> set[str]:
     """The top-level packages that a new process holds after these imports."""
     code = f"import sys, {', '.join(modules)}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=patience.HANG_SEC, check=False
     )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())

@@ -15,7 +15,7 @@ import pytest
 import imagebeam
 from imagebeam import errors
 from pipelines import cli, convert, terminal
-from tests import command_line, image_sets
+from tests import command_line, image_sets, patience
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,12 @@ def test_quiet_convert_prints_nothing(images: pathlib.Path, tmp_path: pathlib.Pa
 def test_output_to_a_reader_that_has_gone_is_no_error(dataset: pathlib.Path) -> None:
     pipe = f"{command_line.PYTHON} -m pipelines.cli inspect {dataset} -n 5 | true; exit ${{PIPESTATUS[0]}}"
     completed = subprocess.run(
-        ["bash", "-c", pipe], cwd=command_line.ROOT, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", pipe],
+        cwd=command_line.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=patience.HANG_SEC,
+        check=False,
     )
     assert (completed.returncode, completed.stderr) == (0, "")
 
@@ -296,7 +301,7 @@ def test_text_that_the_terminal_cannot_encode_is_escaped(dataset: pathlib.Path, 
     command = [*command_line.IMAGEBEAM, "plan", "--input", str(tmp_path / "in")]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     completed = subprocess.run(
-        command, cwd=command_line.ROOT, env=environment, capture_output=True, timeout=60, check=False
+        command, cwd=command_line.ROOT, env=environment, capture_output=True, timeout=patience.HANG_SEC, check=False
     )
     assert completed.returncode == 0, completed.stderr
     assert rb"1 class: \u043a\u043e\u0442" in completed.stdout
@@ -452,7 +457,7 @@ def test_command_that_does_not_need_tensorflow_does_not_import_it(dataset: pathl
         cwd=command_line.ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience.HANG_SEC,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

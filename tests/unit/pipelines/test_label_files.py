@@ -62,7 +62,9 @@ def test_list_with_an_empty_line_is_a_config_error(tmp_path: pathlib.Path, data:
         label_files.read_lists({"val": write(tmp_path, data)})
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(st.sampled_from([b"n1", b"n2", b" ", b"\t", b"\n", b"\r", b"\xff", b"\x00", b"\xe2\x80\xa8", b"x"])))
 def test_any_bytes_are_read_or_a_config_error(tmp_path: pathlib.Path, parts: list[bytes]) -> None:
     uri = write(tmp_path, b"".join(parts))

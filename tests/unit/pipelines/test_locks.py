@@ -11,7 +11,7 @@ import pytest
 
 from imagebeam import errors
 from pipelines import locks
-from tests import command_line
+from tests import command_line, patience
 
 HOLDER = """
 import sys
@@ -82,7 +82,8 @@ def test_lock_of_killed_holder_is_free(control: str) -> None:
         assert os.listdir(control) == ["lock"]
 
 
-def test_second_run_waits_for_a_run_that_is_about_to_end(control: str) -> None:
+def test_second_run_waits_for_a_run_that_is_about_to_end(control: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_PATIENCE_SEC", patience.HANG_SEC)
     holder = start_holder(control)
     assert holder.stdin is not None
     threading.Timer(0.3, holder.stdin.close).start()
@@ -91,7 +92,7 @@ def test_second_run_waits_for_a_run_that_is_about_to_end(control: str) -> None:
 
 
 def test_lock_in_many_hands_is_held_by_one_at_a_time(control: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_PATIENCE_SEC", 60.0)
+    monkeypatch.setattr(locks, "_PATIENCE_SEC", patience.HANG_SEC)
     holders: list[int] = []
     most = []
 

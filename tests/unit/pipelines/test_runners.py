@@ -8,7 +8,7 @@ from apache_beam.options import pipeline_options
 
 from imagebeam import errors
 from pipelines import runners
-from tests import command_line
+from tests import command_line, patience
 
 FN_API_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 MULTI_PROCESSING = "--direct_running_mode=multi_processing"
@@ -119,7 +119,12 @@ import pyarrow, google.auth  # what was hidden can be imported again
 def test_light_import_is_made_for_local_jobs_alone(arguments: list[str], addresses: list[str], printed: str) -> None:
     code = LIGHT_IMPORT.format(arguments=arguments, addresses=addresses)
     completed = subprocess.run(
-        [sys.executable, "-c", code], cwd=command_line.ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        cwd=command_line.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=patience.HANG_SEC,
+        check=False,
     )
     assert completed.stdout.strip() == printed, completed.stderr
     assert completed.returncode == 0, completed.stderr

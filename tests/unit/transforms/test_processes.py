@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests import patience
 from transforms import processes
 
 EVALUATE = eval  # tasks are expressions
@@ -24,7 +25,7 @@ from transforms import processes
 with processes.start(3) as pool:
     print(*(process._popen.pid for process in pool._processes), flush=True)
     {meanwhile}
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
@@ -34,6 +35,12 @@ def is_alive(pid: int) -> bool:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends by itself is not killed meanwhile."""
+    monkeypatch.setattr(processes, "_PATIENCE_SEC", patience.HANG_SEC)
 
 
 needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks for processes in /proc")
@@ -64,7 +71,7 @@ def test_task_that_prints_leaves_the_answers_whole(capfd: pytest.CaptureFixture[
             pool.submit(EVALUATE, "print('noise', flush=True) or __import__('os').system('echo more') or 7").result()
             == 7
         )
-        assert pool.submit(EVALUATE, "8").result(9) == 8
+        assert pool.submit(EVALUATE, "8").result(patience.HANG_SEC) == 8
     assert capfd.readouterr().err.split() == ["noise", "more"]
 
 
@@ -97,7 +104,7 @@ def test_task_whose_process_ends_gives_writer_error_with_the_code(
     with processes.start(1) as pool:
         for _ in range(2):  # the second finds the process gone already
             with pytest.raises(processes.WriterError, match=f"^a writer process ended with code {code}; was it out of"):
-                pool.submit(EVALUATE, task).result(timeout=10)
+                pool.submit(EVALUATE, task).result(timeout=patience.HANG_SEC)
 
 
 @needs_proc
@@ -106,7 +113,7 @@ def test_task_whose_process_is_killed_while_it_answers_gives_writer_error() -> N
         answers = min(pool.submit(EVALUATE, OPEN_FILES).result())
         begin = f"__import__('os').write({answers}, b'\\x80\\x05C\\x64half')"  # "100 bytes follow", and 4 do
         with pytest.raises(processes.WriterError, match=r"^a writer process ended with code -9"):
-            pool.submit(EVALUATE, f"{begin} and {KILL_ITSELF}").result(timeout=10)
+            pool.submit(EVALUATE, f"{begin} and {KILL_ITSELF}").result(timeout=patience.HANG_SEC)
 
 
 @needs_proc
@@ -115,7 +122,9 @@ def test_task_whose_process_closes_its_answers_and_goes_on_is_ended(monkeypatch:
     with processes.start(1) as pool:
         answers = min(pool.submit(EVALUATE, OPEN_FILES).result())
         with pytest.raises(processes.WriterError, match=r"^a writer process ended with code -9"):
-            pool.submit(EVALUATE, f"__import__('os').close({answers}) or __import__('time').sleep(60)").result(9)
+            pool.submit(EVALUATE, f"__import__('os').close({answers}) or __import__('time').sleep(3600)").result(
+                patience.HANG_SEC
+            )
 
 
 @needs_proc
@@ -123,7 +132,7 @@ def test_task_whose_process_closes_its_answers_and_goes_on_is_ended(monkeypatch:
 def test_close_ends_processes_in_the_middle_of_a_task(pause_sec: float) -> None:
     with processes.start(2) as pool:
         pids = [process._popen.pid for process in pool._processes]
-        futures = [pool.submit(EVALUATE, "__import__('time').sleep(60)") for _ in range(4)]
+        futures = [pool.submit(EVALUATE, "__import__('time').sleep(3600)") for _ in range(4)]
         time.sleep(pause_sec)
     assert not any(map(is_alive, pids))
     assert [future.cancelled() for future in futures[2:]] == [True] * 2
@@ -145,10 +154,10 @@ def launch(meanwhile: str = "") -> tuple[subprocess.Popen[str], list[int]]:
     "meanwhile",
     [
         pytest.param("", id="idle"),
-        pytest.param("pool.submit(eval, '__import__(\"time\").sleep(60)')", id="busy"),
+        pytest.param("pool.submit(eval, '__import__(\"time\").sleep(3600)')", id="busy"),
     ],
 )
-def test_processes_of_a_killed_launcher_are_gone_within_two_seconds(meanwhile: str) -> None:
+def test_processes_of_a_killed_launcher_are_gone(meanwhile: str) -> None:
     launcher, pids = launch(meanwhile)
     try:
         time.sleep(0.5)
@@ -156,10 +165,7 @@ def test_processes_of_a_killed_launcher_are_gone_within_two_seconds(meanwhile: s
     finally:
         launcher.send_signal(signal.SIGKILL)
         launcher.communicate()
-    give_up = time.monotonic() + 2
-    while any(map(is_alive, pids)) and time.monotonic() < give_up:
-        time.sleep(0.02)
-    assert not any(map(is_alive, pids))
+    patience.wait_until(lambda: not any(map(is_alive, pids)))
 
 
 def test_processes_started_beside_a_trainers_own_transforms_take_ours(

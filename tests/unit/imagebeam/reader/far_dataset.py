@@ -23,6 +23,7 @@ import numpy as np
 from imagebeam import catalog as catalog_lib
 from imagebeam import records
 from imagebeam.reader import cache, fetch
+from tests import patience
 
 ROOT = pathlib.Path(__file__).parents[4]
 UNBOUNDED = 1 << 40
@@ -81,13 +82,6 @@ class FarFileSystem(fsspec.AbstractFileSystem):
 
 
 fsspec.register_implementation("far", FarFileSystem, clobber=True)
-
-
-def wait_until(is_so: Callable[[], bool], timeout_sec: float = 30) -> None:
-    give_up = time.monotonic() + timeout_sec
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
 
 
 def write_dataset(
@@ -168,7 +162,7 @@ def downloads_of(folder: pathlib.Path) -> list[int]:
 
 
 def wait_for_downloads() -> None:
-    wait_until(lambda: not any(thread.name == "imagebeam-download" for thread in threading.enumerate()))
+    patience.wait_until(lambda: not any(thread.name == "imagebeam-download" for thread in threading.enumerate()))
 
 
 def settle(folder: pathlib.Path) -> list[int]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests import command_line
+from tests import command_line, patience
 
 PER_LABEL = 26
 SIZE = 2 * PER_LABEL
@@ -42,7 +42,7 @@ def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) 
 def finish(process: subprocess.Popen[str]) -> Any:
     """What the function printed last, from JSON. Its process must end well, and ignore no exception in silence."""
     try:
-        stdout, stderr = process.communicate(timeout=240)
+        stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
     finally:
         process.kill()
     assert process.returncode == 0, stderr

@@ -18,6 +18,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import dataset as dataset_lib
 from imagebeam import errors
 from imagebeam.reader import cache
+from tests import patience
 from tests.unit.imagebeam.reader import far_dataset
 
 pytestmark = pytest.mark.usefixtures("far")
@@ -114,11 +115,11 @@ def test_forked_process_reads_what_its_parent_is_downloading(
     far.wait_sec = 0.5
     place = far_dataset.open_place(folder, tmp_path / "cache")
     place.announce(3, 0, 1)
-    far_dataset.wait_until(lambda: far_dataset.downloads_of(folder) == [3])
+    patience.wait_until(lambda: far_dataset.downloads_of(folder) == [3])
     content = far_dataset.content_of(folder, 3)
     process = multiprocessing.get_context("fork").Process(target=_read_in_fork, args=(place, content))
     process.start()
-    process.join(30)
+    process.join(patience.HANG_SEC)
 
     assert process.exitcode == 42
     assert place.read(3, 0, far_dataset.WHOLE) == content

@@ -15,6 +15,7 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.reader import cache, cache_room, cache_shards
+from tests import patience
 from tests.unit.imagebeam.reader import far_dataset
 
 pytestmark = pytest.mark.usefixtures("far")
@@ -119,8 +120,8 @@ def test_cache_folder_that_vanishes_during_a_download_is_told(
     place = far_dataset.open_place(folder, tmp_path / "cache")
     far.wait_sec = 0.3
     place.announce(0, 0, 1)
-    far_dataset.wait_until(lambda: far_dataset.downloads_of(folder) == [0])
-    far_dataset.wait_until(lambda: len(far_dataset.files_in(tmp_path / "cache")) == 1)
+    patience.wait_until(lambda: far_dataset.downloads_of(folder) == [0])
+    patience.wait_until(lambda: len(far_dataset.files_in(tmp_path / "cache")) == 1)
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(errors.ConfigError, match=f"cache_dir {tmp_path}/cache cannot be used .*No such file"):
         place.read(0, 0, 1)
@@ -138,7 +139,7 @@ def test_processes_download_each_shard_once(tmp_path: pathlib.Path) -> None:
     for process in processes:
         process.stdin.write("\n")
         process.stdin.flush()
-    assert [process.communicate(timeout=60)[0] for process in processes] == ["ok\n"] * 3
+    assert [process.communicate(timeout=patience.HANG_SEC)[0] for process in processes] == ["ok\n"] * 3
 
     assert sorted(far_dataset.downloads_of(folder)) == list(range(12))
     assert not list((tmp_path / "cache").rglob("*~*"))
@@ -149,9 +150,9 @@ def test_kill_in_the_middle_of_a_download_leaves_nothing_that_is_taken_for_whole
     process = far_dataset.start_process(folder, tmp_path / "cache", [2], wait_sec=60, pieces=600)
     process.stdin.write("\n")
     process.stdin.flush()
-    far_dataset.wait_until(lambda: any(0 < size < 3048 for size in far_dataset.files_in(tmp_path / "cache").values()))
+    patience.wait_until(lambda: any(0 < size < 3048 for size in far_dataset.files_in(tmp_path / "cache").values()))
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=patience.HANG_SEC)
     assert len(list((tmp_path / "cache").rglob("*~*"))) == 2  # a part, and a lock that nobody holds
 
     place = far_dataset.open_place(folder, tmp_path / "cache", 3048)  # the part takes no room either
@@ -167,18 +168,18 @@ def test_shard_whose_downloader_is_killed_is_downloaded_by_who_waits(tmp_path: p
     process = far_dataset.start_process(folder, tmp_path / "cache", [2], wait_sec=60, pieces=600)
     process.stdin.write("\n")
     process.stdin.flush()
-    far_dataset.wait_until(lambda: far_dataset.downloads_of(folder) == [2])
+    patience.wait_until(lambda: far_dataset.downloads_of(folder) == [2])
     found: list[bytes] = []
     place = far_dataset.open_place(folder, tmp_path / "cache")
     place.announce(2, 0, 1)  # another is at it: left to it
     assert far_dataset.settle(folder) == [2]
     thread = threading.Thread(target=lambda: found.append(place.read(2, 0, far_dataset.WHOLE)))
     thread.start()
-    time.sleep(0.2)
+    time.sleep(patience.MOMENT_SEC)
     assert found == []
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    thread.join(30)
+    process.communicate(timeout=patience.HANG_SEC)
+    thread.join(patience.HANG_SEC)
 
     assert found == [far_dataset.content_of(folder, 2)]
     assert far_dataset.settle(folder) == [2, 2]

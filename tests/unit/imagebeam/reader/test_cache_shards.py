@@ -12,6 +12,7 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.reader import cache, cache_shards
+from tests import patience
 from tests.unit.imagebeam.reader import far_dataset
 
 pytestmark = pytest.mark.usefixtures("far")
@@ -104,7 +105,7 @@ def test_announced_shard_waits_for_no_room(tmp_path: pathlib.Path, far: type[far
     place = far_dataset.open_place(folder, tmp_path / "cache", 3048)
     far.wait_sec = 0.3
     place.announce(0, 0, 1)
-    far_dataset.wait_until(lambda: far_dataset.downloads_of(folder) == [0])
+    patience.wait_until(lambda: far_dataset.downloads_of(folder) == [0])
     place.announce(1, 0, 1)
     assert far_dataset.settle(folder) == [0]
     assert far_dataset.kept_in(tmp_path / "cache") == [0]

@@ -17,7 +17,7 @@ import pytest
 import imagebeam
 from imagebeam import errors
 from imagebeam.reader import jax_iterator, order
-from tests import datasets
+from tests import datasets, patience
 from tests.unit.imagebeam.reader.feeding import SIZE, finish, flat, start
 
 
@@ -257,8 +257,8 @@ def test_jax_iterator_reads_one_batch_ahead() -> None:
     assert stub.num_read == 0  # nothing before it is asked for
     assert np.asarray(next(batches)["label"])[0] == 0
     for _ in range(2):
-        assert stub.was_read.acquire(timeout=10)
-    assert not stub.was_read.acquire(timeout=0.1)
+        assert stub.was_read.acquire(timeout=patience.HANG_SEC)
+    assert not stub.was_read.acquire(timeout=patience.MOMENT_SEC)
     assert batches.state().position == 1
     assert [np.asarray(batch["label"])[0] for batch in batches] == [1, 2, 3]
     with pytest.raises(StopIteration):

@@ -29,7 +29,7 @@ def test_damaged_download_is_tried_again_after_the_waits(
 
     begin = time.monotonic()
     assert place.read(0, 0, far_dataset.WHOLE) == content
-    assert 0.3 <= time.monotonic() - begin < 5
+    assert time.monotonic() - begin >= 0.3
     assert far_dataset.settle(folder) == [0, 0, 0]
 
 

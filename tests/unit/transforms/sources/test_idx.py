@@ -245,7 +245,9 @@ def mutate(data: bytes, mutations: list[tuple[str, int, bytes]]) -> bytes:
     return data
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.sampled_from(["images", "labels"]), st.booleans(), MUTATIONS)
 @example("images", False, [("flip", 4, b"\xff\xff\xff\xff")])
 @example("labels", True, [("cut", 20, b"x")])

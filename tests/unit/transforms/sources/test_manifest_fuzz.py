@@ -99,7 +99,10 @@ def follow(source: manifest.ManifestSource) -> None:
 @settings(
     max_examples=150,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],  # the images are the same for all
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+    ],  # the images are the same for all
 )
 @given(edits=EDITS, merge_rows=st.booleans())
 def test_damaged_manifest_gives_rejects_problems_and_config_errors_alone(

@@ -134,7 +134,9 @@ def test_large_tables_come_in_several_listings(tmp_path: pathlib.Path, monkeypat
     assert [item.num_refs for item in found] == [2, 2, 1]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(seed=st.integers(0, 2**32))
 def test_broken_tables_give_references_rejects_and_problems_alone(tmp_path: pathlib.Path, seed: int) -> None:
     if not (tmp_path / "0.png").exists():

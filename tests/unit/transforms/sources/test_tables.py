@@ -96,7 +96,9 @@ def test_folder_that_cannot_be_listed_is_a_config_error(
 PARTS = st.sampled_from(["**", "*", "a", "b", "?", "[!a]", "m.csv", "*.csv", "m.*", "[", "[]", "[z-a]", "", ".", ".."])
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(PARTS, min_size=1, max_size=6))
 def test_any_glob_finds_what_the_shells_would_or_is_a_config_error(tmp_path: pathlib.Path, parts: list[str]) -> None:
     root, glob = write(tmp_path), "/".join(parts)
