@@ -16,6 +16,9 @@ LABELS_FILE = "labels.txt"
 REJECTS_FILE = "rejects.jsonl"
 STATISTICS_FILE = "statistics.json"
 INDEX_DIRECTORY = "index"
+CONTROL_DIRECTORY = ".imagebeam"  # the lock, staged shards, reports; gone after a commit
+PUBLISH_MARKER = "publishing"  # in it, with the fingerprint, from the first shard that a commit moves until its end
+STAGING_PREFIX = "staging-"  # in it, with the fingerprint: a folder of what is written and not committed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,12 +180,36 @@ def load_catalog(directory: str, read: Callable[[str], bytes] | None = None) -> 
         text = (read or storage.storage_of(uri).read)(uri).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError) as e:
         raise errors.CatalogError(
-            f"{directory} holds no {CATALOG_FILE}: no dataset was committed there; "
-            "give the --output of a convert command that ended well"
+            f"{directory} holds no {CATALOG_FILE}: {_why_there_is_none(storage.normalize(directory), read)}"
         ) from e
     except OSError as e:
         raise errors.CatalogError(f"{uri} cannot be read ({e.strerror or e}); grant read access to it") from e
     return Catalog.from_json(text, uri)
+
+
+def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> str:
+    """Why a folder holds no catalog, and what to do."""
+    control = storage.join(directory, CONTROL_DIRECTORY)
+    read_file = read or storage.storage_of(directory).read
+    try:
+        fingerprint = read_file(storage.join(control, PUBLISH_MARKER)).decode("utf-8", "replace")
+        staged = storage.join(control, f"{STAGING_PREFIX}{fingerprint}", CATALOG_FILE)
+        catalog = Catalog.from_json(read_file(staged).decode("utf-8", "replace"), staged)
+    except (OSError, errors.CatalogError):
+        pass
+    else:
+        source = (catalog.config.get("source") or {}).get("uri")
+        return (
+            f"the commit of a dataset of {catalog.counts.written:,} images was cut short; run the same convert command "
+            f"again (--input {source}), which finishes it"
+        )
+    try:
+        names = [] if read else [entry.name for entry in storage.storage_of(control).list_directory(control)]
+    except OSError:
+        names = []
+    if any(name.startswith(STAGING_PREFIX) for name in names):
+        return "a conversion into it has not ended; let it end, or run the same convert command again, which goes on"
+    return "no dataset was committed there; give the --output of a convert command that ended well"
 
 
 def load_statistics(directory: str, read: Callable[[str], bytes] | None = None) -> Mapping[str, Any]:

@@ -272,13 +272,12 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _inspect(known: argparse.Namespace, _: list[str]) -> int:
-    from imagebeam import storage
-    from pipelines import inspect, progress
+    from pipelines import inspect, progress, verify
 
     for name in ("crop", "image_size", "seed", "cache_dir"):
         if getattr(known, name) is not None and known.preview is None:
             raise errors.ConfigError(f"--{name.replace('_', '-')} is of a preview: give --preview FILE.png, too")
-    directory = storage.normalize(known.directory)
+    directory = verify.find_folder(known.directory)
     catalog = catalog_lib.load_catalog(directory)
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
@@ -317,8 +316,11 @@ def _draw_preview(known: argparse.Namespace, split: str) -> int:
 
 
 def _bench(known: argparse.Namespace, _: list[str]) -> int:
-    from pipelines import bench, progress
+    from imagebeam import storage
+    from pipelines import bench, progress, verify
 
+    if storage.scheme_of(known.directory) == "file":  # TensorFlow reads gs:// where our own client is not installed
+        verify.find_folder(known.directory)
     dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
     split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
     _check_split(split.partition("[")[0], dataset.catalog)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, raw, storage, verify
@@ -17,7 +18,28 @@ class VerifyResult:
     problems: tuple[verify.Problem, ...]
 
 
-def run_verify(directory: str, decode: bool = False) -> VerifyResult:
+def find_folder(directory: str | os.PathLike[str]) -> str:
+    """The address of a dataset's folder, normalized.
+
+    Raises:
+        ConfigError: if there is no such folder.
+    """
+    given = os.fspath(directory)
+    if not given:
+        raise errors.ConfigError("the address of the dataset is empty; give the --output of a convert command")
+    uri = storage.normalize(given)
+    try:
+        kind = storage.storage_of(uri).stat(uri).kind
+    except (FileNotFoundError, NotADirectoryError) as e:
+        raise errors.ConfigError(f"{given!r} is not there; give the --output of a convert command") from e
+    except OSError:  # loading the catalog says what is wrong
+        return uri
+    if kind != storage.DIRECTORY:
+        raise errors.ConfigError(f"{given!r} is a file; give the folder of the dataset: {os.path.dirname(uri)}")
+    return uri
+
+
+def run_verify(directory: str | os.PathLike[str], decode: bool = False) -> VerifyResult:
     """Reads every shard of the dataset.
 
     Args:
@@ -25,9 +47,10 @@ def run_verify(directory: str, decode: bool = False) -> VerifyResult:
         decode: whether each image is decoded, too.
 
     Raises:
+        ConfigError: if there is no such folder.
         CatalogError: if there is no catalog, or it was edited.
     """
-    directory = storage.normalize(directory)
+    directory = find_folder(directory)
     catalog = catalog_lib.load_catalog(directory)
     check = None
     if decode:

@@ -21,7 +21,12 @@ from transforms import images, references, statistics, tfds_metadata, write_shar
 from transforms import layout as layout_lib
 
 _REPLACED = "replaced-"  # in the control folder, and the fingerprint of a new dataset: the catalog of the one before it
-_LEFT_IN_CONTROL = (_REPLACED, "publishing", "run-", catalog_lib.REJECTS_FILE)  # beginnings of names; not of the lock's
+_LEFT_IN_CONTROL = (
+    _REPLACED,
+    catalog_lib.PUBLISH_MARKER,
+    "run-",
+    catalog_lib.REJECTS_FILE,
+)  # beginnings of names, not the lock's
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from transforms import list as list_lib
     from transforms import rank
 
-CONTROL_DIRECTORY = ".imagebeam"  # in the output: the lock, staged shards, reports; gone after a commit
 STAGED_FILES = "files.json"  # in the staging folder: what lies there of tf.Transform, with sizes
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # as tf.Transform names them
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
@@ -87,12 +86,12 @@ class DatasetLayout:
 
     @property
     def control(self) -> str:
-        return storage.join(self.output, CONTROL_DIRECTORY)
+        return storage.join(self.output, catalog_lib.CONTROL_DIRECTORY)
 
     @property
     def publish_marker(self) -> str:
         """There from the moment a commit moves its first shard until a dataset is whole."""
-        return storage.join(self.control, "publishing")
+        return storage.join(self.control, catalog_lib.PUBLISH_MARKER)
 
     @property
     def beam_folder(self) -> str:
@@ -100,7 +99,7 @@ class DatasetLayout:
         return storage.join(self.control, "beam-" + self.report.rpartition("/")[2].removesuffix(".json"))
 
     def staging(self, fingerprint: str) -> str:
-        return storage.join(self.control, f"staging-{fingerprint}")
+        return storage.join(self.control, f"{catalog_lib.STAGING_PREFIX}{fingerprint}")
 
     def shard_name(self, split: str, shard_index: int, num_shards: int) -> str:
         return str(shards.ShardName(split, shard_index, num_shards, self.suffix))

@@ -235,11 +235,16 @@ def test_commit_killed_before_any_change_is_whole_or_not_there(tmp_path: pathlib
     committer, plan, *arguments = stage(images, output, **sections)
     shutil.copytree(output, start_of_commit)
 
-    change, ended = 0, False
+    change, ended, cut_short = 0, False, 0
     while not ended:
         ended = commit_killed_before(change, committer, plan, *arguments)
         assert_whole_or_not_there(output)
         stands = is_committed(output, plan.fingerprint)
+        if (output / ".imagebeam" / "publishing").exists() and not (output / catalog_lib.CATALOG_FILE).exists():
+            cut_short += 1
+            message = rf"the commit of a dataset of 9 images was cut short; run .* again \(--input {images}\)"
+            with pytest.raises(errors.CatalogError, match=message):
+                verify.run_verify(str(output))
         with locks.hold(committer.layout.control):  # the next run
             committer.commit(dataclasses.replace(plan, action="keep") if stands else plan, *arguments)
         assert_same_dataset(output, tmp_path / "expected")
@@ -247,3 +252,4 @@ def test_commit_killed_before_any_change_is_whole_or_not_there(tmp_path: pathlib
         shutil.copytree(start_of_commit, output)
         change += 1
     assert change > 20
+    assert cut_short > 10

@@ -192,6 +192,37 @@ def test_folder_without_dataset_exits_4(
     assert f"imagebeam: {tmp_path} holds no catalog.json: no dataset was committed there" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["verify", "inspect", "bench"])
+@pytest.mark.parametrize(
+    ("directory", "message"),
+    [
+        pytest.param("{out}/none", "'{out}/none' is not there; give the --output of a convert command", id="none"),
+        pytest.param("{out}/file/x", "'{out}/file/x' is not there; give", id="below-a-file"),
+        pytest.param(
+            "{out}/file", "'{out}/file' is a file; give the folder of the dataset: {out}", id="a-file-in-a-folder"
+        ),
+        pytest.param("", "the address of the dataset is empty; give", id="empty"),
+    ],
+)
+def test_dataset_that_is_not_there_exits_2(
+    command: str, directory: str, message: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(command, directory.replace("{out}", str(tmp_path))) == 2
+    assert capsys.readouterr().err.startswith("imagebeam: " + message.replace("{out}", str(tmp_path)))
+
+
+def test_folder_of_a_conversion_that_did_not_end_says_so(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".imagebeam" / "staging-f00d").mkdir(parents=True)
+    assert main("verify", tmp_path) == 4
+    assert capsys.readouterr().err == (
+        f"imagebeam: {tmp_path} holds no catalog.json: a conversion into it has not ended; let it end, or run the same "
+        "convert command again, which goes on\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [
