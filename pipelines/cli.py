@@ -288,7 +288,7 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
             _say(f"{split} {index}: {inspect.describe_example(values)}")
             if terminal.reader_has_gone() and known.save_to is None and known.preview is None:
                 return _NOBODY_READS
-    if known.save_to:
+    if known.save_to is not None:
         paths = inspect.save_images(directory, catalog, split, known.n or 5, known.save_to)
         print()
         _say(f"{progress.count(len(paths), 'image')} written to {known.save_to}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from imagebeam import errors, example, features, raw, records, storage
 from pipelines import progress, terminal
 
 _MAX_SHOWN = 8  # values of a list
+_MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # of a file's name, which most file systems limit to 255 bytes
 
 
 def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str, str]]:
@@ -69,12 +69,12 @@ def _is_text(value: bytes) -> bool:
 
 
 def save_images(directory: str, catalog: catalog_lib.Catalog, split: str, count: int, folder: str) -> list[str]:
-    """Writes the first images of a split as files, named by position, label and key; returns their paths.
+    """Writes the first images of a split as files, named by position, label and key; returns their addresses.
 
     Those that are stored as pixels become PNGs.
 
     Raises:
-        ConfigError: if there are no images, or pixels without a shape.
+        ConfigError: if there are no images, or pixels without a shape, or `folder` cannot be written.
         VerificationError: at a broken record, or image.
     """
     keys = {feature.source: feature.key for feature in catalog.features}
@@ -82,8 +82,8 @@ def save_images(directory: str, catalog: catalog_lib.Catalog, split: str, count:
         raise errors.ConfigError("--save-to: the examples hold no image")
     is_raw = raw.is_raw(catalog, raw.formats_in(catalog_lib.load_statistics(directory), split))
     pixels = raw.PixelReader(catalog) if is_raw else None
-    os.makedirs(folder, exist_ok=True)
-    paths = []
+    target = _make_folder(folder)
+    uris = []
     for index, values in enumerate(itertools.islice(read_examples(directory, catalog, split), count)):
         labels, names = (_texts(values, keys.get(source)) for source in (features.TEXT, "image/key"))
         name = "-".join([f"{split}-{index:05d}", *filter(None, ["+".join(labels), *names])])
@@ -91,13 +91,42 @@ def save_images(directory: str, catalog: catalog_lib.Catalog, split: str, count:
             image = values[keys[features.ENCODED]][0] if pixels is None else _to_png(pixels.read(values))
         except ValueError as e:
             raise errors.VerificationError(f"{directory}, example {index} of {split}: {e}") from e
-        image_format = "png" if pixels else next(iter(_texts(values, keys.get("image/format"))), "image")
-        stem = re.sub(r"[^\w.=+-]+", "_", name)[:150]
-        path = os.path.join(folder, f"{stem}.{image_format}")
-        with open(path, "wb") as file:
-            file.write(image)
-        paths.append(path)
-    return paths
+        image_format = "png" if pixels else next(filter(None, _texts(values, keys.get("image/format"))), "image")
+        uri = storage.join(target, f"{_file_name(name, _MAX_STEM_BYTES)}.{_file_name(image_format, _MAX_FORMAT_BYTES)}")
+        try:
+            storage.storage_of(uri).write_whole(uri, image, durable=False)
+        except OSError as e:
+            raise _unwritable(folder, e) from e
+        uris.append(uri)
+    return uris
+
+
+def _file_name(text: str, max_bytes: int) -> str:
+    """`text` as a part of a file's name: no separators, and no longer than file systems take, which count bytes."""
+    return re.sub(r"[^\w.=+-]+", "_", text).encode()[:max_bytes].decode(errors="ignore")
+
+
+def _make_folder(folder: str) -> str:
+    """The address of a folder that is there now.
+
+    Raises:
+        ConfigError: if it cannot be made.
+    """
+    if not folder:
+        raise errors.ConfigError("--save-to is empty: give a folder")
+    uri = storage.normalize(folder)
+    try:
+        storage.storage_of(uri).make_directories(uri)
+    except OSError as e:
+        raise _unwritable(folder, e) from e
+    return uri
+
+
+def _unwritable(folder: str, error: OSError) -> errors.ConfigError:
+    return errors.ConfigError(
+        f"--save-to {folder!r} cannot be written ({error.strerror or error}); give another folder, it is made if it is "
+        "not there"
+    )
 
 
 def _to_png(pixels: raw.Pixels) -> bytes:

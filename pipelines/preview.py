@@ -53,7 +53,8 @@ def write_preview(
         seed: of the order, the crops and the flips.
 
     Raises:
-        ConfigError: if TensorFlow is not installed, the split cannot be read so, or `path` does not end in .png.
+        ConfigError: if TensorFlow is not installed, the split cannot be read so, `path` does not end in .png, or
+            cannot be written.
         ExampleError: at an image that cannot be read or decoded.
     """
     if not path.lower().endswith(".png"):
@@ -78,7 +79,13 @@ def write_preview(
     options = f"{crop} crop{' and flip' if crop == 'random' else ''}, {image_size} x {image_size} px, seed {seed}"
     heading = f"{dataset.catalog.name}, {split}: {count:,} of {progress.count(total, 'image')}, {options}"
     boxes = [np.stack(rows, axis=1) for rows in zip(*(batch[side] for side in sides))]
-    draw_sheet(batch["image"], _captions(dataset, batch, key), heading, boxes).save(path, "PNG")
+    sheet = draw_sheet(batch["image"], _captions(dataset, batch, key), heading, boxes)
+    try:
+        sheet.save(path, "PNG")
+    except OSError as e:
+        raise errors.ConfigError(
+            f"--preview {path!r} cannot be written ({e.strerror or e}); give a file in a local folder that is there"
+        ) from e
     return count
 
 

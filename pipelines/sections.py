@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
+import pydantic_core
 
 from imagebeam import features as features_lib
 from imagebeam import shards
@@ -18,8 +19,19 @@ STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrin
 
 MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
 
-Fraction = Annotated[float, pydantic.Field(gt=0, lt=1)]
-Count = Annotated[int, pydantic.Field(ge=1)]
+
+def _refuse_bool(value: Any) -> Any:
+    if isinstance(value, bool):  # which Python takes for the number 1 or 0
+        raise pydantic_core.PydanticCustomError(
+            "number_type", "input should be a number (or, where that is meant, text in quotes)"
+        )
+    return value
+
+
+_NotBool = pydantic.BeforeValidator(_refuse_bool)
+Bytes = Annotated[pydantic.ByteSize, _NotBool]
+Fraction = Annotated[float, pydantic.Field(gt=0, lt=1), _NotBool]
+Count = Annotated[int, pydantic.Field(ge=1), _NotBool]
 # Told apart by what was given, so that an error speaks of that alone.
 CountBySplit = Annotated[
     Annotated[Count, pydantic.Tag("(one)")] | Annotated[dict[str, Count], pydantic.Tag("(by split)")],
@@ -116,7 +128,7 @@ class TfrecordConfig(pydantic.BaseModel):
     """Key of the feature with the image's bytes."""
     key: str | None = None
     """Key of the feature with the stable id; left out, the file's name and the record's number."""
-    raw_shape: tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4)]] | None = None
+    raw_shape: tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4), _NotBool]] | None = None
     """Height, width and channels of images that are bare pixels of 8 bits, such as [28, 28, 1]."""
 
 
@@ -171,7 +183,7 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: files` (and a listing saved of it): a picture of classes for each image."""
     reads_ahead: Count = fetch.READ_AHEAD.requests
     """Over a network: requests for images under way at once, in each writer process."""
-    bytes_ahead: pydantic.ByteSize = pydantic.ByteSize(fetch.READ_AHEAD.num_bytes)
+    bytes_ahead: Bytes = pydantic.ByteSize(fetch.READ_AHEAD.num_bytes)
     """Bytes of images asked for and not yet written, in each writer process."""
 
     @pydantic.field_validator("include", mode="before")
@@ -199,7 +211,7 @@ class LabelConfig(pydantic.BaseModel):
     the vocabulary, if no other is given."""
     type: Literal["class", "int", "float"] = "class"
     """`class` gives ids by the vocabulary; `int` and `float` store the column's number as it is."""
-    base: Literal[0, 1] = 0
+    base: Annotated[Literal[0, 1], _NotBool] = 0
     """Id of the first class; 1 for readers of the 1-based ImageNet convention."""
     vocabulary: str | None = None
     """Address of a `labels.txt`, one class a line in the order of the ids; left out, `columns`, or the sorted labels
@@ -289,7 +301,7 @@ class SplitConfig(pydantic.BaseModel):
     """For `by: hash`: exact shares inside each label, by rank; growth of the dataset can then move images."""
     group: str | None = None
     """For `by: hash`: a column of the manifest, or a group of `label.pattern`; its images go to one split together."""
-    seed: int = pydantic.Field(0, ge=-(2**63), lt=2**63)
+    seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63), _NotBool] = 0
     """The salt of every hash: of the split and of the order of records."""
     rename: dict[str, str] = {}
     """From the folder's or column's name to the split's, such as {val: validation}."""
@@ -349,7 +361,7 @@ class ImageConfig(pydantic.BaseModel):
     `int64_list` and `float_list` as numbers from 0 to 255: rows from the top, pixels from the left, their channels.
     All but `keep` also take GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000 (the first picture), and turn images upright
     as their EXIF data say, unless there are boxes or masks (`source.coco`, `source.masks`)."""
-    quality: int = pydantic.Field(95, ge=1, le=100)
+    quality: Annotated[int, pydantic.Field(ge=1, le=100), _NotBool] = 95
     """For `encode: jpeg`."""
     color: Literal["keep", "rgb", "gray", "mean"] = "keep"
     """`rgb` is three channels, `gray` luma (ITU-R 601), `mean` the mean of the three channels, rounded down; `keep`
@@ -401,17 +413,17 @@ class ColumnConfig(pydantic.BaseModel):
     """Between the values of a list in text."""
     missing: Literal["reject", "error", "default"] = "reject"
     """What an empty value, or one not of the type, becomes: its image a reject, the run an error, or `default`."""
-    default: int | float | str | None = None
+    default: Annotated[int | float | str | None, _NotBool] = None
     """For `missing: default`."""
     transform: Literal["z_score", "scale_0_1", "log", "bucketize", "vocabulary"] | None = None
     """By tf.Transform, from all values of the splits in `statistics.analyze`: mean 0 and deviation 1; 0 to 1; the
     natural logarithm (of values above 0, others are `missing`); the number of one of `buckets` quantiles; the id among
     the `top_k` most frequent strings."""
-    buckets: int = pydantic.Field(10, ge=2)
+    buckets: Annotated[int, pydantic.Field(ge=2), _NotBool] = 10
     """For `transform: bucketize`."""
     top_k: Count | None = None
     """For `transform: vocabulary`: how many strings get an id; left out, all."""
-    num_oov_buckets: int = pydantic.Field(0, ge=0)
+    num_oov_buckets: Annotated[int, pydantic.Field(ge=0), _NotBool] = 0
     """For `transform: vocabulary`: ids for strings beyond those, by hash; with 0 they get -1."""
 
     @pydantic.model_validator(mode="after")
@@ -441,6 +453,9 @@ class ColumnConfig(pydantic.BaseModel):
         return self
 
 
+_COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".xz", ".z", ".zlib", ".zst", ".zip"})
+
+
 class OutputConfig(pydantic.BaseModel):
     """How the dataset is laid out."""
 
@@ -452,7 +467,7 @@ class OutputConfig(pydantic.BaseModel):
     """Name of the dataset in the catalog and for TFDS; left out, made from the folder's name."""
     num_shards: CountBySplit | None = None
     """Shards of every split, or by split."""
-    target_shard_bytes: pydantic.ByteSize | None = None
+    target_shard_bytes: Bytes | None = None
     """Bytes of images in a shard, such as 128MiB: gives the number of shards."""
     examples_per_shard: Count | None = None
     """Most records in a shard: gives the number of shards."""
@@ -464,6 +479,25 @@ class OutputConfig(pydantic.BaseModel):
     """`beam` is plain `beam.io.WriteToTFRecord`: order and shard content then differ from run to run."""
     suffix: str = pydantic.Field(".tfrecord", pattern=r"^(\.[\w.-]+)?$")
     """After train-00000-of-00016; empty for the naming of the TPU models."""
+
+    @pydantic.field_validator("suffix", mode="before")
+    @classmethod
+    def _nothing_is_empty(cls, value: Any) -> Any:
+        """YAML has nothing for `suffix:`, and `--set output.suffix=` gives that, too."""
+        return "" if value is None else value
+
+    @pydantic.model_validator(mode="after")
+    def _suffix_tells_compression(self) -> OutputConfig:
+        stem, dot, last = self.suffix.rpartition(".")
+        if dot + last.lower() in _COMPRESSED:
+            remedy = (
+                f"output.compression: gzip adds .gz itself, so set output.suffix: {stem or chr(34) * 2}"
+                if self.compression == "gzip"
+                else "readers would take the shards for compressed; leave it out, or set output.compression: gzip, "
+                "which adds .gz itself"
+            )
+            raise ValueError(f"output.suffix {self.suffix!r} is of compressed files: {remedy}")
+        return self
 
     @pydantic.model_validator(mode="after")
     def _one_size(self) -> OutputConfig:
@@ -496,5 +530,5 @@ class RejectsConfig(pydantic.BaseModel):
 
     model_config = STRICT
 
-    max_fraction: float = pydantic.Field(0.01, ge=0, le=1)
+    max_fraction: Annotated[float, pydantic.Field(ge=0, le=1), _NotBool] = 0.01
     """Of the listed images; above it nothing is committed and the exit code is 3."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import apache_beam  # noqa: F401  # before main() can import it without its clie
 import pytest
 
 import imagebeam
-from imagebeam import errors
+from imagebeam import errors, storage
 from pipelines import cli, convert, terminal
 from tests import command_line, image_sets, patience
 
@@ -76,11 +77,14 @@ def test_failed_pipeline_exits_1_with_its_cause(
 
 
 def test_error_of_the_system_exits_1_without_traceback(
-    dataset: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").touch()
-    assert main("inspect", dataset, "--save-to", tmp_path / "file") == 1
-    assert capsys.readouterr().err == f"imagebeam: [Errno 17] File exists: '{tmp_path / 'file'}'\n"
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", "shard")
+
+    monkeypatch.setattr(cli, "_schema", fail)
+    assert main("schema") == 1
+    assert capsys.readouterr().err == "imagebeam: [Errno 24] Too many open files: 'shard'\n"
 
 
 @pytest.mark.parametrize(
@@ -423,6 +427,38 @@ def test_inspect_saves_images_with_their_bytes(
     saved = sorted((tmp_path / "saved").iterdir())
     assert all(re.fullmatch(r"train-0000\d-(cat|dog)-\1_\d\.(jpg\.jpeg|png\.png)", path.name) for path in saved)
     assert {path.read_bytes() for path in saved} == {path.read_bytes() for path in images.glob("*/*")}
+
+
+@pytest.mark.parametrize(
+    ("folder", "cause"),
+    [
+        pytest.param("{out}/file", "File exists", id="a-file"),
+        pytest.param("{out}/file/x", "Not a directory", id="below-a-file"),
+        pytest.param("{out}/" + "x" * 300, "File name too long", id="long"),
+        pytest.param("/proc/none", "No such file or directory", id="where-none-can-be"),
+    ],
+)
+def test_folder_that_images_cannot_be_saved_to_exits_2(
+    dataset: pathlib.Path, tmp_path: pathlib.Path, folder: str, cause: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    folder = folder.replace("{out}", str(tmp_path))
+    assert main("inspect", dataset, "--save-to", folder) == 2
+    message = f"imagebeam: --save-to {folder!r} cannot be written ({cause}); give another folder, it is made if it is "
+    assert capsys.readouterr().err == message + "not there\n"
+
+
+def test_empty_folder_to_save_to_exits_2(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("inspect", dataset, "--save-to", "") == 2
+    assert capsys.readouterr().err == "imagebeam: --save-to is empty: give a folder\n"
+
+
+def test_images_are_saved_at_an_address(dataset: pathlib.Path) -> None:
+    memory = "memory://saved"
+    assert main("inspect", dataset, "-n", 2, "--save-to", memory) == 0
+    store = storage.storage_of(memory)
+    assert len(list(store.list_directory(memory))) == 2
+    store.remove_tree(memory)
 
 
 @pytest.mark.parametrize("command", ["inspect", "bench"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -577,3 +578,64 @@ def test_place_of_paired_files_is_no_part_of_the_identity() -> None:
 
     assert identity("*.png") == identity("/elsewhere/*.png")
     assert identity("*.png") != parse(source={"by": "manifest"}).identity()
+
+
+# --- numbers that are none, suffixes ---------------------------------------------------------------------------------
+
+
+def _alternatives(field: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield field
+    for inner in (*field.get("anyOf", ()), *field.get("oneOf", ())):
+        yield from _alternatives(inner)
+
+
+def numeric_keys(schema: dict[str, Any], model: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key that takes a number, and what to give it: `true` in the place of the number."""
+    for name, field in model.get("properties", {}).items():
+        for part in _alternatives(field):
+            if "$ref" in part:
+                yield from numeric_keys(schema, schema["$defs"][part["$ref"].rpartition("/")[2]], f"{path}{name}.")
+            elif part.get("type") in ("integer", "number") or part.get("enum") == [0, 1]:
+                yield f"{path}{name}", True
+            elif "prefixItems" in part:
+                yield f"{path}{name}", [True] * len(part["prefixItems"])
+
+
+NUMERIC = dict(numeric_keys(config_lib.Config.model_json_schema(), config_lib.Config.model_json_schema()))
+
+
+def test_keys_with_numbers_are_found() -> None:
+    assert {"output.num_shards", "split.seed", "label.base", "image.resize", "rejects.max_fraction"} <= set(NUMERIC)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *NUMERIC.items(),
+        ("output.num_shards", {"train": True}),
+        ("split.fractions", {"train": True}),
+        ("split.counts", {"train": True}),
+        ("split.carve", {"train": {"split": "x", "first": True}}),
+        ("columns", {"x": {"buckets": True}}),
+        ("columns", {"x": {"default": True}}),
+    ],
+)
+def test_true_is_not_taken_for_a_number(key: str, value: Any) -> None:
+    fields: Any = value
+    for part in reversed(key.split(".")):
+        fields = {part: fields}
+    with pytest.raises(errors.ConfigError, match=rf"{key}.*: input should be a number .*, got True"):
+        parse(**fields)
+
+
+@pytest.mark.parametrize("suffix", [".tfrecord.gz", ".gz", ".tfrecord.GZ", ".zst"])
+@pytest.mark.parametrize(("compression", "remedy"), [("none", "leave it out, or set"), ("gzip", "adds .gz itself, so")])
+def test_suffix_of_compressed_files_is_refused(suffix: str, compression: str, remedy: str) -> None:
+    message = rf"output.suffix '{re.escape(suffix)}' is of compressed files: .*{remedy}"
+    with pytest.raises(errors.ConfigError, match=message):
+        parse(output={"suffix": suffix, "compression": compression})
+
+
+@pytest.mark.parametrize("given", ["output.suffix=", "output.suffix=null", 'output.suffix=""'])
+def test_suffix_may_be_nothing(given: str) -> None:
+    assert config_lib.load_config(None, [given]).output.suffix == ""

@@ -58,6 +58,24 @@ def test_images_are_saved_under_all_their_classes(dataset: imagebeam.ImageDatase
     assert pathlib.Path(paths[2]).read_bytes() == written.jpeg_values(2)[features.ENCODED]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("x" * 400, id="ascii"),
+        pytest.param("ж" * 200, id="two-bytes-a-letter"),
+        pytest.param("\U0002f81a" * 120, id="four-bytes-a-letter"),
+    ],
+)
+def test_images_are_saved_under_names_as_long_as_file_systems_take(tmp_path: pathlib.Path, name: str) -> None:
+    values = {**written.jpeg_values(0), "image/key": name.encode(), "image/format": b"../../" + b"jpeg" * 100}
+    dataset = written.write(tmp_path / "out", written.IMAGE, [values, {**values, "image/format": b""}], num_shards=1)
+    paths = inspect.save_images(dataset.directory, dataset.catalog, "train", 2, str(tmp_path / "saved"))
+    saved = sorted((tmp_path / "saved").iterdir())
+    assert sorted(paths) == [str(path) for path in saved]
+    assert all(path.read_bytes() == values[features.ENCODED] for path in saved)
+    assert all(150 < len(path.name.encode()) < 256 for path in saved)
+
+
 def test_verify_takes_lists_of_any_length_but_not_none_at_all(
     dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path
 ) -> None:
