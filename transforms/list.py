@@ -85,11 +85,12 @@ class _ReadTableFn(beam.DoFn):
 class _ListInProcessFn(beam.DoFn):
     """Has a writer process list the source, or takes what it has listed already."""
 
-    def __init__(self, source: listing.Source):
+    def __init__(self, source: listing.Source, writers: str):
         self._source = source
+        self._writers = writers  # token of the launcher's writer processes
 
     def process(self, _: bytes) -> Iterator[listing.Listing]:
-        pool = processes.current()
+        pool = processes.find(self._writers)
         assert pool is not None
         yield from pool.take(listing.list_whole, self._source).result()
 
@@ -122,8 +123,10 @@ class ListImages(beam.PTransform):
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, pbegin: beam.pvalue.PBegin) -> ListedImages:
         start = pbegin | "Start" >> beam.Impulse()
-        if processes.current() is not None:
-            listings = start | "ListInProcess" >> beam.ParDo(_ListInProcessFn(self.source)).with_output_types(Any)
+        pool = processes.current()
+        if pool is not None:
+            fn = _ListInProcessFn(self.source, pool.token)
+            listings = start | "ListInProcess" >> beam.ParDo(fn).with_output_types(Any)
         elif not isinstance(self.source, files.FilesSource):
             listings = (
                 start

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import contextvars
 import ctypes
 import gc
+import itertools
 import os
 import pickle
 import queue
@@ -92,6 +94,7 @@ class WriterProcesses:
     """A fixed number of writer processes that take tasks in the order given."""
 
     def __init__(self, num_processes: int):
+        self.token = f"{os.getpid()}-{next(_numbers)}"  # small and picklable: it travels with the steps of the job
         self._processes = [_Process() for _ in range(num_processes)]
         self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
         for process in self._processes:
@@ -130,24 +133,37 @@ class WriterProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        global _current
-        _current = None
+        _started.pop(self.token, None)
+        if _current.get() == self.token:
+            _current.set(None)
         self.close()
 
 
-_current: WriterProcesses | None = None
+_numbers = itertools.count()
+_started: dict[str, WriterProcesses] = {}  # by token: every job that runs in this process has its own
+_current: contextvars.ContextVar[str | None] = contextvars.ContextVar("_current", default=None)  # by thread
 
 
 def start(num_processes: int) -> WriterProcesses:
-    """Starts the writer processes of this process; `current` returns them until they are closed."""
-    global _current
-    _current = WriterProcesses(num_processes)
-    return _current
+    """Starts the writer processes of one job; `current` returns them in this thread until they are closed."""
+    pool = WriterProcesses(num_processes)
+    _started[pool.token] = pool
+    _current.set(pool.token)
+    return pool
 
 
 def current() -> WriterProcesses | None:
-    """The writer processes that the launcher started here; None in a worker of any other runner."""
-    return _current
+    """The writer processes that this thread started for its job; None in a worker of any other runner.
+
+    For the launcher, which builds the pipeline. The steps of the pipeline run in threads of the runner's: they keep the
+    token and ask `find`.
+    """
+    return find(_current.get())
+
+
+def find(token: str | None) -> WriterProcesses | None:
+    """The writer processes with this token; None where there is no token, or they were started in another process."""
+    return None if token is None else _started.get(token)
 
 
 def serve() -> None:

@@ -21,8 +21,9 @@ _MAX_WAITING = 8  # tasks handed to writer processes and not done: keeps them bu
 class _WriteShardFn(beam.DoFn):
     """(shard, [run]) -> WrittenShard; by the launcher's writer processes where it started some, else right here."""
 
-    def __init__(self, layout: layout_lib.DatasetLayout):
+    def __init__(self, layout: layout_lib.DatasetLayout, writers: str | None):
         self._layout = layout
+        self._writers = writers  # token of the launcher's writer processes
 
     def start_bundle(self) -> None:
         self._futures: collections.deque[concurrent.futures.Future[references.WrittenShard]] = collections.deque()
@@ -35,7 +36,7 @@ class _WriteShardFn(beam.DoFn):
         if self._write is None:
             self._write = self._layout.shard_writer(plan).write
         task = write_shard.ShardTask(split, shard_index, plan.splits[split].num_shards, tuple(runs))
-        pool = processes.current()
+        pool = processes.find(self._writers)
         if pool is None:
             yield self._counted(self._write(task))
             return
@@ -69,6 +70,7 @@ class WriteShards(beam.PTransform):
     def expand(
         self, shards: beam.PCollection[tuple[tuple[str, int], Iterable[tuple[int, bytes]]]]
     ) -> beam.PCollection[references.WrittenShard]:
+        pool = processes.current()
         return shards | "Write" >> beam.ParDo(
-            _WriteShardFn(self.layout), plan=beam.pvalue.AsSingleton(self.plan)
+            _WriteShardFn(self.layout, None if pool is None else pool.token), plan=beam.pvalue.AsSingleton(self.plan)
         ).with_output_types(references.WrittenShard)

@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -56,6 +57,30 @@ def test_tasks_run_in_other_processes_and_answer_in_the_order_asked() -> None:
     pids = {pid for _, pid in answers}
     assert len(pids) == 2
     assert os.getpid() not in pids
+
+
+def test_processes_of_two_threads_are_their_own_and_outlive_each_other() -> None:
+    both_started, first_closed = threading.Barrier(2), threading.Event()
+    found: dict[str, object] = {}
+
+    def run(name: str) -> None:
+        with processes.start(1) as pool:
+            both_started.wait(timeout=60)
+            found[name] = processes.current() is pool
+            if name == "second":
+                first_closed.wait(timeout=60)
+                found["answer"] = pool.submit(EVALUATE, "6 * 7").result()
+                found["is found"] = processes.current() is pool and processes.find(pool.token) is pool
+        if name == "first":
+            found["is closed"] = processes.current() is None and processes.find(pool.token) is None
+            first_closed.set()
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("first", "second")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"first": True, "second": True, "is closed": True, "answer": 42, "is found": True}
 
 
 def test_task_after_another_function_runs_in_the_new_one() -> None:
