@@ -7,14 +7,14 @@ import importlib.resources
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pydantic
 import yaml
 
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
-from pipelines import sections
+from pipelines import config_yaml, sections
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
@@ -210,20 +210,25 @@ def _read_yaml(name: str) -> dict[str, Any]:
         except UnicodeDecodeError as e:
             raise errors.ConfigError(f"{name} is not UTF-8 text: {e}") from e
     try:
-        fields = yaml.safe_load(text)
+        fields = config_yaml.parse(text, name)
     except yaml.YAMLError as e:
-        raise errors.ConfigError(f"{name} is not YAML: {e}") from e
+        raise errors.ConfigError(f"{name} is not YAML: {config_yaml.explain(e, text)}") from e
     if fields is None:
         return {}
     if not isinstance(fields, dict):
-        raise errors.ConfigError(f"{name} holds a {type(fields).__name__}; a config is a mapping of sections")
+        hint = config_yaml.missing_space(fields) if isinstance(fields, str) else ""
+        raise errors.ConfigError(
+            f"{name} holds a {type(fields).__name__}; a config is a mapping of sections" + (hint and f": {hint}")
+        )
     return fields
 
 
 def _apply(fields: dict[str, Any], override: str) -> None:
     path, equals, value = override.partition("=")
     if not equals or not path:
-        raise errors.ConfigError(f"--set {override!r} is not of the form section.key=value")
+        meant = override.replace(":", "=", 1) if ":" in override and "=" not in override else ""
+        hint = f"; write {meant!r}" if meant else ""
+        raise errors.ConfigError(f"--set {override!r} is not of the form section.key=value{hint}")
     *sections, last = path.split(".")
     for section in sections:
         inner = fields[section] = {} if fields.get(section) is None else fields[section]
@@ -231,7 +236,7 @@ def _apply(fields: dict[str, Any], override: str) -> None:
             raise errors.ConfigError(f"{path} cannot be set to {value}: {section} is {inner!r}, not a mapping")
         fields = inner
     try:
-        fields[last] = yaml.safe_load(value)
+        fields[last] = config_yaml.parse(value, f"--set {path}")
     except yaml.YAMLError:
         fields[last] = value  # a regular expression or a path need not be quoted
 
@@ -243,12 +248,27 @@ def _explain(error: Any) -> str:
         near = difflib.get_close_matches(str(error["loc"][-1]), siblings, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(siblings)}"
         return f"unknown key {location!r}; {hint}"
-    if error["type"] == "value_error":  # one of the checks above: it names its keys itself
-        return error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":  # one of the checks above: it names its keys itself, but for the column
+        text = error["msg"].removeprefix("Value error, ")
+        return f"{location}: {text.removeprefix('columns: ')}" if text.startswith("columns: ") else text
     text = _EXPECTED.get(error["type"], error["msg"][:1].lower() + error["msg"][1:])
-    return f"{location}: {text}, got {error['input']!r}"
+    hint = _mapping_meant(error) if error["type"] in _MAPPINGS else ""
+    return f"{location}: {text}, got {error['input']!r}" + (hint and f"; {hint}")
 
 
+def _mapping_meant(error: Any) -> str:
+    """What to write instead of a text where a mapping belongs: `by:none`, or `none` alone."""
+    text = error["input"]
+    if not isinstance(text, str):
+        return ""
+    if hint := config_yaml.missing_space(text):
+        return hint
+    fields = getattr(_model_at(error["loc"]), "model_fields", {})
+    key = next((name for name, field in fields.items() if text in get_args(field.annotation)), None)
+    return f"write {{{key}: {text}}}" if key else ""
+
+
+_MAPPINGS = ("dict_type", "model_type")
 _EXPECTED = {  # in the words of YAML, not of Python
     "dict_type": "input should be a mapping",
     "model_type": "input should be a mapping",
@@ -257,11 +277,15 @@ _EXPECTED = {  # in the words of YAML, not of Python
 
 
 def _known_keys(location: Sequence[str | int]) -> list[str]:
+    return sorted(getattr(_model_at(location), "model_fields", {}))
+
+
+def _model_at(location: Sequence[str | int]) -> Any:
     model: Any = Config
     for part in location:
         field = getattr(model, "model_fields", {}).get(part)
         model = field.annotation if field is not None else sections.ColumnConfig
-    return sorted(getattr(model, "model_fields", {}))
+    return model
 
 
 def default_name(output: str) -> str:

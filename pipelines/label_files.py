@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from imagebeam import errors, storage
-from transforms import label_lists
+from transforms import classes, label_lists
 
 
-def read_vocabulary(address: str | None) -> tuple[str, ...] | None:
+def read_vocabulary(address: str | None, in_column: bool = False) -> tuple[str, ...] | None:
     """The classes in the order of their ids.
+
+    Args:
+        address: of the file.
+        in_column: whether labels are the cells of a column; then they are spelled as those are.
 
     Raises:
         ConfigError: if the file cannot be read, or has a class twice or none on a line.
@@ -17,6 +21,8 @@ def read_vocabulary(address: str | None) -> tuple[str, ...] | None:
     if address is None:
         return None
     labels = _read_lines("label.vocabulary", address)
+    if in_column:
+        labels = list(map(classes.spell, labels))
     blank = next((index for index, name in enumerate(labels, 1) if not name.strip()), None)
     if blank is not None or not labels:
         raise errors.ConfigError(f"label.vocabulary {address!r} has an empty line {blank or 1}; one label a line")
@@ -28,10 +34,11 @@ def read_vocabulary(address: str | None) -> tuple[str, ...] | None:
     return tuple(labels)
 
 
-def read_texts(address: str | None) -> dict[str, str]:
+def read_texts(address: str | None, in_column: bool = False) -> dict[str, str]:
     """The text of each class, from lines such as `n01440764 tench, Tinca tinca`.
 
-    The class ends at the first tab where all lines have one, else at the first space.
+    The class ends at the first tab where all lines have one, else at the first space. With `in_column` it is spelled as
+    the cells of a column are.
 
     Raises:
         ConfigError: if the file cannot be read, has no lines, or a class twice or without a text.
@@ -46,6 +53,7 @@ def read_texts(address: str | None) -> dict[str, str]:
     for number, line in enumerate(lines, 1):
         name, *rest = line.split(separator, 1)[:2] or [""]
         text = rest[0].strip() if rest else ""
+        name = classes.spell(name) if in_column else name
         if not name or not text or name in texts:
             what = "twice" if name in texts else "without a text"
             raise errors.ConfigError(f"label.texts {address!r}, line {number}: {name!r} {what}; write CLASS TEXT")

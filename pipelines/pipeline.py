@@ -92,7 +92,8 @@ def make_job(
             "leave output.writer out"
         )
     # a class that no image has keeps its id: the columns are all the classes there are
-    vocabulary = label_files.read_vocabulary(config.label.vocabulary) or config.label.columns or None
+    in_column = config.label.by == "column"
+    vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
     raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else config.source.tfrecord.raw_shape
     dataset = layout.DatasetLayout(
         output=output,
@@ -102,7 +103,9 @@ def make_job(
         label_kind=config.label.kind,
         label_base=config.label.base,
         vocabulary=vocabulary,
-        texts=label_files.read_texts(config.label.texts),
+        labels_in_column=in_column,
+        stratified=config.split.stratify,
+        texts=label_files.read_texts(config.label.texts, in_column),
         unknown_label_is_error=config.label.unknown == "error",
         declared_splits=config.split.declared,
         sizing=layout.Sizing(

@@ -203,7 +203,8 @@ class LabelConfig(pydantic.BaseModel):
     pattern: str | None = None
     """For `by: filename`: a regular expression for the whole file name, with a group `(?P<label>...)`."""
     column: str | None = None
-    """For `by: column`: the column of the manifest, the part of a tar's example, the feature of a TFRecord."""
+    """For `by: column`: the column of the manifest, the part of a tar's example, the feature of a TFRecord. Cells are
+    stripped, and a whole number is one class however it is written: `1`, `1.0` in a CSV, 1.0 in Parquet are `1`."""
     separator: str | None = pydantic.Field(None, min_length=1)
     """For `by: column`: what stands between the labels of an image that may have several, or none."""
     columns: tuple[str, ...] = ()
@@ -215,7 +216,7 @@ class LabelConfig(pydantic.BaseModel):
     """Id of the first class; 1 for readers of the 1-based ImageNet convention."""
     vocabulary: str | None = None
     """Address of a `labels.txt`, one class a line in the order of the ids; left out, `columns`, or the sorted labels
-    found."""
+    found. They sort as text, but in a `column` of nothing but integers by value: 2 before 10."""
     unknown: Literal["reject", "error"] = "reject"
     """What a label that is not in `vocabulary` is."""
     texts: str | None = None
@@ -298,7 +299,8 @@ class SplitConfig(pydantic.BaseModel):
     carve: dict[str, Carve] = {}
     """From a split to be made to where its first rows come from, such as {validation: {split: train, first: 1000}}."""
     stratify: bool = False
-    """For `by: hash`: exact shares inside each label, by rank; growth of the dataset can then move images."""
+    """For `by: hash`: shares that are exact to within one image, in each label and over all; growth of the dataset can
+    then move images. Groups are not cut, so with `group` they are exact to within a group."""
     group: str | None = None
     """For `by: hash`: a column of the manifest, or a group of `label.pattern`; its images go to one split together."""
     seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63), _NotBool] = 0

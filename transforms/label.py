@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from transforms import label_lists, references
+from transforms import classes, label_lists, references
 from transforms import list as list_lib
 from transforms.sources import rows
 
@@ -50,10 +50,8 @@ class LabelRule:
         elif self.by == "filename":
             label, group = self._from_filename(ref)
         elif isinstance(ref.label, tuple):
-            for each in ref.label:
-                self._check_class(ref, each)
-            return ref
-        elif ref.label in (None, ""):
+            return self._with_several(ref, ref.label)
+        elif ref.label is None or not str(ref.label).strip():
             raise LabelError(references.Reason.NO_LABEL, "the label's column is empty")
         else:
             label = str(ref.label)
@@ -62,8 +60,17 @@ class LabelRule:
                 return ref.with_label(rows.parse_number(str(self.kind), label), group)
             except ValueError as e:
                 raise LabelError(references.Reason.BAD_VALUE, f"label: {e}") from e
+        if self.by == "column":
+            label = classes.spell(label)
         self._check_class(ref, label)
         return ref.with_label(label, group)
+
+    def _with_several(self, ref: references.ImageRef, labels: tuple[str, ...]) -> references.ImageRef:
+        if self.by == "column":
+            labels = tuple(dict.fromkeys(map(classes.spell, labels)))
+        for label in labels:
+            self._check_class(ref, label)
+        return ref.with_label(labels, ref.group)
 
     def _check_class(self, ref: references.ImageRef, label: str) -> None:
         if self.vocabulary is not None and label not in self.vocabulary:

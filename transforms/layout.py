@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, shards, storage, verify
-from transforms import encode, fetch, prepare, references, tfds_metadata, write_shard
+from transforms import classes, encode, fetch, prepare, references, tfds_metadata, write_shard
 
 if TYPE_CHECKING:
     from transforms import list as list_lib
@@ -71,6 +71,8 @@ class DatasetLayout:
     label_kind: str | None = "class"
     label_base: int = 0
     vocabulary: tuple[str, ...] | None = None
+    labels_in_column: bool = False  # whether the labels are the cells of a column, of whatever source
+    stratified: bool = False  # whether the splits share each class
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the classes that have another than the name
     unknown_label_is_error: bool = False
     declared_splits: tuple[str, ...] | None = None
@@ -134,7 +136,7 @@ class DatasetLayout:
             exit_code=0,
             fingerprint=self._fingerprint(ranking, rejects),
             splits=splits,
-            labels=(self.vocabulary or ranking.labels) if self.label_kind == "class" else (),
+            labels=self._labels(ranking),
             listed=tally.listed,
             rejected=rejects.counts,
             passed_over=tally.passed_over,
@@ -145,6 +147,11 @@ class DatasetLayout:
             return dataclasses.replace(plan, action="refuse", message=str(refusal), exit_code=refusal.exit_code)
         return self._compare_with_committed(plan)
 
+    def _labels(self, ranking: rank.Ranking) -> tuple[str, ...]:
+        if self.label_kind != "class":
+            return ()
+        return self.vocabulary or classes.sort_names(ranking.labels, by_number=self.labels_in_column)
+
     def _in_order(self, splits: Iterable[str]) -> list[str]:
         """As declared; else train first."""
         declared = {name: index for index, name in enumerate(self.declared_splits or ())}
@@ -154,6 +161,8 @@ class DatasetLayout:
         parts: tuple[Any, ...] = (_WRITER_VERSION, self.identity, self.vocabulary, ranking.digest, rejects.digest)
         if self.texts:
             parts += (sorted(self.texts.items()),)
+        if self.vocabulary is None and (labels := self._labels(ranking)) != tuple(sorted(labels)):
+            parts += ("classes by number",)  # no shard staged with other ids is taken over
         return hashlib.blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=12).hexdigest()
 
     def _refusal(
@@ -227,6 +236,7 @@ class DatasetLayout:
             notes.append(
                 f"the labels {', '.join(labels)} look like splits; for split/label/image set split.by=directory"
             )
+        notes += self._notes_on_classes(splits, ranking)
         seen = set(ranking.labels)
         unseen = [label for label in self.vocabulary or () if label not in seen]
         if unseen:
@@ -235,6 +245,18 @@ class DatasetLayout:
             absent = sorted(set(self.sizing.num_shards) - set(splits))
             notes += [f"output.num_shards names the split {split}, which receives no image" for split in absent]
         return notes
+
+    def _notes_on_classes(self, splits: Mapping[str, references.SplitPlan], ranking: rank.Ranking) -> list[str]:
+        if self.label_kind != "class":
+            return []
+        of_numbers = None
+        if self.vocabulary is None:
+            of_numbers = classes.note_on_numbers(self.label_ids(self._labels(ranking)), self.labels_in_column)
+        notes = [of_numbers, classes.note_on_near_equals(ranking.labels)]
+        if self.stratified:
+            held = {split: ranking.classes.get(split, ()) for split in splits}
+            notes += classes.notes_on_missing(held, ranking.labels)
+        return [note for note in notes if note]
 
     def _compare_with_committed(self, plan: references.DatasetPlan) -> references.DatasetPlan:
         """Takes into account what is in the output already."""

@@ -84,7 +84,7 @@ class BucketSummary(NamedTuple):
     bucket: int
     counts: Mapping[str, int]  # records by partition
     num_bytes: Mapping[str, int]  # of the images by partition, as far as known
-    labels: frozenset[str]
+    classes: Mapping[str, frozenset[str]]  # names by partition
     digest: int  # of all references in the bucket
     duplicates: tuple[tuple[str, str, str], ...]  # key and the two addresses that share it
 
@@ -98,6 +98,7 @@ class Ranking(NamedTuple):
     labels: tuple[str, ...]  # sorted
     digest: int
     duplicates: tuple[tuple[str, str, str], ...]
+    classes: Mapping[str, frozenset[str]] = {}  # by partition: those of `labels` that it holds
 
     def start(self, partition: str, bucket: int) -> int:
         return self.starts[partition][bisect.bisect_left(self.buckets[partition], bucket)]
@@ -214,7 +215,7 @@ class _SortFn(beam.DoFn):
             bucket,
             {name: len(refs) for name, refs in partitions.items()},
             {name: sum(ref.num_bytes for ref in refs) for name, refs in partitions.items()},
-            frozenset(label for refs in partitions.values() for ref in refs for label in ref.classes),
+            {name: frozenset(label for ref in refs for label in ref.classes) for name, refs in partitions.items()},
             _digest(partitions, self._order),
             _find_duplicates(partitions) if isinstance(self._order, HashOrder) else (),
         )
@@ -226,7 +227,7 @@ class _FindDuplicatesFn(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[BucketSummary]:
         bucket, packed = element
-        yield BucketSummary(bucket, {}, {}, frozenset(), 0, _find_duplicates(_open_bucket(packed)))
+        yield BucketSummary(bucket, {}, {}, {}, 0, _find_duplicates(_open_bucket(packed)))
 
 
 @dataclasses.dataclass
@@ -235,7 +236,7 @@ class _Merged:
 
     counts: dict[str, dict[int, int]] = dataclasses.field(default_factory=dict)  # by partition and bucket
     num_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    labels: set[str] = dataclasses.field(default_factory=set)
+    classes: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     digest: int = 0
     duplicates: tuple[tuple[str, str, str], ...] = ()
 
@@ -251,7 +252,8 @@ class _Merged:
 
     def _add_sums(self, other: "BucketSummary | _Merged") -> None:
         self.num_bytes.update(other.num_bytes)
-        self.labels.update(other.labels)
+        for partition, names in other.classes.items():
+            self.classes.setdefault(partition, set()).update(names)
         self.digest = (self.digest + other.digest) % (1 << _FINGERPRINT_BITS)
         self.duplicates = tuple(sorted((*self.duplicates, *other.duplicates))[:_MAX_DUPLICATES])
 
@@ -278,8 +280,9 @@ class _MergeSummariesFn(beam.CombineFn):
             buckets[partition] = array.array("H", sorted(by_bucket))
             ranks = itertools.accumulate((by_bucket[bucket] for bucket in buckets[partition]), initial=0)
             starts[partition] = array.array("Q", ranks)
-        labels = tuple(sorted(merged.labels))
-        return Ranking(buckets, starts, dict(merged.num_bytes), labels, merged.digest, merged.duplicates)
+        classes = {partition: frozenset(names) for partition, names in sorted(merged.classes.items())}
+        labels = tuple(sorted(frozenset().union(*classes.values())))
+        return Ranking(buckets, starts, dict(merged.num_bytes), labels, merged.digest, merged.duplicates, classes)
 
 
 class _RankFn(beam.DoFn):

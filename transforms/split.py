@@ -1,17 +1,21 @@
 """Gives every reference its split."""
 
+import bisect
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam import shards
-from transforms import hashing, rank, references
+from transforms import hashing, rank, references, shares
 
 PURPOSE = b"imagebeam.split"
+
+_GOLDEN_TURN = 11_400_714_819_323_198_485  # 2**64 / golden ratio: its multiples, modulo 2**64, are spread evenly
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +45,13 @@ class SplitRule:
             if position < round(reached * total):
                 return name
         return self.fractions[-1][0]
+
+    def of_rank(self, position: int, division: "ClassDivision") -> str:
+        """The split of an image, or of the group that it is the first of, by its rank in its class."""
+        if self.grouped:
+            turned = (position << hashing.HASH_BITS) // division.num_images + division.phase
+            return self.of_hash(turned % (1 << hashing.HASH_BITS))
+        return self.fractions[bisect.bisect_right(division.ends, position)][0]
 
     def of_row(self, position: int) -> str:
         """The split of a row of the table.
@@ -120,22 +131,48 @@ def _with_majority_label(element: tuple[str, Iterable[references.ImageRef]]) -> 
         yield label, ref
 
 
+class ClassDivision(NamedTuple):
+    """How the images of one class are divided, by their rank in it."""
+
+    num_images: int
+    ends: tuple[int, ...]  # for each split the rank after its last image
+    phase: int  # for whole groups: where in the range of hashes rank 0 is
+
+
+def divide_classes(rule: SplitRule, sizes: Mapping[str, int]) -> dict[str, ClassDivision]:
+    """How each class is divided, given the number of images in each.
+
+    A group is not cut, so what it gets too much cannot be handed on in single images. Instead each class begins at
+    another place of the splits, which are laid in a circle: of many classes that are one group each, the right share
+    goes to each split, where a common beginning would send all of them to the first.
+    """
+    counts = shares.share_out(sizes, [fraction for _, fraction in rule.fractions])
+    return {
+        name: ClassDivision(sizes[name], tuple(itertools.accumulate(counts[name])), index * _GOLDEN_TURN)
+        for index, name in enumerate(sorted(sizes))
+    }
+
+
+def _divide_ranked(ranking: rank.Ranking, rule: SplitRule) -> dict[str, ClassDivision]:
+    return divide_classes(rule, {name: ranking.total(name) for name in ranking.starts})
+
+
 class _SplitByRankFn(beam.DoFn):
-    """A run of one label's references -> those references with their split."""
+    """A run of one class's references -> those references with their split."""
 
     def __init__(self, rule: SplitRule):
         self._rule = rule
 
     def process(
-        self, element: tuple[str, references.ReferenceRun], ranking: rank.Ranking
+        self, element: tuple[str, references.ReferenceRun], divisions: Mapping[str, ClassDivision]
     ) -> Iterator[references.ImageRef]:
-        label, run = element
-        total = ranking.total(label)
+        name, run = element
+        division = divisions[name]
         previous, split = None, ""
         for position, ref in enumerate(run.refs, start=run.first_rank):
             unit = (self._rule.grouped and ref.group) or ref.key
             if unit != previous:  # the whole group goes where its first image goes
-                previous, split = unit, self._rule.at(position, total)
+                previous, split = unit, self._rule.of_rank(position, division)
             yield ref.with_split(split)
 
 
@@ -177,8 +214,9 @@ class AssignSplits(beam.PTransform):
             keyed = refs | "KeyByLabel" >> beam.Map(_with_own_label).with_output_types(rank.KeyedRef)
         field = "group" if self.rule.grouped else "key"
         ranked = keyed | "RankInLabels" >> rank.RankReferences(rank.HashOrder(self.rule.seed, PURPOSE, field))
+        divisions = ranked.ranking | "DivideClasses" >> beam.Map(_divide_ranked, self.rule)
         images = ranked.runs | "SplitByRank" >> beam.ParDo(
-            _SplitByRankFn(self.rule), ranking=beam.pvalue.AsSingleton(ranked.ranking)
+            _SplitByRankFn(self.rule), divisions=beam.pvalue.AsSingleton(divisions)
         ).with_output_types(references.ImageRef)
         rejects = refs.pipeline | "NoRejects" >> beam.Create([]).with_output_types(references.Reject)
         return SplitImages(images, rejects)

@@ -27,6 +27,11 @@ def ref(key: str, **fields: object) -> ImageRef:
         pytest.param(LabelRule("directory"), ref("caf\udce9/1.jpg"), "caf\udce9", id="directory-undecodable"),
         pytest.param(LabelRule("filename", pattern=CATS_DOGS), ref("train/dog.42.jpg"), "dog", id="filename"),
         pytest.param(LabelRule("column"), ref("1.jpg", label="cat"), "cat", id="column"),
+        pytest.param(LabelRule("column"), ref("1.jpg", label=" cat "), "cat", id="column-stripped"),
+        pytest.param(LabelRule("column"), ref("1.jpg", label="3.0"), "3", id="column-number-as-pandas-writes"),
+        pytest.param(LabelRule("column"), ref("1.jpg", label=("3.0", "3", "4")), ("3", "4"), id="column-several"),
+        pytest.param(LabelRule("columns"), ref("1.jpg", label=("3.0",)), ("3.0",), id="columns-keep-their-names"),
+        pytest.param(LabelRule("directory"), ref("3.0/1.jpg"), "3.0", id="directory-keeps-its-name"),
         pytest.param(LabelRule("column", kind="int64"), ref("1.jpg", label=" -7 "), -7, id="int"),
         pytest.param(LabelRule("column", kind="int64"), ref("1.jpg", label="3.0"), 3, id="int-as-pandas-writes"),
         pytest.param(LabelRule("column", kind="float"), ref("1.jpg", label="2.5e1"), 25.0, id="float"),
@@ -38,7 +43,7 @@ def ref(key: str, **fields: object) -> ImageRef:
     ],
 )
 def test_apply_of_usable_label_sets_it_and_nothing_else(
-    rule: LabelRule, image: ImageRef, expected: str | int | float | None
+    rule: LabelRule, image: ImageRef, expected: str | int | float | tuple[str, ...] | None
 ) -> None:
     labelled = rule.apply(image)
     assert labelled == image._replace(label=expected)
@@ -106,6 +111,13 @@ def test_apply_of_pattern_without_group_keeps_the_manifests_group() -> None:
             Reason.NO_LABEL,
             "the label's column is empty",
             id="empty-value",
+        ),
+        pytest.param(
+            LabelRule("column"),
+            ref("1.jpg", label=" "),
+            Reason.NO_LABEL,
+            "the label's column is empty",
+            id="blank-value",
         ),
         pytest.param(
             LabelRule("column", kind="int64"),

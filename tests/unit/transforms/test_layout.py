@@ -116,6 +116,45 @@ def test_plan_takes_labels_from_the_vocabulary_or_the_images(
     assert make_plan(small_dataset.make_layout(tmp_path, **fields)).labels == labels
 
 
+@pytest.mark.parametrize(
+    ("fields", "labels"),
+    [
+        pytest.param({"labels_in_column": True}, ("1", "2", "10"), id="column"),
+        pytest.param({}, ("1", "10", "2"), id="folders"),
+        pytest.param({"labels_in_column": True, "vocabulary": ("10", "2", "1")}, ("10", "2", "1"), id="vocabulary"),
+    ],
+)
+def test_plan_sorts_numbers_of_a_column_by_value(
+    tmp_path: pathlib.Path, fields: dict[str, object], labels: tuple[str, ...]
+) -> None:
+    plan = make_plan(small_dataset.make_layout(tmp_path, **fields), ranking_of({"train": 3}, ("1", "10", "2")))
+    assert plan.labels == labels
+    assert [note for note in plan.notes if note.startswith("the classes are numbers")] == [
+        note for note in plan.notes if "vocabulary" not in fields
+    ]
+
+
+def test_fingerprint_of_classes_in_another_order_is_another(dataset: layout.DatasetLayout) -> None:
+    in_column = dataclasses.replace(dataset, labels_in_column=True)
+    for labels, differ in ((("1", "10", "2"), True), (("1", "2", "3"), False), (("cat", "dog"), False)):
+        ranking = ranking_of({"train": 3}, labels)
+        assert (make_plan(in_column, ranking).fingerprint != make_plan(dataset, ranking).fingerprint) is differ
+
+
+def test_plan_of_stratified_splits_names_the_classes_that_one_has_not(dataset: layout.DatasetLayout) -> None:
+    ranking = ranking_of({"train": 3, "test": 1}, classes={"train": {"cat", "dog"}, "test": {"dog"}})
+    (note,) = make_plan(dataclasses.replace(dataset, stratified=True), ranking).notes
+    assert note.startswith("test has no image of 1 of the 2 classes, because these are too small for its share: 'cat'")
+    assert make_plan(dataset, ranking).notes == ()
+
+
+def test_plan_names_classes_that_are_nearly_equal(dataset: layout.DatasetLayout) -> None:
+    (note,) = make_plan(dataset, ranking_of({"train": 3}, ("Cat", "cat", "dog"))).notes
+    assert note.startswith("classes whose names are nearly equal: 'Cat' and 'cat': each is a class of its own")
+    without = dataclasses.replace(dataset, label_kind=None)
+    assert make_plan(without, ranking_of({"train": 3}, ("Cat", "cat"))).notes == ()
+
+
 def test_fingerprint_depends_on_images_rejects_config_and_vocabulary(dataset: layout.DatasetLayout) -> None:
     ranking = ranking_of({"train": 100})
     plans = [

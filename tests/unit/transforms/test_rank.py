@@ -233,12 +233,14 @@ def test_ranking_finds_keys_that_occur_twice_even_in_two_partitions(
 
 def test_ranking_names_the_first_five_duplicates_and_the_labels_of_classes_sorted() -> None:
     labels = ["dog", "caf\udce9", "cat", "dog", 3, 2.5, None]
-    refs = [("train", ref(f"{index}.jpg", label=label)) for index, label in enumerate(labels)]
+    listed = enumerate(labels)
+    refs = [("test" if label == "dog" else "train", ref(f"{index}.jpg", label=label)) for index, label in listed]
 
     def check(rankings: Sequence[rank.Ranking]) -> None:
         (ranking,) = rankings
         assert [key for key, _, _ in ranking.duplicates] == [f"{index}.jpg" for index in range(5)]
         assert ranking.labels == ("caf\udce9", "cat", "dog")
+        assert ranking.classes == {"test": {"dog"}, "train": {"caf\udce9", "cat"}}
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         created = pipeline | beam.Create(refs * 2).with_output_types(rank.KeyedRef)

@@ -200,7 +200,7 @@ def test_split_of_an_image_never_changes_when_others_are_added(
     assert before.items() <= after.items()
 
 
-def test_assign_splits_stratified_gives_each_label_exactly_its_fractions() -> None:
+def test_assign_splits_stratified_gives_each_label_its_fractions_within_one_image() -> None:
     sizes = {"ant": 100, "bee": 15, "caf\udce9": 5, "dog": 2, "eel": 1}
     refs = [ref(f"{name}/{index}.jpg", label=name) for name, size in sizes.items() for index in range(size)]
     random.Random(0).shuffle(refs)
@@ -208,11 +208,32 @@ def test_assign_splits_stratified_gives_each_label_exactly_its_fractions() -> No
     def check(splits: dict[str, str]) -> None:
         for name, size in sizes.items():
             counts = collections.Counter(splits[f"{name}/{index}.jpg"] for index in range(size))
-            train, first_two = round(0.7 * size), round((0.7 + 0.2) * size)
-            expected = {"train": train, "validation": first_two - train, "test": size - first_two}
-            assert counts == {name: count for name, count in expected.items() if count}
+            assert all(abs(counts[split] - share * size) < 1 + 1e-9 for split, share in THREE)
+            assert name != "ant" or counts == {"train": 70, "validation": 20, "test": 10}
+        counts = collections.Counter(splits.values())
+        assert all(abs(counts[split] - share * 123) < 1 for split, share in THREE)
 
     assign(SplitRule("hash", fractions=THREE, stratify=True), refs, check)
+
+
+def test_assign_splits_stratified_of_small_classes_gives_every_split_its_share() -> None:
+    refs = [ref(f"{name}/{index}.jpg", label=f"{name:03}") for name in range(100) for index in range(4)]
+
+    def check(splits: dict[str, str]) -> None:
+        assert collections.Counter(splits.values()) == {"train": 320, "validation": 40, "test": 40}
+
+    shares = (("train", 0.8), ("validation", 0.1), ("test", 0.1))
+    assign(SplitRule("hash", fractions=shares, stratify=True), refs, check)
+
+
+@pytest.mark.parametrize("num_groups", [1, 2, 3])
+def test_stratified_classes_of_few_groups_give_every_split_about_its_share(num_groups: int) -> None:
+    rule = SplitRule("hash", fractions=THREE, stratify=True, grouped=True)
+    sizes = {f"{name:04}": 4 * num_groups for name in range(1000)}
+    counts: collections.Counter[str] = collections.Counter()
+    for division in split.divide_classes(rule, sizes).values():
+        counts.update(rule.of_rank(4 * group, division) for group in range(num_groups))
+    assert all(abs(counts[name] - share * 1000 * num_groups) <= 5 * num_groups for name, share in THREE)
 
 
 def test_assign_splits_stratified_by_group_has_no_group_in_two_splits() -> None:

@@ -1,0 +1,100 @@
+"""Reads YAML as a config needs it: no key twice, and errors that fit on a line."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from imagebeam import errors
+
+_NO_SPACE = re.compile(r"([^\s:'\"{}]+):([^\s:/].*)", re.DOTALL)  # not gs://
+
+_REMEDIES = {  # by a part of PyYAML's text
+    r"character '\t'": "indent with spaces, not with tabs",
+    "unknown escape character": "put a regular expression between single quotes",
+    "mapping values are not allowed": "put a text that holds ': ' between quotes, and give the keys of one section "
+    "the same indent",
+    "found undefined alias": "put a text that begins with '*' between quotes",
+    "expected alphabetic or numeric": "put a text that begins with '*' between quotes",
+    "cannot start any token": "put the text between quotes",
+    "did not find expected": "give the keys of one section the same indent",
+    "expected <block end>": "give the keys of one section the same indent",
+    "expected ',' or": "close the bracket, and put a comma between entries",
+    "found unexpected end of stream": "close the quote",
+    "another document": "a config is one document; remove the line ---",
+}
+
+
+def parse(text: str, where: str) -> Any:
+    """The value of a YAML document; None for an empty one.
+
+    Args:
+        text: the document.
+        where: the file or argument that holds it, for errors.
+
+    Raises:
+        ConfigError: if a mapping has a key twice, or a key lacks the space after its colon.
+        YAMLError: if it is not YAML; see `explain`.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check(node, "", where, set())
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _check(node: yaml.Node, path: str, where: str, seen: set[int]) -> None:
+    """Looks into every mapping of `node`, each once: an alias can stand for one in many places."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, each in enumerate(node.value):
+            _check(each, f"{path}.{index}" if path else str(index), where, seen)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    lines: dict[tuple[str, str], yaml.Mark] = {}  # by tag and text of a key
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        name = f"{path}.{key.value}" if path else key.value
+        line = key.start_mark.line + 1
+        first = lines.setdefault((key.tag, key.value), key.start_mark).line + 1
+        if lines[key.tag, key.value] is not key.start_mark:
+            places = f"in lines {first} and {line}" if first != line else f"both times in line {line}"
+            raise errors.ConfigError(f"{where}: the key {name!r} is given twice, {places}; keep one of them")
+        is_empty = isinstance(value, yaml.ScalarNode) and not value.value and value.style is None
+        if is_empty and key.style is None and (hint := missing_space(key.value)):
+            raise errors.ConfigError(f"{where}, line {line}: {key.value!r} has no value; {hint}")
+        _check(value, name, where, seen)
+
+
+def missing_space(text: str) -> str:
+    """What to write instead of `by:none`, which YAML takes for one text; "" if `text` is nothing of the kind."""
+    match = _NO_SPACE.fullmatch(text)
+    return f"write '{match[1]}: {match[2]}', with a space after the colon" if match else ""
+
+
+def explain(error: yaml.YAMLError, text: str) -> str:
+    """What is wrong with a document, in one line: where, what, and what to do."""
+    problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
+    problem = " ".join(problem.split("\n")[0].split())
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    lines = text.splitlines() or [""]
+    if mark is not None:
+        line = min(mark.line, len(lines) - 1)  # the end of the text is after its last line
+        shown = f" in {lines[line].strip()[:80]!r}" if lines[line].strip() else ""
+        problem = f"line {line + 1}, column {mark.column + 1}: {problem}{shown}"
+    elif isinstance(position := getattr(error, "position", None), int):
+        problem = f"line {text.count(chr(10), 0, position) + 1}: {problem}"
+    begun = getattr(error, "context_mark", None)
+    if begun is not None and mark is not None and begun.line < min(mark.line, len(lines) - 1):
+        problem += f" (what began in line {begun.line + 1})"
+    remedy = next((remedy for part, remedy in _REMEDIES.items() if part in problem), "")
+    return f"{problem}; {remedy}" if remedy else problem

@@ -1,0 +1,104 @@
+"""Names of classes: how they are spelled and sorted, and what a user should know about them before a run."""
+
+from __future__ import annotations
+
+import collections
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_WHOLE_NUMBER = re.compile(r"\+?(-?\d+)(\.0+)?", re.ASCII)
+_MAX_SHOWN = 5
+
+
+def spell(cell: str) -> str:
+    """The name of the class that a cell of a table means: stripped, and a whole number without its decimals.
+
+    So `1`, `1.0` (how pandas writes an integer beside a missing one) and `+1` are one class, named `1`. Leading zeros
+    stay: `007` is a name.
+    """
+    name = cell.strip()
+    match = _WHOLE_NUMBER.fullmatch(name)
+    if match is None:
+        return name
+    return "0" if match[1] == "-0" else match[1]
+
+
+def are_numbers(names: Iterable[str]) -> bool:
+    """Whether all names are integers, of at most 18 digits."""
+    return all(map(_INTEGER.fullmatch, names))
+
+
+def sort_names(names: Iterable[str], by_number: bool) -> tuple[str, ...]:
+    """The names in the order of their ids.
+
+    Args:
+        names: each once.
+        by_number: whether 10 comes after 2 if all names are integers; else they sort as text.
+    """
+    names = sorted(names)
+    return tuple(sorted(names, key=int) if by_number and are_numbers(names) else names)
+
+
+def note_on_numbers(ids: Mapping[str, int], from_column: bool) -> str | None:
+    """Which ids the classes have, if they are numbers and their ids are other numbers.
+
+    Args:
+        ids: by class.
+        from_column: whether the classes are in a column, which `label.type: int` could store as it is.
+    """
+    if not ids or not are_numbers(ids):
+        return None
+    moved = [f"{name} -> {index}" for name, index in ids.items() if int(name) != index]
+    if not moved:
+        return None
+    note = f"the classes are numbers, and {len(moved):,} of {len(ids):,} get another one as their id: {_few(moved)}"
+    if not from_column:
+        return f"{note}; names of folders and files sort as text; label.vocabulary gives another order"
+    if all(int(name) == index for index, name in enumerate(ids, 1)):
+        note += "; label.base: 1 gives ids from 1"
+    return f"{note}; label.type: int keeps the numbers"
+
+
+def note_on_near_equals(names: Iterable[str]) -> str | None:
+    """Which classes are probably one, as `Cat` and `cat`."""
+    alike: dict[str, list[str]] = collections.defaultdict(list)
+    for name in sorted(names):
+        alike[_fold(name)].append(name)
+    groups = [" and ".join(map(repr, group)) for group in alike.values() if len(group) > 1]
+    if not groups:
+        return None
+    return (
+        f"classes whose names are nearly equal: {_few(groups, '; ')}: each is a class of its own; where one class is "
+        "meant, spell it alike in the input"
+    )
+
+
+def _fold(name: str) -> str:
+    """Equal for names that differ in case, spaces, leading zeros, or composed and decomposed letters."""
+    folded = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return folded.lstrip("0") or "0" if _INTEGER.fullmatch(folded) else folded
+
+
+def notes_on_missing(classes: Mapping[str, Collection[str]], names: Sequence[str]) -> list[str]:
+    """Which classes a split does not have, by split.
+
+    Args:
+        classes: of each split.
+        names: all classes.
+    """
+    notes = []
+    for split, held in classes.items():
+        absent = [repr(name) for name in names if name not in held]
+        if absent:
+            notes.append(
+                f"{split} has no image of {len(absent):,} of the {len(names):,} classes, because these are too small "
+                f"for its share: {_few(absent)}"
+            )
+    return notes
+
+
+def _few(texts: Sequence[str], separator: str = ", ") -> str:
+    """The first of them; `...` stands for the rest."""
+    return separator.join([*texts[:_MAX_SHOWN], *(["..."] if len(texts) > _MAX_SHOWN else [])])
