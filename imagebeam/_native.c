@@ -347,9 +347,13 @@ static void resize(Worker *worker, const Batch *batch, const uint8_t *pixels, si
 
 static int smaller(int value, int reduction) { return value / reduction > 1 ? value / reduction : 1; }
 
+// A decompressor takes one picture only: libjpeg keeps quantization and Huffman tables for abbreviated streams
+// (libjpeg.txt, "Abbreviated datastreams and multiple images"), and a JPEG without tables, such as a frame of Motion
+// JPEG, would be decoded with those of whichever picture came before. Making one takes 1 us.
 static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
   struct jpeg_decompress_struct *jpeg = &worker->jpeg;
   Part part = batch->parts[index];
+  jpeg_create_decompress(jpeg);
   jpeg_mem_src(jpeg, batch->images[index].buf, batch->images[index].len);
   jpeg_read_header(jpeg, TRUE);
   if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 ||
@@ -390,8 +394,9 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
     for (int i = 0; i < num_rows; i++) rows[i] = worker->pixels + (size_t)(y + i) * stride;
     y += jpeg_read_scanlines(jpeg, rows, num_rows);
   }
+  // What follows the last row is part of the file: TensorFlow refuses damage there, too. Above it, nobody looks.
+  if (jpeg->output_scanline == jpeg->output_height) jpeg_finish_decompress(jpeg);
   int is_inverted = jpeg->saw_Adobe_marker;
-  jpeg_abort_decompress(jpeg);
   if (is_cmyk)
     for (int y = 0; y < height; y++) cmyk_to_rgb(worker->pixels + y * stride, num_columns, is_inverted);
   const uint8_t *pixels = worker->pixels + 3 * (left - (int)first_column);
@@ -410,7 +415,6 @@ static void *decode_next(void *argument) {
   worker.errors.emit_message = on_libjpeg_message;
   worker.jpeg.client_data = &worker;
   if (!setjmp(worker.on_error)) {
-    jpeg_create_decompress(&worker.jpeg);
     worker.columns = grow(&worker, NULL, 2 * batch->width * sizeof(int));
     worker.weights = grow(&worker, NULL, 4 * batch->width * sizeof(int16_t));
   }
@@ -420,10 +424,8 @@ static void *decode_next(void *argument) {
       snprintf(worker.failure, JMSG_LENGTH_MAX, "out of memory");
     else if (!setjmp(worker.on_error))
       decode_part(&worker, batch, index);
-    else
-      jpeg_abort_decompress(&worker.jpeg);
+    jpeg_destroy_decompress(&worker.jpeg);
   }
-  jpeg_destroy_decompress(&worker.jpeg);
   free(worker.pixels);
   free(worker.blended);
   free(worker.columns);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import random
 from typing import Any
 
 import numpy as np
@@ -29,3 +30,30 @@ def psnr(one: np.ndarray, other: np.ndarray) -> float:
     """How alike they are, in dB; infinite where they are the same."""
     error = np.mean((one.astype(float) - other.astype(float)) ** 2)
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
+
+
+def without_segments(jpeg: bytes, marker: int) -> bytes:
+    """The JPEG without the segments of one kind before its first scan, such as 0xC4, Huffman tables."""
+    kept, position = jpeg[:2], 2
+    while (code := jpeg[position + 1]) != 0xDA:
+        end = position + 2 + int.from_bytes(jpeg[position + 2 : position + 4], "big")
+        kept += b"" if code == marker else jpeg[position:end]
+        position = end
+    return kept + jpeg[position:]
+
+
+def damage(jpeg: bytes, rng: random.Random, start: int = 3) -> bytes:
+    """The JPEG with bytes changed, lost or cut off from byte `start` on, or without the segments of one kind."""
+    kind = rng.choice(["change", "change", "change header", "lose", "cut", "no segment"])
+    if kind == "no segment":
+        return without_segments(jpeg, rng.choice([0xC4, 0xDB, 0xDD, 0xE0, 0xEE]))
+    position = rng.randrange(start, len(jpeg))
+    if kind == "cut":
+        return jpeg[:position]
+    if kind == "lose":
+        return jpeg[:position] + jpeg[position + rng.randint(1, 40) :]
+    end = jpeg.index(b"\xff\xda") + 14 if kind == "change header" else len(jpeg)
+    changed = bytearray(jpeg)
+    for _ in range(rng.randint(1, 6)):
+        changed[rng.randrange(start, end)] = rng.randrange(256)
+    return bytes(changed)

@@ -11,7 +11,7 @@ import struct
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from transforms import images
+from transforms import checked_image, images
 from transforms.references import Reason
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ def encode(picture: PIL.Image.Image, encoding: str, quality: int) -> images.Imag
         picture = _without_alpha(picture)
     width, height = picture.size
     channels = _CHANNELS[picture.mode]
-    if max(height, width) > images.MAX_SIDE_PX.get(encoding, max(height, width)):
-        raise images.too_many_pixels(height, width)
+    if max(height, width) > checked_image.MAX_SIDE_PX.get(encoding, max(height, width)):
+        raise checked_image.too_many_pixels(height, width)
     num_bytes = height * width * channels * _BYTES_PER_VALUE.get(encoding, 0)
     if num_bytes > images.MAX_IMAGE_BYTES:
         detail = f"up to {num_bytes:,} bytes as {encoding}, a tf.train.Example takes {images.MAX_IMAGE_BYTES:,}"

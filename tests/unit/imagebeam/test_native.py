@@ -15,8 +15,8 @@ from PIL import Image
 
 from imagebeam import example, features
 from imagebeam.reader import batch_reader
-from tests.pictures import encode, photo, psnr
-from transforms import images
+from tests.pictures import damage, encode, photo, psnr, without_segments
+from transforms import jpeg
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
     pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
@@ -83,7 +83,7 @@ def failure_of(encoded: bytes, part: tuple[int, int, int, int] = (0, 0, 8, 8)) -
 @hypothesis.settings(max_examples=500, deadline=None)
 def test_markers_are_found_as_the_regex_finds_them(content: bytes) -> None:
     for position in range(len(content) + 2):
-        match = images._search_marker(content, position)
+        match = jpeg._search_marker(content, position)
         assert _native.find_marker(content, position) == (-1 if match is None else match.start())
 
 
@@ -214,6 +214,83 @@ def test_threads_make_the_same_batch() -> None:
         assert _native.decode([memoryview(each) for each in encoded], parts, flips, out, threads) == []
         batches.append(out)
     assert all((each == batches[0]).all() for each in batches)
+
+
+def jpegs_of_every_kind(width: int = 70, height: int = 50) -> list[bytes]:
+    """One of each kind of JPEG that Pillow writes, all of one size."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {},
+        {"subsampling": 0, "restart_marker_blocks": 3},
+        {"subsampling": 1, "quality": 30, "optimize": True},
+        {"progressive": True},
+        {"progressive": True, "quality": 60, "restart_marker_rows": 1},
+    )
+    made = []
+    for mode in ("RGB", "L", "CMYK"):
+        for kind in kinds:
+            options = {name: value for name, value in kind.items() if mode != "L" or name != "subsampling"}
+            made.append(encode(photo(width, height).convert(mode), **options))
+    return made
+
+
+def decode_whole(images: list[bytes], threads: int = 1) -> list[bytes | str]:
+    """The pixels of each JPEG of 70 x 50, or why there are none."""
+    out = np.zeros((len(images), 50, 70, 3), np.uint8)
+    parts = np.tile(np.array([0, 0, 50, 70], np.int32), (len(images), 1))
+    failures = dict(_native.decode(images, parts, np.zeros(len(images), bool), out, threads))
+    return [failures.get(index, pixels.tobytes()) for index, pixels in enumerate(out)]
+
+
+@hypothesis.given(strategies.integers(0, 2**32 - 1), strategies.sampled_from([1, 2, 3, 7]))
+@hypothesis.settings(max_examples=40, deadline=None)
+def test_picture_does_not_depend_on_those_decoded_before(seed: int, threads: int) -> None:
+    rng = random.Random(seed)
+    encoded = jpegs_of_every_kind()
+    encoded += [without_segments(each, marker) for each in encoded for marker in (0xC4, 0xDB, 0xDD, 0xEE)]
+    encoded += [damage(rng.choice(encoded), rng) for _ in range(40)]
+    alone = [decode_whole([each])[0] for each in encoded]
+    order = rng.choices(range(len(encoded)), k=120)
+    assert decode_whole([encoded[index] for index in order], threads) == [alone[index] for index in order]
+
+
+@pytest.mark.parametrize("before", [{"quality": 30, "optimize": True}, {"progressive": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"subsampling": 0, "quality": 60}, {"restart_marker_blocks": 2}], ids=str)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_frame_of_motion_jpeg_is_decoded_with_the_standard_tables(
+    mode: str, options: dict[str, Any], before: dict[str, Any]
+) -> None:
+    tf = pytest.importorskip("tensorflow")
+    if mode == "L":
+        options = {name: value for name, value in options.items() if name != "subsampling"}
+    whole = encode(photo(70, 50).convert(mode), **options)
+    frame = without_segments(whole, 0xC4)
+    assert len(frame) < len(whole)
+    _, found, expected = decode_whole([encode(photo(70, 50), **before), frame, whole])
+    assert found == expected == tf.io.decode_jpeg(frame, 3).numpy().tobytes()
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}], ids=["baseline", "progressive"])
+def test_jpeg_without_quantization_tables_is_refused_whatever_came_before(options: dict[str, Any]) -> None:
+    whole = encode(photo(70, 50), **options)
+    without = without_segments(whole, 0xDB)
+    expected = "Quantization table 0x00 was not defined"
+    assert decode_whole([without, whole, without])[::2] == [expected, expected]
+
+
+@hypothesis.given(strategies.integers(0, 2**32 - 1))
+@hypothesis.settings(max_examples=300, deadline=None)
+def test_broken_pictures_are_decoded_or_refused_as_in_tensorflow(seed: int) -> None:
+    tf = pytest.importorskip("tensorflow")
+    rng = random.Random(seed)
+    broken = damage(rng.choice(jpegs_of_every_kind()), rng)
+    [found] = decode_whole([broken])
+    try:
+        picture = tf.io.decode_jpeg(broken, 3).numpy()
+    except tf.errors.InvalidArgumentError:
+        assert isinstance(found, str)
+        return
+    hypothesis.assume(picture.shape == (50, 70, 3))  # else the height or width is damaged
+    assert found == picture.tobytes()
 
 
 def test_failures_are_told_by_index_and_the_others_decoded() -> None:

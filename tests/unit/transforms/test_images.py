@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 from imagebeam import errors
+from tests.pictures import without_segments
 from transforms import images
 from transforms.references import Reason
 
@@ -282,7 +283,36 @@ BROKEN_JPEGS = {
         rf"^the segment FF E5 at byte {JPEG_MIDDLE}, of 65520 bytes, spans the end of image$",
     ),
     "no frame": (without(JPEG, SOF, DHT), Reason.CORRUPT, r"^the scan at byte \d+ has no frame header$"),
-    "no quantization": (without(JPEG, DQT, SOF), Reason.CORRUPT, r"^the scan at byte \d+ has no quantization table$"),
+    "no quantization": (
+        without(JPEG, DQT, SOF),
+        Reason.CORRUPT,
+        r"^the scan at byte \d+ needs quantization table 0, which no segment before it holds$",
+    ),
+    "quantization table that is not there": (
+        overwrite(JPEG, JPEG.index(SOF) + 12, b"\3"),
+        Reason.CORRUPT,
+        rf"^the scan at byte {JPEG.index(SOS)} needs quantization table 3, which no segment before it holds$",
+    ),
+    "progressive without huffman tables": (
+        without_segments(JPEGS["progressive"], 0xC4),
+        Reason.CORRUPT,
+        r"^the scan at byte \d+ needs Huffman table 0 for DC, which no segment before it holds$",
+    ),
+    "huffman table that is not there": (
+        overwrite(JPEG, JPEG.index(SOS) + 6, b"\2"),
+        Reason.CORRUPT,
+        rf"^the scan at byte {JPEG.index(SOS)} needs Huffman table 2 for AC, which no segment before it holds$",
+    ),
+    "component that is not there": (
+        overwrite(JPEG, JPEG.index(SOS) + 7, b"\x55"),
+        Reason.CORRUPT,
+        rf"^the scan at byte {JPEG.index(SOS)} needs component 85, which is not in the frame header$",
+    ),
+    "component twice": (
+        overwrite(JPEG, JPEG.index(SOS) + 7, b"\1"),
+        Reason.CORRUPT,
+        rf"^the scan at byte {JPEG.index(SOS)} needs component 1, which it has already$",
+    ),
     "scan of no components": (
         overwrite(JPEG, JPEG.index(SOS) + 4, b"\0"),
         Reason.CORRUPT,
@@ -345,6 +375,16 @@ BROKEN_JPEGS = {
 @pytest.mark.parametrize("name", BROKEN_JPEGS)
 def test_check_image_of_broken_jpeg_is_rejected(name: str) -> None:
     assert_rejected(*BROKEN_JPEGS[name])
+
+
+@pytest.mark.parametrize("name", ["baseline", "optimized", "gray", "cmyk", "rgb", "extended", "restart markers"])
+def test_check_image_of_jpeg_without_huffman_tables_takes_it_as_tensorflow_does(name: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    frame = without_segments(JPEGS[name], 0xC4)  # a frame of Motion JPEG, but for one that has tables of its own
+    assert images.check_image(frame, "decode").height == 17
+    assert tf.io.decode_jpeg(frame).shape[:2] == (17, 23)
+    if name != "optimized":
+        assert (tf.io.decode_jpeg(frame).numpy() == tf.io.decode_jpeg(JPEGS[name]).numpy()).all()
 
 
 def test_check_image_of_scan_overwritten_by_random_bytes_is_corrupt() -> None:
@@ -582,7 +622,8 @@ def test_decode_of_pixels_that_do_not_inflate_is_undecodable() -> None:
 
 
 def test_decode_of_jpeg_that_libjpeg_refuses_is_undecodable() -> None:
-    data = overwrite(JPEG, JPEG.index(SOF) + 12, b"\3")  # a quantization table that is not there
+    lengths = bytes([3, *[0] * 10, 9, *[0] * 4])  # of the 12 codes of a Huffman table: no three codes have one bit
+    data = overwrite(JPEG, JPEG.index(DHT) + 5, lengths)
     assert images.check_image(data).height == 17
     assert_rejected(data, Reason.UNDECODABLE, "^Pillow: broken data stream when reading image file$", "decode")
 
@@ -624,6 +665,7 @@ def run_python(code: str, *options: str) -> subprocess.CompletedProcess[bytes]:
 def test_decode_where_pillow_warns_writes_nothing_to_the_terminal() -> None:
     data = png(ihdr(10_000, 10_000, 1), IDAT, IEND)  # large enough for a DecompressionBombWarning
     code = f"""
+from tests.pictures import without_segments
 from transforms import images
 try:
     images.check_image({data!r}, "decode")
