@@ -15,7 +15,8 @@ import numpy as np
 
 from imagebeam import errors
 from imagebeam.reader import options as options_lib
-from imagebeam.reader import order, selection
+from imagebeam.reader import order as order_lib
+from imagebeam.reader import selection
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
 _BLOCK_BYTES = 4 << 20  # of a read in streaming
@@ -60,12 +61,12 @@ class Schedule:
         epoch_size: records of an epoch, of all processes together.
     """
 
-    order: order.Order
+    order: order_lib.Order
     begin: int
     end: int | None
     num_batches: int | None
     stride: int
-    start: order.ReaderState
+    start: order_lib.ReaderState
     records_per_batch: int
     epoch_size: int
 
@@ -74,7 +75,7 @@ class Schedule:
         """Positions in which this process comes by every record that it reads."""
         return -(-self.epoch_size // self.start.process_count)
 
-    def state_after(self, num_batches: int) -> order.ReaderState:
+    def state_after(self, num_batches: int) -> order_lib.ReaderState:
         """The state of the job when every process has made so many batches."""
         done = self.start.epoch * self.epoch_size + self.start.position + num_batches * self.records_per_batch
         epoch, position = divmod(done, self.epoch_size)
@@ -96,33 +97,28 @@ def plan(source: Source, asked: options_lib.ReadOptions, replicas: int = 1) -> S
     start = _start(source, asked)
     if asked.state is not None:
         start = _restore(source, asked.state, start)
-    done = _done(source, start)
-    if asked.shuffle == "global":
-        records_order, lengths = _global_order(source, asked, done)
-        begin = 0  # a GlobalOrder begins where the state says
-    else:
-        begin = done // count
-        records_order, lengths = _order_of_share(source, asked, begin)
+    order_of = _global_order if asked.shuffle == "global" else _order_of_share
+    order, begin, lengths = order_of(source, asked, _done(source, start))
+    if lengths is None:
+        return Schedule(order, begin, None, None, 0, start, (size or 0) * count, source.num_records)
     length = lengths[asked.process_index]
-    end, num_batches = (None, None) if length is None else (begin + length, None)
-    if length is not None and size is not None:
-        known = [each for each in lengths if each is not None]
-        if asked.pad:
-            num_batches = -(-max(known) // (size * replicas)) * replicas
-        elif asked.drops_remainder:
-            num_batches = min(known) // size
-            end = begin + num_batches * size
-        else:
-            num_batches = -(-length // size)
-    return Schedule(records_order, begin, end, num_batches, length or 0, start, (size or 0) * count, source.num_records)
+    end, num_batches = begin + length, None
+    if size is not None and asked.pad:
+        num_batches = -(-max(lengths) // (size * replicas)) * replicas
+    elif size is not None and asked.drops_remainder:
+        num_batches = min(lengths) // size
+        end = begin + num_batches * size
+    elif size is not None:
+        num_batches = -(-length // size)
+    return Schedule(order, begin, end, num_batches, length, start, (size or 0) * count, source.num_records)
 
 
-def _start(source: Source, asked: options_lib.ReadOptions) -> order.ReaderState:
+def _start(source: Source, asked: options_lib.ReadOptions) -> order_lib.ReaderState:
     """The state before the first epoch."""
     block, window = None, None
     if asked.shuffle == "stream":
         block, window = _blocks(source, asked)
-    return order.ReaderState(
+    return order_lib.ReaderState(
         seed=asked.seed,
         epoch=0,
         position=0,
@@ -136,7 +132,7 @@ def _start(source: Source, asked: options_lib.ReadOptions) -> order.ReaderState:
     )
 
 
-def _restore(source: Source, state: order.ReaderState, start: order.ReaderState) -> order.ReaderState:
+def _restore(source: Source, state: order_lib.ReaderState, start: order_lib.ReaderState) -> order_lib.ReaderState:
     """The state that a reader which would begin at `start` goes on from.
 
     Raises:
@@ -162,7 +158,7 @@ def _restore(source: Source, state: order.ReaderState, start: order.ReaderState)
     return dataclasses.replace(start, epoch=state.epoch, position=state.position)
 
 
-def _done(source: Source, state: order.ReaderState) -> int:
+def _done(source: Source, state: order_lib.ReaderState) -> int:
     """Places that all processes together have filled since the beginning."""
     return state.epoch * source.num_records + state.position
 
@@ -177,15 +173,15 @@ def _blocks(source: Source, asked: options_lib.ReadOptions) -> tuple[int, int]:
 
 def _global_order(
     source: Source, asked: options_lib.ReadOptions, done: int
-) -> tuple[order.GlobalOrder, list[int | None]]:
-    """The common order of all processes from where they are, and how many positions each has left."""
+) -> tuple[order_lib.Order, int, list[int] | None]:
+    """The common order from where all processes are, its first position, and how many each has left if it ends."""
     if source.is_compressed:
         raise errors.ConfigError(
             'shuffle="global" needs records that can be read alone, and the shards are compressed: '
             "convert with output.compression=none"
         )
     dealt = asked.num_epochs if asked.next_epoch_each_iteration else None
-    mine = order.GlobalOrder(
+    mine = order_lib.GlobalOrder(
         selection.Selection("", 0, source.num_records),
         asked.seed,
         done,
@@ -194,15 +190,15 @@ def _global_order(
         dealt,
     )
     if asked.num_epochs is None:
-        return mine, [None] * asked.process_count
+        return mine, 0, None
     left = max(0, asked.num_epochs * source.num_records - done)
-    return mine, [-(-max(0, left - index) // asked.process_count) for index in range(asked.process_count)]
+    return mine, 0, [-(-max(0, left - index) // asked.process_count) for index in range(asked.process_count)]
 
 
 def _order_of_share(
-    source: Source, asked: options_lib.ReadOptions, begin: int
-) -> tuple[order.ListedOrder | order.BlockOrder, list[int | None]]:
-    """The order of the share of this process, and how many positions each process has left."""
+    source: Source, asked: options_lib.ReadOptions, done: int
+) -> tuple[order_lib.Order, int, list[int] | None]:
+    """The order of the share of this process, its first position, and how many each process has left if it ends."""
     index, count = asked.process_index, asked.process_count
     sizes = selection.share_sizes(source.sizes, count)
     if not sizes.all() and not asked.pad:
@@ -213,10 +209,11 @@ def _order_of_share(
     share = selection.share_of(source.sizes, index, count)
     if count > 1:
         _LOGGER.info("process %d of %d reads its share by %s", index, count, share.by)
-    mine: order.ListedOrder | order.BlockOrder = order.ListedOrder(share)
+    mine: order_lib.Order = order_lib.ListedOrder(share)
     if asked.shuffle == "stream":
         block, window = _blocks(source, asked)
-        mine = order.BlockOrder(share, asked.seed, block, window, source.is_compressed)
+        mine = order_lib.BlockOrder(share, asked.seed, block, window, source.is_compressed)
+    begin = done // count
     if asked.num_epochs is None:
-        return mine, [None] * count
-    return mine, [max(0, asked.num_epochs * size - begin) for size in sizes.tolist()]
+        return mine, begin, None
+    return mine, begin, [max(0, asked.num_epochs * size - begin) for size in sizes.tolist()]

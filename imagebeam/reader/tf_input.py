@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +27,7 @@ _EMPTY = {features.BYTES: "", features.INT64: 0, features.FLOAT: 0.0}
 _UNDECODABLE = "the image cannot be decoded; imagebeam verify --decode finds all such"
 
 Batch = dict[str, tf.Tensor]
-Position = int | tf.Tensor  # int64 []
+Position: TypeAlias = int | tf.Tensor  # int64 []
 
 
 class ChunkReader:
