@@ -11,14 +11,13 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, raw
-from imagebeam.reader import normalize, order, record_reader, selection, sources
+from imagebeam.reader import normalize, order, record_reader, schedule, sources
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 _LOGGER = logging.getLogger(__name__)
-_BLOCK_BYTES = 4 << 20  # of a read in streaming
 _OF_WHOLE_PICTURES = ("image/object/bbox/", "image/object/mask", "image/segmentation/class/encoded")
 
 
@@ -138,16 +137,15 @@ class ImageDataset:
 
         Returns:
             {"image": [batch, height, width, 3] of `dtype`, "label": int32 [batch]}, the features named, and with `pad`
-            "mask": bool [batch]; with `supervised` (image, label). The order is a pure function of seed and epoch.
-            Where an image may have several labels, "label" is float32 [batch, classes] of 0 and 1. A list is a
-            RaggedTensor [batch, None], or with `list_size` a Tensor [batch, list_size].
+            "mask": bool [batch]; with `supervised` (image, label), with both (image, label, sample_weight). The order
+            is a pure function of seed and epoch. Where an image may have several labels, "label" is float32
+            [batch, classes] of 0 and 1. A list is a RaggedTensor [batch, None], or with `list_size` a Tensor
+            [batch, list_size].
 
         Raises:
             ConfigError: if the options do not fit each other or the dataset.
         """
         _import_tensorflow()
-        from imagebeam.reader import tf_input
-
         replicas = 1
         if input_context is not None:
             replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
@@ -156,9 +154,7 @@ class ImageDataset:
                 "process_count": input_context.num_input_pipelines,
             }
         asked = options_lib.ReadOptions(batch_size=batch_size, **options)
-        records = self.records(split, asked, replicas)
-        _warn_of_places(records.extra, asked)
-        return tf_input.build(records, asked, normalize.mean_and_std(self, split, asked))
+        return self.build(split, self.records(split, asked, replicas), asked)
 
     def as_numpy(self, split: str, batch_size: int, **options: Any) -> BatchIterator:
         """Batches as NumPy arrays, from an iterator that can say where it stands. Options as of `as_tf`.
@@ -227,12 +223,11 @@ class ImageDataset:
         counted = self.statistics.get(view.selection.split, {})
         longest = max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0)
         mean_bytes = max(1, self.splits[view.selection.split].num_bytes // max(1, view.num_records_of_split))
-        records_order, num_batches = _order_of(view, asked, mean_bytes, self.catalog.compression != "none")
-        if asked.pad and num_batches is not None:
-            num_batches = -(-num_batches // replicas) * replicas
+        is_compressed = self.catalog.compression != "none"
+        source = schedule.Source(view.sizes, mean_bytes, is_compressed, self.catalog.fingerprint, self._named(view))
         return record_reader.Records(
             fetcher=view.fetcher,
-            order=records_order,
+            schedule=schedule.plan(source, asked, replicas),
             chosen=view.chosen,
             by_source=by_source,
             extra=[by_key[key] for key in asked.features],
@@ -242,8 +237,22 @@ class ImageDataset:
             mean_record_bytes=mean_bytes,
             label_base=self.catalog.label_base if self.catalog.label_kind == "class" else asked.label_base,
             num_classes=asked.label_base + len(self.labels),
-            num_batches=num_batches,
         )
+
+    def _named(self, view: sources.View) -> str:
+        """The records of a view as a state names them."""
+        if self._kept_labels is None:
+            return str(view.selection)
+        return f"{view.selection} of labels {' '.join(map(str, sorted(self._kept_labels)))}"
+
+    def build(
+        self, split: str, records: record_reader.Records, asked: options_lib.ReadOptions, keep_empty: bool = False
+    ) -> tf.data.Dataset:
+        """The tf.data pipeline over records; `keep_empty` keeps batches of which every example was skipped."""
+        from imagebeam.reader import tf_input
+
+        _warn_of_places(records.extra, asked)
+        return tf_input.build(records, asked, normalize.mean_and_std(self, split, asked), keep_empty)
 
     def lists_among(self, keys: Sequence[str]) -> list[str]:
         """Those of the keys whose features have any number of values."""
@@ -284,54 +293,6 @@ def _warn_of_places(extra: Sequence[features.Feature], asked: options_lib.ReadOp
         )
 
 
-def _order_of(
-    view: sources.View, asked: options_lib.ReadOptions, mean_bytes: int, is_compressed: bool
-) -> tuple[order.Order, int | None]:
-    """The order of one process's records, and the batches that all processes make alike where that is asked for."""
-    index, count = asked.process_index, asked.process_count
-    orders: list[order.Order] = []
-    if asked.shuffle == "global":
-        if is_compressed:
-            raise errors.ConfigError(
-                'shuffle="global" needs records that can be read alone, and the shards are compressed: '
-                "convert with output.compression=none"
-            )
-        state = asked.state
-        start = 0 if state is None else state.epoch * len(view) + state.position
-        make = functools.partial(order.GlobalOrder, selection.Selection("", 0, len(view)), asked.seed, start)
-        orders = [make(process_index=each, process_count=count) for each in range(count)]
-    else:
-        shares = [selection.share_of(view.sizes, each, count) for each in range(count)]
-        if count > 1:
-            _LOGGER.info("process %d of %d reads its share by %s", index, count, shares[index].by)
-        if asked.shuffle == "stream":
-            block = max(1, _BLOCK_BYTES // mean_bytes)
-            mixed = asked.shuffle_records or max(1, asked.shuffle_bytes // mean_bytes)
-            window = max(1, -(-mixed // block))
-            block = max(1, min(block, mixed))
-            orders = [order.BlockOrder(share, asked.seed, block, window, is_compressed) for share in shares]
-        else:
-            orders = [order.ListedOrder(share) for share in shares]
-    mine = orders[index]
-    smallest = len(view) if asked.shuffle == "global" else mine.epoch_size
-    if smallest == 0 and not asked.pad:
-        raise errors.ConfigError(
-            f"process {index} of {count} gets none of {len(view):,} examples: use fewer processes, or more of the split"
-        )
-    if asked.num_epochs is None or asked.batch_size is None or not (asked.pad or (asked.drops_remainder and count > 1)):
-        return mine, None
-    lengths = [each.num_positions(asked.num_epochs) - _positions_done(asked, each) for each in orders]
-    if asked.pad:
-        return mine, -(-max(lengths) // asked.batch_size)
-    return mine, min(lengths) // asked.batch_size
-
-
-def _positions_done(asked: options_lib.ReadOptions, records_order: order.Order) -> int:
-    if asked.state is None or asked.shuffle == "global":
-        return 0
-    return asked.state.epoch * records_order.epoch_size + asked.state.position
-
-
 class BatchIterator(Iterator[dict[str, np.ndarray]]):
     """Batches as NumPy arrays; `state` says where it stands, `restore` goes there."""
 
@@ -347,24 +308,37 @@ class BatchIterator(Iterator[dict[str, np.ndarray]]):
         from imagebeam.reader import tf_input
 
         asked = options_lib.ReadOptions(batch_size=self._batch_size, state=state, **self._options)
-        self._asked = asked
-        self._epoch_size = self._dataset.records(self._split, asked).order.epoch_size
-        done = 0 if state is None else state.epoch * self._epoch_size + state.position
-        self._done = done  # of the common order with "global", else of this process
-        self._batches = tf_input.NumpyIterator(
-            self._dataset.as_tf(self._split, self._batch_size, **self._options, state=state)
-        )
+        if asked.batch_size is None:
+            raise errors.ConfigError("batch_size is None; as_numpy makes batches: give a whole number from 1 on")
+        if asked.next_epoch_each_iteration:
+            raise errors.ConfigError(
+                "next_epoch_each_iteration=True is for datasets, which can be iterated over again, and as_numpy and "
+                "as_jax give one iterator: leave it out, and give num_epochs"
+            )
+        records = self._dataset.records(self._split, asked)
+        batches = tf_input.NumpyIterator(self._dataset.build(self._split, records, asked, keep_empty=True))
+        self._asked, self._schedule, self._batches = asked, records.schedule, batches
+        self._num_batches = 0  # since the schedule began
 
-    def __next__(self) -> dict[str, np.ndarray]:
-        batch = next(self._batches)
-        together = self._asked.process_count if self._asked.shuffle == "global" else 1
-        self._done += self._batch_size * together
-        return batch
+    def __next__(self) -> Any:
+        while True:
+            batch = next(self._batches)
+            self._num_batches += 1
+            if len(batch[0] if isinstance(batch, tuple) else batch["image"]):  # else every example was skipped
+                return batch
 
     def state(self) -> order.ReaderState:
-        """Where the next batch begins: plain numbers. With shuffle="global" every process has the same."""
-        epoch, position = divmod(self._done, self._epoch_size)
-        return order.ReaderState(self._asked.seed, epoch, position, self._asked.shuffle, self._asked.process_count)
+        """Where the next batch begins: plain values, the same in every process of the job.
+
+        Raises:
+            ConfigError: with deterministic=False, which leaves open what was read.
+        """
+        if not self._asked.deterministic:
+            raise errors.ConfigError(
+                "deterministic=False gives examples in the order in which they are decoded, so there is no state from "
+                "which another reader could go on exactly: leave it out where you need state()"
+            )
+        return self._schedule.state_after(self._num_batches)
 
     def restore(self, state: order.ReaderState) -> None:
         """Goes on from `state`, in the time of a start: nothing that was read before is read again."""

@@ -20,6 +20,7 @@ except ImportError:  # was built without a compiler, or without libjpeg-turbo
     _native = None  # type: ignore[assignment]
 
 _ALIGNMENT = 64  # bytes: TensorFlow takes such an array as it is, and copies any other
+_NUM_SPARES = 8  # examples read at once to find one that replaces another
 _EMPTY: dict[str, Any] = {features.BYTES: b"", features.INT64: 0, features.FLOAT: 0.0}
 _NUMPY_TYPES: dict[str, type] = {features.BYTES: object, features.INT64: np.int64, features.FLOAT: np.float32}
 _HEIGHT, _WIDTH = "image/height", "image/width"
@@ -73,7 +74,10 @@ class BatchReader:
         self._keys = tuple(feature.key.encode() for feature in (*stored, *self._columns))
 
     def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The examples at positions `first` to `end`, fewer where some are skipped.
+        """The examples at positions `first` to `end`.
+
+        What cannot be read or decoded is an error. If it may be skipped, it is left out; where batches are to be full,
+        the next example that can be read stands in its place too.
 
         Returns:
             uint8 [n, height, width, 3], RGB; int64 [n], positions; the label where there is one; the extra features;
@@ -81,25 +85,48 @@ class BatchReader:
 
         Raises:
             ShardError: if a whole shard cannot be read.
-            ExampleError: if an example cannot be read or decoded, unless it may be skipped.
+            ExampleError: if an example cannot be read or decoded, and may not be skipped.
         """
         with record_reader.calls:
             if record_reader.calls.are_over:
                 raise StopIteration
-            chunk = self.fetch(int(first), int(end))
-            parsed = self.parse(chunk)
-            images, failures = self.decode(parsed)
-            troubles = dict(parsed.troubles)
-            for row, failure in failures:
-                record = int(chunk.records[parsed.kept[row]])
-                troubles[parsed.kept[row]] = self._reader.trouble(
-                    record, f"the image cannot be decoded, libjpeg: {failure}"
-                )
-            for index in sorted(troubles):
-                self._reader.lose(int(chunk.positions[index]), troubles[index])
-            made = (images, chunk.positions[parsed.kept], *parsed.columns)
-            lost = [row for row, _ in failures]
-            return tuple(np.delete(column, lost, axis=0) for column in made) if lost else made
+            made = self._read(int(first), int(end))
+            if self._reader.replaces and len(made[1]) < end - first:
+                made = self._fill(made, int(first), int(end))
+            return made
+
+    def _read(self, first: int, end: int) -> tuple[np.ndarray, ...]:
+        """The examples that can be read and decoded."""
+        chunk = self.fetch(first, end)
+        parsed = self.parse(chunk)
+        images, failures = self.decode(parsed)
+        troubles = dict(parsed.troubles)
+        for row, failure in failures:
+            record = int(chunk.records[parsed.kept[row]])
+            troubles[parsed.kept[row]] = self._reader.trouble(
+                record, f"the image cannot be decoded, libjpeg: {failure}"
+            )
+        for index in sorted(troubles):
+            self._reader.lose(int(chunk.positions[index]), troubles[index])
+        made = (images, chunk.positions[parsed.kept], *parsed.columns)
+        lost = [row for row, _ in failures]
+        return tuple(np.delete(column, lost, axis=0) for column in made) if lost else made
+
+    def _fill(self, made: tuple[np.ndarray, ...], first: int, end: int) -> tuple[np.ndarray, ...]:
+        """All positions from `first` to `end`, with the next example that can be read where one is missing."""
+        positions, following = made[1], end
+        while not len(positions) or positions[-1] < end - 1:
+            if following >= end + self._reader.spare:
+                raise self._reader.no_replacement(first)
+            more = self._read(following, following + _NUM_SPARES)
+            made = tuple(np.concatenate(columns) for columns in zip(made, more))
+            positions, following = made[1], following + _NUM_SPARES
+            if len(more[1]):
+                break
+        wanted = np.arange(first, end, dtype=np.int64)
+        filled = [column[np.searchsorted(positions, wanted)] for column in made]
+        filled[1] = wanted
+        return tuple(filled)
 
     def fetch(self, first: int, end: int) -> record_reader.Chunk:
         """The records at positions `first` to `end`."""

@@ -60,10 +60,11 @@ class JaxIterator(Iterator[dict[str, Any]]):
         self._batches = dataset.as_numpy(
             split, batch_size // count, **options, process_index=index, process_count=count
         )
-        self._state = self._batches.state()
+        self._is_exact = options.get("deterministic", True)
+        self._state = self._state_of_batches()
         # One thread, so that whatever it is given runs in order. It ends with the iterator.
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="imagebeam-as-jax")
-        self._ahead: futures.Future[tuple[dict[str, Any], order.ReaderState]] | None = None
+        self._ahead: futures.Future[tuple[dict[str, Any], order.ReaderState | None]] | None = None
 
     def __next__(self) -> dict[str, Any]:
         if self._ahead is None:
@@ -73,19 +74,26 @@ class JaxIterator(Iterator[dict[str, Any]]):
         return batch
 
     def state(self) -> order.ReaderState:
-        """Where the next batch begins, as `BatchIterator.state`; what was read ahead does not count."""
-        return self._state
+        """Where the next batch begins, as `BatchIterator.state`; what was read ahead does not count.
+
+        Raises:
+            ConfigError: with deterministic=False.
+        """
+        return self._batches.state() if self._state is None else self._state
+
+    def _state_of_batches(self) -> order.ReaderState | None:
+        return self._batches.state() if self._is_exact else None
 
     def restore(self, state: order.ReaderState) -> None:
         """Goes on from `state`, in the time of a start: nothing that was read before is read again."""
         self._thread.submit(
             self._batches.restore, state
         ).result()  # after the batch that is on its way, if there is one
-        self._ahead, self._state = None, state
+        self._ahead, self._state = None, self._state_of_batches()
 
-    def _load(self) -> tuple[dict[str, Any], order.ReaderState]:
+    def _load(self) -> tuple[dict[str, Any], order.ReaderState | None]:
         batch = next(self._batches)
-        return {name: self._put(name, value) for name, value in batch.items()}, self._batches.state()
+        return {name: self._put(name, value) for name, value in batch.items()}, self._state_of_batches()
 
     def _put(self, name: str, value: np.ndarray) -> Any:
         """Begins to copy the rows of this process to its devices, and returns the global array at once."""
@@ -116,11 +124,12 @@ def _check_options(dataset: dataset_lib.ImageDataset, options: Mapping[str, Any]
             raise errors.ConfigError(f"{name} comes from the sharding in as_jax: leave it out")
     if options.get("supervised"):
         raise errors.ConfigError("as_jax gives batches by name: leave supervised=True out")
-    is_partial = not options.get("drop_remainder", True) and options.get("num_epochs") is not None
+    may_skip = options.get("on_error") == "skip"
+    is_partial = not options.get("drop_remainder", True) and (may_skip or options.get("num_epochs") is not None)
     if is_partial and not options.get("pad"):
         raise errors.ConfigError(
-            "drop_remainder=False would end in a batch that cannot be cut into equal parts for the devices: "
-            "give pad=True, which fills it up and marks what counts in a mask"
+            "drop_remainder=False would end in a batch that cannot be cut into equal parts for the devices, and with "
+            "on_error='skip' have more of them: give pad=True, which fills it up and marks what counts in a mask"
         )
 
 

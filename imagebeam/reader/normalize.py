@@ -29,7 +29,7 @@ def mean_and_std(
     if asked.normalize == "imagenet":
         return options_lib.IMAGENET_MEAN, options_lib.IMAGENET_STD
     if asked.normalize == "dataset":
-        return _counted(dataset) or _measured(dataset, split)
+        return _counted(dataset) or _measured(dataset, split, asked)
     if isinstance(asked.normalize, str):
         raise errors.ConfigError(
             f"normalize is {asked.normalize!r}; it is 'imagenet', 'dataset', or (mean, std) of pixels from 0 to 255"
@@ -37,17 +37,35 @@ def mean_and_std(
     return asked.normalize
 
 
-def measure(dataset: dataset_lib.ImageDataset, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
+def measure(
+    dataset: dataset_lib.ImageDataset, split: str, asked: options_lib.ReadOptions | None = None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split.
+
+    Args:
+        dataset: that is measured.
+        split: "train", or a part of it.
+        asked: say what becomes of examples that cannot be read; by default they are errors.
+
+    Raises:
+        ExampleError: if none can be read.
+    """
     count = min(_MAX_EXAMPLES, dataset.num_examples(split))
     total, squares, pixels = np.zeros(3), np.zeros(3), 0
     shuffle = "global" if dataset.catalog.compression == "none" else "stream"
-    examples = dataset.as_tf(split, 1, crop="squash", image_size=64, shuffle=shuffle, num_epochs=1)
+    errors_of = {name: getattr(asked, name) for name in ("on_error", "max_error_fraction") if asked is not None}
+    options = {"crop": "squash", "image_size": 64, "shuffle": shuffle, "num_epochs": 1, "drop_remainder": False}
+    examples = dataset.as_tf(split, 1, **options, **errors_of)
     for batch in examples.take(count).as_numpy_iterator():
         image = batch["image"].astype(np.float64)
         total += image.sum((0, 1, 2))
         squares += (image**2).sum((0, 1, 2))
         pixels += image.shape[1] * image.shape[2]
+    if pixels == 0:
+        raise errors.ExampleError(
+            f"none of {count:,} examples of {split} could be read or decoded, so their mean is not known: "
+            "run imagebeam verify --decode, or give normalize=(mean, std)"
+        )
     mean = total / pixels
     std = np.sqrt(np.maximum(squares / pixels - mean**2, _MIN_STD**2))
     return tuple(mean.tolist()), tuple(std.tolist())
@@ -64,8 +82,8 @@ def _counted(dataset: dataset_lib.ImageDataset) -> options_lib.MeanAndStd | None
     return mean, tuple(max(each, _MIN_STD) for each in std)
 
 
-def _measured(dataset: dataset_lib.ImageDataset, split: str) -> options_lib.MeanAndStd:
-    mean, std = measure(dataset, split)
+def _measured(dataset: dataset_lib.ImageDataset, split: str, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd:
+    mean, std = measure(dataset, split, asked)
     count = min(_MAX_EXAMPLES, dataset.num_examples(split))
     _LOGGER.info(
         "normalize='dataset': %s, measured on %s examples of %s; convert with statistics.pixels=true for those of all",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,21 +39,29 @@ class ReadOptions:
             permutation of all records), None (the order of the shards).
         seed: of the order, the crops and the flips.
         num_epochs: how often everything is read; None never ends.
+        next_epoch_each_iteration: whether each iteration over the dataset reads the next `num_epochs` epochs, with
+            their own order, crops and flips; by default each reads the same again. For loops that iterate over one
+            dataset many times, as Keras does. All processes must iterate equally often.
         process_index: which of `process_count` processes this is; together they read everything once.
         process_count: how many there are.
         drop_remainder: whether a last batch that is not full is left out. With several processes all of them then make
             the same number of batches.
         pad: whether the last batch is filled up, with "mask" False, and all processes make the same number of batches.
-        supervised: whether batches are (image, label), for Keras.
+        supervised: whether batches are (image, label), for Keras; with `pad` (image, label, sample_weight), the weights
+            float32 [batch], 1 and 0 for the mask.
         features: keys of further features, each under its own name.
         list_size: values that each list among them has in a batch: a shorter one is filled up with 0 or empty bytes,
             a longer one cut, and "KEY/count" says how many there were; None leaves each list its length.
         label_base: id of the first class in the batches; the dataset's own base is taken away.
         num_classes: of the model; labels that do not fit are refused at once. Where an image has any number of labels,
             they are a vector of so many; by default of as many as there are classes.
-        deterministic: whether examples come in the exact order; without, what is decoded first comes first.
-        on_error: "raise" for an example that cannot be read or decoded, or "skip".
-        max_error_fraction: of the examples read; more skipped ones end in an error.
+        deterministic: whether examples come in the exact order; without, what is decoded first comes first, and there
+            is no `state()`. With on_error="skip", TensorFlow's decoder keeps the order nevertheless: a gap in it is how
+            an example that cannot be decoded is found.
+        on_error: "raise" for an example that cannot be read or decoded, or "skip". Batches keep their places in the
+            order: with `pad` the mask is False there, with `drop_remainder` the next example that can be read is taken
+            twice, else the batch is smaller.
+        max_error_fraction: of the examples read since this reader began; more skipped ones end in an error.
         state: where to go on, from `ReaderState`.
         area: least and greatest part of the picture in the random crop.
         aspect_ratio: least and greatest width over height of the random crop.
@@ -73,6 +82,7 @@ class ReadOptions:
     shuffle: str | None = "stream"
     seed: int = 0
     num_epochs: int | None = None
+    next_epoch_each_iteration: bool = False
     process_index: int = 0
     process_count: int = 1
     drop_remainder: bool = True
@@ -95,6 +105,7 @@ class ReadOptions:
     decoder: str = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", _whole_number("seed", self.seed))
         _check_choice("shuffle", self.shuffle, SHUFFLES)
         _check_choice("crop", self.crop, CROPS)
         _check_choice("dtype", self.dtype, DTYPES)
@@ -131,9 +142,15 @@ class ReadOptions:
             )
         if self.pad and (self.num_epochs is None or self.batch_size is None):
             raise errors.ConfigError("pad=True needs batch_size, and num_epochs, for what never ends has no last batch")
-        if self.pad and self.supervised:
+        if self.next_epoch_each_iteration and self.num_epochs is None:
             raise errors.ConfigError(
-                "pad=True adds a mask, which (image, label) has no room for; give supervised=False"
+                "next_epoch_each_iteration=True needs num_epochs, for an iteration that never ends has none after it: "
+                "give num_epochs=1"
+            )
+        if self.next_epoch_each_iteration and self.state is not None:
+            raise errors.ConfigError(
+                "next_epoch_each_iteration=True begins each iteration with a whole epoch, and a state in the middle of "
+                "one: give one of the two"
             )
         if self.dtype == "uint8" and self.normalize is not None:
             raise errors.ConfigError("normalize gives fractions, which uint8 cannot hold; give dtype='float32'")
@@ -142,8 +159,6 @@ class ReadOptions:
                 raise errors.ConfigError(f"{name} is {(low, high)}; it must be 0 < least <= greatest <= {limit:g}")
         if not 0 < self.center_fraction <= 1:
             raise errors.ConfigError(f"center_fraction is {self.center_fraction}; it must be above 0 and at most 1")
-        if self.state is not None:
-            self.state.check(self.seed, self.shuffle, self.process_count)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -158,6 +173,14 @@ class ReadOptions:
     @property
     def drops_remainder(self) -> bool:
         return self.drop_remainder and not self.pad
+
+
+def _whole_number(name: str, value: Any) -> int:
+    """`value` as Python's int, whatever integer type it has."""
+    try:
+        return int(operator.index(value))
+    except TypeError as e:
+        raise errors.ConfigError(f"{name} is {value!r}; it must be a whole number") from e
 
 
 def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:

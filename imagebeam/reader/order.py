@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from typing import Protocol
+import operator
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,8 +34,9 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def make_key(*parts: int | str) -> np.uint64:
-    """A key for `mix` from numbers and words."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    """A key for `mix` from numbers and words. Equal numbers give equal keys: np.int64(5) is hashed as 5."""
+    plain = tuple(part if isinstance(part, str) else int(operator.index(part)) for part in parts)
+    digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 
 
@@ -91,6 +94,7 @@ class GlobalOrder:
     start: int = 0  # of the common order: what was read before
     process_index: int = 0
     process_count: int = 1
+    epochs_dealt: int | None = None  # after so many epochs dealing begins again with process 0; None: never
 
     @property
     def epoch_size(self) -> int:
@@ -101,7 +105,11 @@ class GlobalOrder:
         return -(-rest // self.process_count)
 
     def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
-        epochs, inside = np.divmod(self.start + positions * self.process_count + self.process_index, self.epoch_size)
+        start: int | np.ndarray = self.start
+        if self.epochs_dealt is not None:
+            deals, positions = np.divmod(positions, self.num_positions(self.epochs_dealt))
+            start = deals * self.epochs_dealt * self.epoch_size
+        epochs, inside = np.divmod(start + positions * self.process_count + self.process_index, self.epoch_size)
         records = np.empty_like(inside)
         for epoch in np.unique(epochs):
             chosen = epochs == epoch
@@ -209,31 +217,86 @@ class BlockOrder(_OrderOfShare):
 
 @dataclasses.dataclass(frozen=True)
 class ReaderState:
-    """How far a reader has come. With `shuffle="global"` it holds for any number of processes."""
+    """How far a job has come: the same value in all of its processes.
+
+    Take it from `state()` of an iterator. It names everything that decides which record stands at which position, so
+    that a reader of something else refuses it.
+
+    Attributes:
+        seed: of the order.
+        epoch: that the job is in.
+        position: places in the batches of this epoch that all processes have filled together. Padding and skipped
+            examples count like any other.
+        shuffle: as in `ReadOptions`.
+        process_count: of the job. Any other goes on with `shuffle="global"`; the other orders need the same.
+        fingerprint: of the dataset.
+        selection: the records of the split that are read, such as "train[0:1000]", and the labels that are kept.
+        block_records: of a block in "stream", from `shuffle_bytes` or `shuffle_records`.
+        window_blocks: mixed together in "stream".
+        num_epochs: of the reader. Another reader may have more, unless a process was past its last record already.
+    """
 
     seed: int
     epoch: int
-    position: int  # records read of this epoch; by all processes together with "global", else by this one
+    position: int
     shuffle: str | None = "global"
-    process_count: int = 1  # for which it holds; any with "global"
+    process_count: int = 1
+    fingerprint: str | None = None
+    selection: str | None = None
+    block_records: int | None = None
+    window_blocks: int | None = None
+    num_epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epoch", "position"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+                raise errors.ConfigError(f"{name} of the state is {value!r}; it must be a whole number from 0 on")
 
     def to_dict(self) -> dict[str, int | str | None]:
         """Plain values, for JSON or a checkpoint."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, fields: dict[str, int | str | None]) -> ReaderState:
-        return cls(**fields)  # type: ignore[arg-type]
+    def from_dict(cls, fields: Mapping[str, Any]) -> ReaderState:
+        """The state that `to_dict` gave.
 
-    def check(self, seed: int, shuffle: str | None, process_count: int) -> None:
-        """Raises ConfigError where a reader with these options cannot go on from here."""
-        if (self.seed, self.shuffle) != (seed, shuffle):
+        Raises:
+            ConfigError: if the fields are not those of a state of this release.
+        """
+        expected = {field.name for field in dataclasses.fields(cls)}
+        missing, unknown = sorted(expected - set(fields)), sorted(set(fields) - expected)
+        if unknown:
             raise errors.ConfigError(
-                f"the state is of seed={self.seed}, shuffle={self.shuffle!r}, and the reader has seed={seed}, "
-                f"shuffle={shuffle!r}: give the same"
+                f"the state has {', '.join(map(repr, unknown))}, which this release does not know; it reads states "
+                f"with {', '.join(sorted(expected))}: update imagebeam, or begin without the state"
             )
-        if shuffle != "global" and self.process_count != process_count:
+        if missing:
             raise errors.ConfigError(
-                f"the state is of {self.process_count} processes, and there are {process_count} now: only "
-                'shuffle="global" can go on with another number'
+                f"the state has no {', '.join(missing)}: an earlier release wrote it, whose states do not say what "
+                "they belong to and cannot be restored exactly; begin without the state"
             )
+        return cls(**fields)
+
+    def check(self, reader: ReaderState) -> None:
+        """Checks that a reader can go on from here.
+
+        Args:
+            reader: the state of that reader before its first batch.
+
+        Raises:
+            ConfigError: if the reader has another order or other records; the text names the fields that differ.
+        """
+        names = ["seed", "shuffle", "fingerprint", "selection", "block_records", "window_blocks"]
+        if self.shuffle != "global":
+            names.append("process_count")
+        different = [name for name in names if getattr(self, name) != getattr(reader, name)]
+        if not different:
+            return
+        mine, theirs = (", ".join(f"{name}={getattr(each, name)!r}" for name in different) for each in (self, reader))
+        advice = "give the same dataset, split, labels and options, or begin without the state"
+        if different == ["process_count"]:
+            advice = 'only shuffle="global" can go on with another number; give the same, or begin without the state'
+        elif different[0] in ("block_records", "window_blocks"):
+            advice = "they come from shuffle_records, or shuffle_bytes; give the same, or begin without the state"
+        raise errors.ConfigError(f"the state is of {mine}, and the reader has {theirs}: {advice}")

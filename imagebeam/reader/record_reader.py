@@ -17,6 +17,7 @@ from imagebeam import errors, example, features
 from imagebeam.reader import fetch, windows
 from imagebeam.reader import options as options_lib
 from imagebeam.reader import order as order_lib
+from imagebeam.reader import schedule as schedule_lib
 
 _LOGGER = logging.getLogger(__name__)
 _CHUNK_BYTES = 4 << 20  # of records that one call reads
@@ -31,7 +32,7 @@ class Records:
 
     Attributes:
         fetcher: of the split.
-        order: which record stands at which position.
+        schedule: which record stands at which position, and which positions this process reads.
         chosen: the records of the split that the order counts; None for all.
         by_source: the features of every example, by what they are.
         extra: further features that are wanted in the batches.
@@ -41,11 +42,10 @@ class Records:
         mean_record_bytes: on average.
         label_base: id of the first class in the records.
         num_classes: and ids below the first, where an image has any number of classes.
-        num_batches: that every process makes; None leaves it to each.
     """
 
     fetcher: fetch.RecordFetcher
-    order: order_lib.Order
+    schedule: schedule_lib.Schedule
     chosen: np.ndarray | None
     by_source: Mapping[str, features.Feature]
     extra: Sequence[features.Feature]
@@ -55,7 +55,6 @@ class Records:
     mean_record_bytes: int
     label_base: int
     num_classes: int
-    num_batches: int | None
 
     @functools.cached_property
     def label(self) -> features.Feature | None:
@@ -83,7 +82,7 @@ class Records:
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Records of the split, and epochs, of ascending positions."""
-        records, epochs = self.order.locate(positions)
+        records, epochs = self.schedule.order.locate(positions)
         return (records if self.chosen is None else self.chosen[records]), epochs
 
 
@@ -106,6 +105,7 @@ class RecordReader:
         self._key = order_lib.make_key("pixels", options.seed)
         self._lock = threading.Lock()
         self._skipped: set[int] = set()  # positions
+        self._farthest = records.schedule.begin  # position of a skipped example
         self._told: set[str] = set()  # shards
 
     def read(self, first: int, end: int) -> Chunk:
@@ -127,6 +127,24 @@ class RecordReader:
         """
         return example.select_features(content, self._list_keys)
 
+    @property
+    def replaces(self) -> bool:
+        """Whether the next example that can be read takes the place of one that is skipped, for batches are full."""
+        options = self._options
+        return options.on_error == "skip" and options.batch_size is not None and options.drops_remainder
+
+    @property
+    def spare(self) -> int:
+        """Positions after the last one in which replacements may be looked for: those of an epoch."""
+        return self._records.schedule.spare if self.replaces else 0
+
+    def no_replacement(self, position: int) -> errors.ExampleError:
+        """The error that none of the examples of an epoch from `position` on can be read."""
+        return errors.ExampleError(
+            f"none of {self.spare:,} examples from position {position:,} on could be read or decoded, and a batch of "
+            f"{self._options.batch_size} needs one: run imagebeam verify --decode"
+        )
+
     def trouble(self, record: int, detail: str) -> fetch.Trouble:
         """`detail` with the name of a record of the split."""
         return self._records.fetcher.trouble(record, detail)
@@ -141,14 +159,16 @@ class RecordReader:
             raise errors.ExampleError(str(trouble))
         with self._lock:
             self._skipped.add(position)
+            self._farthest = max(self._farthest, position)
             num_skipped = len(self._skipped)
+            num_read = self._farthest + 1 - self._records.schedule.begin
             is_first = trouble.shard not in self._told
             self._told.add(trouble.shard)
         if is_first:
             _LOGGER.warning("skipped %s (told once for each shard)", trouble)
-        if num_skipped > _MIN_SKIPPED and num_skipped > self._options.max_error_fraction * (position + 1):
+        if num_skipped > _MIN_SKIPPED and num_skipped > self._options.max_error_fraction * num_read:
             raise errors.ExampleError(
-                f"{num_skipped:,} of {position + 1:,} examples could not be read or decoded, more than "
+                f"{num_skipped:,} of {num_read:,} examples could not be read or decoded, more than "
                 f"max_error_fraction={self._options.max_error_fraction}; the last: {trouble}"
             )
 

@@ -25,6 +25,9 @@ class Selection:
     def __len__(self) -> int:
         return self.stop - self.start
 
+    def __str__(self) -> str:
+        return f"{self.split}[{self.start}:{self.stop}]"
+
 
 def parse_selection(text: str, splits: Mapping[str, catalog_lib.Split]) -> Selection:
     """The records that `text` names: `train`, `train[:10%]`, `train[-500:]`, `train[100:200]`, as in TFDS.
@@ -68,6 +71,15 @@ class Share:
         return int((self.stops - self.starts).sum())
 
 
+def share_sizes(sizes: Sequence[int], process_count: int) -> np.ndarray:
+    """Records of the share of each process: int64 [process_count], equal to within one."""
+    counts = np.asarray(sizes, dtype=np.int64)
+    by_shards = _totals(counts, process_count)
+    if (by_shards == by_shards[0]).all():
+        return by_shards
+    return np.diff(counts.sum() * np.arange(process_count + 1) // process_count)
+
+
 def share_of(sizes: Sequence[int], process_index: int, process_count: int) -> Share:
     """The share of one process: whole shards where every process gets equally many records by it, else runs of records.
 
@@ -80,8 +92,8 @@ def share_of(sizes: Sequence[int], process_index: int, process_count: int) -> Sh
     """
     counts = np.asarray(sizes, dtype=np.int64)
     ends = np.cumsum(counts)
-    totals = [int(counts[index::process_count].sum()) for index in range(process_count)]
-    if len(set(totals)) == 1:
+    by_shards = _totals(counts, process_count)
+    if (by_shards == by_shards[0]).all():
         mine = np.arange(process_index, len(counts), process_count)
         mine = mine[counts[mine] > 0]
         return Share(ends[mine] - counts[mine], ends[mine], "shards")
@@ -89,3 +101,10 @@ def share_of(sizes: Sequence[int], process_index: int, process_count: int) -> Sh
     start, stop = total * process_index // process_count, total * (process_index + 1) // process_count
     cuts = np.unique(np.concatenate([[start, stop], ends[(ends > start) & (ends < stop)]])).astype(np.int64)
     return Share(cuts[:-1], cuts[1:], "records")
+
+
+def _totals(counts: np.ndarray, process_count: int) -> np.ndarray:
+    """Records of each process if it reads every `process_count`-th shard: int64 [process_count]."""
+    totals = np.zeros(process_count, np.int64)
+    np.add.at(totals, np.arange(len(counts)) % process_count, counts)
+    return totals

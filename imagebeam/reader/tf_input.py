@@ -7,10 +7,11 @@ docs/reader.md.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +27,7 @@ _EMPTY = {features.BYTES: "", features.INT64: 0, features.FLOAT: 0.0}
 _UNDECODABLE = "the image cannot be decoded; imagebeam verify --decode finds all such"
 
 Batch = dict[str, tf.Tensor]
+Position: TypeAlias = int | tf.Tensor  # int64 []
 
 
 class ChunkReader:
@@ -37,6 +39,11 @@ class ChunkReader:
         self._lock = threading.Lock()
         self._troubles: dict[int, fetch.Trouble] = {}  # by record, of those that could not be read
         self._failure: errors.ImagebeamError | None = None
+
+    @property
+    def spare(self) -> int:
+        """Positions after the last one in which replacements may be looked for."""
+        return self._reader.spare
 
     def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
         """Records at positions `first` to `end`: bytes [n], their positions, random numbers, and lists if asked for."""
@@ -66,8 +73,13 @@ class ChunkReader:
                 packed[index] = self._reader.pack_lists(content)
         return packed
 
-    def report_lost(self, expected: np.ndarray, found: np.ndarray, following: np.ndarray) -> np.ndarray:
-        """Deals with positions from `expected` to `following` that are not among those `found`."""
+    def report_lost(
+        self, expected: np.ndarray, found: np.ndarray, following: np.ndarray, is_end: np.ndarray
+    ) -> np.ndarray:
+        """Deals with positions from `expected` to `following` that are not among those `found`.
+
+        At the end there is only what stands for it, which replaces no example.
+        """
         with record_reader.calls:
             if self._failure is not None:
                 raise self._failure
@@ -77,32 +89,74 @@ class ChunkReader:
                 for position, record in zip(lost.tolist(), records.tolist()):
                     trouble = self._troubles.get(record) or self._reader.trouble(record, _UNDECODABLE)
                     self._reader.lose(position, trouble)
+                if is_end and len(lost) >= self.spare > 0:
+                    raise self._reader.no_replacement(int(expected))
             return following
 
 
 def build(
-    records: record_reader.Records, options: options_lib.ReadOptions, mean_and_std: Any = None
+    records: record_reader.Records,
+    options: options_lib.ReadOptions,
+    mean_and_std: Any = None,
+    keep_empty: bool = False,
 ) -> tf.data.Dataset:
     """The dataset of examples or batches that `options` describe.
+
+    Args:
+        records: that are read.
+        options: of the reader.
+        mean_and_std: of the pixels, to normalise them with.
+        keep_empty: whether a batch of which every example was skipped is kept, so that batches can be counted.
 
     Raises:
         ConfigError: if they ask for the decoder in C, and it cannot read these records so.
     """
     threads = options.threads or num_cores()
-    end = _UNENDING if options.num_epochs is None else records.order.num_positions(options.num_epochs)
-    # A state of GlobalOrder is in the order itself; other orders count on from it.
-    begin = 0
-    if options.state is not None and options.shuffle != "global":
-        begin = options.state.epoch * records.order.epoch_size + options.state.position
-    if decodes_natively(records, options):
-        dataset = _batches_of_native(records, options, begin, end, threads)
+    schedule = records.schedule
+    make = _batches_of_native if decodes_natively(records, options) else _batches_of_tensorflow
+    read = make(records, options, threads)
+
+    def read_between(begin: Position, end: Position | None) -> tf.data.Dataset:
+        dataset = read(begin, end)
+        return dataset if options.batch_size is None else _even_out(dataset, records, options, keep_empty)
+
+    if options.next_epoch_each_iteration:
+        assert schedule.end is not None, "options refuse what never ends"
+        dataset = _next_at_each_iteration(read_between, schedule.end, schedule.stride)
     else:
-        dataset = _batches_of_tensorflow(records, options, begin, end, threads)
-    if options.batch_size is not None:
-        dataset = _even_out(dataset, records, options)
+        dataset = read_between(schedule.begin, schedule.end)
     cast = pixels.make_caster(options, mean_and_std)
     dataset = dataset.map(lambda batch: _finish(batch, records, options, cast), num_parallel_calls=1)
+    dataset = _with_cardinality(dataset, records, options, keep_empty)
     return dataset.prefetch(2).with_options(tf_options(options, threads))
+
+
+def _next_at_each_iteration(
+    read: Callable[[Position, Position], tf.data.Dataset], length: int, stride: int
+) -> tf.data.Dataset:
+    """Of `length` positions for each iteration, which begin `stride` after those of the one before."""
+    iterations = itertools.count()  # next() on it is atomic
+
+    def begin() -> tf.Tensor:
+        first = tf.numpy_function(lambda: np.int64(next(iterations) * stride), [], tf.int64)
+        return tf.ensure_shape(first, [])
+
+    beginnings = tf.data.Dataset.range(1).map(lambda _: begin())
+    return beginnings.flat_map(lambda first: read(first, first + length))
+
+
+def _with_cardinality(
+    dataset: tf.data.Dataset, records: record_reader.Records, options: options_lib.ReadOptions, keep_empty: bool
+) -> tf.data.Dataset:
+    """Says how many elements there are, where it is known before they are read: Keras asks for it."""
+    schedule = records.schedule
+    if schedule.end is None:
+        return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    may_be_fewer = options.on_error == "skip" and not (options.pad or options.drops_remainder or keep_empty)
+    if may_be_fewer or (options.on_error == "skip" and options.batch_size is None):
+        return dataset
+    count = schedule.end - schedule.begin if options.batch_size is None else schedule.num_batches
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def decodes_natively(records: record_reader.Records, options: options_lib.ReadOptions) -> bool:
@@ -120,9 +174,9 @@ def decodes_natively(records: record_reader.Records, options: options_lib.ReadOp
 
 
 def _batches_of_native(
-    records: record_reader.Records, options: options_lib.ReadOptions, begin: int, end: int, threads: int
-) -> tf.data.Dataset:
-    """Batches of "image", "position", "label" and the extra features, each made in one call."""
+    records: record_reader.Records, options: options_lib.ReadOptions, threads: int
+) -> Callable[[Position, Position | None], tf.data.Dataset]:
+    """Reads batches of "image", "position", "label" and the extra features, each made in one call."""
     reader = batch_reader.BatchReader(records, options, threads)
     size = options.batch_size
     assert size is not None
@@ -136,43 +190,112 @@ def _batches_of_native(
     if records.lists:
         specs[lists.PACKED] = tf.TensorSpec([None], tf.string)
 
-    def read(first: tf.Tensor) -> Batch:
-        following = tf.minimum(first + size, end)
-        dtypes = [spec.dtype for spec in specs.values()]
-        columns = tf.numpy_function(reader.read, [first, following], dtypes, stateful=False)
-        return {name: tf.ensure_shape(column, specs[name].shape) for name, column in zip(specs, columns)}
+    def read(begin: Position, end: Position | None) -> tf.data.Dataset:
+        def read_batch(first: tf.Tensor) -> Batch:
+            following = first + size if end is None else tf.minimum(first + size, end)
+            dtypes = [spec.dtype for spec in specs.values()]
+            columns = tf.numpy_function(reader.read, [first, following], dtypes, stateful=False)
+            return {name: tf.ensure_shape(column, specs[name].shape) for name, column in zip(specs, columns)}
 
-    dataset = tf.data.Dataset.range(begin, end, size).map(
-        read,
-        num_parallel_calls=_FEW_CALLS if records.fetcher.is_local else _MANY_CALLS,
-        deterministic=options.deterministic,
-    )
-    return dataset if options.on_error == "raise" else dataset.rebatch(size)  # what was skipped leaves gaps
+        return tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
+            read_batch,
+            num_parallel_calls=_FEW_CALLS if records.fetcher.is_local else _MANY_CALLS,
+            deterministic=options.deterministic,
+        )
+
+    return read
 
 
 def _batches_of_tensorflow(
-    records: record_reader.Records, options: options_lib.ReadOptions, begin: int, end: int, threads: int
-) -> tf.data.Dataset:
-    """The same of TensorFlow's operations; single examples without a batch size."""
+    records: record_reader.Records, options: options_lib.ReadOptions, threads: int
+) -> Callable[[Position, Position | None], tf.data.Dataset]:
+    """Reads the same with TensorFlow's operations; single examples without a batch size."""
     reader = ChunkReader(records, options)
-    chunks = tf.data.Dataset.range(begin, end, records.chunk)
-    dataset = chunks.map(
-        lambda first: _read_and_parse(reader, records, options, first, tf.minimum(first + records.chunk, end)),
-        num_parallel_calls=max(2, threads),
-        deterministic=options.deterministic,
-    )
-    dataset = dataset.take_while(lambda chunk: tf.size(chunk["position"]) > 0).unbatch()
     only_jpeg = records.formats == {"jpeg"}
     greatest = greatest_reduction(records.longest_side, options)
     decode = pixels.make_decoder(options, only_jpeg, greatest, records.is_raw)
-    dataset = dataset.map(
-        lambda example: _decode(decode, example), num_parallel_calls=threads, deterministic=options.deterministic
-    )
-    if options.deterministic:  # what is lost leaves a hole in the positions, which is found when they are batched
+    may_skip = options.on_error == "skip"
+    in_order = options.deterministic or may_skip
+
+    def read(begin: Position, end: Position | None) -> tf.data.Dataset:
+        stop = None if end is None else end + reader.spare
+
+        def read_chunk(first: tf.Tensor) -> Batch:
+            following = first + records.chunk if stop is None else tf.minimum(first + records.chunk, stop)
+            return _read_and_parse(reader, records, options, first, following)
+
+        dataset = tf.data.Dataset.range(begin, _UNENDING if stop is None else stop, records.chunk).map(
+            read_chunk, num_parallel_calls=max(2, threads), deterministic=in_order
+        )
+        dataset = dataset.take_while(lambda chunk: tf.size(chunk["position"]) > 0).unbatch()
+        dataset = dataset.map(
+            lambda example: _decode(decode, example), num_parallel_calls=threads, deterministic=in_order
+        )
+        if not in_order:
+            return dataset if options.batch_size is None else dataset.batch(options.batch_size)
+        # What is lost leaves a gap in the positions, which is found when they are batched.
         dataset = dataset.ignore_errors()
-    if options.batch_size is None:
-        return _check_positions(dataset.batch(1), reader, begin, end, options).unbatch()
-    return _check_positions(dataset.batch(options.batch_size), reader, begin, end, options)
+        if options.batch_size is None:
+            return _find_gaps(dataset.batch(1), reader, begin, stop, closes=False).unbatch()
+        dataset = _find_gaps(dataset.batch(options.batch_size), reader, begin, stop, closes=may_skip)
+        return _in_place(dataset, end, options) if may_skip else dataset
+
+    return read
+
+
+def _find_gaps(
+    dataset: tf.data.Dataset, reader: ChunkReader, begin: Position, end: Position | None, closes: bool
+) -> tf.data.Dataset:
+    """Finds gaps in the positions of batches that come in order, and after the last one.
+
+    Args:
+        dataset: of batches, their positions ascending.
+        reader: that is told of the gaps.
+        begin: the first position.
+        end: after the last position; None if there is none.
+        closes: whether gaps are filled with the example after them, for which "is_lost" is True then.
+    """
+    if end is not None:
+        beyond = _blank(dataset.element_spec, 1) | {"position": tf.reshape(tf.cast(end, tf.int64), [1])}
+        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(beyond))
+
+    def check(expected: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, Batch]:
+        found = batch["position"]
+        following = found[-1] + 1
+        is_whole = (found[0] == expected) & (following - expected == tf.size(found, tf.int64))
+
+        def report() -> tf.Tensor:
+            is_end = tf.constant(False) if end is None else found[0] == end
+            seen = [expected, found, following, is_end]
+            told = tf.numpy_function(reader.report_lost, seen, tf.int64, stateful=False)
+            return tf.ensure_shape(told, [])
+
+        following = tf.cond(is_whole, lambda: following, report)
+        if not closes:
+            return following, batch
+        positions = tf.range(expected, following)
+        rows = tf.searchsorted(found, positions)
+        closed = {name: tf.gather(each, rows) for name, each in batch.items()}
+        return following, closed | {"position": positions, "is_lost": closed["position"] != positions}
+
+    dataset = dataset.scan(tf.cast(begin, tf.int64), check)
+    return dataset if end is None else dataset.take_while(lambda batch: batch["position"][0] < end)
+
+
+def _in_place(dataset: tf.data.Dataset, end: Position | None, options: options_lib.ReadOptions) -> tf.data.Dataset:
+    """Batches of consecutive positions up to `end`, from those whose gaps were closed."""
+
+    def keep_read(batch: Batch) -> Batch:
+        is_kept = ~batch["is_lost"] if end is None else ~batch["is_lost"] & (batch["position"] < end)
+        return {name: tf.boolean_mask(each, is_kept) for name, each in batch.items() if name != "is_lost"}
+
+    def keep_all(batch: Batch) -> Batch:
+        return {name: each for name, each in batch.items() if name != "is_lost"}
+
+    dataset = dataset.rebatch(options.batch_size)
+    if end is not None:
+        dataset = dataset.take_while(lambda batch: batch["position"][0] < end)
+    return dataset.map(keep_all if options.drops_remainder else keep_read)
 
 
 def num_cores() -> int:
@@ -299,45 +422,23 @@ def _decode(decode: Any, example: Batch) -> Batch:
     return {"image": decode(example)} | kept
 
 
-def _check_positions(
-    dataset: tf.data.Dataset, reader: ChunkReader, begin: int, end: int, options: options_lib.ReadOptions
-) -> tf.data.Dataset:
-    """Finds holes in the positions of batches that come in order, and after the last one."""
-    if not options.deterministic:
-        return dataset
-    if end != _UNENDING:
-        beyond = _blank(dataset.element_spec, 1) | {"position": tf.constant([end], tf.int64)}
-        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(beyond))
-
-    def check(expected: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, Batch]:
-        found = batch["position"]
-        following = found[-1] + 1
-        is_whole = (found[0] == expected) & (following - expected == tf.size(found, tf.int64))
-
-        def report() -> tf.Tensor:
-            told = tf.numpy_function(reader.report_lost, [expected, found, following], tf.int64, stateful=False)
-            return tf.ensure_shape(told, [])
-
-        return tf.cond(is_whole, lambda: following, report), batch
-
-    dataset = dataset.scan(tf.constant(begin, tf.int64), check)
-    return dataset.take_while(lambda batch: batch["position"][0] < end) if end != _UNENDING else dataset
-
-
 def _even_out(
-    dataset: tf.data.Dataset, records: record_reader.Records, options: options_lib.ReadOptions
+    dataset: tf.data.Dataset, records: record_reader.Records, options: options_lib.ReadOptions, keep_empty: bool
 ) -> tf.data.Dataset:
     """Batches of one size, and as many of them in every process, where the options say so."""
     size = options.batch_size
     if options.drops_remainder:
         dataset = dataset.filter(lambda batch: tf.size(batch["position"]) == size)
-    if options.pad:
+    elif options.pad:
         dataset = dataset.map(lambda batch: _pad(batch, size))
         blank = _blank(dataset.element_spec, size)
         dataset = dataset.concatenate(tf.data.Dataset.from_tensors(blank).repeat())
-    if options.drops_remainder or options.pad:
-        dataset = dataset.map(lambda batch: {name: _with_size(each, size) for name, each in batch.items()})
-    return dataset if records.num_batches is None else dataset.take(records.num_batches)
+    elif options.on_error == "skip" and not keep_empty:
+        dataset = dataset.filter(lambda batch: tf.size(batch["position"]) > 0)
+    if not (options.drops_remainder or options.pad):
+        return dataset
+    dataset = dataset.map(lambda batch: {name: _with_size(each, size) for name, each in batch.items()})
+    return dataset if records.schedule.num_batches is None else dataset.take(records.schedule.num_batches)
 
 
 def _blank(spec: Any, size: int | None) -> Batch:
@@ -367,7 +468,8 @@ def _finish(batch: Batch, records: record_reader.Records, options: options_lib.R
     if records.lists:
         batch = batch | lists.unpack(batch[lists.PACKED], records, options)
     if options.supervised:
-        return image, batch["label"]
+        weights = (tf.cast(batch["mask"], tf.float32),) if options.pad else ()
+        return (image, batch["label"], *weights)
     others = {name: value for name, value in batch.items() if name not in ("image", "position", lists.PACKED)}
     return {"image": image} | {name.removeprefix("features/"): value for name, value in others.items()}
 

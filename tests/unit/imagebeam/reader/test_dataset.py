@@ -399,7 +399,13 @@ def test_damaged_index_is_told(copy: pathlib.Path, damage: Any, message: str) ->
         ("train", {"image_size": None}, "image_size=None keeps each picture's size, of which no batch can be made"),
         ("train", {"crop": None}, "crop is None and image_size 224: without a crop there is no size"),
         ("train", {"pad": True, "num_epochs": None}, "pad=True needs batch_size, and num_epochs"),
-        ("train", {"pad": True, "num_epochs": 1, "supervised": True}, "pad=True adds a mask"),
+        ("train", {"next_epoch_each_iteration": True}, "next_epoch_each_iteration=True needs num_epochs"),
+        (
+            "train",
+            {"next_epoch_each_iteration": True, "num_epochs": 1, "state": imagebeam.ReaderState(0, 0, 0)},
+            "next_epoch_each_iteration=True begins each iteration with a whole epoch, and a state in the middle",
+        ),
+        ("train", {"seed": 1.0}, "seed is 1.0; it must be a whole number"),
         (
             "train",
             {"normalize": "imagenet"},

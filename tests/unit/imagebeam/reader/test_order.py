@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from imagebeam import errors
 from imagebeam.reader import order
+from imagebeam.reader.options import ReadOptions
 from imagebeam.reader.order import BlockOrder, GlobalOrder, ListedOrder, Order, ReaderState
 from imagebeam.reader.selection import Selection, Share, share_of
 
@@ -148,33 +151,82 @@ def test_listed_order_is_that_of_the_shards() -> None:
     assert read_all(ListedOrder(share((3, 5), (9, 12))), 2) == [3, 4, 9, 10, 11] * 2
 
 
-def test_state_survives_as_plain_values() -> None:
-    state = ReaderState(seed=3, epoch=1, position=5, shuffle="stream", process_count=2)
-    assert ReaderState.from_dict(state.to_dict()) == state
+def test_global_order_that_deals_again_begins_each_time_with_the_first_process() -> None:
+    whole = Selection("train", 0, 7)
+    once = [GlobalOrder(whole, 3, process_index=index, process_count=2) for index in range(2)]
+    again = [dataclasses.replace(each, epochs_dealt=1) for each in once]
+    for first, second in zip(once, again):
+        size = first.num_positions(1)
+        records, epochs = second.locate(np.arange(3 * size))
+        assert records[:size].tolist() == read_all(first)
+        assert epochs.tolist() == [0] * size + [1] * size + [2] * size
+    parts = [each.locate(np.arange(each.num_positions(1), 2 * each.num_positions(1)))[0].tolist() for each in again]
+    assert sorted(parts[0] + parts[1]) == list(range(7))
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        pytest.param(
-            ReaderState(1, 0, 0),
-            "state is of seed=1, shuffle='global', and the reader has seed=0, shuffle='global'",
-            id="seed",
-        ),
-        pytest.param(
-            ReaderState(0, 0, 0, "stream"), "shuffle='stream', and the reader has seed=0, shuffle='global'", id="order"
-        ),
-    ],
+@pytest.mark.parametrize("seed", [np.int64(5), np.uint8(5), np.array(5)], ids=["int64", "uint8", "array"])
+def test_seed_of_any_integer_type_gives_the_same_order(seed: Any) -> None:
+    assert order.make_key("global", seed, 1) == order.make_key("global", 5, 1)
+    options = ReadOptions(seed=seed)
+    assert options.seed == 5 and type(options.seed) is int
+
+
+@pytest.mark.parametrize("seed", [1.0, "1", None, 0.5])
+def test_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
+    with pytest.raises(errors.ConfigError, match=f"seed is {seed!r}; it must be a whole number"):
+        ReadOptions(seed=seed)
+
+
+STATE = ReaderState(
+    seed=3,
+    epoch=1,
+    position=5,
+    shuffle="stream",
+    process_count=2,
+    fingerprint="f",
+    selection="train[0:9]",
+    block_records=4,
+    window_blocks=2,
 )
-def test_state_of_another_order_is_refused(state: ReaderState, message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=message):
-        state.check(0, "global", 1)
+
+
+def test_state_survives_as_plain_values() -> None:
+    assert ReaderState.from_dict(json.loads(json.dumps(STATE.to_dict()))) == STATE
+
+
+def test_state_of_an_earlier_release_is_refused() -> None:
+    old = {"seed": 0, "epoch": 1, "position": 5, "shuffle": "global", "process_count": 1}
+    with pytest.raises(
+        errors.ConfigError,
+        match="the state has no block_records, fingerprint, num_epochs, selection, window_blocks: an",
+    ):
+        ReaderState.from_dict(old)
+
+
+def test_state_of_a_later_release_is_refused() -> None:
+    with pytest.raises(errors.ConfigError, match="the state has 'lanes', which this release does not know; it reads"):
+        ReaderState.from_dict(STATE.to_dict() | {"lanes": 3})
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
+@pytest.mark.parametrize("name", ["epoch", "position"])
+def test_state_with_a_place_that_is_none_is_refused(name: str, wrong: Any) -> None:
+    with pytest.raises(errors.ConfigError, match=f"{name} of the state is {wrong!r}; it must be a whole number"):
+        ReaderState.from_dict(STATE.to_dict() | {name: wrong})
+
+
+def test_state_made_without_a_dataset_is_refused() -> None:
+    with pytest.raises(
+        errors.ConfigError, match="fingerprint=None, selection=None, and the reader has fingerprint='f'"
+    ):
+        dataclasses.replace(STATE, fingerprint=None, selection=None).check(STATE)
 
 
 def test_streaming_state_of_other_processes_is_refused_and_a_global_one_is_not() -> None:
-    with pytest.raises(errors.ConfigError, match="the state is of 2 processes, and there are 3 now: only shuffle="):
-        ReaderState(0, 0, 0, "stream", 2).check(0, "stream", 3)
-    ReaderState(0, 0, 0, "global", 2).check(0, "global", 3)
+    with pytest.raises(errors.ConfigError, match="process_count=2, and the reader has process_count=3: only shuffle="):
+        STATE.check(dataclasses.replace(STATE, process_count=3))
+    everywhere = dataclasses.replace(STATE, shuffle="global")
+    everywhere.check(dataclasses.replace(everywhere, process_count=3))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,317 @@
+"""Readers that go on from a state, in all modes, with and without examples that cannot be decoded."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imagebeam
+from imagebeam import errors, features
+from imagebeam.reader import batch_reader
+from tests.unit.imagebeam.reader import written
+
+tf = pytest.importorskip("tensorflow")
+
+NUM_EXAMPLES = 41
+BROKEN = (7, 8, 9, 20, 40)  # in a row, alone, and at the end
+BATCH_SIZE = 4
+PROCESS_COUNT = 2
+WAYS: Mapping[str, Mapping[str, bool]] = {
+    "pad": {"pad": True},
+    "drop": {"drop_remainder": True},
+    "keep": {"drop_remainder": False},
+}
+OPTIONS: Mapping[str, Any] = {"image_size": 16, "features": ("image/key",), "shuffle_records": 8}
+
+
+def write(folder: pathlib.Path, broken: Iterable[int] = ()) -> imagebeam.ImageDataset:
+    examples = [written.jpeg_values(index) | {features.LABEL: index % 2} for index in range(NUM_EXAMPLES)]
+    for index in broken:
+        encoded = examples[index][features.ENCODED]
+        examples[index][features.ENCODED] = encoded.replace(b"\xff\xc0", b"\x00\x00")  # no start of frame
+    return written.write(folder, (*written.IMAGE, written.LABEL), examples, labels=("cat", "dog"), num_shards=3)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
+    return write(tmp_path_factory.mktemp("resume") / "whole")
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
+    return write(tmp_path_factory.mktemp("resume") / "broken", BROKEN)
+
+
+@pytest.fixture(params=["native", "tensorflow"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    if request.param == "native" and batch_reader.library() is None:
+        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+    return request.param
+
+
+def keys_of(batch: Mapping[str, np.ndarray]) -> list[str]:
+    """Its keys, without those of padding."""
+    is_real = batch.get("mask", np.ones(len(batch["image/key"]), bool))
+    return [key.decode() for key in batch["image/key"][is_real]]
+
+
+def flat(batches: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
+    return [key for batch in batches for key in keys_of(batch)]
+
+
+def is_equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> bool:
+    return first.keys() == second.keys() and all((first[name] == second[name]).all() for name in first)
+
+
+def read_job(iterators: list[Iterator[Any]]) -> list[list[Any]]:
+    return [list(each) for each in iterators]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("shuffle", "way"),
+    [("stream", "drop"), ("stream", "pad"), ("global", "drop"), ("global", "keep"), (None, "pad"), (None, "keep")],
+)
+def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uninterrupted_one(
+    whole: imagebeam.ImageDataset,
+    broken: imagebeam.ImageDataset,
+    decoder: str,
+    on_error: str,
+    shuffle: str | None,
+    way: str,
+) -> None:
+    dataset = broken if on_error == "skip" else whole
+    options = {**OPTIONS, **WAYS[way], "shuffle": shuffle, "num_epochs": 2, "on_error": on_error, "decoder": decoder}
+
+    def begin(**more: Any) -> list[Any]:
+        every = range(PROCESS_COUNT)
+        return [
+            dataset.as_numpy("train", BATCH_SIZE, process_index=index, process_count=PROCESS_COUNT, **options, **more)
+            for index in every
+        ]
+
+    expected = read_job(begin())
+    if way != "keep":
+        assert len({len(each) for each in expected}) == 1
+        assert {len(batch["image"]) for each in expected for batch in each} == {BATCH_SIZE}
+    found = flat(batch for each in expected for batch in each)
+    readable = {str(index) for index in range(NUM_EXAMPLES) if on_error == "raise" or index not in BROKEN}
+    if way == "drop":  # each share is of 41 or 40 positions in two epochs, and drops at most one
+        assert set(found) <= readable
+        assert len(found) == 80
+        counts = np.unique(found, return_counts=True)[1]
+        assert counts.sum() == 80 and counts.max() <= (2 if on_error == "raise" else 2 * 4)
+    else:
+        assert sorted(found) == sorted(list(readable) * 2)
+
+    steps = min(map(len, expected))
+    for stop in random.Random(f"{shuffle}{way}{on_error}").sample(range(1, steps), 2):
+        iterators = begin()
+        before = [[next(each) for _ in range(stop)] for each in iterators]
+        states = {each.state() for each in iterators}
+        assert len(states) == 1
+        state = imagebeam.ReaderState.from_dict(json.loads(json.dumps(states.pop().to_dict())))
+        after = read_job(begin(state=state))
+        for made, first, second in zip(expected, before, after):
+            assert len(first) + len(second) == len(made)
+            assert all(map(is_equal, first + second, made))
+
+
+@pytest.mark.parametrize("shuffle", ["stream", None])
+def test_state_of_one_process_is_exact_in_another(whole: imagebeam.ImageDataset, shuffle: str | None) -> None:
+    options = {**OPTIONS, "shuffle": shuffle, "process_count": PROCESS_COUNT}
+    first, second = (whole.as_numpy("train", BATCH_SIZE, process_index=index, **options) for index in range(2))
+    for _ in range(8):  # beyond the first epoch, in which the shares differ by one
+        next(first), next(second)
+    following = next(second)
+    second.restore(first.state())
+    assert is_equal(next(second), following)
+
+
+def test_state_of_another_filter_split_or_dataset_is_refused(
+    whole: imagebeam.ImageDataset, broken: imagebeam.ImageDataset
+) -> None:
+    state = whole.as_numpy("train", BATCH_SIZE, **OPTIONS).state()
+    for dataset, split, message in (
+        (whole.filter(["cat"]), "train", r"selection='train\[0:41\]', .* selection='train\[0:41\] of labels 0'"),
+        (whole, "train[:40]", r"selection='train\[0:41\]', and the reader has selection='train\[0:40\]'"),
+    ):
+        with pytest.raises(errors.ConfigError, match=message):
+            dataset.as_tf(split, BATCH_SIZE, **OPTIONS, state=state)
+        with pytest.raises(errors.ConfigError, match=message):
+            dataset.as_numpy(split, BATCH_SIZE, **OPTIONS).restore(state)
+    whole.as_tf("train[:]", BATCH_SIZE, **OPTIONS, state=state)  # all of it, in other words
+
+
+def test_iterator_that_refuses_a_state_goes_on_where_it_was(whole: imagebeam.ImageDataset) -> None:
+    iterator, expected = (whole.as_numpy("train", BATCH_SIZE, **OPTIONS) for _ in range(2))
+    next(iterator), next(expected)
+    with pytest.raises(errors.ConfigError, match="the state is of seed=1"):
+        iterator.restore(whole.as_numpy("train", BATCH_SIZE, **OPTIONS, seed=1).state())
+    assert iterator.state() == expected.state()
+    assert is_equal(next(iterator), next(expected))
+
+
+def test_numpy_seed_gives_the_order_of_the_same_number(whole: imagebeam.ImageDataset) -> None:
+    plain, numpy = (whole.as_numpy("train", BATCH_SIZE, **OPTIONS, seed=seed) for seed in (5, np.int64(5)))
+    assert plain.state() == numpy.state()
+    assert json.dumps(numpy.state().to_dict())
+    assert is_equal(next(plain), next(numpy))
+
+
+def test_iterator_in_any_order_has_no_state(whole: imagebeam.ImageDataset) -> None:
+    jax = pytest.importorskip("jax")
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    for iterator in (
+        whole.as_numpy("train", BATCH_SIZE, **OPTIONS, deterministic=False),
+        whole.as_jax("train", sharding, BATCH_SIZE, **OPTIONS, deterministic=False),
+    ):
+        assert len(next(iterator)["image"]) == BATCH_SIZE
+        with pytest.raises(errors.ConfigError, match="deterministic=False gives examples in the order in which they"):
+            iterator.state()
+
+
+@pytest.mark.parametrize("name", ["as_numpy", "as_jax"])
+def test_iterators_refuse_to_go_on_at_each_iteration(whole: imagebeam.ImageDataset, name: str) -> None:
+    options = {**OPTIONS, "num_epochs": 1, "next_epoch_each_iteration": True}
+    with pytest.raises(
+        errors.ConfigError, match="next_epoch_each_iteration=True is for datasets, which can be iterated"
+    ):
+        if name == "as_numpy":
+            whole.as_numpy("train", BATCH_SIZE, **options)
+        else:
+            jax = pytest.importorskip("jax")
+            whole.as_jax("train", jax.sharding.SingleDeviceSharding(jax.devices()[0]), BATCH_SIZE, **options)
+
+
+def test_numpy_batches_need_a_size(whole: imagebeam.ImageDataset) -> None:
+    with pytest.raises(errors.ConfigError, match="batch_size is None; as_numpy makes batches"):
+        whole.as_numpy("train", None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", ["pad", "drop"])
+def test_jax_iterator_restored_near_the_end_makes_the_last_batches(whole: imagebeam.ImageDataset, way: str) -> None:
+    jax = pytest.importorskip("jax")
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+    def begin(**more: Any) -> Any:
+        return whole.as_jax("train", sharding, 6, **OPTIONS, **WAYS[way], num_epochs=1, **more)
+
+    iterator, states, keys = begin(), [], []
+    for batch in iterator:
+        keys.append(batch["image/key"].tolist())
+        states.append(iterator.state())
+    assert len(keys) == (7 if way == "pad" else 6)
+    for index, state in enumerate(states):
+        assert [batch["image/key"].tolist() for batch in begin(state=state)] == keys[index + 1 :]
+
+
+# What is skipped.
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_skipped_examples_keep_the_places_of_all_others(
+    broken: imagebeam.ImageDataset, decoder: str, way: str, deterministic: bool
+) -> None:
+    options = {**OPTIONS, **WAYS[way], "shuffle": None, "num_epochs": 1, "decoder": decoder, "on_error": "skip"}
+    dataset = broken.as_tf("train", BATCH_SIZE, **options, deterministic=deterministic)
+    keys = [keys_of(batch) for batch in dataset.as_numpy_iterator()]
+    places = [range(first, min(first + BATCH_SIZE, NUM_EXAMPLES)) for first in range(0, NUM_EXAMPLES, BATCH_SIZE)]
+    if way == "drop":
+        replaced = {7: 10, 8: 10, 9: 10, 20: 21}
+        expected = [[str(replaced.get(each, each)) for each in place] for place in places if len(place) == BATCH_SIZE]
+    else:
+        expected = [[str(each) for each in place if each not in BROKEN] for place in places]
+        expected = [each for each in expected if each or way == "pad"]  # a batch of nothing is left out
+    assert sorted(keys) == sorted(expected)
+    if deterministic:
+        assert keys == expected
+
+
+def test_batch_of_which_nothing_can_be_read_is_counted_in_the_state(
+    broken: imagebeam.ImageDataset, decoder: str
+) -> None:
+    options = {**OPTIONS, "shuffle": None, "num_epochs": 1, "on_error": "skip", "drop_remainder": False}
+    iterator = broken.as_numpy("train", 1, **options, decoder=decoder)
+    states = {}
+    for batch in iterator:
+        states[keys_of(batch)[0]] = iterator.state().position
+    assert states == {str(index): index + 1 for index in range(NUM_EXAMPLES) if index not in BROKEN}
+
+
+def test_full_batches_of_which_nothing_can_be_read_are_of_the_examples_after_them(
+    broken: imagebeam.ImageDataset, decoder: str
+) -> None:
+    options = {**OPTIONS, "shuffle": None, "num_epochs": 1, "on_error": "skip", "decoder": decoder}
+    keys = [keys_of(batch) for batch in broken.as_tf("train", 1, **options).as_numpy_iterator()]
+    replaced = {7: 10, 8: 10, 9: 10, 20: 21, 40: 0}  # the last one by the first of the next epoch
+    assert keys == [[str(replaced.get(index, index))] for index in range(NUM_EXAMPLES)]
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+def test_processes_that_skip_and_drop_the_remainder_make_equally_many_batches(
+    broken: imagebeam.ImageDataset, decoder: str, shuffle: str | None
+) -> None:
+    options = {**OPTIONS, "shuffle": shuffle, "num_epochs": 2, "on_error": "skip", "decoder": decoder}
+    counts = [
+        sum(1 for _ in broken.as_tf("train", BATCH_SIZE, process_index=index, process_count=3, **options))
+        for index in range(3)
+    ]
+    assert counts == [6, 6, 6]  # of 26 or 28 positions
+
+
+def test_dataset_of_which_nothing_can_be_read_ends_in_an_error(tmp_path: pathlib.Path, decoder: str) -> None:
+    dataset = write(tmp_path / "nothing", range(NUM_EXAMPLES))
+    options = {**OPTIONS, "num_epochs": 1, "on_error": "skip", "max_error_fraction": 1.0, "decoder": decoder}
+    with pytest.raises(errors.ExampleError, match=r"none of 41 examples from position 0 on could be read or decoded"):
+        next(dataset.as_numpy("train", BATCH_SIZE, **options))
+    assert list(dataset.as_numpy("train", BATCH_SIZE, **options, drop_remainder=False)) == []
+    masks = [batch["mask"] for batch in dataset.as_numpy("train", BATCH_SIZE, **options, pad=True)]
+    assert len(masks) == 11 and not np.any(masks)
+
+
+def test_single_examples_that_cannot_be_read_are_left_out(broken: imagebeam.ImageDataset) -> None:
+    options = {**OPTIONS, "shuffle": None, "num_epochs": 1, "on_error": "skip"}
+    for deterministic in (True, False):
+        examples = broken.as_tf("train", **options, deterministic=deterministic).as_numpy_iterator()
+        keys = [int(each["image/key"]) for each in examples]
+        assert keys == [index for index in range(NUM_EXAMPLES) if index not in BROKEN]
+
+
+def test_fraction_of_skipped_examples_counts_from_where_the_reader_began(tmp_path: pathlib.Path, decoder: str) -> None:
+    """Twelve of the last twenty are broken: 0.6 of what this reader reads, 0.1 of all since the first epoch."""
+    dataset = write(tmp_path / "end", range(29, NUM_EXAMPLES))
+    options = {**OPTIONS, "shuffle": None, "on_error": "skip", "max_error_fraction": 0.3, "decoder": decoder}
+    sound = write(tmp_path / "sound").as_numpy("train", 7, **options)
+    for _ in range(3):
+        next(sound)
+    for epoch in (0, 2):
+        state = imagebeam.ReaderState.from_dict(sound.state().to_dict() | {"epoch": epoch})
+        with pytest.raises(errors.ExampleError, match=r"11 of \d\d examples could not be read or decoded"):
+            list(dataset.as_numpy("train", 7, **options, num_epochs=3, drop_remainder=False, state=state))
+
+
+def test_statistics_are_measured_on_what_can_be_read(
+    broken: imagebeam.ImageDataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {**OPTIONS, "dtype": "float32", "normalize": "dataset", "num_epochs": 1}
+    with caplog.at_level(logging.WARNING):
+        batches = list(broken.as_tf("train", BATCH_SIZE, **options, on_error="skip").as_numpy_iterator())
+    assert np.isfinite([batch["image"] for batch in batches]).all()
+    with pytest.raises((errors.ExampleError, tf.errors.OpError), match="the image cannot be decoded"):
+        broken.as_tf("train", BATCH_SIZE, **options)
+
+
+def test_statistics_of_nothing_are_an_error(tmp_path: pathlib.Path) -> None:
+    dataset = write(tmp_path / "nothing", range(NUM_EXAMPLES))
+    options = {**OPTIONS, "dtype": "float32", "normalize": "dataset", "on_error": "skip", "max_error_fraction": 1.0}
+    with pytest.raises(errors.ExampleError, match="none of 41 examples of train could be read or decoded"):
+        dataset.as_tf("train", BATCH_SIZE, **options)

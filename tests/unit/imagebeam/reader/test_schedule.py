@@ -1,0 +1,257 @@
+"""How many batches each process of a job makes, and of which records, over restarts at any point."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import imagebeam
+from imagebeam import errors
+from imagebeam.reader import schedule
+from imagebeam.reader.order import ReaderState
+from imagebeam.reader.schedule import Schedule, Source
+
+WAYS = {"pad": {"pad": True}, "drop": {"drop_remainder": True}, "keep": {"drop_remainder": False}}
+
+sizes_of_shards = st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(any)
+
+
+def source_of(sizes: list[int], mean_record_bytes: int = 1 << 20, is_compressed: bool = False) -> Source:
+    return Source(tuple(sizes), mean_record_bytes, is_compressed, "f1", f"train[0:{sum(sizes)}]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job of several processes, which make their batches in step."""
+
+    source: Source
+    options: dict[str, Any]
+    process_count: int
+
+    def schedules(self, state: ReaderState | None) -> list[Schedule]:
+        asked = {**self.options, "state": state, "process_count": self.process_count}
+        every = range(self.process_count)
+        return [schedule.plan(self.source, imagebeam.ReadOptions(process_index=each, **asked)) for each in every]
+
+
+def records_of(each: Schedule, num_batches: int, batch_size: int) -> list[int]:
+    """The records of the first batches of one process, padding left out."""
+    stop = each.begin + num_batches * batch_size
+    stop = stop if each.end is None else max(each.begin, min(stop, each.end))
+    return each.order.locate(np.arange(each.begin, stop))[0].tolist()
+
+
+def has_process_without_records(job: Job) -> bool:
+    return job.options["shuffle"] != "global" and job.source.num_records < job.process_count
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    st.data(),
+    sizes_of_shards,
+    st.sampled_from(["stream", None, "global"]),
+    st.sampled_from(sorted(WAYS)),
+    st.sampled_from([1, 3, None]),
+    st.integers(1, 9),
+    st.integers(1, 7),
+)
+def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_reads(
+    data: st.DataObject,
+    sizes: list[int],
+    shuffle: str | None,
+    way: str,
+    num_epochs: int | None,
+    process_count: int,
+    batch_size: int,
+) -> None:
+    if num_epochs is None and way == "pad":
+        way = "drop"
+    options = {"batch_size": batch_size, "shuffle": shuffle, "num_epochs": num_epochs, "seed": 3, "shuffle_records": 9}
+    job = Job(source_of(sizes), options | WAYS[way], process_count)
+    if has_process_without_records(job) and way != "pad":
+        with pytest.raises(errors.ConfigError, match=r"process \d of \d gets none of"):
+            job.schedules(None)
+        return
+    whole = job.schedules(None)
+    steps = 40 if num_epochs is None else max(each.num_batches or 0 for each in whole)
+    uninterrupted = [records_of(each, steps, batch_size) for each in whole]
+
+    read: list[list[int]] = [[] for _ in range(process_count)]
+    state, done = None, 0
+    for stop in [*sorted(data.draw(st.lists(st.integers(0, steps), max_size=4))), steps]:
+        current = job.schedules(state)
+        if num_epochs is not None and way != "keep":
+            assert {each.num_batches for each in current} == {steps - done}
+        for index, each in enumerate(current):
+            read[index] += records_of(each, stop - done, batch_size)
+        states = {each.state_after(stop - done) for each in current}
+        assert len(states) == 1  # any process may save it for all
+        state, done = ReaderState.from_dict(json.loads(json.dumps(states.pop().to_dict()))), stop
+    assert read == uninterrupted
+
+    if num_epochs is None:
+        return
+    counts = collections.Counter(itertools.chain(*read))
+    if way == "drop":
+        assert {len(each) for each in read} == {steps * batch_size}
+        assert max(counts.values(), default=0) <= num_epochs
+        lengths = [each.stride for each in whole]
+        assert min(lengths) - steps * batch_size < batch_size  # no more than a batch of the shortest share is dropped
+        assert max(lengths) - min(lengths) <= num_epochs
+    else:
+        assert counts == {record: num_epochs for record in range(sum(sizes))}
+    assert {each.num_batches for each in job.schedules(state)} == {0}
+
+
+@settings(deadline=None)
+@given(
+    sizes_of_shards,
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 7), st.integers(0, 12)), min_size=1, max_size=4),
+    st.sampled_from(sorted(WAYS)),
+)
+def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_rest_once(
+    sizes: list[int], geometries: list[tuple[int, int, int]], way: str
+) -> None:
+    source = source_of(sizes)
+    common = schedule.plan(source, imagebeam.ReadOptions(shuffle="global")).order
+    read: list[int] = []
+    state = None
+    for process_count, batch_size, steps in geometries:
+        options = {"batch_size": batch_size, "shuffle": "global", "num_epochs": 3, **WAYS[way]}
+        current = Job(source, options, process_count).schedules(state)
+        steps = min(steps, *(each.num_batches or 0 for each in current))
+        parts = [records_of(each, steps, batch_size) for each in current]
+        read += [record for turn in itertools.zip_longest(*parts) for record in turn if record is not None]
+        [state] = {each.state_after(steps) for each in current}
+    assert read == common.locate(np.arange(len(read)))[0].tolist()
+
+
+@settings(deadline=None)
+@given(
+    sizes_of_shards,
+    st.sampled_from(["stream", None, "global"]),
+    st.integers(1, 9),
+    st.integers(1, 7),
+    st.integers(1, 3),
+    st.sampled_from(sorted(WAYS)),
+)
+def test_iterations_that_go_on_read_each_its_own_epochs(
+    sizes: list[int], shuffle: str | None, process_count: int, batch_size: int, num_epochs: int, way: str
+) -> None:
+    options = {
+        "batch_size": batch_size,
+        "shuffle": shuffle,
+        "num_epochs": num_epochs,
+        "next_epoch_each_iteration": True,
+    }
+    job = Job(source_of(sizes), options | WAYS[way], process_count)
+    if has_process_without_records(job) and way != "pad":
+        return
+    every = job.schedules(None)
+    for iteration in range(3):
+        counts: collections.Counter[int] = collections.Counter()
+        for each in every:
+            first = iteration * each.stride
+            records, epochs = each.order.locate(np.arange(first, first + each.stride))
+            counts.update(records.tolist())
+            assert set(epochs.tolist()) <= set(range(iteration * num_epochs, (iteration + 1) * num_epochs))
+        assert counts == {record: num_epochs for record in range(sum(sizes))}
+    if way != "keep":
+        assert len({each.num_batches for each in every}) == 1
+
+
+@pytest.mark.parametrize("num_batches", [1, 5, 40])
+def test_padded_batches_are_a_multiple_of_the_replicas_in_every_process(num_batches: int) -> None:
+    source = source_of([num_batches * 4 - 1])
+    for index in range(2):
+        asked = imagebeam.ReadOptions(
+            batch_size=2, num_epochs=1, pad=True, shuffle=None, process_index=index, process_count=2
+        )
+        assert schedule.plan(source, asked, replicas=3).num_batches == -(-num_batches // 3) * 3
+
+
+def state_of(source: Source, num_batches: int = 2, **options: Any) -> ReaderState:
+    asked = imagebeam.ReadOptions(**{"batch_size": 4, "num_epochs": 1, **options})
+    return schedule.plan(source, asked).state_after(num_batches)
+
+
+@pytest.mark.parametrize(
+    ("saved", "restored", "message"),
+    [
+        pytest.param({"seed": 1}, {}, "of seed=1, and the reader has seed=0: give the same", id="seed"),
+        pytest.param({"shuffle": "global"}, {"shuffle": None}, "of shuffle='global', and the reader has", id="shuffle"),
+        pytest.param(
+            {"shuffle_records": 8},
+            {"shuffle_records": 40},
+            "of window_blocks=2, and the reader has window_blocks=10: they come from shuffle_records",
+            id="records",
+        ),
+        pytest.param(
+            {"shuffle_bytes": 1 << 20},
+            {"shuffle_bytes": 2 << 20},
+            "of block_records=1, and the reader has block_records=2: they come from",
+            id="bytes",
+        ),
+        pytest.param(
+            {"process_count": 2, "shuffle": None},
+            {"process_count": 3, "shuffle": None},
+            'process_count=2, and the reader has process_count=3: only shuffle="global"',
+            id="process_count",
+        ),
+    ],
+)
+def test_state_of_another_order_is_refused_with_the_field_that_differs(
+    saved: dict[str, Any], restored: dict[str, Any], message: str
+) -> None:
+    state = state_of(source_of([50]), **saved)
+    with pytest.raises(errors.ConfigError, match=f"^the state is .*{message}"):
+        state_of(source_of([50]), **restored, state=state)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        pytest.param({"fingerprint": "f2"}, "fingerprint='f1', and the reader has fingerprint='f2'", id="dataset"),
+        pytest.param({"selection": "train[0:40]"}, r"selection='train\[0:50\]', and the reader has", id="selection"),
+    ],
+)
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+def test_state_of_other_records_is_refused(other: dict[str, str], message: str, shuffle: str | None) -> None:
+    source = source_of([50])
+    state = state_of(source, shuffle=shuffle)
+    with pytest.raises(errors.ConfigError, match=f"the state is of {message}"):
+        state_of(dataclasses.replace(source, **other), shuffle=shuffle, state=state)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+def test_state_of_padding_is_refused_by_a_reader_of_further_epochs(shuffle: str | None) -> None:
+    source = source_of([6, 5])
+    state = state_of(source, 3, shuffle=shuffle, pad=True)  # the third batch has a blank example
+    assert (state.epoch, state.position) == (1, 1)
+    assert state_of(source, 0, shuffle=shuffle, pad=True, state=state) == state
+    with pytest.raises(errors.ConfigError, match="state is of num_epochs=1, and the reader has num_epochs=2: some"):
+        state_of(source, shuffle=shuffle, num_epochs=2, state=state)
+    before = state_of(source, 2, shuffle=shuffle, pad=True)
+    assert state_of(source, 0, shuffle=shuffle, num_epochs=2, state=before).position == 8
+
+
+def test_state_between_two_processes_is_refused() -> None:
+    options = {"process_count": 2, "shuffle": None}
+    state = dataclasses.replace(state_of(source_of([50]), **options), position=7)
+    with pytest.raises(errors.ConfigError, match=r"position=7 in epoch=0 of the state is not between two batches of 2"):
+        state_of(source_of([50]), **options, state=state)
+
+
+def test_schedule_of_many_processes_looks_at_each_shard_once() -> None:
+    """The shares of all are known from their sizes; to cut each of them would take minutes."""
+    job_of = imagebeam.ReadOptions(batch_size=1, num_epochs=1, process_index=4095, process_count=4096)
+    made = schedule.plan(source_of([1250 + index % 2 for index in range(1024)]), job_of)
+    assert made.num_batches == 312
