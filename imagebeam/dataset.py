@@ -11,7 +11,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, raw
-from imagebeam.reader import normalize, order, record_reader, selection, sources
+from imagebeam.reader import normalize, open_files, order, record_reader, selection, sources
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
@@ -57,8 +57,10 @@ class ImageDataset:
         source: sources.Source,
         catalog: catalog_lib.Catalog,
         labels: frozenset[int] | None = None,
+        lifetime: open_files.Lifetime | None = None,
     ):
         self._source = source
+        self._lifetime = lifetime or open_files.Lifetime(source.close)
         self.catalog = catalog
         self._kept_labels = labels  # ids as stored
 
@@ -118,7 +120,7 @@ class ImageDataset:
             if not 0 <= index < len(self.labels):
                 raise errors.ConfigError(f"label {label!r} is none of the {len(self.labels):,} of the dataset")
             ids.add(index + self.catalog.label_base)
-        return ImageDataset(self._source, self.catalog, frozenset(ids))
+        return ImageDataset(self._source, self.catalog, frozenset(ids), self._lifetime)
 
     def view(self, split: str) -> sources.View:
         """The records of a split or a part of one: the ground of all that reads."""
@@ -158,7 +160,9 @@ class ImageDataset:
         asked = options_lib.ReadOptions(batch_size=batch_size, **options)
         records = self.records(split, asked, replicas)
         _warn_of_places(records.extra, asked)
-        return tf_input.build(records, asked, normalize.mean_and_std(self, split, asked))
+        batches = tf_input.build(records, asked, normalize.mean_and_std(self, split, asked))
+        batches.imagebeam_lifetime = self._lifetime  # datasets and iterators made of it hold it
+        return batches
 
     def as_numpy(self, split: str, batch_size: int, **options: Any) -> BatchIterator:
         """Batches as NumPy arrays, from an iterator that can say where it stands. Options as of `as_tf`.
@@ -206,7 +210,8 @@ class ImageDataset:
         from imagebeam.reader import example_source
 
         view = self.view(split)
-        return example_source.ExampleSource(view, self.catalog, decode, self._is_raw(view.selection.split))
+        is_raw = self._is_raw(view.selection.split)
+        return example_source.ExampleSource(view, self.catalog, decode, is_raw, self._lifetime)
 
     def pixel_statistics(self, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
