@@ -11,7 +11,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, raw
-from imagebeam.reader import normalize, order, record_reader, schedule, sources
+from imagebeam.reader import normalize, open_files, order, record_reader, schedule, sources
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ class ImageDataset:
         source: sources.Source,
         catalog: catalog_lib.Catalog,
         labels: frozenset[int] | None = None,
+        lifetime: open_files.Lifetime | None = None,
     ):
         self._source = source
+        self._lifetime = lifetime or open_files.Lifetime(source.close)
         self.catalog = catalog
         self._kept_labels = labels  # ids as stored
 
@@ -117,7 +119,7 @@ class ImageDataset:
             if not 0 <= index < len(self.labels):
                 raise errors.ConfigError(f"label {label!r} is none of the {len(self.labels):,} of the dataset")
             ids.add(index + self.catalog.label_base)
-        return ImageDataset(self._source, self.catalog, frozenset(ids))
+        return ImageDataset(self._source, self.catalog, frozenset(ids), self._lifetime)
 
     def view(self, split: str) -> sources.View:
         """The records of a split or a part of one: the ground of all that reads."""
@@ -202,7 +204,8 @@ class ImageDataset:
         from imagebeam.reader import example_source
 
         view = self.view(split)
-        return example_source.ExampleSource(view, self.catalog, decode, self._is_raw(view.selection.split))
+        is_raw = self._is_raw(view.selection.split)
+        return example_source.ExampleSource(view, self.catalog, decode, is_raw, self._lifetime)
 
     def pixel_statistics(self, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
@@ -252,7 +255,9 @@ class ImageDataset:
         from imagebeam.reader import tf_input
 
         _warn_of_places(records.extra, asked)
-        return tf_input.build(records, asked, normalize.mean_and_std(self, split, asked), keep_empty)
+        batches = tf_input.build(records, asked, normalize.mean_and_std(self, split, asked), keep_empty)
+        batches.imagebeam_lifetime = self._lifetime  # datasets and iterators made of it hold it
+        return batches
 
     def lists_among(self, keys: Sequence[str]) -> list[str]:
         """Those of the keys whose features have any number of values."""

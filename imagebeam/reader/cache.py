@@ -117,8 +117,8 @@ class CachedSource(sources._Source):
     def place(self, shards: Sequence[catalog_lib.Shard], offsets: fetch.Offsets) -> fetch.Place:
         return self._place(shards)
 
-    def open_shard(self, shards: Sequence[catalog_lib.Shard], index: int) -> BinaryIO:
-        return self._place(shards).open(index)
+    def files(self, shards: Sequence[catalog_lib.Shard]) -> fetch.Shards:
+        return self._place(shards)
 
     def _place(self, shards: Sequence[catalog_lib.Shard]) -> _CachedPlace:
         assert self._kept is not None, "the catalog is loaded before what it names is read"
@@ -157,7 +157,7 @@ class _CachedPlace(cache_shards.OfOneProcess):
             ConfigError: if the disk has no room.
         """
         file = self._kept.find_open(self._shards[shard]) or self._open(shard)
-        return os.pread(file.descriptor, stop - start, start)
+        return file.read(start, stop)
 
     def announce(self, shard: int, start: int, stop: int) -> None:
         """Begins to download a shard of which something will be read soon."""
@@ -167,6 +167,9 @@ class _CachedPlace(cache_shards.OfOneProcess):
     def open(self, shard: int) -> BinaryIO:
         """A file of its own for a reader that goes through a shard."""
         return io.BufferedReader(_ShardReader(self._open(shard)), _BUFFER_BYTES)
+
+    def close(self) -> None:
+        self._kept.close()
 
     def _open(self, shard: int) -> cache_shards.OpenFile:
         return self._kept.open(self._shards[shard], [self._shards[each] for each in self._following(shard)])

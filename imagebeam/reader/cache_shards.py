@@ -9,7 +9,6 @@ process that stands still may hold the space of removed shards until it reads on
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import logging
@@ -24,13 +23,12 @@ from typing import Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam.reader import cache_room
+from imagebeam.reader import cache_room, open_files
 from imagebeam.reader import remote as remote_lib
 
 _LOGGER = logging.getLogger(__name__)
 
 _REFRESH_SEC = 60.0  # after which a file is opened anew, and marked as used
-_MAX_OPEN_SHARDS = 256
 
 
 class OfOneProcess:
@@ -55,16 +53,12 @@ def _begin_after_fork() -> None:
 os.register_at_fork(after_in_child=_begin_after_fork)
 
 
-class OpenFile:
-    """An open file, closed when nobody holds it any more; one that was removed stays readable until then."""
+class OpenFile(open_files.OpenFile):
+    """A local shard, which is to be opened anew after a minute."""
 
     def __init__(self, path: str):
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        super().__init__(path)
         self.refresh_at = time.monotonic() + _REFRESH_SEC
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
-            os.close(self.descriptor)
 
 
 class _Download:
@@ -90,7 +84,7 @@ class KeptShards(OfOneProcess):
 
     def begin(self) -> None:
         self._lock = threading.Lock()
-        self._open: collections.OrderedDict[str, OpenFile] = collections.OrderedDict()
+        self._files: open_files.Shelf[OpenFile] = open_files.Shelf()
         self._downloads: dict[str, _Download] = {}
         self._num_threads = 0
         self._downloaded: set[str] = set()
@@ -98,12 +92,8 @@ class KeptShards(OfOneProcess):
 
     def find_open(self, shard: catalog_lib.Shard) -> OpenFile | None:
         """The file of a shard that was opened less than a minute ago."""
-        with self._lock:
-            file = self._open.get(shard.name)
-            if file is None or time.monotonic() > file.refresh_at:
-                return None
-            self._open.move_to_end(shard.name)
-            return file
+        file = self._files.find(shard.name)
+        return None if file is None or time.monotonic() > file.refresh_at else file
 
     def open(self, shard: catalog_lib.Shard, following: Sequence[catalog_lib.Shard] = ()) -> OpenFile:
         """Opens a shard, and waits for its download where it is not there; those that follow are announced.
@@ -119,12 +109,12 @@ class KeptShards(OfOneProcess):
             while file is None:
                 file = (download or self._ask(shard)).done.result() or self._open_whole(shard)
                 download = None
-        with self._lock:
-            self._open[shard.name] = file
-            self._open.move_to_end(shard.name)
-            if len(self._open) > _MAX_OPEN_SHARDS:
-                self._open.popitem(last=False)
+        self._files.put(shard.name, file)
         return file
+
+    def close(self) -> None:
+        """Keeps no files open from now on, and waits for no lock."""
+        self._files.close()
 
     def announce(self, shards: Sequence[catalog_lib.Shard]) -> None:
         """Begins to download shards that are not there, after all that readers wait for."""
@@ -223,7 +213,7 @@ class KeptShards(OfOneProcess):
             if (file := self._open_whole(shard)) is not None:  # brought by who held the lock
                 return file
             with self.room.create(path, shard.bytes, download.is_asked) as temporary:
-                self._let_go_of_removed()
+                self._files.remove_unlinked()
                 if temporary is None:
                     return None
                 begin = time.monotonic()
@@ -232,13 +222,6 @@ class KeptShards(OfOneProcess):
         _LOGGER.info("downloaded %s, %s bytes in %.1f s", shard.name, f"{shard.bytes:,}", time.monotonic() - begin)
         self._tell_if_too_small(shard)
         return file
-
-    def _let_go_of_removed(self) -> None:
-        """Closes the files that were removed, so that the disk gets their space back."""
-        with self._lock:
-            for name, file in list(self._open.items()):
-                if os.fstat(file.descriptor).st_nlink == 0:
-                    del self._open[name]
 
     def _tell_if_too_small(self, shard: catalog_lib.Shard) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, raw
-from imagebeam.reader import fetch, sources
+from imagebeam.reader import fetch, open_files, sources
 
 _NUMPY_TYPES: dict[str, type] = {features.BYTES: object, features.INT64: np.int64, features.FLOAT: np.float32}
 
@@ -32,14 +32,23 @@ class ExampleSource:
         catalog: of their dataset.
         decode: whether "image" is pixels, decoded with Pillow, else as it is stored.
         is_raw: whether images are stored as pixels.
+        lifetime: of the dataset, whose files stay open as long as this.
 
     Raises:
         ConfigError: if the shards are compressed, or images are to be decoded and there are none, or they are pixels
             without a shape, or Pillow is not installed.
     """
 
-    def __init__(self, view: sources.View, catalog: catalog_lib.Catalog, decode: bool = True, is_raw: bool = False):
+    def __init__(
+        self,
+        view: sources.View,
+        catalog: catalog_lib.Catalog,
+        decode: bool = True,
+        is_raw: bool = False,
+        lifetime: open_files.Lifetime | None = None,
+    ):
         self._view = view
+        self._lifetime = lifetime
         self._name = catalog.name
         self._fingerprint = catalog.fingerprint
         self._decode = decode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import io
 import os
 import struct
 import threading
@@ -14,10 +15,11 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, records, storage
+from imagebeam import errors, example, records, seekable, storage
+from imagebeam.reader import open_files
 
-_MAX_OPEN_SHARDS = 256
 _MAX_BLOCK_BYTES = 512 << 20  # kept of shards that are not read in place
+_BUFFER_BYTES = 128 << 10  # of a compressed shard
 _HEAD_BYTES = 4096  # of a broken record: enough to find its key in
 _MASKED_CRC = struct.Struct("<I").unpack
 
@@ -32,6 +34,19 @@ class Place(Protocol):
 
     def announce(self, shard: int, start: int, stop: int) -> None:
         """Takes note that these bytes will be read."""
+
+    def close(self) -> None:
+        """Keeps no files and no bytes from now on, and waits for no lock; what is read later is opened for it alone."""
+
+
+class Shards(Protocol):
+    """The shards of one split as files."""
+
+    def open(self, shard: int) -> BinaryIO:
+        """Opens a shard from its start."""
+
+    def close(self) -> None:
+        """Keeps no files from now on, and waits for no lock."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,27 +71,30 @@ class LocalPlace:
 
     def __init__(self, paths: Sequence[str]):
         self._paths = paths
-        self._lock = threading.Lock()
-        self._open: collections.OrderedDict[int, _File] = collections.OrderedDict()
+        self._files: open_files.Shelf[open_files.OpenFile] = open_files.Shelf()
 
     def read(self, shard: int, start: int, stop: int) -> bytes:
-        return os.pread(self._file(shard).descriptor, stop - start, start)
+        return self._file(shard).read(start, stop)
 
     def announce(self, shard: int, start: int, stop: int) -> None:
         """Asks the kernel to read ahead."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._file(shard).descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
+            file = self._file(shard)
+            os.posix_fadvise(file.descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
 
-    def _file(self, shard: int) -> _File:
-        with self._lock:
-            file = self._open.get(shard)
-            if file is None:
-                file = self._open[shard] = _File(self._paths[shard])
-                if len(self._open) > _MAX_OPEN_SHARDS:
-                    self._open.popitem(last=False)  # closed once the last reader lets go of it
-            else:
-                self._open.move_to_end(shard)
-            return file
+    def open(self, shard: int) -> BinaryIO:
+        """A file of its own for a reader that goes through a shard; it keeps no descriptor between two reads."""
+        return io.BufferedReader(_LocalShard(self, shard, os.path.getsize(self._paths[shard])), _BUFFER_BYTES)
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _file(self, shard: int) -> open_files.OpenFile:
+        file = self._files.find(shard)
+        if file is None:
+            file = open_files.OpenFile(self._paths[shard])
+            self._files.put(shard, file)
+        return file
 
     def __getstate__(self) -> Sequence[str]:
         return self._paths
@@ -85,15 +103,16 @@ class LocalPlace:
         self.__init__(paths)  # type: ignore[misc]
 
 
-class _File:
-    """An open file, closed when nobody holds it any more."""
+class _LocalShard(seekable.SeekableReader):
+    """Reads a shard from any position."""
 
-    def __init__(self, path: str):
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, place: LocalPlace, shard: int, size: int):
+        super().__init__(size)
+        self._place = place
+        self._shard = shard
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
-            os.close(self.descriptor)
+    def _read_at(self, position: int, length: int) -> bytes:
+        return self._place.read(self._shard, position, position + length)
 
 
 class BlockPlace:
@@ -101,10 +120,23 @@ class BlockPlace:
 
     announces_shards = False
 
-    def __init__(self, block_ends: Callable[[int], np.ndarray], load: Callable[[int, int, int], bytes]):
-        """`block_ends` of a shard are the ascending byte offsets where its blocks end; `load` gives what is between."""
+    def __init__(
+        self,
+        block_ends: Callable[[int], np.ndarray],
+        load: Callable[[int, int, int], bytes],
+        close: Callable[[], None] | None = None,
+    ):
+        """Keeps nothing yet.
+
+        Args:
+            block_ends: of a shard, the ascending byte offsets where its blocks end.
+            load: gives what is between two of them.
+            close: lets go of what `load` keeps.
+        """
         self._block_ends = block_ends
         self._load = load
+        self._close = close
+        self._max_bytes = _MAX_BLOCK_BYTES
         self._lock = threading.Lock()
         self._blocks: collections.OrderedDict[tuple[int, int], bytes] = collections.OrderedDict()
         self._loading: dict[tuple[int, int], threading.Lock] = {}
@@ -119,6 +151,15 @@ class BlockPlace:
 
     def announce(self, shard: int, start: int, stop: int) -> None:
         """Does nothing: several calls read at once."""
+
+    def close(self) -> None:
+        self._max_bytes = 0  # in force at the next read, if one has the lock now
+        if self._close is not None:
+            self._close()
+        if self._lock.acquire(blocking=False):
+            self._blocks.clear()
+            self._num_bytes = 0
+            self._lock.release()
 
     def _block(self, shard: int, block: int, first: int, end: int) -> bytes:
         key = shard, block
@@ -136,7 +177,7 @@ class BlockPlace:
                 self._blocks[key] = data
                 self._num_bytes += len(data)
                 self._loading.pop(key, None)
-                while self._num_bytes > _MAX_BLOCK_BYTES and len(self._blocks) > 1:
+                while self._num_bytes > self._max_bytes and len(self._blocks) > 1:
                     self._num_bytes -= len(self._blocks.popitem(last=False)[1])
             return data
 
@@ -144,10 +185,11 @@ class BlockPlace:
 class GzipLoader:
     """Blocks of gzip shards, decompressed from front to back; going back begins anew."""
 
-    def __init__(self, open_shard: Callable[[int], BinaryIO]):
-        self._open_shard = open_shard
+    def __init__(self, shards: Shards):
+        self._shards = shards
         self._lock = threading.Lock()
         self._streams: collections.OrderedDict[int, tuple[BinaryIO, int]] = collections.OrderedDict()
+        self._is_closed = False
 
     def __call__(self, shard: int, start: int, stop: int) -> bytes:
         import gzip
@@ -155,16 +197,24 @@ class GzipLoader:
         with self._lock:
             stream, position = self._streams.pop(shard, (None, 0))
         if stream is None or position > start:
-            stream, position = gzip.GzipFile(fileobj=self._open_shard(shard)), 0  # type: ignore[assignment]
+            stream, position = gzip.GzipFile(fileobj=self._shards.open(shard)), 0  # type: ignore[assignment]
         assert stream is not None
         while position < start and (skipped := len(stream.read(min(start - position, 1 << 20)))):
             position += skipped
         data = stream.read(stop - start)
         with self._lock:
             self._streams[shard] = stream, position + len(data)
-            if len(self._streams) > _MAX_OPEN_SHARDS:
+            while len(self._streams) > (1 if self._is_closed else open_files.max_open()):
                 self._streams.popitem(last=False)
         return data
+
+    def close(self) -> None:
+        """Keeps one stream from now on, and waits for no lock."""
+        self._is_closed = True
+        self._shards.close()
+        if self._lock.acquire(blocking=False):
+            self._streams.clear()
+            self._lock.release()
 
 
 class RecordFetcher:
@@ -214,6 +264,10 @@ class RecordFetcher:
         if records.mask_crc(records.extend_crc(0, data)) != _MASKED_CRC(footer)[0]:
             raise ValueError(f"the checksum of a record of {len(data)} bytes does not match")
         return data
+
+    def close(self) -> None:
+        """Keeps no files and no bytes from now on; records can still be read, at a price."""
+        self._place.close()
 
     def heads(self) -> Iterator[bytes]:
         """The first bytes of every record: all features but a large one."""

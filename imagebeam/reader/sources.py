@@ -54,12 +54,28 @@ class Source(Protocol):
 
     def view(self, catalog: catalog_lib.Catalog, split: str, labels: frozenset[int] | None) -> View: ...
 
+    def close(self) -> None:
+        """Keeps no files open from now on, and waits for no lock."""
+
 
 class _Source:
     """What all sources share; they differ in how bytes are had."""
 
     def __init__(self, directory: str):
         self.directory = directory
+        self._begin()
+
+    def _begin(self) -> None:
+        # Kept here and nowhere else: fetchers hold open files, which are closed with the last dataset of this source.
+        self._fetchers: dict[tuple[str, str], fetch.RecordFetcher] = {}  # by fingerprint and split
+        self._labels_of: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_fetchers", "_labels_of")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
     def read(self, uri: str) -> bytes:
         raise NotImplementedError
@@ -67,7 +83,7 @@ class _Source:
     def size_of(self, uri: str) -> int:
         raise NotImplementedError
 
-    def open_shard(self, shards: Sequence[catalog_lib.Shard], index: int) -> BinaryIO:
+    def files(self, shards: Sequence[catalog_lib.Shard]) -> fetch.Shards:
         raise NotImplementedError
 
     def place(self, shards: Sequence[catalog_lib.Shard], offsets: fetch.Offsets) -> fetch.Place:
@@ -94,28 +110,37 @@ class _Source:
         wanted = selection.parse_selection(split, catalog.splits)
         return self._view(catalog, wanted, labels)
 
-    @functools.lru_cache(maxsize=16)  # noqa: B019  # a source lives as long as its datasets
-    def _fetcher(self, catalog: _ById, split: str) -> fetch.RecordFetcher:
-        shards = catalog.catalog.splits[split].shards
+    def _fetcher(self, catalog: catalog_lib.Catalog, split: str) -> fetch.RecordFetcher:
+        name = (catalog.fingerprint, split)
+        known = self._fetchers.get(name)
+        return known or self._fetchers.setdefault(name, self._make_fetcher(catalog, split))
+
+    def close(self) -> None:
+        for fetcher in list(self._fetchers.values()):
+            fetcher.close()
+
+    def _make_fetcher(self, catalog: catalog_lib.Catalog, split: str) -> fetch.RecordFetcher:
+        shards = catalog.splits[split].shards
         offsets: fetch.Offsets
-        if catalog.catalog.compression == "none":
+        if catalog.compression == "none":
             offsets = fetch.Offsets(self.directory, shards, self.read)
             place = self.place(shards, offsets)
         else:
-            open_shard = functools.partial(self.open_shard, shards)
-            offsets = fetch.ScannedOffsets(self.directory, shards, open_shard)
-            place = fetch.BlockPlace(_block_ends(offsets), fetch.GzipLoader(open_shard))
-        key = next((each.key for each in catalog.catalog.features if each.source == "image/key"), None)
+            files = self.files(shards)
+            offsets = fetch.ScannedOffsets(self.directory, shards, files.open)
+            loader = fetch.GzipLoader(files)
+            place = fetch.BlockPlace(_block_ends(offsets), loader, loader.close)
+        key = next((each.key for each in catalog.features if each.source == "image/key"), None)
         return fetch.RecordFetcher(self.directory, shards, place, offsets, key)
 
     def _view(self, catalog: catalog_lib.Catalog, wanted: selection.Selection, labels: frozenset[int] | None) -> View:
         shards = catalog.splits[wanted.split].shards
-        fetcher = self._fetcher(_ById(catalog), wanted.split)
+        fetcher = self._fetcher(catalog, wanted.split)
         ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
         total = int(ends[-1])
         chosen = None
         if labels is not None:
-            rows, ids = self._labels(_ById(catalog), wanted.split)
+            rows, ids = self._labels(catalog, wanted.split)
             chosen = np.unique(rows[np.isin(ids, list(labels))])
             chosen = chosen[(chosen >= wanted.start) & (chosen < wanted.stop)]
         elif len(wanted) < total:
@@ -127,11 +152,16 @@ class _Source:
             raise errors.ConfigError(f"{wanted.split} holds no example of the labels that are kept")
         return View(wanted, tuple(sizes.tolist()), chosen, total, fetcher)
 
-    @functools.lru_cache(maxsize=16)  # noqa: B019
-    def _labels(self, catalog: _ById, split: str) -> tuple[np.ndarray, np.ndarray]:
+    def _labels(self, catalog: catalog_lib.Catalog, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Every label in a split and the record that has it, from the heads of the records: int64 [labels] each."""
-        feature = next((f for f in catalog.catalog.features if f.source == features.LABEL), None)
-        if feature is None or catalog.catalog.label_kind != "class":
+        name = (catalog.fingerprint, split)
+        if name not in self._labels_of:
+            self._labels_of[name] = self._read_labels(catalog, split)
+        return self._labels_of[name]
+
+    def _read_labels(self, catalog: catalog_lib.Catalog, split: str) -> tuple[np.ndarray, np.ndarray]:
+        feature = next((f for f in catalog.features if f.source == features.LABEL), None)
+        if feature is None or catalog.label_kind != "class":
             raise errors.ConfigError(f"{self.directory} has no classes to filter by")
         rows, ids = array.array("q"), array.array("q")
         for row, head in enumerate(self._fetcher(catalog, split).heads()):
@@ -139,19 +169,6 @@ class _Source:
             ids.extend(found)
             rows.extend([row] * len(found))
         return np.array(rows, np.int64), np.array(ids, np.int64)
-
-
-class _ById:
-    """A catalog as a key of a cache: one object is one catalog."""
-
-    def __init__(self, catalog: catalog_lib.Catalog):
-        self.catalog = catalog
-
-    def __hash__(self) -> int:
-        return hash(self.catalog.fingerprint)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and other.catalog.fingerprint == self.catalog.fingerprint
 
 
 class LocalSource(_Source):
@@ -163,10 +180,10 @@ class LocalSource(_Source):
     def size_of(self, uri: str) -> int:
         return storage.storage_of(uri).stat(uri).size
 
-    def open_shard(self, shards: Sequence[catalog_lib.Shard], index: int) -> BinaryIO:
-        return open(storage.join(self.directory, shards[index].name), "rb")
-
     def place(self, shards: Sequence[catalog_lib.Shard], offsets: fetch.Offsets) -> fetch.Place:
+        return self.files(shards)
+
+    def files(self, shards: Sequence[catalog_lib.Shard]) -> fetch.LocalPlace:
         return fetch.LocalPlace([storage.join(self.directory, shard.name) for shard in shards])
 
 
@@ -179,8 +196,8 @@ class TensorFlowSource(_Source):
     def size_of(self, uri: str) -> int:
         return self._call(uri, lambda gfile: gfile.stat(uri).length)
 
-    def open_shard(self, shards: Sequence[catalog_lib.Shard], index: int) -> BinaryIO:
-        return io.BytesIO(self.read(storage.join(self.directory, shards[index].name)))
+    def files(self, shards: Sequence[catalog_lib.Shard]) -> fetch.Shards:
+        return _WholeShards(self, shards)
 
     def place(self, shards: Sequence[catalog_lib.Shard], offsets: fetch.Offsets) -> fetch.Place:
         def load(shard: int, start: int, stop: int) -> bytes:
@@ -205,6 +222,20 @@ class TensorFlowSource(_Source):
             raise FileNotFoundError(f"there is no {uri}") from e
         except tf.errors.OpError as e:
             raise OSError(f"{uri}: {e.message}") from e
+
+
+class _WholeShards:
+    """Shards that are read into memory to be opened."""
+
+    def __init__(self, source: TensorFlowSource, shards: Sequence[catalog_lib.Shard]):
+        self._source = source
+        self._shards = shards
+
+    def open(self, shard: int) -> BinaryIO:
+        return io.BytesIO(self._source.read(storage.join(self._source.directory, self._shards[shard].name)))
+
+    def close(self) -> None:
+        """Does nothing: there are no files."""
 
 
 def _block_ends(offsets: fetch.Offsets) -> Callable[[int], np.ndarray]:

@@ -58,8 +58,8 @@ def test_files_of_their_own_are_read_at_positions_of_their_own(tmp_path: pathlib
     folder = far_dataset.write_dataset(tmp_path / "set", compression="gzip")
     source = far_dataset.open_source(folder, tmp_path / "cache")
     with (
-        source.open_shard(far_dataset.shards_of(folder), 1) as first,
-        source.open_shard(far_dataset.shards_of(folder), 1) as second,
+        source.files(far_dataset.shards_of(folder)).open(1) as first,
+        source.files(far_dataset.shards_of(folder)).open(1) as second,
     ):
         assert first.read(10) == far_dataset.content_of(folder, 1)[:10]
         assert second.read() == far_dataset.content_of(folder, 1)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from imagebeam import errors
-from imagebeam.reader import cache, cache_shards
+from imagebeam.reader import cache, cache_shards, open_files
 from tests import patience
 from tests.unit.imagebeam.reader import far_dataset
 
@@ -194,7 +194,7 @@ def test_files_of_removed_shards_are_let_go(tmp_path: pathlib.Path, monkeypatch:
 
 @needs_proc
 def test_few_files_stay_open(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_shards, "_MAX_OPEN_SHARDS", 3)
+    monkeypatch.setattr(open_files, "_MAX_OPEN", 3)
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=8)
     place = far_dataset.open_place(folder, tmp_path / "cache")
     for shard in (*range(8), *range(8)):
