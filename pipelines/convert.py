@@ -92,6 +92,7 @@ def convert(
     records.require_fast_crc32c()
     workers = _as_workers(workers)
     source: listing.Source | None = None
+    pool: processes.WriterProcesses | None = None
     complaint: errors.ConfigError | None = None
     with contextlib.ExitStack() as stack:
         if runners.is_local(arguments):  # started first: they get ready, and one lists, while Beam is imported
@@ -118,9 +119,13 @@ def convert(
         stack.enter_context(locks.hold(job.layout.control))
         stack.callback(storage.storage_of(job.layout.report).remove, job.layout.report)
         stack.callback(storage.storage_of(job.layout.report).remove_tree, job.layout.beam_folder)
+        building: contextlib.AbstractContextManager[None] | None = None
         if show_progress:
-            stack.enter_context(progress.Progress(job.layout))
-        fields = run_pipeline(job, options)
+            count_begun = pool.count_images if pool is not None else lambda: 0
+            shown = stack.enter_context(progress.Progress(job.layout, count_begun=count_begun))
+            if job.transforms:
+                building = shown.doing("starting tf.Transform")  # takes ten seconds or more: it brings TensorFlow
+        fields = run_pipeline(job, options, building=building)
         if fields["exit_code"]:
             raise errors.from_exit_code(fields["exit_code"], fields["message"])
     return ConvertResult(
@@ -193,8 +198,19 @@ def _plan_of(fields: Mapping[str, Any]) -> references.DatasetPlan:
     return layout.decode_plan(fields["plan"])
 
 
-def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: bool = False) -> dict[str, Any]:
+def run_pipeline(
+    job: pipeline_lib.Job,
+    options: PipelineOptions,
+    plan_only: bool = False,
+    building: contextlib.AbstractContextManager[None] | None = None,
+) -> dict[str, Any]:
     """Runs the pipeline to its end and returns the report it left.
+
+    Args:
+        job: what is to be done.
+        options: Beam's.
+        plan_only: whether it ends with the plan.
+        building: is entered while the pipeline is built.
 
     Raises:
         ConfigError: if Beam cannot make the runner.
@@ -208,7 +224,8 @@ def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: boo
         beam_pipeline = beam.Pipeline(options=options)
     except (ValueError, ImportError, AttributeError) as e:  # no such runner, or one that wants more options
         raise errors.ConfigError(f"Beam cannot start this runner: {' '.join(str(e).split())}") from e
-    pipeline.build(beam_pipeline, job, plan_only)
+    with building or contextlib.nullcontext():
+        pipeline.build(beam_pipeline, job, plan_only)
     try:
         with runners.without_tracebacks():
             beam_pipeline.run().wait_until_finish()
