@@ -207,20 +207,27 @@ def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from pipelines import convert, progress, runners
+    from pipelines import convert, progress, runners, transform
 
     start = time.monotonic()
     config = _load_config(known)
+    transform_version = transform.versions(config).get("tensorflow_transform")
     if not known.quiet:
-        print(f"imagebeam {imagebeam.__version__} on {runners.runner_name(beam_arguments)}", file=sys.stderr)
-    result = convert.convert(
-        config,
-        beam_arguments,
-        workers=known.workers,
-        overwrite=known.overwrite,
-        show_progress=not known.quiet,
-        own_process=True,
-    )
+        on = [
+            runners.runner_name(beam_arguments),
+            *([f"tf.Transform {transform_version}"] if transform_version else []),
+        ]
+        print(f"imagebeam {imagebeam.__version__} on {', '.join(on)}", file=sys.stderr)
+    is_noisy = transform_version is not None and not known.verbose
+    with terminal.sieve_libraries() if is_noisy else contextlib.nullcontext():
+        result = convert.convert(
+            config,
+            beam_arguments,
+            workers=known.workers,
+            overwrite=known.overwrite,
+            show_progress=not known.quiet,
+            own_process=True,
+        )
     if known.quiet:
         return 0
     for note in result.plan.notes:

@@ -182,10 +182,19 @@ def parse_config(fields: Mapping[str, Any], where: str) -> Config:
         ConfigError: naming every wrong key and value.
     """
     try:
-        return Config.model_validate(fields)
+        return Config.model_validate(_paths_as_text(fields))
     except pydantic.ValidationError as e:
         lines = [_explain(error) for error in e.errors(include_url=False)]
         raise errors.ConfigError(f"config from {where}: " + "; ".join(lines)) from e
+
+
+def _paths_as_text(value: Any) -> Any:
+    """`value` with the text of each path in it, at any depth."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {key: _paths_as_text(inner) for key, inner in value.items()}
+    return [_paths_as_text(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def preset_names() -> list[str]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import operator
 import os
 import secrets
+import shlex
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from pipelines import pipeline as pipeline_lib
 
 _NO_OUTPUT = "/nowhere"  # for what needs an address and writes nothing there
-AnyConfig = config_lib.Config | Mapping[str, Any] | str | None
+AnyConfig = config_lib.Config | Mapping[str, Any] | str | os.PathLike[str] | None
+BeamOptions = Union["PipelineOptions", Sequence[str], str, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,7 @@ def default_workers() -> int:
 
 def convert(
     config: AnyConfig = None,
-    beam_options: PipelineOptions | Sequence[str] | None = None,
+    beam_options: BeamOptions = None,
     *,
     workers: int | None = None,
     overwrite: bool = False,
@@ -65,8 +68,9 @@ def convert(
 
     Args:
         config: a Config, its fields as a mapping, or the name of a preset or a YAML file; with `source.uri` and
-            `output.uri`.
-        beam_options: Beam's own, as PipelineOptions or arguments; by default the local runner in this process.
+            `output.uri`. Paths may be of pathlib.
+        beam_options: Beam's own, as PipelineOptions, as arguments, or as one string of them
+            ("--runner=DataflowRunner --project=p"); by default the local runner in this process.
         workers: writer processes of the local runner; by default as many as cores.
         overwrite: whether another dataset in the output is replaced; it stays until all shards of the new one are
             written.
@@ -80,14 +84,15 @@ def convert(
         ImagebeamError: if the job failed; what was written is kept for the next run.
     """
     start = time.monotonic()
+    _require_utf8_file_names()
+    _check_flags(overwrite=overwrite, show_progress=show_progress, own_process=own_process)
     job_config = as_config(config)
     arguments = beam_arguments(beam_options)
     runners.take_hdfs_user(arguments)
     records.require_fast_crc32c()
-    if workers is not None and workers < 1:
-        raise errors.ConfigError(f"workers is {workers}; it must be at least 1")
-    workers = workers or default_workers()
+    workers = _as_workers(workers)
     source: listing.Source | None = None
+    pool: processes.WriterProcesses | None = None
     complaint: errors.ConfigError | None = None
     with contextlib.ExitStack() as stack:
         if runners.is_local(arguments):  # started first: they get ready, and one lists, while Beam is imported
@@ -114,9 +119,13 @@ def convert(
         stack.enter_context(locks.hold(job.layout.control))
         stack.callback(storage.storage_of(job.layout.report).remove, job.layout.report)
         stack.callback(storage.storage_of(job.layout.report).remove_tree, job.layout.beam_folder)
+        building: contextlib.AbstractContextManager[None] | None = None
         if show_progress:
-            stack.enter_context(progress.Progress(job.layout))
-        fields = run_pipeline(job, options)
+            count_begun = pool.count_images if pool is not None else lambda: 0
+            shown = stack.enter_context(progress.Progress(job.layout, count_begun=count_begun))
+            if job.transforms:
+                building = shown.doing("starting tf.Transform")  # takes ten seconds or more: it brings TensorFlow
+        fields = run_pipeline(job, options, building=building)
         if fields["exit_code"]:
             raise errors.from_exit_code(fields["exit_code"], fields["message"])
     return ConvertResult(
@@ -131,7 +140,7 @@ def convert(
 
 def plan(
     config: AnyConfig = None,
-    beam_options: PipelineOptions | Sequence[str] | None = None,
+    beam_options: BeamOptions = None,
     *,
     overwrite: bool = False,
     own_process: bool = False,
@@ -143,6 +152,8 @@ def plan(
     Raises:
         ConfigError: if the config does not fit the input.
     """
+    _require_utf8_file_names()
+    _check_flags(overwrite=overwrite, own_process=own_process)
     job_config = as_config(config)
     arguments = beam_arguments(beam_options)
     runners.take_hdfs_user(arguments)
@@ -159,7 +170,7 @@ def plan(
         return _plan_of(run_pipeline(job, options, plan_only=True))
 
 
-def save_listing(config: config_lib.Config, uri: str) -> config_lib.Config:
+def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> config_lib.Config:
     """Lists the input of `config` into a file, and returns the config that reads it instead.
 
     Raises:
@@ -167,6 +178,7 @@ def save_listing(config: config_lib.Config, uri: str) -> config_lib.Config:
     """
     from transforms.sources import files, saved
 
+    _require_utf8_file_names()
     output = config.output.model_copy(update={"uri": config.output.uri or _NO_OUTPUT})
     source = sources.make_source(config.model_copy(update={"output": output}))
     if not isinstance(source, files.FilesSource):
@@ -186,8 +198,19 @@ def _plan_of(fields: Mapping[str, Any]) -> references.DatasetPlan:
     return layout.decode_plan(fields["plan"])
 
 
-def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: bool = False) -> dict[str, Any]:
+def run_pipeline(
+    job: pipeline_lib.Job,
+    options: PipelineOptions,
+    plan_only: bool = False,
+    building: contextlib.AbstractContextManager[None] | None = None,
+) -> dict[str, Any]:
     """Runs the pipeline to its end and returns the report it left.
+
+    Args:
+        job: what is to be done.
+        options: Beam's.
+        plan_only: whether it ends with the plan.
+        building: is entered while the pipeline is built.
 
     Raises:
         ConfigError: if Beam cannot make the runner.
@@ -201,9 +224,11 @@ def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: boo
         beam_pipeline = beam.Pipeline(options=options)
     except (ValueError, ImportError, AttributeError) as e:  # no such runner, or one that wants more options
         raise errors.ConfigError(f"Beam cannot start this runner: {' '.join(str(e).split())}") from e
-    pipeline.build(beam_pipeline, job, plan_only)
+    with building or contextlib.nullcontext():
+        pipeline.build(beam_pipeline, job, plan_only)
     try:
-        beam_pipeline.run().wait_until_finish()
+        with runners.without_tracebacks():
+            beam_pipeline.run().wait_until_finish()
     except Exception as e:  # whatever a runner raises; the report, or the last line of the traceback, says why
         cause = _last_line(e)
         if cause.startswith("KeyboardInterrupt"):  # Ctrl-C in the middle of a step, of which Beam makes an error
@@ -214,9 +239,10 @@ def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: boo
         if fields is None or not fields["exit_code"]:
             is_local = storage.storage_of(job.layout.output).is_local
             where = "" if is_local else f" in {job.layout.control}"  # a bucket is not looked at in passing
+            is_known = "[Errno " in cause  # all that Beam's long text would add is where in our code
             raise errors.ImagebeamError(
                 f"the pipeline failed: {cause}; finished shards are kept{where}, run the same command again to go on"
-            ) from e
+            ) from (None if is_known else e)
         return fields
     fields = progress.read_report(job.layout.report)
     if fields is None:
@@ -227,25 +253,83 @@ def run_pipeline(job: pipeline_lib.Job, options: PipelineOptions, plan_only: boo
 
 
 def as_config(config: AnyConfig) -> config_lib.Config:
-    """A Config from whatever `convert` takes."""
+    """A Config from whatever `convert` takes.
+
+    Raises:
+        ConfigError: if it is of another type, or anything in it is not as expected.
+    """
     if isinstance(config, config_lib.Config):
         return config
     if isinstance(config, Mapping):
         return config_lib.parse_config(config, where="the mapping given")
-    return config_lib.load_config(config)
+    if config is None or isinstance(config, str):
+        return config_lib.load_config(config)
+    if isinstance(config, os.PathLike):
+        return config_lib.load_config(os.fspath(config))
+    raise errors.ConfigError(
+        f"config is {_describe(config)}; give a mapping of sections, the name of a preset, the path of a YAML file, "
+        "or a Config"
+    )
 
 
-def beam_arguments(beam_options: PipelineOptions | Sequence[str] | None) -> list[str]:
-    """Beam's options as arguments of a command."""
+def beam_arguments(beam_options: BeamOptions) -> list[str]:
+    """Beam's options as arguments of a command.
+
+    Raises:
+        ConfigError: if they are of another type, or one of them is not text.
+    """
     if beam_options is None:
         return []
-    if isinstance(beam_options, Sequence):
-        return list(beam_options)
+    if isinstance(beam_options, str):
+        try:
+            return shlex.split(beam_options)
+        except ValueError as e:
+            raise errors.ConfigError(f"beam_options {beam_options!r} cannot be split into options: {e}") from e
+    if isinstance(beam_options, Sequence) and not isinstance(beam_options, bytes):
+        arguments = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in beam_options]
+        for each in arguments:
+            if not isinstance(each, str):
+                raise errors.ConfigError(f"beam_options holds {_describe(each)}; each option is text: '--name=value'")
+        return arguments
+    if not hasattr(beam_options, "get_all_options"):  # without an import of Beam, which takes a second
+        raise errors.ConfigError(
+            f"beam_options is {_describe(beam_options)}; give PipelineOptions, a list such as "
+            "['--runner=DataflowRunner', '--project=p'], or the same in one string"
+        )
     arguments = []
     for name, value in beam_options.get_all_options(drop_default=True).items():
         values = value if isinstance(value, list) else [value]
         arguments += [f"--{name}" if each is True else f"--{name}={each}" for each in values]
     return arguments
+
+
+def _as_workers(workers: Any) -> int:
+    if workers is None:
+        return default_workers()
+    if isinstance(workers, bool) or not hasattr(workers, "__index__"):
+        raise errors.ConfigError(f"workers is {_describe(workers)}; give a number of processes, such as 4")
+    if workers < 1:
+        raise errors.ConfigError(f"workers is {workers}; it must be at least 1")
+    return operator.index(workers)
+
+
+def _check_flags(**flags: Any) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):  # "no" would count as true
+            raise errors.ConfigError(f"{name} is {_describe(value)}; give True or False")
+
+
+def _describe(value: Any) -> str:
+    return f"{value!r}, of type {type(value).__name__}"
+
+
+def _require_utf8_file_names() -> None:
+    """Keys and labels are file names: they must not depend on the locale. The command line sees to it itself."""
+    if (encoding := sys.getfilesystemencoding()) != "utf-8":
+        raise errors.ConfigError(
+            f"Python takes file names here for {encoding}, by the locale, and keys and labels would differ from those "
+            "of other machines: start Python with PYTHONUTF8=1 in the environment"
+        )
 
 
 def _last_line(error: BaseException) -> str:

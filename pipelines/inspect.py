@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -68,7 +69,9 @@ def _is_text(value: bytes) -> bool:
         return False
 
 
-def save_images(directory: str, catalog: catalog_lib.Catalog, split: str, count: int, folder: str) -> list[str]:
+def save_images(
+    directory: str, catalog: catalog_lib.Catalog, split: str, count: int, folder: str | os.PathLike[str]
+) -> list[str]:
     """Writes the first images of a split as files, named by position, label and key; returns their addresses.
 
     Those that are stored as pixels become PNGs.
@@ -82,6 +85,7 @@ def save_images(directory: str, catalog: catalog_lib.Catalog, split: str, count:
         raise errors.ConfigError("--save-to: the examples hold no image")
     is_raw = raw.is_raw(catalog, raw.formats_in(catalog_lib.load_statistics(directory), split))
     pixels = raw.PixelReader(catalog) if is_raw else None
+    folder = os.fspath(folder)
     target = _make_folder(folder)
     uris = []
     for index, values in enumerate(itertools.islice(read_examples(directory, catalog, split), count)):

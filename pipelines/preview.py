@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ _NO_CHARACTER = "\U0010fffd"  # is in no font: it is drawn as whatever stands fo
 def write_preview(
     dataset: imagebeam.ImageDataset,
     split: str,
-    path: str,
+    path: str | os.PathLike[str],
     count: int = 32,
     crop: str = "random",
     image_size: int = 224,
@@ -57,6 +58,7 @@ def write_preview(
             cannot be written.
         ExampleError: at an image that cannot be read or decoded.
     """
+    path = os.fspath(path)
     if not path.lower().endswith(".png"):
         raise errors.ConfigError(f"the preview is a PNG, and {path!r} does not end in .png: give such a name")
     total = dataset.num_examples(split)

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from imagebeam import catalog as catalog_lib
@@ -28,14 +28,24 @@ class Progress:
     It looks at files alone, so it works the same for every runner that writes where this machine can look.
     """
 
-    def __init__(self, dataset: layout.DatasetLayout, stream: TextIO | None = None):
+    def __init__(
+        self,
+        dataset: layout.DatasetLayout,
+        stream: TextIO | None = None,
+        count_begun: Callable[[], int] = lambda: 0,
+    ):
+        """Watches the run of `dataset`; `count_begun` gives the images done of shards that are not finished."""
         self._layout = dataset
+        self._count_begun = count_begun
+        self._doing = ""
+        self._since = 0.0
+        self._is_analysed = dataset.analyze is None
         self._stream = stream or sys.stderr  # asked for now: it may be another than when this module was imported
         self._terminal = self._stream.isatty()
         self._stop = threading.Event()
         self._start = time.monotonic()
         self._writing_since = 0.0
-        self._images_before = 0
+        self._images_before = self._images = 0
         self._done: dict[str, int] = {}  # shard -> images in it, also rejected ones
         self._plan: references.DatasetPlan | None = None
         self._thread = threading.Thread(target=self._watch, name="imagebeam-progress", daemon=True)
@@ -74,15 +84,30 @@ class Progress:
         except OSError:  # it says it is a terminal, and is none that the system knows
             return _COLUMNS
 
+    @contextlib.contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Names what the run does before it lists."""
+        self._since, self._doing = time.monotonic(), what
+        try:
+            yield
+        finally:
+            self._doing = ""
+
     def line(self) -> str:
         """The state of the run in one line."""
+        if doing := self._doing:
+            return f"{doing}... {time.monotonic() - self._since:.0f} s"
         if self._plan is None and not self._find_plan():
             return f"listing images... {time.monotonic() - self._start:.0f} s"
         assert self._plan is not None
+        if not self._is_analysed and not self._find_analysis(self._plan):
+            return f"tf.Transform analyses the columns... {time.monotonic() - self._writing_since:.0f} s"
         planned_shards = sum(split.num_shards for split in self._plan.splits.values())
         planned_images = sum(split.num_records for split in self._plan.splits.values())
         self._count()
-        images = sum(self._done.values())
+        # a shard that ends just now is counted neither as begun nor as done, or as both
+        begun = min(sum(self._done.values()) + self._count_begun(), planned_images)
+        images = self._images = max(begun, self._images)
         elapsed = time.monotonic() - self._writing_since
         rate = (images - self._images_before) / elapsed if elapsed > 0 else 0.0
         left = f"{(planned_images - images) / rate:,.0f} s left" if rate > 0 else "..."
@@ -100,6 +125,13 @@ class Progress:
         self._images_before = sum(self._done.values())
         self._writing_since = time.monotonic()
         return True
+
+    def _find_analysis(self, plan: references.DatasetPlan) -> bool:
+        """Whether tf.Transform's output is staged, so that shards are being written."""
+        staging = self._layout.staging(plan.fingerprint)
+        if plan.action != "write" or storage.storage_of(staging).exists(storage.join(staging, layout.STAGED_FILES)):
+            self._is_analysed, self._writing_since = True, time.monotonic()
+        return self._is_analysed
 
     def _count(self) -> None:
         """Reads the word that each finished shard leaves, once."""

@@ -7,9 +7,10 @@ import contextlib
 import difflib
 import gc
 import io
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from imagebeam import errors
@@ -23,6 +24,11 @@ _UNUSED_LOCALLY = ("google.cloud", "google.auth", "google.api_core", "apitools",
 # Types of the graph are checked by the tests, which build the same one: checking them again takes 0.1 s of every run.
 TRUSTED_GRAPH = ("--no_pipeline_type_check",)
 
+_LOGGERS_OF_ERRORS = (
+    "apache_beam.runners.common",
+    "apache_beam.runners.portability.local_job_service",  # what worker processes log, as text
+    "apache_beam.runners.worker.sdk_worker",
+)
 _SAMPLING_PERIOD_MS = 2
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner", "bundlebaseddirectrunner")
 
@@ -49,6 +55,28 @@ def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str |
             del sys.modules[name]
         gc.freeze()
         gc.enable()
+
+
+@contextlib.contextmanager
+def without_tracebacks() -> Iterator[None]:
+    """Keeps tracebacks of Beam out of the log: what a step raises is raised to the caller, with its cause.
+
+    Logs at INFO, which somebody asked for, stay whole. Only Beam's own loggers are touched, and only meanwhile.
+    """
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        if logging.getLogger(record.name).isEnabledFor(logging.INFO):
+            return True
+        return not record.exc_info and "Traceback (most recent call last)" not in record.getMessage()
+
+    loggers = [logging.getLogger(name) for name in _LOGGERS_OF_ERRORS]
+    for logger in loggers:
+        logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_wanted)
 
 
 def take_hdfs_user(beam_arguments: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog, records, shards, storage, verify
-from transforms import encode, fetch, images, prepare, read_back, references, segmentation, statistics
+from transforms import encode, fetch, images, prepare, processes, read_back, references, segmentation, statistics
 
 DONE_SUFFIX = ".done.json"  # beside a staged shard: what is in it; written last, so the shard is whole
 REJECTS_SUFFIX = ".rejects.jsonl"
@@ -97,7 +97,8 @@ class ShardWriter:
         counts: statistics.StatisticsBuilder,
         rejects: list[references.Reject],
     ) -> None:
-        for ref, image in read_images(task.refs(), self.policy, self.read_ahead):
+        for number, (ref, image) in enumerate(read_images(task.refs(), self.policy, self.read_ahead)):
+            processes.note_progress(number)
             if isinstance(image, references.Reject):
                 rejects.append(image)
                 continue

@@ -8,6 +8,7 @@ import json
 import math
 import pathlib
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -437,7 +438,10 @@ def test_command_line_transforms_and_plans_the_same(table: pathlib.Path, tmp_pat
     (tmp_path / "config.json").write_text(json.dumps(config))  # which is YAML too
     arguments = ("--config", tmp_path / "config.json", "--output", tmp_path / "out")
     before = command_line.succeed("plan", *arguments).stdout
-    command_line.succeed("convert", *arguments)
+    shown = command_line.succeed("convert", *arguments).stderr.splitlines()
+    assert re.fullmatch(r"imagebeam \S+ on FnApiRunner, tf\.Transform \d\S+", shown[0])
+    progress = r"(starting tf\.Transform|listing images|tf\.Transform analyses the columns|shards \d).*"
+    assert [line for line in shown[1:] if not re.fullmatch(progress, line)] == []  # nothing of TensorFlow's
     catalog = catalog_lib.load_catalog(str(tmp_path / "out"))
     assert catalog.fingerprint in before
     assert "transform_fn/saved_model.pb" in catalog.files

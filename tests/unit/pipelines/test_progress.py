@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import io
 import os
@@ -16,6 +17,7 @@ import pytest
 
 from imagebeam import catalog, storage
 from pipelines import progress
+from tests import patience
 from transforms import layout, references, write_shard
 
 PLAN = references.DatasetPlan(
@@ -91,12 +93,54 @@ def test_line_where_listed_file_vanishes_does_not_raise(
     assert progress.Progress(dataset, io.StringIO()).line().startswith("shards 0/4")
 
 
+def test_line_moves_before_the_first_shard_ends_and_never_back(dataset: layout.DatasetLayout) -> None:
+    begun = [0]
+    line = progress.Progress(dataset, io.StringIO(), count_begun=lambda: begun[0])
+    leave_plan(dataset)
+    shown = [line.line()]
+    for images in (120, 480, 470):
+        begun[0] = images
+        shown.append(line.line())
+    leave_shard(dataset, 0, records=490, rejected=10)
+    shown.append(line.line())  # still counted as begun, too
+    begun[0] = 0
+    shown.append(line.line())
+    begun[0] = 5000
+    shown.append(line.line())
+    counts = [tuple(text.split("  ")[:2]) for text in shown]
+    assert counts == [
+        ("shards 0/4", "images 0/2,000"),
+        ("shards 0/4", "images 120/2,000"),
+        ("shards 0/4", "images 480/2,000"),
+        ("shards 0/4", "images 480/2,000"),
+        ("shards 1/4", "images 970/2,000"),
+        ("shards 1/4", "images 970/2,000"),
+        ("shards 1/4", "images 2,000/2,000"),
+    ]
+
+
+def test_line_names_tf_transform_while_it_starts_and_analyses(dataset: layout.DatasetLayout) -> None:
+    line = progress.Progress(dataclasses.replace(dataset, analyze="train"), io.StringIO())
+    with line.doing("starting tf.Transform"):
+        assert re.fullmatch(r"starting tf\.Transform\.\.\. \d+ s", line.line())
+    assert line.line().startswith("listing images... ")
+    leave_plan(dataset)
+    assert re.fullmatch(r"tf\.Transform analyses the columns\.\.\. \d+ s", line.line())
+    pathlib.Path(dataset.staging(PLAN.fingerprint), layout.STAGED_FILES).write_text("{}")
+    assert line.line().startswith("shards 0/4")
+
+
 # --- where it is shown -----------------------------------------------------------------------------------------------
 
 
-def watch_for_a_moment(dataset: layout.DatasetLayout, stream: io.TextIOBase) -> None:
-    with progress.Progress(dataset, stream):  # type: ignore[arg-type]
-        time.sleep(0.2)
+def watch_three_looks(dataset: layout.DatasetLayout, stream: io.TextIOBase) -> None:
+    """Watches until the line was made three times, so that the first two are surely shown."""
+    looks = []
+    watched = progress.Progress(dataset, stream)  # type: ignore[arg-type]
+    make_line = watched.line
+    watched.line = lambda: looks.append(1) or make_line()  # type: ignore[method-assign, func-returns-value]
+    with watched:
+        patience.wait_until(lambda: len(looks) >= 3)
 
 
 @pytest.fixture
@@ -109,13 +153,14 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_plain_stream_gets_whole_lines_without_control_characters(dataset: layout.DatasetLayout) -> None:
     stream = io.StringIO()
     leave_plan(dataset)
-    watch_for_a_moment(dataset, stream)
+    watch_three_looks(dataset, stream)
     assert stream.getvalue() == "shards 0/4  images 0/2,000  0 images/s  ...\n"  # once, as it does not change
 
 
-def test_plain_stream_of_short_run_gets_nothing(dataset: layout.DatasetLayout) -> None:
+def test_plain_stream_of_short_run_gets_nothing(dataset: layout.DatasetLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_PLAIN_SEC", patience.HANG_SEC)  # however long the run takes here
     stream = io.StringIO()
-    watch_for_a_moment(dataset, stream)
+    watch_three_looks(dataset, stream)
     assert stream.getvalue() == ""
 
 
@@ -144,7 +189,7 @@ def test_terminal_has_one_line_cut_to_its_width_and_gone_at_the_end(
 ) -> None:
     screen, stream = terminal
     leave_plan(dataset)
-    watch_for_a_moment(dataset, stream)
+    watch_three_looks(dataset, stream)
     shown = read_what_there_is(screen).split("\r\x1b[K")
     assert set(shown) == {"", "shards 0/4  images 0/2,000  0"}
     assert shown[-1] == ""
@@ -155,7 +200,7 @@ def test_terminal_of_unknown_width_is_taken_for_80_columns(dataset: layout.Datas
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]
     leave_plan(dataset)
-    watch_for_a_moment(dataset, stream)
+    watch_three_looks(dataset, stream)
     assert "\r\x1b[Kshards 0/4  images 0/2,000  0 images/s  ..." in stream.getvalue()
 
 

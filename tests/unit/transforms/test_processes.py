@@ -90,6 +90,18 @@ def test_task_after_another_function_runs_in_the_new_one() -> None:
         assert pool.submit(EVALUATE, "1 + 1").result() == 2
 
 
+def test_task_that_notes_its_progress_is_counted_until_it_ends(tmp_path: pathlib.Path) -> None:
+    note, wait = (f"__import__('transforms.processes').processes.note_progress({count})" for count in (7, 8))
+    go_on = f"[None for _ in iter(lambda: __import__('os').path.exists({str(tmp_path / 'go')!r}), True)]"
+    with processes.start(2) as pool:
+        futures = [pool.submit(EVALUATE, f"({note}, {wait}, {go_on}, {index})[-1]") for index in range(2)]
+        patience.wait_until(lambda: pool.count_images() == 14)  # the second note came too soon after the first
+        (tmp_path / "go").touch()
+        assert [future.result() for future in futures] == [0, 1]
+        assert pool.count_images() == 0
+        assert pool.submit(EVALUATE, "1 + 1").result() == 2
+
+
 def test_task_that_prints_leaves_the_answers_whole(capfd: pytest.CaptureFixture[str]) -> None:
     with processes.start(1) as pool:
         assert (

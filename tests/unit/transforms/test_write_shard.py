@@ -11,7 +11,7 @@ import pytest
 
 from imagebeam import example, records, storage
 from tests.unit.transforms import small_dataset
-from transforms import encode, read_back, references, write_shard
+from transforms import encode, processes, read_back, references, write_shard
 from transforms.layout import DatasetLayout
 from transforms.references import ImageRef, Reason, Reject, WrittenShard
 
@@ -44,6 +44,15 @@ def write(layout: DatasetLayout, refs: list[ImageRef]) -> WrittenShard:
 
 def refuse_to_write(*_: object) -> WrittenShard:
     raise AssertionError("a finished shard was written again")
+
+
+def test_write_notes_each_image_as_it_goes(
+    layout: DatasetLayout, refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[int] = []
+    monkeypatch.setattr(processes, "note_progress", notes.append)
+    write(layout, refs)
+    assert notes == list(range(len(refs)))
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

@@ -1,0 +1,150 @@
+"""What `convert` and its neighbours take from Python, and what they refuse."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from apache_beam.options import pipeline_options
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors
+from pipelines import convert, inspect, verify
+from tests import command_line, image_sets, patience
+
+DATAFLOW = ["--runner=DataflowRunner", "--project=p", "--region=europe-west1"]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("images")
+    image_sets.write_folder(folder, per_label=3)
+    return folder
+
+
+def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    vocabulary, yaml, output = tmp_path / "labels.txt", tmp_path / "config.yaml", tmp_path / "out"
+    vocabulary.write_text("cat\ndog\n")
+    yaml.write_text(f"source: {{uri: {images}}}\n")
+    fields = {
+        "source": {"uri": images},
+        "label": {"vocabulary": vocabulary},
+        "output": {"uri": output, "num_shards": np.int64(2)},
+    }
+    result = convert.convert(fields, workers=np.int32(1))
+    assert (result.output, result.catalog.counts.written) == (str(output), 6)
+    assert convert.plan(yaml).listed == 6
+    assert verify.run_verify(output).problems == ()
+    assert len(inspect.save_images(str(output), result.catalog, "train", 2, tmp_path / "saved")) == 2
+    assert catalog_lib.load_catalog(output) == result.catalog  # type: ignore[arg-type]
+    convert.save_listing(convert.as_config(yaml), tmp_path / "listing")
+    assert (tmp_path / "listing").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(DATAFLOW, id="list"),
+        pytest.param(tuple(DATAFLOW), id="tuple"),
+        pytest.param(" ".join(DATAFLOW), id="one-string"),
+        pytest.param("--runner=DataflowRunner --project 'p' \n --region=europe-west1", id="one-string-with-quotes"),
+        pytest.param(pipeline_options.PipelineOptions(DATAFLOW), id="pipeline-options"),
+    ],
+)
+def test_options_of_beam_are_taken_in_any_form(given: Any) -> None:
+    options = pipeline_options.PipelineOptions(convert.beam_arguments(given)).get_all_options(drop_default=True)
+    assert options == pipeline_options.PipelineOptions(DATAFLOW).get_all_options(drop_default=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param({"config": 42}, "config is 42, of type int; give a mapping of sections, the name", id="config"),
+        pytest.param({"config": b"x.yaml"}, "config is b'x.yaml', of type bytes; give", id="config-bytes"),
+        pytest.param({"config": ["--input"]}, "config is ['--input'], of type list; give", id="config-list"),
+        pytest.param({"config": {"source": "in"}}, "source: input should be a mapping, got 'in'", id="section"),
+        pytest.param({"config": {"source": {"uri": 3}}}, "source.uri: input should be a valid string, got 3", id="uri"),
+        pytest.param({"beam_options": 3}, "beam_options is 3, of type int; give PipelineOptions, a", id="options"),
+        pytest.param({"beam_options": {"runner": "x"}}, "beam_options is {'runner': 'x'}, of type dict;", id="dict"),
+        pytest.param({"beam_options": b"--x"}, "beam_options is b'--x', of type bytes;", id="bytes"),
+        pytest.param({"beam_options": ["--x", 3]}, "beam_options holds 3, of type int; each option is text", id="item"),
+        pytest.param({"beam_options": "--x='y"}, "cannot be split into options: No closing quotation", id="quote"),
+        pytest.param({"beam_options": "--ruxxer=Direct"}, "unknown option --ruxxer", id="unknown"),
+        pytest.param({"overwrite": "no"}, "overwrite is 'no', of type str; give True or False", id="overwrite"),
+        pytest.param({"show_progress": 1}, "show_progress is 1, of type int; give True or False", id="progress"),
+        pytest.param({"workers": "4"}, "workers is '4', of type str; give a number of processes", id="workers-text"),
+        pytest.param({"workers": 2.5}, "workers is 2.5, of type float; give a number", id="workers-fraction"),
+        pytest.param({"workers": True}, "workers is True, of type bool; give a number", id="workers-bool"),
+        pytest.param({"workers": 0}, "workers is 0; it must be at least 1", id="workers-none"),
+    ],
+)
+def test_wrong_types_are_refused_before_any_work(
+    images: pathlib.Path, tmp_path: pathlib.Path, arguments: dict[str, Any], message: str
+) -> None:
+    fields = {"source": {"uri": images}, "output": {"uri": tmp_path / "out"}}
+    with pytest.raises(errors.ConfigError, match=re.escape(message)):
+        convert.convert(**{"config": fields, **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=command_line.ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=patience.HANG_SEC,
+        check=False,
+    )
+
+
+FAIL = """
+from pipelines.convert import convert
+from imagebeam import errors
+try:
+    convert({fields}, workers=1, beam_options={options!r})
+except errors.ImagebeamError as e:
+    print(type(e).__name__, e)
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "sections", "message"),
+    [
+        pytest.param(True, {}, "TooManyRejectsError 1 of 6 images were rejected", id="rejects"),
+        pytest.param(False, {"source": {"include": "*.gif"}}, "ConfigError the input holds no image", id="no-image"),
+    ],
+)
+def test_error_comes_without_a_traceback_of_beam(
+    images: pathlib.Path, tmp_path: pathlib.Path, broken: bool, sections: dict[str, Any], message: str
+) -> None:
+    folder = tmp_path / "in"
+    image_sets.write_folder(folder, per_label=3)
+    if broken:
+        (folder / "cat" / "0.jpg").write_bytes(b"no image")
+    fields = {"source": {"uri": str(folder), **sections.get("source", {})}, "output": {"uri": str(tmp_path / "out")}}
+    done = run_python(FAIL.format(fields=fields, options=""))
+    assert done.stdout.startswith(message)
+    assert done.stderr == ""
+
+
+def test_traceback_of_beam_is_logged_where_it_is_asked_for(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    fields = {"source": {"uri": str(images), "include": "*.gif"}, "output": {"uri": str(tmp_path / "out")}}
+    code = "import logging; logging.basicConfig(level=logging.INFO)\n" + FAIL.format(fields=fields, options="")
+    assert "Traceback" in run_python(code).stderr
+
+
+def test_locale_without_utf8_is_refused(images: pathlib.Path) -> None:
+    code = f"from pipelines import convert\nconvert.plan({{'source': {{'uri': {str(images)!r}}}}})"
+    done = run_python(code, LC_ALL="C", PYTHONUTF8="0")
+    assert done.returncode == 1
+    message = "imagebeam.errors.ConfigError: Python takes file names here for ascii, by the locale, and keys and labels"
+    assert done.stderr.splitlines()[-1].startswith(message)
+    assert run_python(code, LC_ALL="C", PYTHONUTF8="1").returncode == 0
