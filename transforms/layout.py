@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -10,21 +9,17 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, features, shards, storage, verify
-from transforms import encode, fetch, prepare, references, tfds_metadata, write_shard
+from imagebeam import errors, features, shards, storage
+from transforms import encode, fetch, output_folder, prepare, references, write_shard
 
 if TYPE_CHECKING:
     from transforms import list as list_lib
     from transforms import rank
 
-CONTROL_DIRECTORY = ".imagebeam"  # in the output: the lock, staged shards, reports; gone after a commit
-STAGED_FILES = "files.json"  # in the staging folder: what lies there of tf.Transform, with sizes
-TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # as tf.Transform names them
+STAGED_FILES = "files.json"  # in the staging folder: what lies there of tf.Transform, with sizes and checksums
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
 DEFAULT_MIN_SHARD_RECORDS = 64  # ...unless the shards would hold next to nothing
-
-_WRITTEN_FILES = (catalog_lib.LABELS_FILE, catalog_lib.STATISTICS_FILE, *tfds_metadata.LOADED_BY)
 
 _SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
 _WRITER_VERSION = 1  # raised whenever a release writes other bytes for the same config and input
@@ -86,8 +81,12 @@ class DatasetLayout:
     report: str = ""  # address of the report of this run; "" writes none
 
     @property
+    def folder(self) -> output_folder.OutputFolder:
+        return output_folder.OutputFolder(self.output)
+
+    @property
     def control(self) -> str:
-        return storage.join(self.output, CONTROL_DIRECTORY)
+        return self.folder.control
 
     @property
     def publish_marker(self) -> str:
@@ -239,12 +238,14 @@ class DatasetLayout:
 
     def _compare_with_committed(self, plan: references.DatasetPlan) -> references.DatasetPlan:
         """Takes into account what is in the output already."""
+        if unnamed := self.folder.find_unnamed_shards(self.suffix):
+            return _refuse(plan, output_folder.refuse_unnamed_shards(self.output, unnamed))
         try:
             committed = catalog_lib.load_catalog(self.output)
         except errors.CatalogError as e:
             if storage.storage_of(self.output).exists(storage.join(self.output, catalog_lib.CATALOG_FILE)):
                 return plan if self.overwrite else _refuse(plan, f"{e}; --overwrite replaces it")
-            stray = None if self.overwrite else self._find_stray_file()
+            stray = None if self.overwrite else self.folder.find_stray_file(self.analyze is not None)
             if stray is not None:
                 return _refuse(
                     plan,
@@ -253,7 +254,7 @@ class DatasetLayout:
                 )
             return plan
         if committed.fingerprint == plan.fingerprint:
-            damage = self._find_damage(committed)
+            damage = self.folder.find_damage(committed, thoroughly=self.overwrite)
             if damage is None:
                 message = f"{self.output} holds this dataset already: same config, same images"
                 return dataclasses.replace(plan, action="keep", message=message)
@@ -266,51 +267,6 @@ class DatasetLayout:
                 f"{committed.created}; config or images differ); choose another --output, or --overwrite",
             )
         return plan
-
-    def _find_stray_file(self) -> str | None:
-        """A file that a commit would replace, where no commit of ours was cut short."""
-        store = storage.storage_of(self.output)
-        if not store.exists(self.output) or store.exists(self.publish_marker):
-            return None
-        for entry in store.list_directory(self.output):
-            if entry.name in _WRITTEN_FILES or (self.analyze is not None and entry.name in TRANSFORM_FOLDERS):
-                return entry.name
-            with contextlib.suppress(ValueError):
-                return str(shards.ShardName.parse(entry.name))
-        return None
-
-    def _find_damage(self, committed: catalog_lib.Catalog) -> str | None:
-        for split in committed.splits.values():
-            for shard in split.shards:
-                uri = storage.join(self.output, shard.name)
-                try:
-                    size = storage.storage_of(uri).stat(uri).size
-                except OSError:
-                    return f"{shard.name} is missing"
-                if size != shard.bytes:
-                    return f"{shard.name} has {size:,} bytes, the catalog says {shard.bytes:,}"
-                # --overwrite of the same dataset is asked for to mend what verify has found
-                if self.overwrite and (problems := verify.verify_shard(self.output, shard, committed.compression)):
-                    return str(problems[0])
-                index = storage.join(self.output, shard.index_name)
-                if committed.compression == "none" and not storage.storage_of(index).exists(index):
-                    return f"{shard.index_name} is missing"
-        for name, num_bytes in committed.files.items():
-            uri = storage.join(self.output, name)
-            try:
-                size = storage.storage_of(uri).stat(uri).size
-            except OSError:
-                return f"{name} is missing"
-            if size != num_bytes:
-                return f"{name} has {size:,} bytes, the catalog says {num_bytes:,}"
-        names = [catalog_lib.STATISTICS_FILE, catalog_lib.REJECTS_FILE]
-        names += [catalog_lib.LABELS_FILE] if committed.labels else []
-        names += tfds_metadata.LOADED_BY if committed.compression == "none" else ()
-        for name in names:
-            uri = storage.join(self.output, name)
-            if not storage.storage_of(uri).exists(uri):
-                return f"{name} is missing"
-        return None
 
 
 def _refuse(plan: references.DatasetPlan, message: str) -> references.DatasetPlan:
