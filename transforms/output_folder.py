@@ -48,20 +48,20 @@ class OutputFolder:
 
     def find_files_of_others(self) -> list[str]:
         """Every file in the folder and below it that is not ours, sorted; hidden ones are no input and left out."""
-        found = set(self._walk(""))
+        found = set(self._walk("", frozenset()))
         if not found:
             return []
         return sorted(found - self.named_files() - {catalog_lib.CATALOG_FILE, catalog_lib.REJECTS_FILE})
 
-    def _walk(self, folder: str) -> Iterator[str]:
+    def _walk(self, folder: str, ancestors: frozenset[tuple[int, int]]) -> Iterator[str]:
         for entry in _entries_of(storage.join(self.uri, folder) if folder else self.uri):
             name = f"{folder}/{entry.name}" if folder else entry.name
             if entry.name.startswith("."):
                 continue
-            if entry.kind == storage.DIRECTORY:
-                yield from self._walk(name)
-            else:
+            if entry.kind != storage.DIRECTORY:
                 yield name
+            elif entry.identity not in ancestors:  # links may lead in a circle
+                yield from self._walk(name, ancestors | {entry.identity})
 
     def named_files(self) -> set[str]:
         """The files of the committed dataset, of those it replaced, and of commits that were cut short."""
