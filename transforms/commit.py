@@ -177,11 +177,40 @@ class Committer:
             raise errors.ConfigError(output_folder.refuse_unnamed_shards(self.layout.output, unnamed))
         if refusal := self.layout.too_many_rejects(counts.listed, counts.rejected):
             raise refusal
-        for split in self.layout.declared_splits or ():
-            if not catalog.splits[split].num_examples:
-                raise errors.TooManyRejectsError(f"every image of split {split} was rejected: nothing was committed")
         if not counts.written:
             raise errors.TooManyRejectsError("every image was rejected: nothing was committed")
+        for name, split in catalog.splits.items():  # TFDS loads no split without an example
+            if not split.num_examples:
+                planned_images = plan.splits[name].num_records
+                raise errors.TooManyRejectsError(
+                    f"every image of split {name} was rejected, {planned_images:,} in all: nothing was committed; mend "
+                    "the images, or leave the split out of the input"
+                )
+
+    def notes(self, plan: references.DatasetPlan, written: Sequence[references.WrittenShard]) -> list[str]:
+        """What the user should know of the dataset as it was written, beside the notes of the plan."""
+        rejected: collections.Counter[str] = collections.Counter()
+        for each in written:
+            rejected.update(each.rejected)
+        return [*self.layout.note_changed(rejected), *self._note_absent_classes(plan, written)]
+
+    def _note_absent_classes(
+        self, plan: references.DatasetPlan, written: Sequence[references.WrittenShard]
+    ) -> list[str]:
+        if self.layout.label_kind != "class":
+            return []
+        counts: dict[str, collections.Counter[str]] = {split: collections.Counter() for split in plan.splits}
+        for each in written:
+            counts[each.split].update(each.statistics.get("labels", {}))
+        found = {label for split in counts.values() for label in split}
+        unseen = [label for label in plan.labels if label not in found]
+        notes = []
+        if len(unseen) > plan.num_unseen_labels:  # those of the vocabulary alone are in the plan's notes
+            notes.append(_note_classes(unseen, "no image in the dataset"))
+        if "train" in counts:
+            absent = [label for label in plan.labels if label in found and label not in counts["train"]]
+            notes += [_note_classes(absent, "no image in train")] if absent else []
+        return notes
 
     def _leave_rejects(self, plan: references.DatasetPlan, staged: Sequence[str]) -> str:
         """Puts the dead letters where they can be looked at, but never beside another dataset's catalog."""
@@ -281,6 +310,11 @@ class Committer:
                 store.remove(uri)
 
 
+def _note_classes(labels: Sequence[str], what: str) -> str:
+    has = "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
+    return f"{has} {what}: {output_folder.name_some([repr(label) for label in labels])}"
+
+
 def _move(source: str, target: str) -> None:
     """Moves a staged file; one that a commit cut short has moved already stays where it is."""
     store = storage.storage_of(source)
@@ -329,6 +363,8 @@ class _CommitFn(beam.DoFn):
             self._report("refused", plan, str(e), e.exit_code)
             raise
         state = "kept" if catalog is None else "committed"
+        if catalog is not None:
+            plan = dataclasses.replace(plan, notes=(*plan.notes, *self._committer.notes(plan, written)))
         kept = sum(each.is_kept for each in written)
         message = f"{kept:,} of {len(written):,} shards were finished by an earlier run" if kept else ""
         self._report(state, plan, plan.message or message)

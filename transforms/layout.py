@@ -78,6 +78,7 @@ class DatasetLayout:
     analyze: str | None = None  # what tf.Transform looks at: "train", "all"; None where no column is transformed
     max_reject_fraction: float = 0.01
     overwrite: bool = False
+    saved_listing: bool = False  # whether the source is a listing that was saved earlier
     report: str = ""  # address of the report of this run; "" writes none
 
     @property
@@ -139,6 +140,7 @@ class DatasetLayout:
             rejected=rejects.counts,
             passed_over=tally.passed_over,
             notes=(*self._notes(splits, ranking), *tally.lists.notes),
+            num_unseen_labels=len(self._unseen_labels(ranking)),
         )
         refusal = self._refusal(plan, ranking, tally, rejects)
         if refusal is not None:
@@ -211,11 +213,26 @@ class DatasetLayout:
         if total <= self.max_reject_fraction * listed:
             return None
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(rejected.items(), key=lambda x: -x[1]))
+        remedy = "mend the images or raise rejects.max_fraction"
+        if changed := rejected.get(references.Reason.CHANGED.value, 0):
+            remedy = f"{changed:,} changed after the listing: {self._list_again}, which lists anew; for others {remedy}"
         return errors.TooManyRejectsError(
             f"{total:,} of {listed:,} images were rejected ({total / listed:.2%}; {reasons}), rejects.max_fraction "
-            f"allows {self.max_reject_fraction:.2%}: nothing was committed; mend the images or raise "
-            "rejects.max_fraction"
+            f"allows {self.max_reject_fraction:.2%}: nothing was committed; {remedy}"
         )
+
+    @property
+    def _list_again(self) -> str:
+        saved = "save the listing again (imagebeam plan --save-listing), and then " if self.saved_listing else ""
+        return f"{saved}run the same command again"
+
+    def note_changed(self, rejected: Mapping[str, int]) -> list[str]:
+        """What to do about images that changed while a run that was committed read them."""
+        changed = rejected.get(references.Reason.CHANGED.value, 0)
+        images = "1 image" if changed == 1 else f"{changed:,} images"
+        remedy = f"{images} changed after the listing and {'was' if changed == 1 else 'were'} rejected; to take "
+        remedy += f"{'it' if changed == 1 else 'them'} in, {self._list_again} with --overwrite"
+        return [remedy] if changed else []
 
     def _notes(self, splits: Mapping[str, references.SplitPlan], ranking: rank.Ranking) -> list[str]:
         notes = []
@@ -227,14 +244,17 @@ class DatasetLayout:
             notes.append(
                 f"the labels {', '.join(labels)} look like splits; for split/label/image set split.by=directory"
             )
-        seen = set(ranking.labels)
-        unseen = [label for label in self.vocabulary or () if label not in seen]
-        if unseen:
+        if unseen := self._unseen_labels(ranking):
             notes.append(f"labels of the vocabulary without an image: {len(unseen):,}, the first is {unseen[0]!r}")
         if isinstance(self.sizing.num_shards, Mapping):
             absent = sorted(set(self.sizing.num_shards) - set(splits))
             notes += [f"output.num_shards names the split {split}, which receives no image" for split in absent]
         return notes
+
+    def _unseen_labels(self, ranking: rank.Ranking) -> list[str]:
+        """The classes of the vocabulary that no image has."""
+        seen = set(ranking.labels)
+        return [label for label in self.vocabulary or () if label not in seen]
 
     def _compare_with_committed(self, plan: references.DatasetPlan) -> references.DatasetPlan:
         """Takes into account what is in the output already."""

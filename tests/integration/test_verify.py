@@ -179,8 +179,8 @@ OTHERS = ("dataset_info.json", "features.json", "image.class.label.labels.txt", 
 
 
 def convert_again(good: pathlib.Path, dataset: pathlib.Path, num_shards: int, *options: str) -> command_line.Completed:
-    shards = f"output.num_shards={num_shards}"
-    return command_line.run("convert", "--input", good.parent / "in", "--output", dataset, "--set", shards, *options)
+    settings = ("--set", f"output.num_shards={num_shards}", "--set", "output.name=out")
+    return command_line.run("convert", "--input", good.parent / "in", "--output", dataset, *settings, *options)
 
 
 @pytest.mark.parametrize("name", [*OTHERS, "statistics.json"])

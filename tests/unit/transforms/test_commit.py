@@ -317,6 +317,9 @@ def test_commit_with_too_many_rejects_raises_and_leaves_the_dead_letters(
     ("spoiled", "declared", "message"),
     [
         pytest.param(slice(7, None), ("train", "test"), "^every image of split test was rejected", id="whole-split"),
+        pytest.param(
+            slice(7, None), None, "^every image of split test was rejected, 3 in all: ", id="split-not-declared"
+        ),
         pytest.param(slice(None), None, "^every image was rejected: nothing was committed", id="all"),
     ],
 )
@@ -329,14 +332,32 @@ def test_commit_of_nothing_but_rejects_raises(
         pets.run()
 
 
-def test_commit_of_split_that_lost_every_image_publishes_it_empty_where_it_need_not_be(
-    pets: Dataset, output: pathlib.Path, refs: list[ImageRef]
+@pytest.mark.parametrize(
+    ("spoiled", "labels", "num_unseen", "notes"),
+    [
+        pytest.param([], ("cat", "dog"), 0, [], id="every-class"),
+        pytest.param([5, 6], ("cat", "dog"), 0, ["1 class has no image in train: 'dog'"], id="not-in-train"),
+        pytest.param(
+            [*range(2, 5), 0], ("cat", "dog"), 0, ["1 class has no image in the dataset: 'cat'"], id="nowhere"
+        ),
+        pytest.param([], ("cat", "cow", "dog"), 1, [], id="of-the-vocabulary-alone-as-the-plan-notes"),
+        pytest.param(
+            [*range(2, 5), 0],
+            ("cat", "cow", "dog"),
+            1,
+            ["2 classes have no image in the dataset: 'cat', 'cow'"],
+            id="of-the-vocabulary-and-by-rejects",
+        ),
+    ],
+)
+def test_class_without_an_image_is_noted(
+    pets: Dataset, refs: list[ImageRef], spoiled: list[int], labels: tuple[str, ...], num_unseen: int, notes: list[str]
 ) -> None:
-    spoil(refs[7:])
-    catalog = pets.run()
-    assert [shard.records for shard in catalog.splits["test"].shards] == [0, 0]
-    assert_whole(output)
-    assert json.loads((output / "statistics.json").read_bytes())["test"]["height"] == {}
+    spoil([refs[index] for index in spoiled])
+    pets.plan = dataclasses.replace(pets.plan, labels=labels, num_unseen_labels=num_unseen)
+    assert pets.committer.notes(pets.plan, pets.write()) == notes
+    targets = dataclasses.replace(pets.committer, layout=dataclasses.replace(pets.layout, label_kind="int64"))
+    assert targets.notes(pets.plan, pets.write()) == []
 
 
 def test_commit_of_plan_refused_for_rejects_leaves_them_never_beside_another_dataset(
