@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagebeam import errors, features, storage
 
+# Raised when an older imagebeam would misread what a newer one writes. A new field that only adds facts leaves it as it
+# is: catalogs without the field stay readable, and an imagebeam that does not know the field reads the rest.
 FORMAT_VERSION = 1
 CATALOG_FILE = "catalog.json"
 LABELS_FILE = "labels.txt"
@@ -21,6 +24,13 @@ PUBLISH_MARKER = "publishing"  # in it, with the fingerprint, from the first sha
 STAGING_PREFIX = "staging-"  # in it, with the fingerprint: a folder of what is written and not committed
 
 
+class File(NamedTuple):
+    """A committed file."""
+
+    bytes: int
+    crc32c: int | None  # None where the catalog is from before it kept them
+
+
 @dataclasses.dataclass(frozen=True)
 class Shard:
     """One file of a split."""
@@ -29,12 +39,18 @@ class Shard:
     records: int
     bytes: int  # of the file as stored
     crc32c: int  # of the file as stored
+    index_crc32c: int | None = None  # of its index; None where it has none, or the catalog is from before it kept them
 
     @property
     def index_name(self) -> str:
         """Path of the byte-offset index below the dataset; compressed shards have none."""
         stem = self.name.removesuffix(".tfrecord")
         return f"{INDEX_DIRECTORY}/{stem}.index"
+
+    @property
+    def index_file(self) -> File:
+        """What the catalog says of the index: 8 bytes for the offset of each record, and 8 for the shard's size."""
+        return File(8 * (self.records + 1), self.index_crc32c)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +94,7 @@ class Catalog:
     counts: Counts
     versions: Mapping[str, str]  # of what can change bytes
     created: str  # ISO 8601, UTC
-    files: Mapping[str, int] = dataclasses.field(default_factory=dict)  # bytes of tf.Transform's output, by name
+    files: Mapping[str, File] = dataclasses.field(default_factory=dict)  # by name: all but shards, indexes, catalog
 
     def to_json(self) -> str:
         """The text of `catalog.json`; its last field is the checksum of all the others."""
@@ -93,8 +109,9 @@ class Catalog:
                 name: {
                     "num_examples": split.num_examples,
                     "num_bytes": split.num_bytes,
-                    "shards": [dataclasses.asdict(shard) for shard in split.shards],
+                    "shards": [_shard_fields(shard) for shard in split.shards],
                 }
+                | _index_fields(split)
                 for name, split in self.splits.items()
             },
             "label_kind": self.label_kind,
@@ -106,7 +123,7 @@ class Catalog:
             ],
             "config": self.config,
             "versions": self.versions,
-        } | ({"files": dict(self.files)} if self.files else {})
+        } | ({"files": {name: _file_fields(file) for name, file in self.files.items()}} if self.files else {})
         return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
 
     @classmethod
@@ -143,7 +160,12 @@ class Catalog:
             fingerprint=fields["fingerprint"],
             compression=fields["compression"],
             splits={
-                name: Split(tuple(Shard(**shard) for shard in split["shards"]))
+                name: Split(
+                    tuple(
+                        Shard(**shard, index_crc32c=index_crc32c)
+                        for shard, index_crc32c in itertools.zip_longest(split["shards"], split.get("index_crc32c", ()))
+                    )
+                )
                 for name, split in fields["splits"].items()
             },
             labels=tuple(fields["labels"]),
@@ -156,8 +178,27 @@ class Catalog:
             counts=Counts(**fields["counts"]),
             versions=fields["versions"],
             created=fields["created"],
-            files=fields.get("files", {}),
+            files={name: _file(file) for name, file in fields.get("files", {}).items()},
         )
+
+
+def _shard_fields(shard: Shard) -> dict[str, Any]:
+    return {"name": shard.name, "records": shard.records, "bytes": shard.bytes, "crc32c": shard.crc32c}
+
+
+def _index_fields(split: Split) -> dict[str, Any]:
+    """The checksums of a split's indexes in the order of its shards: a tenth of the text of entries by name."""
+    checksums = [shard.index_crc32c for shard in split.shards]
+    return {} if all(checksum is None for checksum in checksums) else {"index_crc32c": checksums}
+
+
+def _file_fields(file: File) -> Any:
+    return file.bytes if file.crc32c is None else file._asdict()
+
+
+def _file(fields: Any) -> File:
+    """The inverse of `_file_fields`; a number is the size alone, as catalogs had it before they kept checksums."""
+    return File(fields, None) if isinstance(fields, int) else File(fields["bytes"], fields["crc32c"])
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Collection
 
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what a split's name may be made of
 
 _PATTERN = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-of-(?P<num>\d{5,})(?P<suffix>\.\S+)?")
+
+_TFRECORD_SUFFIX = re.compile(r"(\.(tfrecords?|tfrec|records?))?(\.(gz|gzip|zlib|zst))?", re.IGNORECASE)
 
 
 def num_digits(num_shards: int) -> int:
@@ -44,3 +47,25 @@ class ShardName:
         if not parsed or str(parsed) != name:  # other zeros in front would be another file
             raise ValueError(f"{name!r} is not the name of a shard; expected for example train-00000-of-00016.tfrecord")
         return parsed
+
+
+def suffix_of(name: str) -> str:
+    """What follows the numbers in a shard's name; "" for another name."""
+    try:
+        return ShardName.parse(name).suffix
+    except ValueError:
+        return ""
+
+
+def is_shard_name(name: str, suffixes: Collection[str] = ()) -> bool:
+    """Whether a reader that lists the folder would take the file for a shard of TFRecord.
+
+    Args:
+        name: of the file, without its folder.
+        suffixes: that count beside those which TFRecord files have by custom.
+    """
+    try:
+        found = ShardName.parse(name).suffix
+    except ValueError:
+        return False
+    return found in suffixes or _TFRECORD_SUFFIX.fullmatch(found) is not None

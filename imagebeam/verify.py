@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, storage
+from imagebeam import errors, records, shards, storage
 
 _CRC_BYTES = 1 << 20  # fits into the cache of a core: three times as fast as 8 MiB
 
@@ -16,8 +16,8 @@ _CRC_BYTES = 1 << 20  # fits into the cache of a core: three times as fast as 8 
 class Problem:
     """One difference between what is stored and what the catalog says."""
 
-    shard: str
-    offset: int | None  # bytes from the start of the shard, where it can be told
+    shard: str  # the file's name below the dataset
+    offset: int | None  # bytes from the start of the file, where it can be told
     detail: str
 
     def __str__(self) -> str:
@@ -105,7 +105,8 @@ def _index_problems(directory: str, shard: catalog_lib.Shard) -> list[Problem]:
     uri = storage.join(directory, shard.index_name)
     store = storage.storage_of(uri)
     try:
-        offsets = records.decode_index(store.read(uri))
+        data = store.read(uri)
+        offsets = records.decode_index(data)
     except FileNotFoundError:
         return [Problem(shard.index_name, None, "the index is missing")]
     except (OSError, ValueError) as e:
@@ -123,7 +124,50 @@ def _index_problems(directory: str, shard: catalog_lib.Shard) -> list[Problem]:
                     continue
             detail = f"the index says record {index} takes bytes {start:,} to {end:,}, where the shard holds none such"
             return [Problem(shard.index_name, index * 8, detail)]
+    found = catalog_lib.File(len(data), records.extend_crc(0, data))
+    return _differences(shard.index_name, found, shard.index_file)
+
+
+def _differences(name: str, found: catalog_lib.File, expected: catalog_lib.File) -> list[Problem]:
+    """What tells a file from what the catalog says of it."""
+    if found.bytes != expected.bytes:
+        return [Problem(name, None, f"the file has {found.bytes:,} bytes, the catalog says {expected.bytes:,}")]
+    if expected.crc32c is not None and expected.crc32c != found.crc32c:
+        detail = f"the file has the crc32c {found.crc32c:08x}, the catalog says {expected.crc32c:08x}"
+        return [Problem(name, None, f"{detail}: its content was changed")]
     return []
+
+
+def verify_file(directory: str, name: str, expected: catalog_lib.File) -> list[Problem]:
+    """Reads a committed file that is neither a shard nor an index; returns what is wrong with it.
+
+    Args:
+        directory: of the dataset.
+        name: of the file, below the dataset.
+        expected: what the catalog says of it.
+    """
+    try:
+        found = catalog_lib.File(*checksum_file(storage.join(directory, name)))
+    except FileNotFoundError:
+        return [Problem(name, None, f"the file is missing; the catalog says {expected.bytes:,} bytes")]
+    except OSError as e:
+        return [Problem(name, None, f"the file cannot be read ({e.strerror or e})")]
+    return _differences(name, found, expected)
+
+
+def find_unnamed_shards(directory: str, named: Collection[str], suffixes: Collection[str] = ()) -> list[str]:
+    """The files in `directory` that a reader which lists it takes for shards, but for those in `named`; sorted.
+
+    Args:
+        directory: an address; there need not be such a folder.
+        named: the names of shards that belong there.
+        suffixes: that shards' names have here, beside those that TFRecord files have by custom.
+    """
+    try:
+        entries = list(storage.storage_of(directory).list_directory(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(each.name for each in entries if each.name not in named and shards.is_shard_name(each.name, suffixes))
 
 
 def checksum_file(uri: str) -> tuple[int, int]:
@@ -137,7 +181,10 @@ def checksum_file(uri: str) -> tuple[int, int]:
 
 
 def verify_dataset(directory: str, check_record: CheckRecord | None = None) -> Iterator[tuple[str, list[Problem]]]:
-    """Yields the name of each shard and what is wrong with it, in the order of the catalog.
+    """Yields the name of each committed file and what is wrong with it.
+
+    First the shards in the order of the catalog, each with its index; then the other files; last the files that are
+    named like shards and that the catalog does not name.
 
     Raises:
         CatalogError: if there is no catalog, or it was edited.
@@ -147,3 +194,9 @@ def verify_dataset(directory: str, check_record: CheckRecord | None = None) -> I
     every = [shard for split in catalog.splits.values() for shard in split.shards]
     for shard in every:
         yield shard.name, verify_shard(directory, shard, catalog.compression, check_record, every)
+    for name, file in catalog.files.items():
+        yield name, verify_file(directory, name, file)
+    suffixes = {shards.suffix_of(shard.name) for shard in every}
+    for name in find_unnamed_shards(directory, {shard.name for shard in every}, suffixes):
+        detail = "the catalog does not name this file, and readers that list the folder read it; move or delete it"
+        yield name, [Problem(name, None, detail)]

@@ -268,8 +268,7 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
     counts = result.catalog.counts
     decoded = ", every image decoded" if known.decode else ""
     if result.problems:
-        broken = len({problem.shard for problem in result.problems})
-        _complain(f"{broken:,} of {result.num_shards:,} shards differ from the catalog; convert again with --overwrite")
+        _complain(result.advice)
         return errors.VerificationError.exit_code
     _say(
         f"{known.directory}: {counts.written:,} records in {result.num_shards:,} shards are as the catalog says"

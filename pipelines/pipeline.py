@@ -118,6 +118,7 @@ def make_job(
         analyze=config.statistics.analyze if config.transformed else None,
         max_reject_fraction=config.rejects.max_fraction,
         overwrite=overwrite,
+        saved_listing=config.source.by == "listing",
         report=report,
     )
     seed = config.split.seed

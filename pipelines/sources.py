@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import glob
+import os
 import posixpath
 
 from imagebeam import errors, features, remote_storage, storage
 from pipelines import config as config_lib
+from transforms import output_folder
 from transforms.sources import (
     coco,
     coco_json,
@@ -80,7 +82,7 @@ def _files_source(config: config_lib.Config, uri: str, output: str) -> files.Fil
     root, include, kind = _folder_of(config, uri, output)
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"--input {uri!r} is no folder; for a table of images set source.by=manifest")
-    return files.FilesSource(root, include, exclude=output, masks=config.source.masks.rule)
+    return files.FilesSource(root, include, exclude=_leave_out(output, root), masks=config.source.masks.rule)
 
 
 def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.TarSource | tfrecord.TfrecordSource:
@@ -92,6 +94,8 @@ def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.T
         if not expected.FILE_NAME.fullmatch(name):
             raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {expected.EXPECTED}")
         root, include = posixpath.dirname(root), (glob.escape(name),)
+    else:
+        output = _leave_out(output, root)
     if config.source.by == "tar":
         return tar.TarSource(root, include, output, row_fields(config))
     wanted = config.source.tfrecord
@@ -107,9 +111,44 @@ def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, t
         kind = storage.storage_of(root).stat(root).kind
     except OSError as e:
         raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
-    if root == output:
-        raise errors.ConfigError(f"--output {output!r} is the input itself; choose a folder of its own")
+    _refuse_input_as_output(output, root)
     return root, config.source.include if include == files.EVERYTHING else include, kind
+
+
+def _refuse_input_as_output(output: str, root: str) -> None:
+    if _real_address(output) == _real_address(root):
+        raise errors.ConfigError(f"--output {output!r} is the input itself; choose a folder of its own")
+
+
+def _leave_out(output: str, root: str) -> str:
+    """The address under which a listing of the folder `root` meets the output, so that it can leave it out.
+
+    Raises:
+        ConfigError: if the output is that folder itself, or lies below it and holds what a listing must not miss.
+    """
+    _refuse_input_as_output(output, root)
+    real_output, real_root = _real_address(output), _real_address(root)
+    if not real_output.startswith(storage.join(real_root, "")):
+        return output
+    try:
+        others = output_folder.OutputFolder(output).find_files_of_others()
+    except OSError as e:
+        raise errors.ConfigError(
+            f"--output {output!r} lies inside the input, and what it holds cannot be listed ({e.strerror or e}); "
+            "grant read access to it, or choose an --output elsewhere"
+        ) from e
+    if others:
+        raise errors.ConfigError(
+            f"--output {output!r} lies inside the input {root!r}, which is listed without it, and holds "
+            f"{output_folder.name_some(others)}, which imagebeam did not write: they would be lost without a word; "
+            "choose a new folder as --output, or one outside of the input"
+        )
+    return storage.join(root, real_output[len(storage.join(real_root, "")) :])
+
+
+def _real_address(uri: str) -> str:
+    """An address that two names of one folder share: links of local paths are followed."""
+    return os.path.realpath(uri) if storage.storage_of(uri).is_local else uri
 
 
 def _manifest_source(config: config_lib.Config, uri: str, output: str) -> manifest.ManifestSource | tables.TablesSource:
@@ -130,7 +169,7 @@ def _manifest_source(config: config_lib.Config, uri: str, output: str) -> manife
             f"source.manifest.path {wanted.path!r} is a glob, and source.manifest.files goes with the rows of one "
             "table; name that table, or the images in source.manifest.image"
         )
-    found = tables.find_tables(uri, wanted.path, exclude=output, format=wanted.format)
+    found = tables.find_tables(uri, wanted.path, exclude=_leave_out(output, uri), format=wanted.format)
     return tables.TablesSource(tuple(_table(config, each, keys_below=uri) for each in found))
 
 
@@ -177,7 +216,7 @@ def _paired_source(config: config_lib.Config, table: manifest.ManifestSource, ou
         ) from e
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"source.manifest.files {glob!r}: {root!r} is no folder")
-    return paired.PairedSource(table, files.FilesSource(root, include, exclude=output))
+    return paired.PairedSource(table, files.FilesSource(root, include, exclude=_leave_out(output, root)))
 
 
 def _coco_source(config: config_lib.Config, uri: str) -> coco.CocoSource:

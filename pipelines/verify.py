@@ -17,6 +17,23 @@ class VerifyResult:
     num_shards: int
     problems: tuple[verify.Problem, ...]
 
+    @property
+    def advice(self) -> str:
+        """How much is wrong, and what to do; "" for a good dataset."""
+        broken = {problem.shard for problem in self.problems}
+        every = [shard for split in self.catalog.splits.values() for shard in split.shards]
+        of_shards = len(broken.intersection(name for each in every for name in (each.name, each.index_name)))
+        of_files = len(broken.intersection(self.catalog.files))
+        unnamed = len(broken) - of_shards - of_files
+        differ = [f"{of_shards:,} of {self.num_shards:,} shards"] if of_shards else []
+        differ += [f"{of_files:,} of {len(self.catalog.files):,} other files"] if of_files else []
+        texts = [f"{' and '.join(differ)} differ from the catalog; convert again with --overwrite"] if differ else []
+        if unnamed == 1:
+            texts.insert(0, "1 file named like a shard is not in the catalog: move or delete it")
+        elif unnamed:
+            texts.insert(0, f"{unnamed:,} files named like shards are not in the catalog: move or delete them")
+        return "; ".join(texts)
+
 
 def find_folder(directory: str | os.PathLike[str]) -> str:
     """The address of a dataset's folder, normalized.
@@ -40,7 +57,7 @@ def find_folder(directory: str | os.PathLike[str]) -> str:
 
 
 def run_verify(directory: str | os.PathLike[str], decode: bool = False) -> VerifyResult:
-    """Reads every shard of the dataset.
+    """Reads every committed file of the dataset.
 
     Args:
         directory: the dataset's.
@@ -56,12 +73,9 @@ def run_verify(directory: str | os.PathLike[str], decode: bool = False) -> Verif
     if decode:
         formats = raw.formats_in(catalog_lib.load_statistics(directory))
         check = _DecodeRecord(catalog, raw.is_raw(catalog, formats))
-    problems: list[verify.Problem] = []
-    count = 0
-    for _, found in verify.verify_dataset(directory, check):
-        count += 1
-        problems += found
-    return VerifyResult(catalog, count, tuple(problems))
+    problems = [problem for _, found in verify.verify_dataset(directory, check) for problem in found]
+    num_shards = sum(len(split.shards) for split in catalog.splits.values())
+    return VerifyResult(catalog, num_shards, tuple(problems))
 
 
 class _DecodeRecord:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 
-from imagebeam import storage
+from imagebeam import catalog as catalog_lib
+from imagebeam import records, storage
 from transforms import layout as layout_lib
-from transforms import place, references
+from transforms import output_folder, place, references
 
 if TYPE_CHECKING:
     from transforms import preprocessing
@@ -90,20 +91,20 @@ class _StageFn(beam.DoFn):
 
 def stage(folder: str, staging: str) -> None:
     """Copies tf.Transform's output to a dataset's staged files, and beside it a list of it, which the commit reads."""
-    sizes = {}
+    files = {}
     source, target = storage.storage_of(folder), storage.storage_of(staging)
     for name in sorted(_files_below(folder)):
         data = source.read(storage.join(folder, name))
         uri = storage.join(staging, name)
         target.make_directories(uri.rpartition("/")[0])
         target.write_whole(uri, data)
-        sizes[name] = len(data)
-    target.write_whole(storage.join(staging, layout_lib.STAGED_FILES), json.dumps(sizes).encode())
+        files[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
+    target.write_whole(storage.join(staging, layout_lib.STAGED_FILES), json.dumps(files).encode())
 
 
 def _files_below(folder: str) -> Iterator[str]:
     store = storage.storage_of(folder)
-    waiting = list(layout_lib.TRANSFORM_FOLDERS)
+    waiting = list(output_folder.TRANSFORM_FOLDERS)
     while waiting:
         inner = waiting.pop()
         for entry in store.list_directory(storage.join(folder, inner)):

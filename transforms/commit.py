@@ -1,13 +1,11 @@
 """Commits a dataset: all of it appears, or none of it. `_publish` is the whole order of events."""
 
 import collections
-import contextlib
 import dataclasses
 import datetime
 import json
 import os
 import platform
-import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,17 +14,17 @@ import apache_beam as beam
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, storage
-from transforms import images, references, statistics, tfds_metadata, write_shard
+from imagebeam import errors, records, storage
+from transforms import images, output_folder, references, statistics, tfds_metadata, write_shard
 from transforms import layout as layout_lib
 
-_REPLACED = "replaced-"  # in the control folder, and the fingerprint of a new dataset: the catalog of the one before it
-_LEFT_IN_CONTROL = (
-    _REPLACED,
+_LEFT_IN_CONTROL = (  # beginnings of names; not of the lock's
+    output_folder.REPLACED,
     catalog_lib.PUBLISH_MARKER,
     "run-",
     catalog_lib.REJECTS_FILE,
-)  # beginnings of names, not the lock's
+)
+_COPY_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +47,8 @@ class Committer:
             ImagebeamError: if nothing may be committed; the dead letters are left in the output.
         """
         if plan.action == "keep":
-            self._clean(catalog_lib.load_catalog(self.layout.output))
+            self._remove_left(catalog_lib.load_catalog(self.layout.output))
+            self._clear_control()
             return None
         if plan.action == "write" and (committed := self._find_committed(plan)) is not None:
             return committed
@@ -66,8 +65,9 @@ class Committer:
         except errors.TooManyRejectsError as e:
             dead_letters = self._leave_rejects(plan, staged_rejects)
             raise errors.TooManyRejectsError(f"{e}; the dead letters are in {dead_letters}") from e
-        self._publish(plan, written, catalog, staged_rejects)
-        self._clean(catalog)
+        catalog = dataclasses.replace(catalog, files=self._stage_files(plan, written, catalog, staged_rejects))
+        self._publish(plan, written, catalog)
+        self._clear_control()
         return catalog
 
     def _find_committed(self, plan: references.DatasetPlan) -> catalog_lib.Catalog | None:
@@ -111,16 +111,42 @@ class Committer:
                 "pillow": images.pillow_version(),
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
-            files=self._staged_files(plan),
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
-    def _staged_files(self, plan: references.DatasetPlan) -> Mapping[str, int]:
-        """Sizes of what tf.Transform wrote, by name; staged before the first shard."""
-        if self.layout.analyze is None:
-            return {}
-        uri = storage.join(self.layout.staging(plan.fingerprint), layout_lib.STAGED_FILES)
-        return json.loads(storage.storage_of(uri).read(uri))
+    def _stage_files(
+        self,
+        plan: references.DatasetPlan,
+        written: Sequence[references.WrittenShard],
+        catalog: catalog_lib.Catalog,
+        staged_rejects: Sequence[str],
+    ) -> Mapping[str, catalog_lib.File]:
+        """Writes all but shards, indexes and the catalog into the staging folder; returns sizes and checksums by name.
+
+        What tf.Transform wrote was staged before the first shard.
+        """
+        staging = self.layout.staging(plan.fingerprint)
+        store = storage.storage_of(staging)
+        found = {}
+        if self.layout.analyze is not None:
+            listed = json.loads(store.read(storage.join(staging, layout_lib.STAGED_FILES)))
+            found = {name: catalog_lib.File(*file) for name, file in listed.items()}
+        by_split = {
+            split: statistics.merge_statistics(each.statistics for each in written if each.split == split)
+            for split in catalog.splits
+        }
+        formats = {name for split in by_split.values() for name in split["formats"]}
+        files = tfds_metadata.tfds_files(catalog, self.layout.suffix, formats)
+        described = {split: statistics.describe_statistics(merged) for split, merged in by_split.items()}
+        files[catalog_lib.STATISTICS_FILE] = json.dumps(described, indent=1).encode() + b"\n"
+        if catalog.labels:
+            files[catalog_lib.LABELS_FILE] = tfds_metadata.labels_text(list(catalog.labels))
+        for name, data in files.items():
+            store.write_whole(storage.join(staging, name), data)
+            found[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
+        rejects = [storage.join(staging, name) for name in staged_rejects]
+        found[catalog_lib.REJECTS_FILE] = _concatenate(rejects, storage.join(staging, catalog_lib.REJECTS_FILE))
+        return dict(sorted(found.items()))
 
     def _check(
         self,
@@ -147,13 +173,44 @@ class Committer:
                 f"{sum(counts.rejected.values()):,} rejected: this is a bug of imagebeam or of the runner; "
                 "nothing was committed"
             )
+        if unnamed := self.layout.folder.find_unnamed_shards(self.layout.suffix):  # put there since the plan was made
+            raise errors.ConfigError(output_folder.refuse_unnamed_shards(self.layout.output, unnamed))
         if refusal := self.layout.too_many_rejects(counts.listed, counts.rejected):
             raise refusal
-        for split in self.layout.declared_splits or ():
-            if not catalog.splits[split].num_examples:
-                raise errors.TooManyRejectsError(f"every image of split {split} was rejected: nothing was committed")
         if not counts.written:
             raise errors.TooManyRejectsError("every image was rejected: nothing was committed")
+        for name, split in catalog.splits.items():  # TFDS loads no split without an example
+            if not split.num_examples:
+                planned_images = plan.splits[name].num_records
+                raise errors.TooManyRejectsError(
+                    f"every image of split {name} was rejected, {planned_images:,} in all: nothing was committed; mend "
+                    "the images, or leave the split out of the input"
+                )
+
+    def notes(self, plan: references.DatasetPlan, written: Sequence[references.WrittenShard]) -> list[str]:
+        """What the user should know of the dataset as it was written, beside the notes of the plan."""
+        rejected: collections.Counter[str] = collections.Counter()
+        for each in written:
+            rejected.update(each.rejected)
+        return [*self.layout.note_changed(rejected), *self._note_absent_classes(plan, written)]
+
+    def _note_absent_classes(
+        self, plan: references.DatasetPlan, written: Sequence[references.WrittenShard]
+    ) -> list[str]:
+        if self.layout.label_kind != "class":
+            return []
+        counts: dict[str, collections.Counter[str]] = {split: collections.Counter() for split in plan.splits}
+        for each in written:
+            counts[each.split].update(each.statistics.get("labels", {}))
+        found = {label for split in counts.values() for label in split}
+        unseen = [label for label in plan.labels if label not in found]
+        notes = []
+        if len(unseen) > plan.num_unseen_labels:  # those of the vocabulary alone are in the plan's notes
+            notes.append(_note_classes(unseen, "no image in the dataset"))
+        if "train" in counts:
+            absent = [label for label in plan.labels if label in found and label not in counts["train"]]
+            notes += [_note_classes(absent, "no image in train")] if absent else []
+        return notes
 
     def _leave_rejects(self, plan: references.DatasetPlan, staged: Sequence[str]) -> str:
         """Puts the dead letters where they can be looked at, but never beside another dataset's catalog."""
@@ -171,7 +228,6 @@ class Committer:
         plan: references.DatasetPlan,
         written: Sequence[references.WrittenShard],
         catalog: catalog_lib.Catalog,
-        staged_rejects: Sequence[str],
     ) -> None:
         layout, output = self.layout, self.layout.output
         staging, store = layout.staging(plan.fingerprint), storage.storage_of(output)
@@ -190,30 +246,16 @@ class Committer:
                 store.sync(index)
         if layout.compression == "none":
             store.sync(storage.join(output, catalog_lib.INDEX_DIRECTORY))
-        self._publish_transform(staging, catalog)
-        by_split = {
-            split: statistics.merge_statistics(each.statistics for each in written if each.split == split)
-            for split in catalog.splits
-        }
-        formats = {name for split in by_split.values() for name in split["formats"]}
-        files = tfds_metadata.tfds_files(catalog, layout.suffix, formats)
-        described = {split: statistics.describe_statistics(merged) for split, merged in by_split.items()}
-        files[catalog_lib.STATISTICS_FILE] = json.dumps(described, indent=1).encode() + b"\n"
-        if catalog.labels:
-            files[catalog_lib.LABELS_FILE] = tfds_metadata.labels_text(list(catalog.labels))
-        rejects = [storage.join(staging, name) for name in staged_rejects]
-        _concatenate(rejects, storage.join(staging, catalog_lib.REJECTS_FILE))
-        for name, data in files.items():
-            store.write_whole(storage.join(staging, name), data)
-        for name in (catalog_lib.REJECTS_FILE, *files):
-            _move(storage.join(staging, name), storage.join(output, name))
+        self._publish_files(staging, catalog)
+        self._remove_left(catalog)  # before the catalog: where it is, no shard of another dataset lies beside it
         store.sync(output)
         self._publish_catalog(staged_catalog)
         store.sync(output)
 
-    def _publish_transform(self, staging: str, catalog: catalog_lib.Catalog) -> None:
+    def _publish_files(self, staging: str, catalog: catalog_lib.Catalog) -> None:
+        """Moves what is neither a shard nor an index."""
         output, store = self.layout.output, storage.storage_of(self.layout.output)
-        folders = sorted({os.path.dirname(name) for name in catalog.files})
+        folders = sorted({os.path.dirname(name) for name in catalog.files} - {""})
         for folder in folders:
             store.make_directories(storage.join(output, folder))
         for name in catalog.files:
@@ -236,56 +278,41 @@ class Committer:
         output, store = self.layout.output, storage.storage_of(self.layout.output)
         catalog = storage.join(output, catalog_lib.CATALOG_FILE)
         if store.exists(catalog):
-            store.rename(catalog, storage.join(self.layout.control, f"{_REPLACED}{plan.fingerprint}.json"))
+            store.rename(catalog, storage.join(self.layout.control, f"{output_folder.REPLACED}{plan.fingerprint}.json"))
             store.sync(self.layout.control)
             store.sync(output)
         for name in tfds_metadata.LOADED_BY:  # TFDS would still load the old one
             store.remove(storage.join(output, name))
 
-    def _clean(self, catalog: catalog_lib.Catalog) -> None:
-        """Removes what earlier runs left that this dataset does not name, and the control folder with all in it."""
+    def _remove_left(self, catalog: catalog_lib.Catalog) -> None:
+        """Removes what earlier runs left in the output that this dataset does not name."""
+        output, store = self.layout.output, storage.storage_of(self.layout.output)
+        files = output_folder.files_of(catalog)
+        left = self.layout.folder.left_files() - files
+        for name in sorted(left):
+            store.remove(storage.join(output, name))
+        for folder in output_folder.TRANSFORM_FOLDERS:
+            if any(name.startswith(f"{folder}/") for name in left) and not any(
+                name.startswith(f"{folder}/") for name in files
+            ):
+                store.remove_tree(storage.join(output, folder))
+
+    def _clear_control(self) -> None:
+        """Removes the control folder with all in it but the lock and the report of this run."""
         control, store = self.layout.control, storage.storage_of(self.layout.output)
         if not store.exists(control):
             return
-        entries = list(store.list_directory(control))
-        for name in sorted(self._left_files(entries) - _files_of(catalog)):
-            store.remove(storage.join(self.layout.output, name))
-            if not catalog.files and (folder := name.partition("/")[0]) in layout_lib.TRANSFORM_FOLDERS:
-                store.remove_tree(storage.join(self.layout.output, folder))
-        for entry in entries:
+        for entry in list(store.list_directory(control)):
             uri = storage.join(control, entry.name)
             if entry.kind == storage.DIRECTORY:
                 store.remove_tree(uri)
             elif entry.name.startswith(_LEFT_IN_CONTROL) and uri != self.layout.report:
                 store.remove(uri)
 
-    def _left_files(self, entries: Sequence[storage.Entry]) -> set[str]:
-        """What datasets that were replaced, and runs that died while they committed, put into the output."""
-        names = set()
-        for entry in entries:
-            uri = storage.join(self.layout.control, entry.name)
-            if entry.kind == storage.DIRECTORY:
-                uri = storage.join(uri, catalog_lib.CATALOG_FILE)
-            elif not entry.name.startswith(_REPLACED):
-                continue
-            # none where a run moved nothing; one that was damaged when it was replaced does not say what it named
-            with contextlib.suppress(FileNotFoundError, errors.CatalogError):
-                text = storage.storage_of(uri).read(uri).decode("utf-8", "replace")
-                names |= _files_of(catalog_lib.Catalog.from_json(text, uri))
-        return names
 
-
-def _files_of(catalog: catalog_lib.Catalog) -> set[str]:
-    """The files of a dataset that another one need not have."""
-    names = set(tfds_metadata.tfds_files(catalog, suffix="", image_formats=set()))
-    names.update(catalog.files)
-    if catalog.labels:
-        names.add(catalog_lib.LABELS_FILE)
-    for split in catalog.splits.values():
-        names.update(shard.name for shard in split.shards)
-        if catalog.compression == "none":
-            names.update(shard.index_name for shard in split.shards)
-    return names
+def _note_classes(labels: Sequence[str], what: str) -> str:
+    has = "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
+    return f"{has} {what}: {output_folder.name_some([repr(label) for label in labels])}"
 
 
 def _move(source: str, target: str) -> None:
@@ -302,11 +329,19 @@ def _move(source: str, target: str) -> None:
         )
 
 
-def _concatenate(sources: Sequence[str], target: str) -> None:
+def _concatenate(sources: Sequence[str], target: str) -> catalog_lib.File:
+    """Writes one file after the other into `target`; returns its size and checksum."""
+    num_bytes = crc = 0
     with storage.storage_of(target).write_file(target) as pending:
         for source in sources:
             with storage.storage_of(source).open_read(source) as part:
-                shutil.copyfileobj(part, pending.file)
+                while chunk := part.read(_COPY_BYTES):
+                    num_bytes, crc = num_bytes + len(chunk), records.extend_crc(crc, chunk)
+                    rest = memoryview(chunk)
+                    while rest:  # a file without a buffer may take less at a time
+                        rest = rest[pending.file.write(rest) :]
+        pending.checksum = num_bytes, crc
+    return catalog_lib.File(num_bytes, crc)
 
 
 class _CommitFn(beam.DoFn):
@@ -328,6 +363,8 @@ class _CommitFn(beam.DoFn):
             self._report("refused", plan, str(e), e.exit_code)
             raise
         state = "kept" if catalog is None else "committed"
+        if catalog is not None:
+            plan = dataclasses.replace(plan, notes=(*plan.notes, *self._committer.notes(plan, written)))
         kept = sum(each.is_kept for each in written)
         message = f"{kept:,} of {len(written):,} shards were finished by an earlier run" if kept else ""
         self._report(state, plan, plan.message or message)

@@ -19,6 +19,8 @@ _CAN_ADVISE = hasattr(os, "posix_fadvise")
 _SLOW_SEC, _SLOW_SEC_PER_BYTE = 60e-6, 0.5e-9  # a read that takes longer than this did not come from the page cache
 _ANNOUNCED = 256  # files announced after a slow read
 _MAX_SHARED = 2 * MAX_READS  # files kept open that hold many images: one is not opened twice for an image
+# A new listing makes another dataset of it: without --overwrite it is refused once this one was committed.
+_LIST_AGAIN = "to take it in, run the same convert command again with --overwrite"
 
 
 class ReadAhead(NamedTuple):
@@ -160,12 +162,13 @@ def _read_remote(store: storage.Storage, ref: references.ImageRef) -> bytes | Re
     try:
         data = store.read(ref.uri, ref.offset, ref.length, ref.size, ref.mtime_ns)
     except storage.ChangedError:
-        return ReadError(references.Reason.CHANGED, "was replaced since it was listed; run the command again")
+        return ReadError(references.Reason.CHANGED, f"was replaced since it was listed; {_LIST_AGAIN}")
     except OSError as e:
         return _read_error(e)
     expected = ref.length if ref.length >= 0 else ref.size - ref.offset if ref.size >= 0 else len(data)
     if len(data) != expected:
-        return ReadError(references.Reason.CHANGED, f"came as {len(data):,} bytes, {expected:,} were listed; run again")
+        detail = f"came as {len(data):,} bytes, {expected:,} were listed; {_LIST_AGAIN}"
+        return ReadError(references.Reason.CHANGED, detail)
     return data
 
 
@@ -186,7 +189,7 @@ def _finish(ref: references.ImageRef, opened: _Opened, kernel: _Kernel, shared: 
     except unzip.BrokenGzipError as e:
         return ref, ReadError(e.reason, f"the file {e.detail}")
     except storage.ChangedError:
-        return ref, ReadError(references.Reason.CHANGED, "was written since it was listed; run the command again")
+        return ref, ReadError(references.Reason.CHANGED, f"was written since it was listed; {_LIST_AGAIN}")
     except OSError as e:
         return ref, _read_error(e)
     finally:
@@ -199,7 +202,7 @@ def _finish(ref: references.ImageRef, opened: _Opened, kernel: _Kernel, shared: 
 
 def _read_local(ref: references.ImageRef, descriptor: int, kernel: _Kernel) -> bytes:
     if change := _find_change(ref, os.fstat(descriptor)):
-        raise ReadError(references.Reason.CHANGED, f"{change} since it was listed; run the command again")
+        raise ReadError(references.Reason.CHANGED, f"{change} since it was listed; {_LIST_AGAIN}")
     start = time.perf_counter()
     data = storage.read_descriptor(descriptor, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
     kernel.note_read(time.perf_counter() - start, len(data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -10,20 +9,17 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, features, shards, storage, verify
-from transforms import classes, encode, fetch, prepare, references, tfds_metadata, write_shard
+from imagebeam import errors, features, shards, storage
+from transforms import classes, encode, fetch, output_folder, prepare, references, write_shard
 
 if TYPE_CHECKING:
     from transforms import list as list_lib
     from transforms import rank
 
-STAGED_FILES = "files.json"  # in the staging folder: what lies there of tf.Transform, with sizes
-TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # as tf.Transform names them
+STAGED_FILES = "files.json"  # in the staging folder: what lies there of tf.Transform, with sizes and checksums
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
 DEFAULT_MIN_SHARD_RECORDS = 64  # ...unless the shards would hold next to nothing
-
-_WRITTEN_FILES = (catalog_lib.LABELS_FILE, catalog_lib.STATISTICS_FILE, *tfds_metadata.LOADED_BY)
 
 _SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
 _WRITER_VERSION = 1  # raised whenever a release writes other bytes for the same config and input
@@ -84,11 +80,16 @@ class DatasetLayout:
     analyze: str | None = None  # what tf.Transform looks at: "train", "all"; None where no column is transformed
     max_reject_fraction: float = 0.01
     overwrite: bool = False
+    saved_listing: bool = False  # whether the source is a listing that was saved earlier
     report: str = ""  # address of the report of this run; "" writes none
 
     @property
+    def folder(self) -> output_folder.OutputFolder:
+        return output_folder.OutputFolder(self.output)
+
+    @property
     def control(self) -> str:
-        return storage.join(self.output, catalog_lib.CONTROL_DIRECTORY)
+        return self.folder.control
 
     @property
     def publish_marker(self) -> str:
@@ -141,6 +142,7 @@ class DatasetLayout:
             rejected=rejects.counts,
             passed_over=tally.passed_over,
             notes=(*self._notes(splits, ranking), *tally.lists.notes),
+            num_unseen_labels=len(self._unseen_labels(ranking)),
         )
         refusal = self._refusal(plan, ranking, tally, rejects)
         if refusal is not None:
@@ -220,11 +222,26 @@ class DatasetLayout:
         if total <= self.max_reject_fraction * listed:
             return None
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(rejected.items(), key=lambda x: -x[1]))
+        remedy = "mend the images or raise rejects.max_fraction"
+        if changed := rejected.get(references.Reason.CHANGED.value, 0):
+            remedy = f"{changed:,} changed after the listing: {self._list_again}, which lists anew; for others {remedy}"
         return errors.TooManyRejectsError(
             f"{total:,} of {listed:,} images were rejected ({total / listed:.2%}; {reasons}), rejects.max_fraction "
-            f"allows {self.max_reject_fraction:.2%}: nothing was committed; mend the images or raise "
-            "rejects.max_fraction"
+            f"allows {self.max_reject_fraction:.2%}: nothing was committed; {remedy}"
         )
+
+    @property
+    def _list_again(self) -> str:
+        saved = "save the listing again (imagebeam plan --save-listing), and then " if self.saved_listing else ""
+        return f"{saved}run the same command again"
+
+    def note_changed(self, rejected: Mapping[str, int]) -> list[str]:
+        """What to do about images that changed while a run that was committed read them."""
+        changed = rejected.get(references.Reason.CHANGED.value, 0)
+        images = "1 image" if changed == 1 else f"{changed:,} images"
+        remedy = f"{images} changed after the listing and {'was' if changed == 1 else 'were'} rejected; to take "
+        remedy += f"{'it' if changed == 1 else 'them'} in, {self._list_again} with --overwrite"
+        return [remedy] if changed else []
 
     def _notes(self, splits: Mapping[str, references.SplitPlan], ranking: rank.Ranking) -> list[str]:
         notes = []
@@ -237,9 +254,7 @@ class DatasetLayout:
                 f"the labels {', '.join(labels)} look like splits; for split/label/image set split.by=directory"
             )
         notes += self._notes_on_classes(splits, ranking)
-        seen = set(ranking.labels)
-        unseen = [label for label in self.vocabulary or () if label not in seen]
-        if unseen:
+        if unseen := self._unseen_labels(ranking):
             notes.append(f"labels of the vocabulary without an image: {len(unseen):,}, the first is {unseen[0]!r}")
         if isinstance(self.sizing.num_shards, Mapping):
             absent = sorted(set(self.sizing.num_shards) - set(splits))
@@ -258,14 +273,21 @@ class DatasetLayout:
             notes += classes.notes_on_missing(held, ranking.labels)
         return [note for note in notes if note]
 
+    def _unseen_labels(self, ranking: rank.Ranking) -> list[str]:
+        """The classes of the vocabulary that no image has."""
+        seen = set(ranking.labels)
+        return [label for label in self.vocabulary or () if label not in seen]
+
     def _compare_with_committed(self, plan: references.DatasetPlan) -> references.DatasetPlan:
         """Takes into account what is in the output already."""
+        if unnamed := self.folder.find_unnamed_shards(self.suffix):
+            return _refuse(plan, output_folder.refuse_unnamed_shards(self.output, unnamed))
         try:
             committed = catalog_lib.load_catalog(self.output)
         except errors.CatalogError as e:
             if storage.storage_of(self.output).exists(storage.join(self.output, catalog_lib.CATALOG_FILE)):
                 return plan if self.overwrite else _refuse(plan, f"{e}; --overwrite replaces it")
-            stray = None if self.overwrite else self._find_stray_file()
+            stray = None if self.overwrite else self.folder.find_stray_file(self.analyze is not None)
             if stray is not None:
                 return _refuse(
                     plan,
@@ -274,7 +296,7 @@ class DatasetLayout:
                 )
             return plan
         if committed.fingerprint == plan.fingerprint:
-            damage = self._find_damage(committed)
+            damage = self.folder.find_damage(committed, thoroughly=self.overwrite)
             if damage is None:
                 message = f"{self.output} holds this dataset already: same config, same images"
                 return dataclasses.replace(plan, action="keep", message=message)
@@ -287,51 +309,6 @@ class DatasetLayout:
                 f"{committed.created}; config or images differ); choose another --output, or --overwrite",
             )
         return plan
-
-    def _find_stray_file(self) -> str | None:
-        """A file that a commit would replace, where no commit of ours was cut short."""
-        store = storage.storage_of(self.output)
-        if not store.exists(self.output) or store.exists(self.publish_marker):
-            return None
-        for entry in store.list_directory(self.output):
-            if entry.name in _WRITTEN_FILES or (self.analyze is not None and entry.name in TRANSFORM_FOLDERS):
-                return entry.name
-            with contextlib.suppress(ValueError):
-                return str(shards.ShardName.parse(entry.name))
-        return None
-
-    def _find_damage(self, committed: catalog_lib.Catalog) -> str | None:
-        for split in committed.splits.values():
-            for shard in split.shards:
-                uri = storage.join(self.output, shard.name)
-                try:
-                    size = storage.storage_of(uri).stat(uri).size
-                except OSError:
-                    return f"{shard.name} is missing"
-                if size != shard.bytes:
-                    return f"{shard.name} has {size:,} bytes, the catalog says {shard.bytes:,}"
-                # --overwrite of the same dataset is asked for to mend what verify has found
-                if self.overwrite and (problems := verify.verify_shard(self.output, shard, committed.compression)):
-                    return str(problems[0])
-                index = storage.join(self.output, shard.index_name)
-                if committed.compression == "none" and not storage.storage_of(index).exists(index):
-                    return f"{shard.index_name} is missing"
-        for name, num_bytes in committed.files.items():
-            uri = storage.join(self.output, name)
-            try:
-                size = storage.storage_of(uri).stat(uri).size
-            except OSError:
-                return f"{name} is missing"
-            if size != num_bytes:
-                return f"{name} has {size:,} bytes, the catalog says {num_bytes:,}"
-        names = [catalog_lib.STATISTICS_FILE, catalog_lib.REJECTS_FILE]
-        names += [catalog_lib.LABELS_FILE] if committed.labels else []
-        names += tfds_metadata.LOADED_BY if committed.compression == "none" else ()
-        for name in names:
-            uri = storage.join(self.output, name)
-            if not storage.storage_of(uri).exists(uri):
-                return f"{name} is missing"
-        return None
 
 
 def _refuse(plan: references.DatasetPlan, message: str) -> references.DatasetPlan:

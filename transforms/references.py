@@ -152,6 +152,7 @@ class DatasetPlan:
     rejected: Mapping[str, int]  # before any image was read, by reason
     passed_over: Mapping[str, int]  # hidden files, non-images and the like, by kind
     notes: tuple[str, ...] = ()  # what the user should know before it is written
+    num_unseen_labels: int = 0  # classes of the vocabulary without an image
 
 
 _LEVEL = 1  # zlib: neighbouring keys share most of their bytes, level 1 takes 4/5 of them away for 1 us a reference

@@ -61,10 +61,13 @@ class ShardWriter:
         )
         in_output = storage.join(self.output, name), storage.join(self.output, written.shard.index_name)
         has_shard = any(store.exists(uri) and not _differs(uri, written.shard) for uri in (in_staging[0], in_output[0]))
-        has_index = any(_is_index(uri, written.shard) for uri in (in_staging[1], in_output[1]))
+        indexes = (_checksum_index(uri, written.shard) for uri in (in_staging[1], in_output[1]))
+        index_crc32c = next((crc for crc in indexes if crc is not None), None)
         has_rejects = _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
-        is_whole = has_shard and has_rejects and (has_index or self.compression != "none")
-        return written._replace(is_kept=True) if is_whole else None
+        is_whole = has_shard and has_rejects and (index_crc32c is not None or self.compression != "none")
+        # a shard that a version before the checksums of indexes finished has none of its own
+        shard = dataclasses.replace(written.shard, index_crc32c=index_crc32c if self.compression == "none" else None)
+        return written._replace(shard=shard, is_kept=True) if is_whole else None
 
     def _write(self, name: str, task: ShardTask) -> references.WrittenShard:
         uri = storage.join(self.staging, name)
@@ -83,6 +86,7 @@ class ShardWriter:
         shard = catalog.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
         if self.compression == "none":
             index = records.encode_index(writer.offsets, writer.num_bytes)
+            shard = dataclasses.replace(shard, index_crc32c=records.extend_crc(0, index))
             uri_of_index = storage.join(self.staging, os.path.basename(shard.index_name))
             store.write_whole(uri_of_index, index, durable=False)
         rejected = store_rejects(self.staging, name, rejects)
@@ -111,13 +115,16 @@ def _differs(uri: str, shard: catalog.Shard) -> bool:
     return verify.checksum_file(uri) != (shard.bytes, shard.crc32c)
 
 
-def _is_index(uri: str, shard: catalog.Shard) -> bool:
-    """Whether there is a whole index of the shard: a loss of power may leave an empty one, it is not synced here."""
+def _checksum_index(uri: str, shard: catalog.Shard) -> int | None:
+    """The crc32c of the shard's index; None where it is not whole: it is not synced, a loss of power may empty it."""
     try:
-        offsets = records.decode_index(storage.storage_of(uri).read(uri))
+        data = storage.storage_of(uri).read(uri)
+        offsets = records.decode_index(data)
     except (FileNotFoundError, ValueError):
-        return False
-    return len(offsets) == shard.records + 1 and offsets[-1] == shard.bytes
+        return None
+    crc = records.extend_crc(0, data)
+    is_whole = len(offsets) == shard.records + 1 and offsets[-1] == shard.bytes
+    return crc if is_whole and shard.index_crc32c in (None, crc) else None
 
 
 def _has_lines(uri: str, count: int) -> bool:

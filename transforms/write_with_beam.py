@@ -81,8 +81,10 @@ class _AdoptFn(beam.DoFn):
         num_bytes, crc = verify.checksum_file(staged)
         shard = catalog.Shard(name, len(offsets), num_bytes, crc)
         if self._layout.compression == "none":
-            index = storage.join(os.path.dirname(staged), os.path.basename(shard.index_name))
-            store.write_whole(index, records.encode_index(offsets, num_bytes), durable=False)
+            index = records.encode_index(offsets, num_bytes)
+            shard = dataclasses.replace(shard, index_crc32c=records.extend_crc(0, index))
+            uri_of_index = storage.join(os.path.dirname(staged), os.path.basename(shard.index_name))
+            store.write_whole(uri_of_index, index, durable=False)
         return shard
 
 

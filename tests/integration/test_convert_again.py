@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -10,8 +11,10 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import verify
+from pipelines import config as config_lib
+from pipelines import convert, verify
 from tests import command_line, datasets, image_sets
+from transforms import fetch, processes, references
 
 
 @pytest.fixture
@@ -214,3 +217,60 @@ def test_beams_own_writer_that_is_refused_leaves_nothing(tmp_path: pathlib.Path,
     with pytest.raises(errors.ConfigError, match="the input holds no image"):
         datasets.make(tmp_path / "empty", output, output={"writer": "beam", "num_shards": 2})
     assert not output.exists()
+
+
+@pytest.mark.parametrize("listed", ["folder", "saved-listing"])
+def test_file_that_changes_during_a_run_is_taken_in_by_what_is_advised(
+    images: pathlib.Path, output: pathlib.Path, monkeypatch: pytest.MonkeyPatch, listed: str, tmp_path: pathlib.Path
+) -> None:
+    target = images / "cat" / "0.jpg"
+    sections = {"source": {"uri": str(images)}, "output": {"uri": str(output)}, "rejects": {"max_fraction": 0.05}}
+
+    def prepare() -> dict[str, object]:
+        if listed == "folder":
+            return sections
+        loaded = config_lib.parse_config({**sections}, where="test")
+        return convert.save_listing(loaded, str(tmp_path / "listing")).model_dump()
+
+    finish = fetch._finish
+
+    def write_and_finish(ref: references.ImageRef, *arguments: object) -> fetch.Fetched:
+        if ref.key == "cat/0.jpg":
+            target.write_bytes(image_sets.make_image(4711))
+        return finish(ref, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fetch, "_finish", write_and_finish)
+        patch.setattr(processes, "current", lambda: None)  # the shards are written in this process
+        first = convert.convert(prepare(), workers=1)
+    assert first.catalog.counts.rejected == {"changed": 1}
+    again = "run the same command again with --overwrite"
+    if listed == "saved-listing":
+        again = f"save the listing again (imagebeam plan --save-listing), and then {again}"
+    assert f"1 image changed after the listing and was rejected; to take it in, {again}" in first.plan.notes
+    detail = json.loads((output / "rejects.jsonl").read_text())["detail"]
+    assert detail.endswith("since it was listed; to take it in, run the same convert command again with --overwrite")
+    second = convert.convert(prepare(), workers=1, overwrite=True)
+    assert (second.state, second.catalog.counts.rejected) == ("committed", {})
+
+
+def test_class_without_an_image_in_train_is_noted(images: pathlib.Path, output: pathlib.Path) -> None:
+    (images / "train").mkdir()
+    (images / "test").mkdir()
+    os.rename(images / "cat", images / "train" / "cat")
+    os.rename(images / "dog", images / "test" / "dog")
+    completed = command_line.succeed("convert", "--input", images, "--output", output, "--set", "split.by=directory")
+    assert "note: 1 class has no image in train: 'dog'\n" in completed.stderr
+
+
+def test_split_whose_images_are_all_rejected_is_an_error(images: pathlib.Path, output: pathlib.Path) -> None:
+    (images / "train").mkdir()
+    os.rename(images / "cat", images / "train" / "cat")
+    (images / "val" / "cat").mkdir(parents=True)
+    os.rename(images / "dog", images.parent / "dog")
+    (images / "val" / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
+    with pytest.raises(
+        errors.TooManyRejectsError, match="every image of split val was rejected, 1 in all: nothing was"
+    ):
+        datasets.make(images, output, split={"by": "directory"}, rejects={"max_fraction": 0.5})
+    assert not (output / "catalog.json").exists()

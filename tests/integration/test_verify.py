@@ -175,6 +175,63 @@ def test_changed_catalog_is_named(dataset: pathlib.Path, change: Callable[[str],
     assert found.startswith(f"{path} {message}")
 
 
+OTHERS = ("dataset_info.json", "features.json", "image.class.label.labels.txt", "labels.txt", "rejects.jsonl")
+
+
+def convert_again(good: pathlib.Path, dataset: pathlib.Path, num_shards: int, *options: str) -> command_line.Completed:
+    settings = ("--set", f"output.num_shards={num_shards}", "--set", "output.name=out")
+    return command_line.run("convert", "--input", good.parent / "in", "--output", dataset, *settings, *options)
+
+
+@pytest.mark.parametrize("name", [*OTHERS, "statistics.json"])
+def test_every_other_file_is_compared_and_mended(good: pathlib.Path, dataset: pathlib.Path, name: str) -> None:
+    content = (dataset / name).read_bytes()
+    (dataset / name).write_bytes(content + b"\n")
+    detail = f"{name}: the file has {len(content) + 1:,} bytes, the catalog says {len(content):,}"
+    advice = "1 of 6 other files differ from the catalog; convert again with --overwrite"
+    assert complaints(dataset) == [detail, advice]
+    (dataset / name).unlink()
+    missing = f"{name}: the file is missing; the catalog says {len(content):,} bytes"
+    assert complaints(dataset) == [missing, advice]
+    assert convert_again(good, dataset, 3, "--overwrite").returncode == 0  # as was advised
+    command_line.succeed("verify", dataset)
+    assert (dataset / name).read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "index/train-00001-of-00003.index"])
+def test_changed_byte_is_mended_by_what_verify_advises(good: pathlib.Path, dataset: pathlib.Path, name: str) -> None:
+    content = (dataset / name).read_bytes()
+    flip(dataset / name, 1)
+    assert complaints(dataset)[-1].endswith("differ from the catalog; convert again with --overwrite")
+    assert convert_again(good, dataset, 3, "--overwrite").returncode == 0
+    assert (dataset / name).read_bytes() == content
+
+
+def test_files_named_like_shards_are_told_and_refused_until_they_are_gone(
+    good: pathlib.Path, dataset: pathlib.Path
+) -> None:
+    """What a reader that lists `train-*` would read with the dataset."""
+    stale = ["train-00001-of-00002.tfrecord", "val-00000-of-00001"]
+    for name in stale:
+        shutil.copy(dataset / FIRST, dataset / name)
+    detail = "the catalog does not name this file, and readers that list the folder read it; move or delete it"
+    advice = "2 files named like shards are not in the catalog: move or delete them"
+    assert complaints(dataset) == [*(f"{name}: {detail}" for name in stale), advice]
+    for options in ((), ("--overwrite",)):
+        completed = convert_again(good, dataset, 2, *options)
+        assert completed.returncode == 2
+        assert f"{dataset} holds {', '.join(stale)}, which no catalog.json names; choose another" in completed.stderr
+    (dataset / stale[1]).unlink()
+    flip(dataset / SECOND, 500)
+    (*_, last) = complaints(dataset)
+    assert last == f"1 file named like a shard is not in the catalog: move or delete it; {summary(1)}"
+    (dataset / stale[0]).unlink()
+    assert convert_again(good, dataset, 2, "--overwrite").returncode == 0
+    command_line.succeed("verify", dataset)
+    names = [path.name for path in sorted(dataset.glob("*-of-*"))]
+    assert names == [f"train-0000{index}-of-00002.tfrecord" for index in (0, 1)]
+
+
 def test_broken_gzip_shard_names_the_record_after_the_good_ones(good: pathlib.Path, tmp_path: pathlib.Path) -> None:
     output = {"uri": str(tmp_path / "out"), "compression": "gzip"}
     convert.convert({"source": {"uri": str(good.parent / "in")}, "output": output}, workers=1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
-from imagebeam.catalog import Catalog, Counts, Shard, Split
+from imagebeam.catalog import Catalog, Counts, File, Shard, Split
 from imagebeam.features import BYTES, INT64, Feature
 
 CATALOG = Catalog(
@@ -69,6 +69,41 @@ def test_catalog_round_trips_through_its_file(tmp_path: pathlib.Path) -> None:
 def test_any_catalog_round_trips(rejected: dict[str, int], **fields: Any) -> None:
     catalog = dataclasses.replace(CATALOG, counts=Counts(1, 0, rejected, {}), **fields)
     assert Catalog.from_json(catalog.to_json(), "x") == catalog
+
+
+@given(
+    crcs=st.lists(st.none() | st.integers(0, 2**32 - 1), max_size=4),
+    files=st.dictionaries(names, st.builds(File, counts, st.none() | st.integers(0, 2**32 - 1))),
+)
+@settings(deadline=None)
+def test_catalog_with_checksums_of_indexes_and_files_round_trips(
+    crcs: list[int | None], files: dict[str, File]
+) -> None:
+    split = Split(tuple(Shard(f"s{index}", index, 1, 2, crc) for index, crc in enumerate(crcs)))
+    catalog = dataclasses.replace(CATALOG, splits={"train": split}, files=files)
+    assert Catalog.from_json(catalog.to_json(), "x") == catalog
+
+
+def test_catalog_from_before_the_checksums_is_read() -> None:
+    """`files` held sizes alone, of what tf.Transform wrote, and nothing was known of indexes."""
+    fields = json.loads(CATALOG.to_json())
+    del fields["checksum"]
+    fields["files"] = {"transform_fn/saved_model.pb": 7}
+    text = json.dumps(fields | {"checksum": catalog_lib._checksum(fields)})
+    catalog = Catalog.from_json(text, "x")
+    assert catalog == dataclasses.replace(CATALOG, files={"transform_fn/saved_model.pb": File(7, None)})
+    assert catalog.splits["train"].shards[0].index_file == File(32, None)
+    assert json.loads(catalog.to_json()) == json.loads(text)  # and written as it was
+
+
+def test_checksums_leave_the_fields_that_older_readers_know() -> None:
+    shard = dataclasses.replace(CATALOG.splits["test"].shards[0], index_crc32c=5)
+    catalog = dataclasses.replace(CATALOG, splits={"test": Split((shard,))}, files={"labels.txt": File(8, 9)})
+    fields = json.loads(catalog.to_json())
+    assert fields["format_version"] == 1
+    assert fields["splits"]["test"]["shards"] == [{"name": shard.name, "records": 1, "bytes": 100, "crc32c": 0}]
+    assert fields["splits"]["test"]["index_crc32c"] == [5]
+    assert fields["files"] == {"labels.txt": {"bytes": 8, "crc32c": 9}}
 
 
 def test_reformatted_catalog_is_still_whole() -> None:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import google_crc32c
 import pytest
 
+from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, verify
-from imagebeam.catalog import Catalog, Counts, Shard, Split
+from imagebeam.catalog import Catalog, Counts, File, Shard, Split
 from imagebeam.verify import Problem
 
 FIRST, SECOND = "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"
@@ -274,6 +275,78 @@ def test_index_of_another_shard_is_told(dataset: pathlib.Path) -> None:
     (dataset / FIRST_INDEX).write_bytes(records.encode_index(encode(contents)[1], END))
     detail = "the index says record 0 takes bytes 0 to 21, where the shard holds none such"
     assert find_problems(dataset) == [Problem(FIRST_INDEX, 0, detail)]
+
+
+def test_index_of_the_right_form_and_another_checksum_is_told(dataset: pathlib.Path) -> None:
+    """What the framing cannot show: the index fits the shard, but is not what was written."""
+    shard = Shard(FIRST, 3, END, google_crc32c.value((dataset / FIRST).read_bytes()))
+    data = (dataset / FIRST_INDEX).read_bytes()
+    right = dataclasses.replace(shard, index_crc32c=google_crc32c.value(data))
+    assert verify.verify_shard(str(dataset), right) == []
+    wrong = dataclasses.replace(shard, index_crc32c=7)
+    found = f"{google_crc32c.value(data):08x}"
+    detail = f"the file has the crc32c {found}, the catalog says 00000007: its content was changed"
+    assert verify.verify_shard(str(dataset), wrong) == [Problem(FIRST_INDEX, None, detail)]
+
+
+# Other files
+
+NOTES = b"cat\ndog\n"
+
+
+def name_files(dataset: pathlib.Path, **files: File) -> None:
+    catalog = catalog_lib.load_catalog(str(dataset))
+    (dataset / "catalog.json").write_text(dataclasses.replace(catalog, files=files).to_json())
+
+
+@pytest.mark.parametrize(
+    ("data", "crc32c", "detail"),
+    [
+        pytest.param(NOTES, google_crc32c.value(NOTES), None, id="as-written"),
+        pytest.param(
+            b"cow\ndog\n",
+            google_crc32c.value(NOTES),
+            f"the file has the crc32c {google_crc32c.value(b'cow' + NOTES[3:]):08x}, the catalog says "
+            f"{google_crc32c.value(NOTES):08x}: its content was changed",
+            id="changed",
+        ),
+        pytest.param(NOTES[:5], google_crc32c.value(NOTES), "the file has 5 bytes, the catalog says 8", id="cut-short"),
+        pytest.param(None, google_crc32c.value(NOTES), "the file is missing; the catalog says 8 bytes", id="missing"),
+        pytest.param(b"cow\ndog\n", None, None, id="changed-and-no-checksum-known"),
+        pytest.param(NOTES[:5], None, "the file has 5 bytes, the catalog says 8", id="cut-short-and-no-checksum-known"),
+    ],
+)
+def test_file_is_compared_with_its_size_and_checksum(
+    dataset: pathlib.Path, data: bytes | None, crc32c: int | None, detail: str | None
+) -> None:
+    name_files(dataset, notes=File(len(NOTES), crc32c))
+    if data is not None:
+        (dataset / "notes").write_bytes(data)
+    assert find_problems(dataset) == ([] if detail is None else [Problem("notes", None, detail)])
+
+
+def test_file_that_cannot_be_read_is_told(dataset: pathlib.Path) -> None:
+    name_files(dataset, notes=File(8, 1))
+    (dataset / "notes").mkdir()
+    assert find_problems(dataset) == [Problem("notes", None, "the file cannot be read (Is a directory)")]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("train-00001-of-00003.tfrecord", True),
+        ("train-00000-of-00001", True),
+        ("train-00000-of-00002.tfrecord.gz", True),
+        ("train-00000-of-00001.parquet", False),
+        ("README.md", False),
+    ],
+)
+def test_file_named_like_a_shard_that_the_catalog_does_not_name_is_told(
+    dataset: pathlib.Path, name: str, told: bool
+) -> None:
+    (dataset / name).write_bytes(b"somebody else's")
+    detail = "the catalog does not name this file, and readers that list the folder read it; move or delete it"
+    assert find_problems(dataset) == ([Problem(name, None, detail)] if told else [])
 
 
 # The catalog

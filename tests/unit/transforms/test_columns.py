@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from imagebeam import features
@@ -80,6 +81,9 @@ def test_stage_copies_both_folders_and_lists_them(tmp_path: pathlib.Path) -> Non
     columns.stage(str(tmp_path / "from"), str(tmp_path / "to"))
     columns.stage(str(tmp_path / "from"), str(tmp_path / "to"))  # as a bundle that runs twice does
     listed = json.loads((tmp_path / "to" / layout.STAGED_FILES).read_text())
-    assert listed == {"transform_fn/assets/city": 5, "transform_fn/saved_model.pb": 1}
+    assert listed == {
+        name: [len(data), google_crc32c.value(data)]
+        for name, data in {"transform_fn/assets/city": b"Rome\n", "transform_fn/saved_model.pb": b"1"}.items()
+    }
     assert (tmp_path / "to/transform_fn/assets/city").read_bytes() == b"Rome\n"
     assert not (tmp_path / "to/temporary").exists()

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 import apache_beam as beam
+import google_crc32c
 import pytest
 from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
@@ -15,7 +16,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage, verify
 from tests.unit.transforms import small_dataset
-from transforms import columns, commit, layout, references, write_shard
+from transforms import columns, commit, layout, output_folder, references, write_shard
 from transforms.references import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
 
 EARLY = [Reject("odd\udcff", "/data/odd\udcff", "label", Reason.NO_LABEL, "no folder")]
@@ -118,8 +119,11 @@ def contents(output: pathlib.Path) -> dict[str, bytes | catalog_lib.Catalog]:
 
 def assert_whole(output: pathlib.Path) -> None:
     assert {name: problems for name, problems in verify.verify_dataset(str(output)) if problems} == {}
-    for name, num_bytes in catalog_lib.load_catalog(str(output)).files.items():
-        assert (output / name).stat().st_size == num_bytes
+    named = output_folder.files_of(catalog_lib.load_catalog(str(output)))
+    for name, content in small_dataset.read_files(output).items():
+        if name in named - {"catalog.json"} and not name.startswith("index/") and "-of-" not in name:
+            file = catalog_lib.load_catalog(str(output)).files[name]
+            assert file == (len(content), google_crc32c.value(content))
 
 
 def read_rejects(path: pathlib.Path) -> list[tuple[str, Reason]]:
@@ -184,11 +188,12 @@ def test_commit_with_a_transform_publishes_it_and_one_without_removes_it(
 ) -> None:
     catalog = transformed.run()
     assert catalog is not None
-    assert catalog.files == {"transform_fn/assets/city": 5, "transform_fn/saved_model.pb": 1}
+    sizes = {name: file.bytes for name, file in catalog.files.items() if name.startswith("transform_fn/")}
+    assert sizes == {"transform_fn/assets/city": 5, "transform_fn/saved_model.pb": 1}
     assert_whole(output)
     assert catalog_lib.load_catalog(str(output)) == catalog
     without = pets.run()
-    assert without is not None and without.files == {}
+    assert without is not None and not [name for name in without.files if name.startswith("transform_fn")]
     assert not (output / "transform_fn").exists()
 
 
@@ -312,6 +317,9 @@ def test_commit_with_too_many_rejects_raises_and_leaves_the_dead_letters(
     ("spoiled", "declared", "message"),
     [
         pytest.param(slice(7, None), ("train", "test"), "^every image of split test was rejected", id="whole-split"),
+        pytest.param(
+            slice(7, None), None, "^every image of split test was rejected, 3 in all: ", id="split-not-declared"
+        ),
         pytest.param(slice(None), None, "^every image was rejected: nothing was committed", id="all"),
     ],
 )
@@ -324,14 +332,32 @@ def test_commit_of_nothing_but_rejects_raises(
         pets.run()
 
 
-def test_commit_of_split_that_lost_every_image_publishes_it_empty_where_it_need_not_be(
-    pets: Dataset, output: pathlib.Path, refs: list[ImageRef]
+@pytest.mark.parametrize(
+    ("spoiled", "labels", "num_unseen", "notes"),
+    [
+        pytest.param([], ("cat", "dog"), 0, [], id="every-class"),
+        pytest.param([5, 6], ("cat", "dog"), 0, ["1 class has no image in train: 'dog'"], id="not-in-train"),
+        pytest.param(
+            [*range(2, 5), 0], ("cat", "dog"), 0, ["1 class has no image in the dataset: 'cat'"], id="nowhere"
+        ),
+        pytest.param([], ("cat", "cow", "dog"), 1, [], id="of-the-vocabulary-alone-as-the-plan-notes"),
+        pytest.param(
+            [*range(2, 5), 0],
+            ("cat", "cow", "dog"),
+            1,
+            ["2 classes have no image in the dataset: 'cat', 'cow'"],
+            id="of-the-vocabulary-and-by-rejects",
+        ),
+    ],
+)
+def test_class_without_an_image_is_noted(
+    pets: Dataset, refs: list[ImageRef], spoiled: list[int], labels: tuple[str, ...], num_unseen: int, notes: list[str]
 ) -> None:
-    spoil(refs[7:])
-    catalog = pets.run()
-    assert [shard.records for shard in catalog.splits["test"].shards] == [0, 0]
-    assert_whole(output)
-    assert json.loads((output / "statistics.json").read_bytes())["test"]["height"] == {}
+    spoil([refs[index] for index in spoiled])
+    pets.plan = dataclasses.replace(pets.plan, labels=labels, num_unseen_labels=num_unseen)
+    assert pets.committer.notes(pets.plan, pets.write()) == notes
+    targets = dataclasses.replace(pets.committer, layout=dataclasses.replace(pets.layout, label_kind="int64"))
+    assert targets.notes(pets.plan, pets.write()) == []
 
 
 def test_commit_of_plan_refused_for_rejects_leaves_them_never_beside_another_dataset(

@@ -37,6 +37,8 @@ def count_open(folder: pathlib.Path) -> int:
 
 needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc")
 
+AGAIN = "to take it in, run the same convert command again with --overwrite"
+
 
 def read_error(ref: ImageRef) -> fetch.ReadError:
     ((found, error),) = fetch.fetch([ref])
@@ -144,7 +146,7 @@ def test_fetch_of_file_of_another_size_than_listed_says_so(tmp_path: pathlib.Pat
     path = tmp_path / "image.jpg"
     path.write_bytes(os.urandom(size))
     error = read_error(ImageRef("k", str(path), size=listed))
-    detail = f"grew or shrank from {listed:,} to {size:,} bytes since it was listed; run the command again"
+    detail = f"grew or shrank from {listed:,} to {size:,} bytes since it was listed; {AGAIN}"
     assert (error.reason, error.detail) == (Reason.CHANGED, detail)
 
 
@@ -154,7 +156,7 @@ def test_fetch_of_file_written_since_it_was_listed_says_so(tmp_path: pathlib.Pat
     listed = path.stat()
     os.utime(path, ns=(0, listed.st_mtime_ns + 1))
     error = read_error(ImageRef("k", str(path), listed.st_size, listed.st_mtime_ns))
-    assert (error.reason, error.detail) == (Reason.CHANGED, "was written since it was listed; run the command again")
+    assert (error.reason, error.detail) == (Reason.CHANGED, f"was written since it was listed; {AGAIN}")
 
 
 @needs_proc
@@ -258,7 +260,7 @@ def test_fetch_of_part_of_file_written_meanwhile_says_so(tmp_path: pathlib.Path)
     os.utime(path, ns=(0, asked[0].mtime_ns + 1))
     _, error = next(fetched)
     assert isinstance(error, fetch.ReadError)
-    assert (error.reason, error.detail) == (Reason.CHANGED, "was written since it was listed; run the command again")
+    assert (error.reason, error.detail) == (Reason.CHANGED, f"was written since it was listed; {AGAIN}")
 
 
 def test_fetch_of_parts_of_gzip_files_yields_what_they_hold(tmp_path: pathlib.Path) -> None:
@@ -287,9 +289,7 @@ def test_fetch_of_whole_gzip_file_yields_its_own_bytes(tmp_path: pathlib.Path) -
             "plain", Reason.CORRUPT, "the file is broken gzip (incorrect header check); fetch it again", id="no-gzip"
         ),
         pytest.param("short", Reason.TRUNCATED, "the file ends 10 bytes early", id="holds-less"),
-        pytest.param(
-            "touched", Reason.CHANGED, "was written since it was listed; run the command again", id="written-since"
-        ),
+        pytest.param("touched", Reason.CHANGED, f"was written since it was listed; {AGAIN}", id="written-since"),
         pytest.param("gone", Reason.NOT_FOUND, "No such file or directory", id="gone"),
     ],
 )

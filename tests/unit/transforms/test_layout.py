@@ -406,7 +406,7 @@ def test_plan_of_committed_dataset_with_damage_is_refused_and_writes_again_on_re
 def test_plan_of_committed_dataset_whose_transform_is_damaged_is_refused(
     dataset: layout.DatasetLayout, committed: catalog_lib.Catalog, data: bytes | None, damage: str
 ) -> None:
-    catalog = dataclasses.replace(committed, files={"transform_fn/x": 3})
+    catalog = dataclasses.replace(committed, files={**committed.files, "transform_fn/x": catalog_lib.File(3, None)})
     output = pathlib.Path(dataset.output)
     (output / "catalog.json").write_text(catalog.to_json())
     (output / "transform_fn").mkdir()
@@ -446,12 +446,53 @@ def test_plan_beside_stray_shard_is_refused_unless_a_commit_of_ours_left_it(data
     assert make_plan(dataset).action == "write"
     (output / "validation-00000-of-00004").write_bytes(b"")
     plan = make_plan(dataset)
-    stray = f"{output} holds validation-00000-of-00004, which no catalog.json names"
-    message = f"{stray}; choose another --output, or --overwrite"
+    message = (
+        f"{output} holds validation-00000-of-00004, which no catalog.json names; choose another --output, or move or "
+        "delete it: --overwrite replaces only what a catalog names, and readers that list the folder would read it "
+        "with the dataset"
+    )
+    assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, message)
+    assert make_plan(dataclasses.replace(dataset, overwrite=True)).message == message
+    staged = pathlib.Path(dataset.staging("f1"))
+    staged.mkdir(parents=True)
+    pathlib.Path(dataset.publish_marker).write_text("f1")
+    assert make_plan(dataset).message == message  # a commit was cut short, but it did not put this file there
+    shard = catalog_lib.Shard("validation-00000-of-00004", 0, 0, 0)
+    catalog = dataclasses.replace(EMPTY, splits={"validation": catalog_lib.Split((shard,))})
+    (staged / "catalog.json").write_text(catalog.to_json())
+    assert make_plan(dataset).action == "write"
+
+
+EMPTY = catalog_lib.Catalog(
+    name="pets",
+    fingerprint="f1",
+    compression="none",
+    splits={},
+    labels=(),
+    label_kind=None,
+    label_base=0,
+    features=(),
+    config={},
+    counts=catalog_lib.Counts(0, 0, {}, {}),
+    versions={},
+    created="",
+)
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "statistics.json", "dataset_info.json", "features.json"])
+def test_plan_beside_users_file_of_our_name_is_refused_unless_a_commit_of_ours_left_it(
+    dataset: layout.DatasetLayout, name: str
+) -> None:
+    output = pathlib.Path(dataset.output)
+    output.mkdir()
+    (output / name).write_text("the user's own")
+    plan = make_plan(dataset)
+    message = f"{output} holds {name}, which no catalog.json names; choose another --output, or --overwrite"
     assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, message)
     assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
-    pathlib.Path(dataset.control).mkdir()
-    pathlib.Path(dataset.publish_marker).write_text("f1")
+    staged = pathlib.Path(dataset.staging("f1"))
+    staged.mkdir(parents=True)
+    (staged / "catalog.json").write_text(dataclasses.replace(EMPTY, labels=("cat",)).to_json())
     assert make_plan(dataset).action == "write"
 
 

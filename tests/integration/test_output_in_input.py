@@ -1,0 +1,97 @@
+"""An output that lies inside the input, or is the input: nothing in it is left out without a word."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+from imagebeam import errors
+from tests import command_line, datasets, image_sets
+
+
+@pytest.fixture
+def images(tmp_path: pathlib.Path) -> pathlib.Path:
+    image_sets.write_folder(tmp_path / "in")
+    return tmp_path / "in"
+
+
+def test_output_that_holds_images_of_the_input_is_refused_before_any_work(images: pathlib.Path) -> None:
+    before = {path: path.read_bytes() for path in images.rglob("*") if path.is_file()}
+    completed = command_line.run("convert", "--input", images, "--output", images / "cat")
+    assert completed.returncode == 2
+    assert f"--output '{images}/cat' lies inside the input '{images}'" in completed.stderr
+    assert "holds 0.jpg, 1.jpg, 2.jpg, 3.jpg, 4.png and 5 more, which imagebeam did not write" in completed.stderr
+    assert {path: path.read_bytes() for path in images.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["cat/0.jpg", "notes.txt", "index/mine.index", "sub/folder/0.jpg"])
+@pytest.mark.parametrize("committed", [False, True], ids=["new", "committed"])
+def test_output_inside_the_input_with_any_file_of_others_is_refused(
+    images: pathlib.Path, name: str, committed: bool
+) -> None:
+    output = images / "out"
+    if committed:
+        datasets.make(images, output)
+    (output / name).parent.mkdir(parents=True, exist_ok=True)
+    (output / name).write_bytes(image_sets.make_image(1))
+    for overwrite in (False, True):
+        with pytest.raises(errors.ConfigError, match=rf"lies inside the input .* holds {name}, which imagebeam did"):
+            datasets.make(images, output, overwrite=overwrite)
+    with pytest.raises(errors.ConfigError, match="lies inside the input"):
+        datasets.make(images, output, source={"include": ["**/*.jpg"]})
+
+
+def test_output_inside_the_input_is_ours_through_all_that_a_run_may_leave(images: pathlib.Path) -> None:
+    output = images / "out"
+    (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
+    with pytest.raises(errors.TooManyRejectsError):  # leaves dead letters and staged shards
+        datasets.make(images, output)
+    result = datasets.make(images, output, rejects={"max_fraction": 0.5})
+    assert (result.catalog.counts.listed, result.catalog.counts.passed_over) == (20, {"output_folder": 1})
+    assert datasets.make(images, output, rejects={"max_fraction": 0.5}).state == "kept"
+    (output / ".DS_Store").write_bytes(b"")  # hidden files are no input anywhere
+    again = datasets.make(images, output, overwrite=True, rejects={"max_fraction": 0.5}, output={"num_shards": 3})
+    assert again.catalog.counts.listed == 20
+
+
+@pytest.mark.parametrize("linked", ["input", "output", "both"])
+def test_output_that_is_the_input_by_a_link_is_refused(images: pathlib.Path, linked: str) -> None:
+    for name in ("one", "two"):
+        os.symlink(images, images.parent / name)
+    given = images.parent / "one" if linked != "output" else images
+    output = images.parent / "two" if linked != "input" else images
+    before = sorted(images.rglob("*"))
+    with pytest.raises(errors.ConfigError, match=f"--output '{output}' is the input itself; choose a folder of its"):
+        datasets.make(given, output)
+    assert sorted(images.rglob("*")) == before
+
+
+def test_output_that_lies_inside_the_input_by_a_link_is_found_and_left_out(images: pathlib.Path) -> None:
+    os.symlink(images / "cat", images.parent / "link")
+    with pytest.raises(errors.ConfigError, match="link' lies inside the input"):
+        datasets.make(images, images.parent / "link")
+    (images / "out").mkdir()
+    os.symlink(images / "out", images.parent / "other")
+    for number in range(2):  # the second finds the first one's files
+        result = datasets.make(images, images.parent / "other", overwrite=True, split={"seed": number})
+        assert result.catalog.counts.passed_over == {"output_folder": 1}
+
+
+def test_output_with_a_link_in_a_circle_is_looked_through(images: pathlib.Path) -> None:
+    (images / "out").mkdir()
+    os.symlink(images / "out", images / "out" / "round")
+    assert datasets.make(images, images / "out").catalog.counts.listed == 20
+
+
+def test_tables_and_paired_files_are_guarded_too(images: pathlib.Path) -> None:
+    (images / "cat" / "metadata.csv").write_text("image\n0.jpg\n")
+    (images / "dog" / "metadata.csv").write_text("image\n0.jpg\n")
+    (images / "table.csv").write_text("image\n" * 11)
+    tables = {"source": {"by": "manifest", "manifest": {"path": "**/metadata.csv"}}, "label": {"by": "none"}}
+    with pytest.raises(errors.ConfigError, match="cat' lies inside the input"):
+        datasets.make(images, images / "cat", **tables)
+    paired = {"by": "manifest", "manifest": {"image": None, "files": "cat/*"}}
+    with pytest.raises(errors.ConfigError, match="cat' is the input itself"):
+        datasets.make(images / "table.csv", images / "cat", source=paired, label={"by": "none"})
