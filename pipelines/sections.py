@@ -408,7 +408,8 @@ class ColumnConfig(pydantic.BaseModel):
     model_config = STRICT
 
     type: Literal["string", "int", "float"] = "string"
-    """Of the column's values, and of the stored feature where no transform gives another."""
+    """Of the column's values, and of the stored feature where no transform gives another. `float` is 32 bits, about
+    seven digits: give longer integers `int`."""
     list: bool = False
     """Whether an image has any number of values: a list in JSON and Parquet, `separator` between them in text."""
     separator: str | None = pydantic.Field(None, min_length=1)
