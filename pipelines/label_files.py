@@ -22,6 +22,8 @@ def read_vocabulary(address: str | None, in_column: bool = False) -> tuple[str, 
         return None
     labels = _read_lines("label.vocabulary", address)
     if in_column:
+        for number, label in enumerate(labels, 1):
+            _check_text("label.vocabulary", address, number, label)  # a folder's name may be any bytes, a cell is text
         labels = list(map(classes.spell, labels))
     blank = next((index for index, name in enumerate(labels, 1) if not name.strip()), None)
     if blank is not None or not labels:
@@ -53,6 +55,7 @@ def read_texts(address: str | None, in_column: bool = False) -> dict[str, str]:
     for number, line in enumerate(lines, 1):
         name, *rest = line.split(separator, 1)[:2] or [""]
         text = rest[0].strip() if rest else ""
+        _check_text("label.texts", address, number, text)
         name = classes.spell(name) if in_column else name
         if not name or not text or name in texts:
             what = "twice" if name in texts else "without a text"
@@ -82,6 +85,24 @@ def read_lists(addresses: Mapping[str, str]) -> label_lists.Lists:
 def _read_lines(option: str, address: str) -> list[str]:
     uri = storage.normalize(address)
     try:
-        return storage.storage_of(uri).read(uri).decode("utf-8-sig", "surrogateescape").splitlines()
+        data = storage.storage_of(uri).read(uri)
     except OSError as e:
         raise errors.ConfigError(f"{option} {address!r} cannot be read ({e.strerror or e})") from e
+    if b"\0" in data:
+        raise errors.ConfigError(f"{option} {address!r} looks like UTF-16 text; save it as UTF-8")
+    return data.decode("utf-8-sig", "surrogateescape").splitlines()
+
+
+def _check_text(option: str, address: str, number: int, text: str) -> None:
+    """Looks whether a text in line `number` is UTF-8.
+
+    Raises:
+        ConfigError: if it is not.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as e:
+        found = text.encode("utf-8", "surrogateescape")
+        raise errors.ConfigError(
+            f"{option} {address!r}, line {number}: {found!r} is not UTF-8; save the file as UTF-8"
+        ) from e

@@ -103,7 +103,7 @@ def make_job(
         label_kind=config.label.kind,
         label_base=config.label.base,
         vocabulary=vocabulary,
-        labels_in_column=in_column,
+        label_by=config.label.by,
         stratified=config.split.stratify,
         texts=label_files.read_texts(config.label.texts, in_column),
         unknown_label_is_error=config.label.unknown == "error",
@@ -120,11 +120,13 @@ def make_job(
         overwrite=overwrite,
         saved_listing=config.source.by == "listing",
         report=report,
+        table=sources.as_table(source),
+        hints=sources.notes_on_labels(config, source),
     )
     seed = config.split.seed
     return Job(
         source=source,
-        label=_label_rule(config, vocabulary),
+        label=_label_rule(config, vocabulary, sources.advise_on_folders(config, source)),
         split=_split_rule(config),
         order=rank.HashOrder(seed, place.PURPOSE) if config.output.shuffle == "hash" else rank.ListedOrder(),
         writer=write.WriteShards if config.output.writer == "stream" else write_with_beam.WriteShardsWithBeam,
@@ -164,7 +166,7 @@ def _image_policy(config: config_lib.Config, raw_shape: tuple[int, int, int] | N
     )
 
 
-def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None) -> label.LabelRule:
+def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None, advice: str) -> label.LabelRule:
     group = config.split.group
     return label.LabelRule(
         by=config.label.by,
@@ -174,6 +176,7 @@ def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None) -
         kind=config.label.kind,
         vocabulary=None if vocabulary is None else frozenset(vocabulary),
         lists=label_files.read_lists(config.label.lists),
+        advice=advice,
     )
 
 

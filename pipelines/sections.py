@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import pydantic_core
 from imagebeam import features as features_lib
 from imagebeam import shards
 from transforms import fetch
-from transforms.sources import masks, rows
+from transforms.sources import masks, rows, table_formats
 
 STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
@@ -53,6 +54,8 @@ class ManifestConfig(pydantic.BaseModel):
     """Names of the columns of a CSV without a header: its first line is a row then."""
     delimiter: str | None = pydantic.Field(None, min_length=1, max_length=1)
     """Between the cells of a CSV; left out, a tab in a .tsv, else a comma."""
+    encoding: str = table_formats.UTF8
+    """Of a CSV or JSON lines: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
     image: str | None = "image"
     """Column with the image's path, relative to the manifest's folder; null where the table has none: `files`."""
     files: str | None = None
@@ -64,6 +67,15 @@ class ManifestConfig(pydantic.BaseModel):
     """Whether paths may lead out of the manifest's folder (`..`, absolute, another scheme); else they are rejects."""
     merge_rows: bool = False
     """Whether rows of one image that follow each other are one example, its `list` columns put together."""
+
+    @pydantic.field_validator("encoding")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            "".encode(value)  # a codec of bytes, such as base64, refuses
+        except LookupError as e:
+            raise ValueError(f"source.manifest.encoding {value!r} is not known; write for example latin-1") from e
+        return codecs.lookup(value).name
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> ManifestConfig:
@@ -408,7 +420,8 @@ class ColumnConfig(pydantic.BaseModel):
     model_config = STRICT
 
     type: Literal["string", "int", "float"] = "string"
-    """Of the column's values, and of the stored feature where no transform gives another."""
+    """Of the column's values, and of the stored feature where no transform gives another. `float` is 32 bits, about
+    seven digits: give longer integers `int`."""
     list: bool = False
     """Whether an image has any number of values: a list in JSON and Parquet, `separator` between them in text."""
     separator: str | None = pydantic.Field(None, min_length=1)

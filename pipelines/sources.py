@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import posixpath
+from typing import TypeAlias, cast
 
 from imagebeam import errors, features, remote_storage, storage
 from pipelines import config as config_lib
@@ -81,8 +82,19 @@ def _check_address(option: str, uri: str) -> None:
 def _files_source(config: config_lib.Config, uri: str, output: str) -> files.FilesSource:
     root, include, kind = _folder_of(config, uri, output)
     if kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"--input {uri!r} is no folder; for a table of images set source.by=manifest")
+        raise errors.ConfigError(f"--input {uri!r} is no folder; {_advise_on_file(root)}")
     return files.FilesSource(root, include, exclude=_leave_out(output, root), masks=config.source.masks.rule)
+
+
+def _advise_on_file(uri: str) -> str:
+    """Which source reads a file that is no folder of images."""
+    if saved.is_listing(uri):
+        return f"it is a listing that plan --save-listing wrote: {saved.REMEDY}"
+    name = posixpath.basename(uri)
+    for by, source in (("tar", tar.TarSource), ("tfrecord", tfrecord.TfrecordSource)):
+        if source.FILE_NAME.fullmatch(name):
+            return f"for {source.EXPECTED} set source.by: {by}"
+    return "for a table of images set source.by=manifest"
 
 
 def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.TarSource | tfrecord.TfrecordSource:
@@ -154,11 +166,18 @@ def _real_address(uri: str) -> str:
 def _manifest_source(config: config_lib.Config, uri: str, output: str) -> manifest.ManifestSource | tables.TablesSource:
     wanted = config.source.manifest
     if wanted.path is None:
+        if _is_folder(uri):
+            raise errors.ConfigError(
+                f"--input {uri!r} is a folder: give the table itself, or its name in the folder as "
+                "source.manifest.path; for images without a table set source.by: files"
+            )
         return _table(config, uri)
     absolute = wanted.path.startswith(("/", "~", "file://")) or storage.scheme_of(wanted.path) != "file"
     path = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
     if not tables.is_glob(wanted.path) or storage.storage_of(path).exists(path):
-        return _table(config, path)
+        table = _table(config, path)
+        below = path.startswith(storage.join(uri, ""))
+        return tables.TablesSource((table,), uri, output) if below and table.image is not None else table
     if absolute:
         raise errors.ConfigError(
             f"source.manifest.path {wanted.path!r} is a glob and not relative; give the folder as --input, and the "
@@ -169,8 +188,16 @@ def _manifest_source(config: config_lib.Config, uri: str, output: str) -> manife
             f"source.manifest.path {wanted.path!r} is a glob, and source.manifest.files goes with the rows of one "
             "table; name that table, or the images in source.manifest.image"
         )
-    found = tables.find_tables(uri, wanted.path, exclude=_leave_out(output, uri), format=wanted.format)
-    return tables.TablesSource(tuple(_table(config, each, keys_below=uri) for each in found))
+    left_out = _leave_out(output, uri)
+    found = tables.find_tables(uri, wanted.path, exclude=left_out, format=wanted.format)
+    return tables.TablesSource(tuple(_table(config, each, keys_below=uri) for each in found), uri, left_out)
+
+
+def _is_folder(uri: str) -> bool:
+    try:
+        return storage.storage_of(uri).stat(uri).kind == storage.DIRECTORY
+    except OSError:  # the table's own error says it
+        return False
 
 
 def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -> manifest.ManifestSource:
@@ -178,6 +205,8 @@ def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -
     format = wanted.format or table_formats.format_of(uri)
     if (wanted.header or wanted.delimiter) and format != "csv":
         raise errors.ConfigError(f"source.manifest.header and delimiter are for CSV, and {uri!r} is read as {format}")
+    if wanted.encoding != table_formats.UTF8 and format == "parquet":
+        raise errors.ConfigError(f"source.manifest.encoding is for CSV and JSON lines, and {uri!r} is read as parquet")
     return manifest.ManifestSource(
         uri=uri,
         format=format,
@@ -188,6 +217,7 @@ def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -
         merge_rows=wanted.merge_rows,
         header=wanted.header,
         delimiter=wanted.delimiter,
+        encoding=wanted.encoding,
     )
 
 
@@ -240,6 +270,49 @@ def _path_below(path: str) -> str:
     """A folder below the source's address, without a slash around it; "" is that address."""
     folder = posixpath.normpath(path.strip("/"))
     return "" if folder == "." else folder
+
+
+_Table: TypeAlias = "manifest.ManifestSource | tables.TablesSource | paired.PairedSource"
+
+
+def as_table(source: listing.Source) -> _Table | None:
+    """The source, if its references are rows of a table."""
+    is_table = isinstance(source, (manifest.ManifestSource, tables.TablesSource, paired.PairedSource))
+    return cast("_Table", source) if is_table else None
+
+
+def advise_on_folders(config: config_lib.Config, source: listing.Source) -> str:
+    """What to do about an image without the folder that is its class."""
+    if config.label.by != "directory":
+        return ""
+    if (table := as_table(source)) is not None:
+        names = ", ".join(map(repr, table.column_names()))
+        return (
+            "label.by: directory takes the folder in the path; for a column of the table set label.by: column and "
+            f"label.column (its columns are {names}), without labels label.by: none"
+        )
+    if config.source.by not in ("files", "listing"):
+        return "set label.by: column and label.column, or label.by: none"
+    given = "leave split.by out, or " if config.split.by == "directory" else ""
+    return (
+        f"the folder with the image is the class: {given}give a folder above it as --input; without classes set "
+        "label.by: none, for classes in the file names label.by: filename"
+    )
+
+
+def notes_on_labels(config: config_lib.Config, source: listing.Source) -> tuple[str, ...]:
+    """What a user should know of a table whose labels are not asked for."""
+    table = as_table(source)
+    if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
+        return ()
+    used = {config.source.manifest.image, config.source.manifest.key, config.split.column, config.split.group}
+    unused = [name for name in table.column_names() if name not in used and name not in config.columns]
+    if not unused:
+        return ()
+    return (
+        "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
+        f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
+    )
 
 
 def given_columns(config: config_lib.Config) -> tuple[str, ...]:

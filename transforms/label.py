@@ -35,6 +35,7 @@ class LabelRule:
     kind: str | None = "class"  # class, int64, float or None
     vocabulary: frozenset[str] | None = None  # None takes any class
     lists: label_lists.Lists = ()
+    advice: str = ""  # for directory: what to do about an image that lies in no folder
 
     def apply(self, ref: references.ImageRef) -> references.ImageRef:
         """`ref` with its label.
@@ -93,7 +94,8 @@ class LabelRule:
         folders = ref.key.split("/")[:-1]
         if len(folders) <= self.level:
             expected = "split/label/image" if self.level else "label/image"
-            raise LabelError(references.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}")
+            advice = self.advice and f"; {self.advice}"
+            raise LabelError(references.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}{advice}")
         return folders[self.level]
 
     @functools.cached_property

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, shards, storage
@@ -21,6 +21,10 @@ DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a buck
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
 DEFAULT_MIN_SHARD_RECORDS = 64  # ...unless the shards would hold next to nothing
 
+# Why images are rejected before any is read; where all are, the images are hardly to blame.
+_OF_THE_CONFIG = frozenset(
+    {"no_label", "unknown_label", "bad_split", "bad_row", "bad_value", "outside_root", "not_found"}
+)
 _SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
 _WRITER_VERSION = 1  # raised whenever a release writes other bytes for the same config and input
 
@@ -46,6 +50,13 @@ class Sizing:
         return max(1, at_least, _ceil_divide(num_bytes, DEFAULT_SHARD_BYTES))
 
 
+class Table(Protocol):
+    """A source whose references are rows."""
+
+    def describe_rows(self, positions: Sequence[int]) -> list[str]:
+        """Where the rows with these positions are: `line 5 of m.csv`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RejectSummary:
     """The images turned away before any was read."""
@@ -67,7 +78,7 @@ class DatasetLayout:
     label_kind: str | None = "class"
     label_base: int = 0
     vocabulary: tuple[str, ...] | None = None
-    labels_in_column: bool = False  # whether the labels are the cells of a column, of whatever source
+    label_by: str = ""  # as in the config
     stratified: bool = False  # whether the splits share each class
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the classes that have another than the name
     unknown_label_is_error: bool = False
@@ -82,6 +93,8 @@ class DatasetLayout:
     overwrite: bool = False
     saved_listing: bool = False  # whether the source is a listing that was saved earlier
     report: str = ""  # address of the report of this run; "" writes none
+    table: Table | None = None  # that the references come from, if it is one with rows
+    hints: tuple[str, ...] = ()  # notes on the config, known before the input is listed
 
     @property
     def folder(self) -> output_folder.OutputFolder:
@@ -141,7 +154,7 @@ class DatasetLayout:
             listed=tally.listed,
             rejected=rejects.counts,
             passed_over=tally.passed_over,
-            notes=(*self._notes(splits, ranking), *tally.lists.notes),
+            notes=(*self.hints, *self._notes(splits, ranking), *tally.lists.notes),
             num_unseen_labels=len(self._unseen_labels(ranking)),
         )
         refusal = self._refusal(plan, ranking, tally, rejects)
@@ -152,7 +165,7 @@ class DatasetLayout:
     def _labels(self, ranking: rank.Ranking) -> tuple[str, ...]:
         if self.label_kind != "class":
             return ()
-        return self.vocabulary or classes.sort_names(ranking.labels, by_number=self.labels_in_column)
+        return self.vocabulary or classes.sort_names(ranking.labels, by_number=self.label_by == "column")
 
     def _in_order(self, splits: Iterable[str]) -> list[str]:
         """As declared; else train first."""
@@ -191,12 +204,7 @@ class DatasetLayout:
             example = f"; the first: {rejects.first.uri}: {rejects.first.detail}" if rejects.first else ""
             return errors.TooManyRejectsError(f"{refusal}; no image was read yet{example}")
         if ranking.duplicates:
-            key, first, second = ranking.duplicates[0]
-            more = f" ({len(ranking.duplicates)} such keys or more)" if len(ranking.duplicates) > 1 else ""
-            remedy = "remove one, or name a column of unique ids in source.manifest.key"
-            if first == second:
-                remedy += "; if its rows are one example, sort them by image and set source.manifest.merge_rows: true"
-            return errors.ConfigError(f"two images have the key {key!r}{more}: {first} and {second}; {remedy}")
+            return errors.ConfigError(self._explain_repeated_key(ranking))
         if self.analyze == "train" and "train" not in plan.splits:
             return errors.ConfigError(
                 f"statistics.analyze is train, and no image goes to a split of that name; found are "
@@ -216,12 +224,30 @@ class DatasetLayout:
             )
         return None
 
+    def _explain_repeated_key(self, ranking: rank.Ranking) -> str:
+        repeated = ranking.duplicates[0]
+        more = f" ({ranking.num_duplicates:,} keys are given more than once)" if ranking.num_duplicates > 1 else ""
+        first, second = repeated.uris
+        if self.table is not None:
+            with contextlib.suppress(OSError, ValueError):  # the error itself is what counts
+                one, other = self.table.describe_rows(repeated.positions)
+                first, second = f"{first} ({one})", f"{second} ({other})"
+        remedy = "remove one, or name a column of unique ids in source.manifest.key"
+        if repeated.uris[0] == repeated.uris[1]:
+            remedy += "; if its rows are one example, sort them by image and set source.manifest.merge_rows: true"
+        return f"two images have the key {repeated.key!r}{more}: {first} and {second}; {remedy}"
+
     def too_many_rejects(self, listed: int, rejected: Mapping[str, int]) -> errors.TooManyRejectsError | None:
         """The error of a run that turns away more than it may."""
         total = sum(rejected.values())
         if total <= self.max_reject_fraction * listed:
             return None
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(rejected.items(), key=lambda x: -x[1]))
+        if total == listed and _OF_THE_CONFIG.issuperset(rejected):
+            return errors.TooManyRejectsError(
+                f"all {total:,} images were rejected ({reasons}), so the config does not fit the input: nothing was "
+                "committed"
+            )
         remedy = "mend the images or raise rejects.max_fraction"
         if changed := rejected.get(references.Reason.CHANGED.value, 0):
             remedy = f"{changed:,} changed after the listing: {self._list_again}, which lists anew; for others {remedy}"
@@ -266,8 +292,13 @@ class DatasetLayout:
             return []
         of_numbers = None
         if self.vocabulary is None:
-            of_numbers = classes.note_on_numbers(self.label_ids(self._labels(ranking)), self.labels_in_column)
+            of_numbers = classes.note_on_numbers(self.label_ids(self._labels(ranking)), self.label_by == "column")
         notes = [of_numbers, classes.note_on_near_equals(ranking.labels)]
+        if self.label_by == "directory" and len(ranking.labels) == 1:
+            notes.append(
+                f"there is one class, {ranking.labels[0]!r}; if the classes are the folders in it, give a folder below "
+                "--input instead"
+            )
         if self.stratified:
             held = {split: ranking.classes.get(split, ()) for split in splits}
             notes += classes.notes_on_missing(held, ranking.labels)

@@ -24,7 +24,7 @@ from transforms import hashing, references
 NUM_BUCKETS = 1024  # 100 million references are 100,000 a bucket, sorted in 0.2 s and 60 MB
 _NUM_SAMPLED = 16 * NUM_BUCKETS  # references whose order values bound the buckets of ListedOrder
 _MAX_PENDING = 50_000  # references held by a bundle before it packs them: 30 MB
-_MAX_DUPLICATES = 5  # named in the error
+_MAX_DUPLICATES = 5  # named in the ranking
 _FINGERPRINT_BITS = 128
 
 KeyedRef = tuple[str, references.ImageRef]  # partition, reference
@@ -78,6 +78,14 @@ Order = HashOrder | ListedOrder
 _BY_KEY = HashOrder(0, b"imagebeam.key")
 
 
+class RepeatedKey(NamedTuple):
+    """A key of several references, and where the first two of them come from."""
+
+    key: str
+    uris: tuple[str, str]
+    positions: tuple[int, int]  # in the table, if there is one
+
+
 class BucketSummary(NamedTuple):
     """What one bucket holds."""
 
@@ -86,7 +94,8 @@ class BucketSummary(NamedTuple):
     num_bytes: Mapping[str, int]  # of the images by partition, as far as known
     classes: Mapping[str, frozenset[str]]  # names by partition
     digest: int  # of all references in the bucket
-    duplicates: tuple[tuple[str, str, str], ...]  # key and the two addresses that share it
+    duplicates: tuple[RepeatedKey, ...]  # the first of them
+    num_duplicates: int  # all of them
 
 
 class Ranking(NamedTuple):
@@ -97,8 +106,9 @@ class Ranking(NamedTuple):
     num_bytes: Mapping[str, int]
     labels: tuple[str, ...]  # sorted
     digest: int
-    duplicates: tuple[tuple[str, str, str], ...]
+    duplicates: tuple[RepeatedKey, ...]  # the first of them
     classes: Mapping[str, frozenset[str]] = {}  # by partition: those of `labels` that it holds
+    num_duplicates: int = 0  # keys that occur more than once
 
     def start(self, partition: str, bucket: int) -> int:
         return self.starts[partition][bisect.bisect_left(self.buckets[partition], bucket)]
@@ -189,15 +199,21 @@ def _digest(partitions: Mapping[str, Sequence[references.ImageRef]], order: Orde
     return int.from_bytes(digest.digest(), "big")
 
 
-def _find_duplicates(partitions: Mapping[str, Sequence[references.ImageRef]]) -> tuple[tuple[str, str, str], ...]:
-    seen: dict[str, str] = {}
-    duplicates = []
+def _find_duplicates(partitions: Mapping[str, Sequence[references.ImageRef]]) -> list[RepeatedKey]:
+    """The keys that occur more than once, each with the first two places."""
+    keys = [ref.key for refs in partitions.values() for ref in refs]
+    if len(set(keys)) == len(keys):  # nearly always
+        return []
+    places: dict[str, list[tuple[int, str]]] = {}
     for refs in partitions.values():
         for ref in refs:
-            if ref.key in seen:
-                duplicates.append((ref.key, seen[ref.key], ref.uri))
-            seen[ref.key] = ref.uri
-    return tuple(sorted(duplicates)[:_MAX_DUPLICATES])
+            places.setdefault(ref.key, []).append((ref.position, ref.uri))
+    repeated = []
+    for key, found in places.items():
+        if len(found) > 1:
+            (one, uri), (other, other_uri) = sorted(found)[:2]
+            repeated.append(RepeatedKey(key, (uri, other_uri), (one, other)))
+    return sorted(repeated)
 
 
 class _SortFn(beam.DoFn):
@@ -211,13 +227,15 @@ class _SortFn(beam.DoFn):
         partitions = _open_bucket(packed)
         for partition, refs in partitions.items():
             yield partition, bucket, len(refs), references.pack_refs(refs)
+        duplicates = _find_duplicates(partitions) if isinstance(self._order, HashOrder) else []
         summary = BucketSummary(
             bucket,
             {name: len(refs) for name, refs in partitions.items()},
             {name: sum(ref.num_bytes for ref in refs) for name, refs in partitions.items()},
             {name: frozenset(label for ref in refs for label in ref.classes) for name, refs in partitions.items()},
             _digest(partitions, self._order),
-            _find_duplicates(partitions) if isinstance(self._order, HashOrder) else (),
+            tuple(duplicates[:_MAX_DUPLICATES]),
+            len(duplicates),
         )
         yield beam.pvalue.TaggedOutput("summaries", summary)
 
@@ -227,7 +245,8 @@ class _FindDuplicatesFn(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[BucketSummary]:
         bucket, packed = element
-        yield BucketSummary(bucket, {}, {}, {}, 0, _find_duplicates(_open_bucket(packed)))
+        duplicates = _find_duplicates(_open_bucket(packed))
+        yield BucketSummary(bucket, {}, {}, {}, 0, tuple(duplicates[:_MAX_DUPLICATES]), len(duplicates))
 
 
 @dataclasses.dataclass
@@ -238,7 +257,8 @@ class _Merged:
     num_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     classes: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     digest: int = 0
-    duplicates: tuple[tuple[str, str, str], ...] = ()
+    duplicates: tuple[RepeatedKey, ...] = ()
+    num_duplicates: int = 0
 
     def add(self, summary: BucketSummary) -> None:
         for partition, count in summary.counts.items():
@@ -256,6 +276,7 @@ class _Merged:
             self.classes.setdefault(partition, set()).update(names)
         self.digest = (self.digest + other.digest) % (1 << _FINGERPRINT_BITS)
         self.duplicates = tuple(sorted((*self.duplicates, *other.duplicates))[:_MAX_DUPLICATES])
+        self.num_duplicates += other.num_duplicates
 
 
 class _MergeSummariesFn(beam.CombineFn):
@@ -282,7 +303,16 @@ class _MergeSummariesFn(beam.CombineFn):
             starts[partition] = array.array("Q", ranks)
         classes = {partition: frozenset(names) for partition, names in sorted(merged.classes.items())}
         labels = tuple(sorted(frozenset().union(*classes.values())))
-        return Ranking(buckets, starts, dict(merged.num_bytes), labels, merged.digest, merged.duplicates, classes)
+        return Ranking(
+            buckets,
+            starts,
+            dict(merged.num_bytes),
+            labels,
+            merged.digest,
+            merged.duplicates,
+            classes,
+            merged.num_duplicates,
+        )
 
 
 class _RankFn(beam.DoFn):

@@ -154,7 +154,7 @@ def test_rows_of_an_image_that_contradict_each_other_are_one_reject(tmp_path: pa
     assert result.catalog.counts == catalog_lib.Counts(2, 1, {"bad_row": 1}, {})
     reason, detail = details(tmp_path / "out")["a.jpg"]
     assert reason == "bad_row"
-    assert "rows 0 and 1 are of one image, and column 'set' is 'train' in one and 'test' in the other" in detail
+    assert "line 2 and line 3 are of one image, and column 'set' is 'train' in one and 'test' in the other" in detail
 
 
 def test_broken_line_between_the_rows_of_an_image_is_a_reject_of_its_own(tmp_path: pathlib.Path) -> None:
@@ -163,7 +163,7 @@ def test_broken_line_between_the_rows_of_an_image_is_a_reject_of_its_own(tmp_pat
     (tmp_path / "in" / "captions.jsonl").write_text("\n".join(lines))
     convert_preset("captions", tmp_path / "in" / "captions.jsonl", tmp_path / "out")
     assert read(tmp_path / "out", CAPTIONS)["a.jpg"]["image/caption"] == [b"1", b"2"]
-    assert details(tmp_path / "out").keys() == {"row 1"}
+    assert details(tmp_path / "out").keys() == {"line 2"}
 
 
 def test_captions_with_an_object_in_them_are_a_reject(tmp_path: pathlib.Path) -> None:
@@ -409,7 +409,7 @@ def test_missing_value_of_a_column_is_what_the_config_says(tmp_path: pathlib.Pat
     )
     found = read(tmp_path / "default", spec)
     assert {key: values["x"] for key, values in found.items()} == {"1.jpg": 0.25, "2.jpg": -1.0}
-    with pytest.raises(errors.ConfigError, match=r"row 1 of .*targets.csv: column 'x'.*columns.x.missing is error"):
+    with pytest.raises(errors.ConfigError, match=r"line 3 of .*targets.csv: column 'x'.*columns.x.missing is error"):
         convert_preset("regression", table, tmp_path / "error", "columns={x: {type: float, missing: error}}")
     assert not (tmp_path / "error" / catalog_lib.CATALOG_FILE).exists()
 

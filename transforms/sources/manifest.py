@@ -8,13 +8,13 @@ import csv
 import dataclasses
 import itertools
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
 from imagebeam import errors, storage
 from transforms import references
-from transforms.sources import listing, merge, rows, table_formats
+from transforms.sources import listing, merge, rows, saved, table_formats, table_header
 
 _REQUESTS_AT_ONCE = 16
 
@@ -33,6 +33,7 @@ class ManifestSource:
     merge_rows: bool = False  # whether rows of one image that follow each other are one
     header: tuple[str, ...] = ()  # of a CSV that has none
     delimiter: str | None = None  # of a CSV; None is a tab for .tsv, else a comma
+    encoding: str = table_formats.UTF8  # of CSV and JSON lines
 
     @property
     def root(self) -> str:
@@ -40,7 +41,7 @@ class ManifestSource:
 
     @property
     def _table(self) -> table_formats.Table:
-        return table_formats.Table(self.uri, self.format, self.header, self.delimiter)
+        return table_formats.Table(self.uri, self.format, self.header, self.delimiter, self.encoding)
 
     @property
     def _key_prefix(self) -> str:
@@ -53,16 +54,29 @@ class ManifestSource:
         images = () if self.image is None else (self.image,)
         return tuple(dict.fromkeys((*images, *self.fields.needed)))
 
+    def column_names(self) -> list[str]:
+        """The names of its columns.
+
+        Raises:
+            ConfigError: if the manifest cannot be read.
+        """
+        try:
+            return self._table.column_names()
+        except (OSError, ValueError, csv.Error) as e:
+            raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
+
     def check_columns(self) -> None:
         """Reads the first row.
 
         Raises:
             ConfigError: if the manifest cannot be read, or a column is not there.
         """
-        try:
-            names = self._table.column_names()
-        except (OSError, ValueError, csv.Error) as e:
-            raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
+        names = self.column_names()
+        if not names and self.format == "csv":
+            raise errors.ConfigError(
+                f"manifest {self.uri!r} is empty; expected a first line with the names of its columns, such as "
+                f"{','.join(self.needed)}"
+            )
         required = self.needed
         if self.format == "jsonl":  # objects may leave keys out
             required = () if self.image is None else (self.image,)
@@ -71,68 +85,92 @@ class ManifestSource:
             raise errors.ConfigError(f"manifest {self.uri!r} has the column {repeated!r} twice; rename one of them")
         missing = [name for name in required if name not in names]
         if missing and names:
+            if self.format == "jsonl" and saved.is_listing(self.uri):
+                raise errors.ConfigError(f"{self.uri!r} is a listing that plan --save-listing wrote: {saved.REMEDY}")
             raise errors.ConfigError(
                 f"manifest {self.uri!r} has no column {', '.join(map(repr, missing))}; its columns are "
-                f"{', '.join(map(repr, names))}; set source.manifest.image, label.column and the like"
+                f"{', '.join(map(repr, names))}; {table_header.advise(self._table, names, missing, required)}"
             )
 
     def list_all(self) -> Iterator[listing.Listing]:
         """Yields the manifest's references in the order of its rows."""
         found = listing.ListingBuilder()
+        num_rows = 0
         try:
             for image in self._look_up_all():
+                num_rows += 1
                 found.add(image)
                 if found.is_full:
                     yield found.take()
+            if not num_rows and self.keys_below is None:  # of several tables some may be empty
+                found.problems.append(f"manifest {self.uri!r} has no rows, so there are no images; fill it")
         except rows.MissingValueError as e:
             found.problems.append(str(e))
         except (OSError, ValueError) as e:
             found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
         yield found.take()
 
-    def read_rows(self) -> Iterator[Mapping[str, Any] | str]:
-        """Yields each row's cells by column, or what is wrong with the row.
+    def read_rows(self) -> Iterator[tuple[table_formats.Place, Any]]:
+        """Yields each row's place, and its cells by column, or what is wrong with the row.
+
+        Raises:
+            OSError: if the table cannot be read.
+            ValueError: if it is broken, or a text that is stored is not in the table's encoding.
+        """
+        return self._table.rows(self.needed, self.fields.texts)
+
+    def describe_rows(self, positions: Sequence[int]) -> list[str]:
+        """Where the rows with these positions are, in the words for a user.
 
         Raises:
             OSError: if the table cannot be read.
             ValueError: if it is broken.
         """
-        return self._table.rows(self.needed)
+        wanted = {position - self.first_position for position in positions}
+        places: dict[int, table_formats.Place] = {}
+        for place, _ in self._table.rows(self.needed):
+            if place.position in wanted:
+                places[place.position] = place
+                if len(places) == len(wanted):
+                    break
+        return [f"{places[position - self.first_position]} of {self.uri}" for position in positions]
 
     def _look_up_all(self) -> Iterator[references.ImageRef | references.Reject]:
         """What becomes of each row, in their order; files on a network are looked up ahead, by threads."""
-        numbered: Iterator[merge.NumberedRow] = enumerate(self.read_rows())
+        placed: Iterator[merge.PlacedRow] = self.read_rows()
         if self.merge_rows and self.image is not None:
-            numbered = merge.merge_rows(numbered, self.image, self.fields)
+            placed = merge.merge_rows(placed, self.image, self.fields)
         if storage.storage_of(self.uri).is_local:
-            yield from itertools.starmap(self._look_up, numbered)
+            yield from itertools.starmap(self._look_up, placed)
             return
         ahead: collections.deque[futures.Future[references.ImageRef | references.Reject]] = collections.deque()
         with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            for position, row in numbered:
-                ahead.append(threads.submit(self._look_up, position, row))
+            for place, row in placed:
+                ahead.append(threads.submit(self._look_up, place, row))
                 if len(ahead) > 2 * _REQUESTS_AT_ONCE:
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()
 
-    def _look_up(self, position: int, row: Any) -> references.ImageRef | references.Reject:
+    def _look_up(self, place: table_formats.Place, row: Any) -> references.ImageRef | references.Reject:
         try:
-            return self._reference(position, row)
+            return self._reference(place, row)
         except rows.BadRowError as e:
-            return self._reject(position, row, e.reason, e.detail)
+            return self._reject(place, row, e.reason, e.detail)
         except rows.MissingValueError as e:
-            raise rows.MissingValueError(f"row {position} of {self.uri}: {e}") from e
+            raise rows.MissingValueError(f"{place} of {self.uri}: {e}") from e
         except errors.ConfigError as e:  # an address that no storage is known for
-            return self._reject(position, row, references.Reason.UNREADABLE, str(e))
+            return self._reject(place, row, references.Reason.UNREADABLE, str(e))
 
-    def _reject(self, position: int, row: Any, reason: references.Reason, detail: str) -> references.Reject:
+    def _reject(
+        self, place: table_formats.Place, row: Any, reason: references.Reason, detail: str
+    ) -> references.Reject:
         cells = row.cells if isinstance(row, merge.Conflict) else row if isinstance(row, Mapping) else {}
-        key = _name_in(cells, self.fields.key or self.image) or f"row {position}"
+        key = _name_in(cells, self.fields.key or self.image) or str(place)
         uri = _name_in(cells, self.image) or self.uri
-        return references.Reject(key, uri, "list", reason, f"row {position} of {self.uri}: {detail}")
+        return references.Reject(key, uri, "list", reason, f"{place} of {self.uri}: {detail}")
 
-    def _reference(self, position: int, row: Any) -> references.ImageRef:
+    def _reference(self, place: table_formats.Place, row: Any) -> references.ImageRef:
         if isinstance(row, merge.Conflict):
             raise rows.BadRowError(references.Reason.BAD_ROW, row.detail)
         if not isinstance(row, Mapping):
@@ -140,7 +178,7 @@ class ManifestSource:
         path = rows.text_in(row, str(self.image))
         if not path:
             raise rows.BadRowError(references.Reason.BAD_ROW, f"column {self.image!r} is empty")
-        uri = self._resolve(path)
+        uri = self.resolve(path)
         column = self.fields.key
         key = rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
         if not key:
@@ -157,10 +195,16 @@ class ManifestSource:
             raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} is no path ({e})") from e
         if status.kind != storage.FILE:
             raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
-        ref = references.ImageRef(key, uri, status.size, status.mtime_ns, position=self.first_position + position)
+        ref = references.ImageRef(key, uri, status.size, status.mtime_ns, position=self.first_position + place.position)
         return self.fields.fill(ref, row)
 
-    def _resolve(self, path: str) -> str:
+    def resolve(self, path: str) -> str:
+        """The address of a path in the table.
+
+        Raises:
+            BadRowError: if it leaves the table's folder and may not.
+            ConfigError: if no storage is known for it.
+        """
         absolute = path.startswith("/") or storage.scheme_of(path) != "file" or path.lower().startswith("file://")
         if absolute:
             uri = storage.normalize(path)

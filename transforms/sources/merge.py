@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from transforms.sources import rows
+from transforms.sources import rows, table_formats
 
-NumberedRow = tuple[int, Any]  # number, and the cells by column; a text that says what is wrong with it; or a Conflict
+# where it is, and the cells by column; a text that says what is wrong with it; or a Conflict
+PlacedRow = tuple[table_formats.Place, Any]
 
 
 class Conflict(NamedTuple):
@@ -22,13 +23,13 @@ class Conflict(NamedTuple):
 class _Group:
     """Rows of one image."""
 
-    first: int
-    last: int
+    first: table_formats.Place
+    last: table_formats.Place
     cells: dict[str, Any]
     lists: dict[str, list[Any]]
     conflict: str = ""
 
-    def result(self) -> NumberedRow:
+    def result(self) -> PlacedRow:
         if self.conflict:
             return self.first, Conflict(self.cells, self.conflict)
         if self.first == self.last:
@@ -36,7 +37,7 @@ class _Group:
         return self.first, {**self.cells, **self.lists}
 
 
-def merge_rows(numbered: Iterable[NumberedRow], image: str, fields: rows.RowFields) -> Iterator[NumberedRow]:
+def merge_rows(placed: Iterable[PlacedRow], image: str, fields: rows.RowFields) -> Iterator[PlacedRow]:
     """Yields a row for each image: its first row, with the values of all its rows where a column has many.
 
     The other columns of `fields` must agree. A row that cannot be parsed is passed on, and ends no image's rows.
@@ -44,33 +45,33 @@ def merge_rows(numbered: Iterable[NumberedRow], image: str, fields: rows.RowFiel
     separators = fields.separators
     single = [name for name in fields.needed if name not in separators]
     group: _Group | None = None
-    for number, row in numbered:
+    for place, row in placed:
         if not isinstance(row, Mapping):
-            yield number, row
+            yield place, row
             continue
         if group is not None and row.get(image) == group.cells.get(image):
-            _add(group, number, row, single)
+            _add(group, place, row, single)
         else:
             if group is not None:
                 yield group.result()
-            group = _Group(number, number, dict(row), {name: [] for name in separators})
+            group = _Group(place, place, dict(row), {name: [] for name in separators})
         for name, separator in separators.items():
             group.lists[name] += rows.values_of(row.get(name), separator)
     if group is not None:
         yield group.result()
 
 
-def _add(group: _Group, number: int, row: Mapping[str, Any], single: Iterable[str]) -> None:
-    group.last = number
+def _add(group: _Group, place: table_formats.Place, row: Mapping[str, Any], single: Iterable[str]) -> None:
+    group.last = place
     for name in single:
         one, other = group.cells.get(name), row.get(name)
         if not group.conflict and not _agree(one, other):
             group.conflict = (
-                f"rows {group.first} and {number} are of one image, and column {name!r} is {one!r} in one and "
+                f"{group.first} and {place} are of one image, and column {name!r} is {one!r} in one and "
                 f"{other!r} in the other; only columns with list: true (and a label with a separator) are put together"
             )
 
 
 def _agree(one: Any, other: Any) -> bool:
     """Whether two cells say the same, also where one is a number and the other its text."""
-    return one == other or (rows.is_empty(one) and rows.is_empty(other)) or str(one) == str(other)
+    return one == other or (rows.is_empty(one) and rows.is_empty(other)) or str(one).strip() == str(other).strip()

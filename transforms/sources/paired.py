@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from imagebeam import storage
 from transforms import references
-from transforms.sources import files, listing, manifest, rows
+from transforms.sources import files, listing, manifest, rows, table_formats
 
 _File: TypeAlias = "references.ImageRef | references.Reject"
 
@@ -29,10 +29,10 @@ class PairedSource:
         images = self._list_files(found)
         num_rows = 0
         try:
-            for position, row in enumerate(self.table.read_rows()):
+            for place, row in self.table.read_rows():
                 num_rows += 1
-                if position < len(images):
-                    self._pair(images[position], position, row, found)
+                if place.position < len(images):
+                    self._pair(images[place.position], place, row, found)
                 if found.is_full:
                     yield found.take()
             if num_rows != len(images):
@@ -43,6 +43,14 @@ class PairedSource:
             found.problems.append(f"manifest {self.table.uri!r} cannot be read to its end: {e}")
         yield found.take()
 
+    def column_names(self) -> list[str]:
+        """As of the table."""
+        return self.table.column_names()
+
+    def describe_rows(self, positions: Sequence[int]) -> list[str]:
+        """As of the table."""
+        return self.table.describe_rows(positions)
+
     def _list_files(self, found: listing.ListingBuilder) -> list[_File]:
         images: list[_File] = []
         for part in self.files.list_all():
@@ -52,9 +60,9 @@ class PairedSource:
             found.problems += part.problems
         return sorted(images, key=lambda image: image.uri)
 
-    def _pair(self, image: _File, position: int, row: Any, found: listing.ListingBuilder) -> None:
+    def _pair(self, image: _File, place: table_formats.Place, row: Any, found: listing.ListingBuilder) -> None:
         key = image.uri.removeprefix(storage.join(self.table.root, ""))
-        where = f"row {position} of {self.table.uri}"
+        where = f"{place} of {self.table.uri}"
         if isinstance(image, references.Reject):
             found.rejects.append(image._replace(key=key))
             return
@@ -65,7 +73,7 @@ class PairedSource:
             named = rows.text_in(row, column) if column else key
             if not named:
                 raise rows.BadRowError(references.Reason.BAD_ROW, f"column {column!r} is empty")
-            found.refs.append(self.table.fields.fill(image._replace(key=named, position=position), row))
+            found.refs.append(self.table.fields.fill(image._replace(key=named, position=place.position), row))
         except rows.BadRowError as e:
             found.rejects.append(references.Reject(key, image.uri, "list", e.reason, f"{where}: {e.detail}"))
         except rows.MissingValueError as e:

@@ -15,6 +15,7 @@ from transforms import references
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)  # 3.0 is how pandas writes the integer 3 beside a missing one
 _FLOAT32_LIMIT = 2.0**128 - 2.0**103  # rounds to infinity in 32 bits, as all above it
+_FLOAT32_NOTHING = 2.0**-150  # rounds to zero in 32 bits, as all below it
 _SMALLEST_FLOAT = 2.0**-126  # in 32 bits; TensorFlow takes smaller ones for zero
 _FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False, "-1": False}
 
@@ -65,6 +66,13 @@ class RowFields:
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The names of the columns whose text is stored or names something."""
+        single = (self.label, self.split, self.group)
+        names = (*single, *(column.name for column in self.columns if column.kind == features.BYTES))
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    @property
     def separators(self) -> dict[str, str | None]:
         """The columns with many values, and what stands between those in a text."""
         many = {column.name: column.separator for column in self.columns if column.many}
@@ -81,8 +89,8 @@ class RowFields:
         """
         return ref._replace(
             label=self._label(cells) if self.label or self.label_flags else ref.label,
-            split=(text_in(cells, self.split) or "") if self.split else ref.split,
-            group=(text_in(cells, self.group) or "") if self.group else ref.group,
+            split=(text_in(cells, self.split) or "").strip() if self.split else ref.split,
+            group=(text_in(cells, self.group) or "").strip() if self.group else ref.group,
             columns=(*ref.columns, *(parse_column(column, cells.get(column.name)) for column in self.columns)),
         )
 
@@ -90,7 +98,10 @@ class RowFields:
         if self.label_flags:
             return tuple(name for name in self.label_flags if _parse_flag(name, text_in(cells, name)))
         if self.label_separator is None:
-            return text_in(cells, str(self.label))
+            if isinstance(cells.get(str(self.label)), (list, tuple)):
+                hint = "for several classes of an image set label.separator"
+                raise BadRowError(references.Reason.BAD_VALUE, f"column {self.label!r} holds a list; {hint}")
+            return (text_in(cells, str(self.label)) or "").strip() or None
         values = values_of(cells.get(str(self.label)), self.label_separator)
         labels = [(text_of(value) or "").strip() for value in values]
         return tuple(dict.fromkeys(filter(None, labels)))
@@ -120,6 +131,8 @@ def parse_column(column: Column, value: Any) -> Any:
         if column.missing == "default":
             return _parse(column.kind, str(column.default))
         detail = f"column {column.name!r}: {e}" if str(e) != "is empty" else f"column {column.name!r} is empty"
+        if not column.many and isinstance(value, (list, tuple)):
+            detail += f"; for a list set columns.{column.name}.list: true"
         if column.missing == "error":
             raise MissingValueError(
                 f"{detail}, and columns.{column.name}.missing is error: mend it, or set reject or default"
@@ -153,6 +166,8 @@ def parse_number(kind: str, text: str) -> int | float:
         number = float(text)
         if abs(number) >= _FLOAT32_LIMIT:
             raise ValueError(f"{text!r} does not fit into a 32-bit float")
+        if abs(number) <= _FLOAT32_NOTHING and text.lower().partition("e")[0].strip("+-0."):
+            raise ValueError(f"{text!r} does not fit into a 32-bit float, which would hold 0 instead")
         return number
     if not _INTEGER.fullmatch(text):
         raise ValueError(f"{text!r} is not an integer")
@@ -175,7 +190,7 @@ def text_of(value: Any) -> str | None:
     if isinstance(value, (list, tuple, dict)):
         raise BadRowError(
             references.Reason.BAD_VALUE,
-            f"{reprlib.repr(value)} is a {type(value).__name__}, expected one value; for a list set columns.NAME.list",
+            f"{reprlib.repr(value)} is a {type(value).__name__}, expected one value",
         )
     return value if isinstance(value, str) else str(value)
 

@@ -13,6 +13,8 @@ from imagebeam import errors, storage
 from transforms import references
 from transforms.sources import files, listing, masks
 
+REMEDY = "set source.by: listing"
+
 _FORMAT = "imagebeam-listing-1"
 
 
@@ -112,6 +114,15 @@ class SavedSource:
     def _open(self) -> io.BufferedReader:
         raw: Any = storage.storage_of(self.uri).open_read(self.uri)
         return io.BufferedReader(raw, 1 << 20)
+
+
+def is_listing(uri: str) -> bool:
+    """Whether a file is a saved listing, as far as its first bytes say."""
+    try:
+        head = storage.storage_of(uri).read(uri, 0, 64)
+    except OSError:
+        return False
+    return head.startswith(json.dumps({"format": _FORMAT})[:-1].encode())
 
 
 def _as_list(rule: masks.MaskRule | None) -> list[str] | None:

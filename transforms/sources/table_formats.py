@@ -8,11 +8,14 @@ import io
 import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import errors, storage
 
 Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or what is wrong with the row
+
+UTF8 = "utf-8"
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 FORMATS: Mapping[str, str] = {
     ".csv": "csv",
@@ -39,6 +42,17 @@ def format_of(uri: str) -> str:
     return FORMATS[extension]
 
 
+class Place(NamedTuple):
+    """Where a row is in its table: `line 5`, as an editor counts, or `row 4` from 0, as readers of Parquet count."""
+
+    position: int  # rows before it
+    unit: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.unit} {self.number}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """A table at an address."""
@@ -47,87 +61,192 @@ class Table:
     format: str  # csv, jsonl or parquet
     header: tuple[str, ...] = ()  # of a CSV that has none
     delimiter: str | None = None  # of a CSV; None is a tab for .tsv, else a comma
+    encoding: str = UTF8  # of CSV and JSON lines
 
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yields each row's cells, of `columns` at least, or what is wrong with the row.
+    @property
+    def separator(self) -> str:
+        """What stands between the cells of a CSV."""
+        return self.delimiter or ("\t" if self.uri.lower().endswith(".tsv") else ",")
+
+    def rows(self, columns: Sequence[str], texts: Sequence[str] = ()) -> Iterator[tuple[Place, Row]]:
+        """Yields each row's place and its cells, of `columns` at least, or what is wrong with the row.
+
+        Args:
+            columns: that are needed.
+            texts: those of them that must be text in `encoding`. The others may hold any bytes: a path made of such
+                bytes still opens its file.
 
         Raises:
             OSError: if the table cannot be read.
-            ValueError: if it is broken.
+            ValueError: if it is broken, or a cell of `texts` is not in `encoding`.
         """
         if self.format == "parquet":
-            return _parquet_rows(self, columns)
-        return _csv_rows(self) if self.format == "csv" else _jsonl_rows(self)
+            yield from _parquet_rows(self, columns)
+            return
+        for place, row in _csv_rows(self) if self.format == "csv" else _jsonl_rows(self):
+            if isinstance(row, Mapping):
+                self._check_texts(place, row, texts)
+            yield place, row
+
+    def _check_texts(self, place: Place, row: Mapping[str, Any], texts: Sequence[str]) -> None:
+        for name in texts:
+            if not _is_decoded(row.get(name)):
+                cell = row[name]
+                found = cell.encode(self.encoding, "surrogateescape") if isinstance(cell, str) else cell
+                raise ValueError(f"{place}: column {name!r} holds {found!r}, which {self._not_encoded}")
+
+    @property
+    def _not_encoded(self) -> str:
+        return (
+            f"is not {self.encoding.upper()}: set source.manifest.encoding to the table's (latin-1, cp1252, ...), or "
+            "save it as UTF-8"
+        )
 
     def column_names(self) -> list[str]:
         """The names of the columns; of JSON lines those of the first row.
 
         Raises:
             OSError: if the table cannot be read.
-            ValueError: if it is broken.
+            ValueError: if it is broken, or plainly of another format.
         """
+        self._check_signature()
         if self.format == "parquet":
             import pyarrow.parquet
 
             with storage.storage_of(self.uri).open_read(self.uri) as file:
                 return list(pyarrow.parquet.ParquetFile(file).schema_arrow.names)
         if self.format == "csv":
-            with _open_text(self.uri) as text:
-                return list(self.header) or _csv_header(_csv_lines(self, text))
-        first = next(_jsonl_rows(self), {})
-        return list(first) if isinstance(first, Mapping) else []
+            with _open_text(self) as text:
+                names = list(self.header) or _csv_header(_csv_lines(self, text))
+        else:
+            _, first = next(_jsonl_rows(self), (None, {}))
+            names = list(first) if isinstance(first, Mapping) else []
+        if odd := next((name for name in names if not _is_decoded(name)), None):
+            raise ValueError(f"its column {odd!r} {self._not_encoded}")
+        return names
+
+    def _check_signature(self) -> None:
+        """Looks at the first bytes.
+
+        Raises:
+            OSError: if the table cannot be read.
+            ValueError: if they are those of another format or encoding.
+        """
+        head = storage.storage_of(self.uri).read(self.uri, 0, 512)
+        meant = next((meant for signature, meant in _SIGNATURES.items() if head.startswith(signature)), None)
+        if meant and not (self.format == "parquet" and head.startswith(b"PAR1")):
+            raise ValueError(meant)
+        if self.format == "parquet" or self.encoding != UTF8:
+            return
+        marked = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+        if marked or b"\0" in head:
+            wide = "utf-16" if marked else "utf-16-be" if head[:1] == b"\0" else "utf-16-le"
+            raise ValueError(
+                f"it looks like UTF-16 text, not UTF-8: set source.manifest.encoding: {wide}, or save it as UTF-8"
+            )
 
 
-def _open_text(uri: str) -> io.TextIOWrapper:
-    binary = io.BufferedReader(storage.storage_of(uri).open_read(uri), 1 << 20)  # type: ignore[type-var]
-    # a byte that is no UTF-8 stays what it was, so that a path made of such bytes still opens its file
-    return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="")
+_SIGNATURES = {
+    b"PAR1": "it is a Parquet file: set source.manifest.format: parquet",
+    b"PK\x03\x04": "it is a zip file, as spreadsheets are: save the table as CSV",
+    b"\xd0\xcf\x11\xe0": "it is a spreadsheet: save the table as CSV",
+    b"\x1f\x8b": "it is compressed with gzip: unpack it",
+}
 
 
-def _csv_rows(table: Table) -> Iterator[Row]:
+def _is_decoded(value: Any) -> bool:
+    """Whether no text in a cell holds bytes that its encoding has no characters for."""
+    if isinstance(value, str):
+        return value.isascii() or not any("\udc80" <= character <= "\udcff" for character in value)
+    return not isinstance(value, list) or all(map(_is_decoded, value))
+
+
+def _open_text(table: Table) -> io.TextIOWrapper:
+    binary = io.BufferedReader(storage.storage_of(table.uri).open_read(table.uri), 1 << 20)  # type: ignore[type-var]
+    encoding = "utf-8-sig" if table.encoding == UTF8 else table.encoding
+    # a byte that is not in the encoding stays what it was, so that a path made of such bytes still opens its file
+    return io.TextIOWrapper(binary, encoding=encoding, errors="surrogateescape", newline="")
+
+
+def _csv_rows(table: Table) -> Iterator[tuple[Place, Row]]:
     csv.field_size_limit(1 << 30)
-    with _open_text(table.uri) as text:
+    with _open_text(table) as text:
         lines = _csv_lines(table, text)
         try:
             header = table.header or _csv_header(lines)
+            position, end = 0, lines.line_num
             for row in lines:
+                place, end = Place(position, "line", end + 1), lines.line_num  # a quoted cell may go over several lines
                 if len(row) == len(header):
-                    yield dict(zip(header, row))
+                    yield place, dict(zip(header, row))
                 elif row:
-                    yield f"{len(row)} cells, the header has {len(header)}; quote the cells that hold commas"
+                    remedy = f"quote the cells that hold {DELIMITERS.get(table.separator, 'the delimiter')}"
+                    if len(row) == 1 and (guess := guess_delimiter(row[0], table.separator, len(header))):
+                        remedy = f"the line is parted by {guess}"
+                    yield place, f"{len(row)} cells, the header has {len(header)}; {remedy}"
+                else:  # a blank line
+                    continue
+                position += 1
         except csv.Error as e:
             raise ValueError(f"line {lines.line_num}: {e}") from e
 
 
 def _csv_lines(table: Table, text: io.TextIOWrapper) -> Any:
-    delimiter = table.delimiter or ("\t" if table.uri.lower().endswith(".tsv") else ",")
-    return csv.reader(text, strict=True, delimiter=delimiter)
+    return csv.reader(text, strict=True, delimiter=table.separator)
 
 
 def _csv_header(lines: Iterator[list[str]]) -> list[str]:
-    """The first row that is not blank."""
-    return next(filter(None, lines), [])
+    """The first row that is not blank, its names stripped: `image, label` names the column `label`."""
+    return [name.strip() for name in next(filter(None, lines), [])]
 
 
-def _jsonl_rows(table: Table) -> Iterator[Row]:
-    with _open_text(table.uri) as text:
-        for line in text:
+def guess_delimiter(line: str, separator: str, wanted: Sequence[str] | int) -> str:
+    """Which delimiter would part `line` as wanted, and how to set it; "" if none does.
+
+    Args:
+        line: one that `separator` leaves in one piece.
+        separator: the delimiter that was used.
+        wanted: names that should be among the pieces, or their number.
+    """
+    pieces = {each: [piece.strip() for piece in line.split(each)] for each in DELIMITERS if each in line}
+    pieces.pop(separator, None)
+    if isinstance(wanted, int):
+        pieces = {each: parts for each, parts in pieces.items() if len(parts) == wanted}
+    if not pieces:
+        return ""
+    names = () if isinstance(wanted, int) else wanted
+    best = max(pieces, key=lambda each: (len(set(pieces[each]) & set(names)), len(pieces[each])))
+    in_yaml = '"\\t"' if best == "\t" else f"'{best}'"
+    return f"{DELIMITERS[best]}: set source.manifest.delimiter: {in_yaml}"
+
+
+def _jsonl_rows(table: Table) -> Iterator[tuple[Place, Row]]:
+    with _open_text(table) as text:
+        position = 0
+        for number, line in enumerate(text, 1):
             if not line.strip():
                 continue
-            try:
-                row = json.loads(line)
-                if "\\u" in line:  # may be half a surrogate pair, of which no file name, key or label can be made
-                    json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape")
-            except (ValueError, RecursionError) as e:
-                yield f"not JSON: {e}"
-                continue
-            yield row if isinstance(row, dict) else f"a JSON {type(row).__name__}, expected an object"
+            yield Place(position, "line", number), _parse_json_row(line)
+            position += 1
 
 
-def _parquet_rows(table: Table, columns: Sequence[str]) -> Iterator[Row]:
+def _parse_json_row(line: str) -> Row:
+    try:
+        row = json.loads(line)
+        if "\\u" in line:  # may be half a surrogate pair, of which no file name, key or label can be made
+            json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except (ValueError, RecursionError) as e:
+        return f"not JSON: {e}"
+    return row if isinstance(row, dict) else f"a JSON {type(row).__name__}, expected an object"
+
+
+def _parquet_rows(table: Table, columns: Sequence[str]) -> Iterator[tuple[Place, Row]]:
     import pyarrow.parquet  # 90 ms, and only here
 
     with storage.storage_of(table.uri).open_read(table.uri) as file:
         parquet = pyarrow.parquet.ParquetFile(file)
+        position = 0
         for batch in parquet.iter_batches(batch_size=4096, columns=list(columns)):
-            yield from batch.to_pylist()
+            for row in batch.to_pylist():
+                yield Place(position, "row", position), row
+                position += 1

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import array
+import contextlib
 import dataclasses
 import fnmatch
 import functools
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 
 from imagebeam import errors, storage
-from transforms import references
-from transforms.sources import listing, manifest, table_formats
+from transforms import hashing, references
+from transforms.sources import files, listing, manifest, rows, table_formats
+
+UNNAMED = "not_in_table"  # passed over: images beside the tables that no row names
 
 _REQUESTS_AT_ONCE = 16
 _ANY_DEPTH = "**"
@@ -28,6 +32,16 @@ class TablesSource:
     """Tables one after the other: positions go on from one to the next, keys are relative to one folder."""
 
     tables: tuple[manifest.ManifestSource, ...]
+    folder: str | None = None  # where images that no row names are counted
+    exclude: str = ""  # an address in it that is no input: the output's
+
+    def column_names(self) -> list[str]:
+        """The names of the columns of the first.
+
+        Raises:
+            ConfigError: if it cannot be read.
+        """
+        return self.tables[0].column_names()
 
     def check_columns(self) -> None:
         """Reads the first row of each.
@@ -41,13 +55,72 @@ class TablesSource:
     def list_all(self) -> Iterator[listing.Listing]:
         """Yields the references of all tables in the order of their rows."""
         num_rows = 0
+        named = array.array("Q")  # hashes of the addresses in the rows: 8 bytes each
+        problems = False
         for table in self.tables:
             first_position = num_rows
             for found in dataclasses.replace(table, first_position=first_position).list_all():
-                num_rows += found.num_refs + len(found.rejects)  # a row is either, but where rows were merged
-                if found.num_refs:
-                    num_rows = max(num_rows, references.unpack_refs(found.packed_refs)[-1].position + 1)
+                refs = references.unpack_refs(found.packed_refs) if found.num_refs else []
+                num_rows += len(refs) + len(found.rejects)  # a row is either, but where rows were merged
+                if refs:
+                    num_rows = max(num_rows, refs[-1].position + 1)
+                if self.folder is not None:
+                    named.extend(_hash(ref.uri) for ref in refs)
+                    named.extend(map(_hash, _resolve_all(table, found.rejects)))
+                problems = problems or bool(found.problems)
                 yield found
+        rest = listing.ListingBuilder()
+        if not num_rows and not problems:
+            places = ", ".join(table.uri for table in self.tables[:3]) + (", ..." if len(self.tables) > 3 else "")
+            rest.problems.append(f"no manifest has a row, so there are no images: {places}; fill them")
+        elif self.folder is not None and (unnamed := _count_unnamed(self.folder, self.exclude, named)):
+            rest.passed_over[UNNAMED] += unnamed
+        if rest.problems or rest.passed_over:
+            yield rest.take()
+
+    def describe_rows(self, positions: Sequence[int]) -> list[str]:
+        """Where the rows with these positions are, in the words for a user.
+
+        Raises:
+            OSError: if a table cannot be read.
+            ValueError: if one is broken, or rows were merged.
+        """
+        if len(self.tables) > 1 and any(table.merge_rows for table in self.tables):
+            raise ValueError("where the rows of several tables are merged, positions are not those of rows")
+        described: dict[int, str] = {}
+        first_position = 0
+        for table in self.tables:
+            num_rows = sum(1 for _ in table.read_rows())
+            here = [position for position in positions if 0 <= position - first_position < num_rows]
+            moved = dataclasses.replace(table, first_position=first_position)
+            described |= dict(zip(here, moved.describe_rows(here))) if here else {}
+            first_position += num_rows
+        return [described[position] for position in positions]
+
+
+def _resolve_all(table: manifest.ManifestSource, rejects: Iterable[references.Reject]) -> Iterator[str]:
+    """The addresses of the rows that are rejects, which name the path as the table has it."""
+    for reject in rejects:
+        with contextlib.suppress(rows.BadRowError, errors.ConfigError):
+            yield table.resolve(reject.uri)
+
+
+def _hash(uri: str) -> int:
+    return hashing.hash64(uri, 0, b"imagebeam.named")
+
+
+def _count_unnamed(folder: str, exclude: str, named: array.array[int]) -> int:
+    """How many files with an image's extension lie below `folder` and are not among those named."""
+    import numpy as np
+
+    known = np.sort(np.frombuffer(named, np.uint64))
+    try:
+        found = _walk(folder, (_ANY_DEPTH, "*"), exclude)
+    except OSError:  # it holds nothing that the tables need, so it is no reason to stop
+        return 0
+    images = [uri for uri in found if posixpath.splitext(uri)[1].lower().lstrip(".") in files.IMAGE_EXTENSIONS]
+    hashes = np.fromiter(map(_hash, images), np.uint64, len(images))
+    return int(np.count_nonzero(~np.isin(hashes, known)))
 
 
 def find_tables(root: str, glob: str, exclude: str = "", format: str | None = None) -> list[str]:

@@ -94,18 +94,18 @@ def test_parse_of_what_cannot_be_meant_says_what_to_write(text: str, message: st
         ),
         (
             "source:\n  by: files\n   include: x\n",
-            "line 3, column 11: mapping values are not allowed here in 'include: x'; put a text that holds ': ' between "
-            "quotes, and give the keys of one section the same indent",
+            "line 3, column 11: mapping values are not allowed here in 'include: x'; put a text that holds ': ' "
+            "between quotes, and give the keys of one section the same indent",
         ),
         (
             "label: {by: none\nsplit: {by: none}\n",
-            "line 2, column 6: expected ',' or '}', but got ':' in 'split: {by: none}' (what began in line 1); close the "
-            "bracket, and put a comma between entries",
+            "line 2, column 6: expected ',' or '}', but got ':' in 'split: {by: none}' (what began in line 1); close "
+            "the bracket, and put a comma between entries",
         ),
         (
             "a:\n  b: 1\n c: 2\n",
-            "line 3, column 2: expected <block end>, but found '<block mapping start>' in 'c: 2' (what began in line 1); "
-            "give the keys of one section the same indent",
+            "line 3, column 2: expected <block end>, but found '<block mapping start>' in 'c: 2' (what began in line "
+            "1); give the keys of one section the same indent",
         ),
         ("a: 'x\n", 'line 1, column 1: found unexpected end of stream in "a: \'x"; close the quote'),
         (

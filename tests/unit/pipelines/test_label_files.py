@@ -38,11 +38,22 @@ def test_texts_of_classes_are_read(tmp_path: pathlib.Path, data: str, expected: 
         pytest.param("\ta\n", r"line 1: '' without a text", id="no-class"),
         pytest.param("n1 a\nn1 b\n", r"line 2: 'n1' twice", id="twice"),
         pytest.param("", r"is empty; write CLASS TEXT on each line", id="empty"),
+        pytest.param(b"n1 a\nn2 caf\xe9\n", r"line 2: b'caf\\xe9' is not UTF-8; save the file as UTF-8", id="latin-1"),
+        pytest.param("n1 a\n".encode("utf-16"), r"looks like UTF-16 text; save it as UTF-8", id="utf-16"),
     ],
 )
-def test_texts_that_cannot_be_used_are_a_config_error(tmp_path: pathlib.Path, data: str, message: str) -> None:
+def test_texts_that_cannot_be_used_are_a_config_error(tmp_path: pathlib.Path, data: str | bytes, message: str) -> None:
     with pytest.raises(errors.ConfigError, match=rf"label\.texts '.*file\.txt',? {message}"):
         label_files.read_texts(write(tmp_path, data))
+
+
+def test_vocabulary_of_a_column_is_text_spelled_as_its_cells(tmp_path: pathlib.Path) -> None:
+    uri = write(tmp_path, b"10.0\n cat \ncaf\xe9\n")
+    assert label_files.read_vocabulary(uri) == ("10.0", " cat ", "caf\udce9")  # a folder's name may be any bytes
+    with pytest.raises(errors.ConfigError, match=r"label\.vocabulary '.*', line 3: b'caf\\xe9' is not UTF-8; save the"):
+        label_files.read_vocabulary(uri, in_column=True)
+    assert label_files.read_vocabulary(write(tmp_path, "10.0\n cat \n"), in_column=True) == ("10", "cat")
+    assert label_files.read_texts(write(tmp_path, "10.0 ten\n"), in_column=True) == {"10": "ten"}
 
 
 def test_nothing_named_is_nothing_read() -> None:

@@ -11,6 +11,7 @@ from tests.unit.transforms import small_dataset
 from transforms import commit, layout, rank
 from transforms.layout import RejectSummary, Sizing
 from transforms.list import Tally
+from transforms.rank import RepeatedKey
 from transforms.references import DatasetPlan, ImageRef, Reason, Reject, SplitPlan
 
 MIB = 1 << 20
@@ -119,9 +120,9 @@ def test_plan_takes_labels_from_the_vocabulary_or_the_images(
 @pytest.mark.parametrize(
     ("fields", "labels"),
     [
-        pytest.param({"labels_in_column": True}, ("1", "2", "10"), id="column"),
+        pytest.param({"label_by": "column"}, ("1", "2", "10"), id="column"),
         pytest.param({}, ("1", "10", "2"), id="folders"),
-        pytest.param({"labels_in_column": True, "vocabulary": ("10", "2", "1")}, ("10", "2", "1"), id="vocabulary"),
+        pytest.param({"label_by": "column", "vocabulary": ("10", "2", "1")}, ("10", "2", "1"), id="vocabulary"),
     ],
 )
 def test_plan_sorts_numbers_of_a_column_by_value(
@@ -135,7 +136,7 @@ def test_plan_sorts_numbers_of_a_column_by_value(
 
 
 def test_fingerprint_of_classes_in_another_order_is_another(dataset: layout.DatasetLayout) -> None:
-    in_column = dataclasses.replace(dataset, labels_in_column=True)
+    in_column = dataclasses.replace(dataset, label_by="column")
     for labels, differ in ((("1", "10", "2"), True), (("1", "2", "3"), False), (("cat", "dog"), False)):
         ranking = ranking_of({"train": 3}, labels)
         assert (make_plan(in_column, ranking).fingerprint != make_plan(dataset, ranking).fingerprint) is differ
@@ -224,7 +225,9 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
         ),
         pytest.param(
             {},
-            ranking_of({"train": 2}, duplicates=(("1", "/data/a/1", "/data/b/1"),)),
+            ranking_of(
+                {"train": 2}, duplicates=(RepeatedKey("1", ("/data/a/1", "/data/b/1"), (0, 0)),), num_duplicates=1
+            ),
             Tally(2, {}, ()),
             NO_REJECTS,
             2,
@@ -234,11 +237,18 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
         ),
         pytest.param(
             {},
-            ranking_of({"train": 4}, duplicates=(("1", "/a/1", "/b/1"), ("2\udcff", "/a/2", "/b/2"))),
+            ranking_of(
+                {"train": 4},
+                duplicates=(
+                    RepeatedKey("1", ("/a/1", "/b/1"), (0, 0)),
+                    RepeatedKey("2\udcff", ("/a/2", "/b/2"), (0, 0)),
+                ),
+                num_duplicates=2000,
+            ),
             Tally(4, {}, ()),
             NO_REJECTS,
             2,
-            "two images have the key '1' (2 such keys or more): /a/1 and /b/1; "
+            "two images have the key '1' (2,000 keys are given more than once): /a/1 and /b/1; "
             "remove one, or name a column of unique ids in source.manifest.key",
             id="duplicates",
         ),

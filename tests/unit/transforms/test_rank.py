@@ -222,9 +222,12 @@ def test_ranking_finds_keys_that_occur_twice_even_in_two_partitions(
 
     def check(rankings: Sequence[rank.Ranking]) -> None:
         (ranking,) = rankings
-        # in the order of partitions: the test split's comes first
-        expected = (("7\udcff.jpg", "/data/7\udcff.jpg", "/other/7.jpg"), ("9.jpg", "/other/9.jpg", "/data/9.jpg"))
+        expected = (
+            rank.RepeatedKey("7\udcff.jpg", ("/data/7\udcff.jpg", "/other/7.jpg"), (160, 161)),
+            rank.RepeatedKey("9.jpg", ("/data/9.jpg", "/other/9.jpg"), (9, 150)),
+        )
         assert ranking.duplicates == expected
+        assert ranking.num_duplicates == 2
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         created = pipeline | beam.Create([*unique, *again]).with_output_types(rank.KeyedRef)
@@ -238,10 +241,11 @@ def test_ranking_names_the_first_five_duplicates_and_the_labels_of_classes_sorte
 
     def check(rankings: Sequence[rank.Ranking]) -> None:
         (ranking,) = rankings
-        assert [key for key, _, _ in ranking.duplicates] == [f"{index}.jpg" for index in range(5)]
+        assert [repeated.key for repeated in ranking.duplicates] == [f"{index}.jpg" for index in range(5)]
+        assert ranking.num_duplicates == len(labels)  # a key counts once, however often it occurs
         assert ranking.labels == ("caf\udce9", "cat", "dog")
         assert ranking.classes == {"test": {"dog"}, "train": {"caf\udce9", "cat"}}
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        created = pipeline | beam.Create(refs * 2).with_output_types(rank.KeyedRef)
+        created = pipeline | beam.Create(refs * 3).with_output_types(rank.KeyedRef)
         assert_that((created | rank.RankReferences(BY_HASH)).ranking, check)

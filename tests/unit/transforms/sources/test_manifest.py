@@ -232,7 +232,7 @@ def test_many_rows_come_in_several_listings(folder: Folder, monkeypatch: pytest.
     assert [item.num_refs + len(item.rejects) for item in source.list_all()] == [3, 3, 1]
     refs, rejects, _ = read(source)
     assert [ref.position for ref in refs] == [1, 3, 5]
-    assert [reject.detail.split()[1] for reject in rejects] == ["0", "2", "4", "6"]
+    assert [reject.detail.split()[1] for reject in rejects] == ["2", "4", "6", "8"]  # lines of the file
 
 
 # Manifests that cannot be used
@@ -311,7 +311,7 @@ def reject_of(folder: Folder, data: str | Sequence[Row], manifest_format: str = 
     assert [ref.uri for ref in refs] == [f"{folder.path}/good.jpg"]
     assert problems == []
     assert reject.stage == "list"
-    prefix = f"row 1 of {source.uri}: "
+    prefix = f"{ {'csv': 'line 3', 'jsonl': 'line 2', 'parquet': 'row 1'}[manifest_format] } of {source.uri}: "
     assert reject.detail.startswith(prefix)
     return reject._replace(detail=reject.detail.removeprefix(prefix))
 
@@ -325,7 +325,7 @@ def reject_of(folder: Folder, data: str | Sequence[Row], manifest_format: str = 
 )
 def test_ragged_row_of_a_csv_is_a_reject(folder: Folder, line: str, detail: str) -> None:
     reject = reject_of(folder, f"image,label\ngood.jpg,x\n{line}\n")
-    assert reject == Reject("row 1", f"{folder.path}/manifest.csv", "list", Reason.BAD_ROW, detail)
+    assert reject == Reject("line 3", f"{folder.path}/manifest.csv", "list", Reason.BAD_ROW, detail)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_ragged_row_of_a_csv_is_a_reject(folder: Folder, line: str, detail: str)
 )
 def test_bad_json_line_is_a_reject(folder: Folder, line: str, detail: str) -> None:
     reject = reject_of(folder, f'{{"image": "good.jpg"}}\n{line}\n', "jsonl")
-    assert reject[:4] == ("row 1", f"{folder.path}/manifest.jsonl", "list", Reason.BAD_ROW)
+    assert reject[:4] == ("line 2", f"{folder.path}/manifest.jsonl", "list", Reason.BAD_ROW)
     assert reject.detail.startswith(detail)
 
 
@@ -360,7 +360,7 @@ def test_empty_image_cell_is_a_reject(folder: Folder, manifest_format: str, empt
 
 def test_empty_key_cell_is_a_reject(folder: Folder) -> None:
     reject = reject_of(folder, "image,id\ngood.jpg,1\na.jpg,\n", key="id")
-    assert reject == Reject("row 1", "a.jpg", "list", Reason.BAD_ROW, "column 'id' is empty")
+    assert reject == Reject("line 3", "a.jpg", "list", Reason.BAD_ROW, "column 'id' is empty")
 
 
 def test_missing_file_is_a_reject(folder: Folder) -> None:
@@ -463,7 +463,12 @@ NOT_AN_INTEGER, NOT_FINITE = "is not an integer", "is not a finite number"
         (".5", NOT_AN_INTEGER, 0.5),
         ("3.5", NOT_AN_INTEGER, 3.5),
         ("1e3", NOT_AN_INTEGER, 1000.0),
-        ("1E-400", NOT_AN_INTEGER, 0.0),
+        ("1E-400", NOT_AN_INTEGER, "does not fit into a 32-bit float, which would hold 0 instead"),
+        ("7e-46", NOT_AN_INTEGER, "does not fit into a 32-bit float, which would hold 0 instead"),
+        ("-0.0007e-42", NOT_AN_INTEGER, "does not fit into a 32-bit float, which would hold 0 instead"),
+        ("8e-46", NOT_AN_INTEGER, 8e-46),
+        ("0e7", NOT_AN_INTEGER, 0.0),
+        ("0.00", 0, 0.0),
         ("9223372036854775807", 2**63 - 1, 2.0**63),
         ("-9223372036854775808", -(2**63), -(2.0**63)),
         ("9223372036854775808", "does not fit into 64 bits", 2.0**63),
@@ -504,7 +509,8 @@ def test_parse_number_gives_what_can_be_stored_or_a_value_error(value: float | i
         except ValueError:
             continue
         assert number == (value if kind == INT64 else float(value))
-        store.pack(number)
+        (stored,) = store.unpack(store.pack(number))
+        assert bool(stored) == bool(value)
 
 
 @pytest.mark.parametrize(
@@ -552,6 +558,6 @@ def test_value_of_another_kind_is_a_reject(folder: Folder, manifest_format: str,
     good = "7" if manifest_format == "parquet" else 7
     rows = [{"image": "good.jpg", "age": good}, {"image": "good.jpg", "age": bad}]
     reject = reject_of(folder, rows, manifest_format, columns=(("age", INT64),))
-    several = "[1] is a list, expected one value; for a list set columns.NAME.list"
+    several = "[1] is a list, expected one value; for a list set columns.age.list: true"
     detail = f"column 'age': {several if bad == [1] else repr(bad) + ' is not an integer'}"
     assert reject == Reject("good.jpg", "good.jpg", "list", Reason.BAD_VALUE, detail)

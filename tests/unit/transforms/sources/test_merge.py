@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from imagebeam.features import BYTES
 from transforms.sources import merge
 from transforms.sources.rows import Column, RowFields
+from transforms.sources.table_formats import Place
 
 FIELDS = RowFields(split="set", columns=(Column("caption", BYTES, many=True),))
 
 
-def merged(rows: Sequence[Any], fields: RowFields = FIELDS) -> list[merge.NumberedRow]:
-    return list(merge.merge_rows(enumerate(rows), "image", fields))
+def merged(rows: Sequence[Any], fields: RowFields = FIELDS) -> list[tuple[int, Any]]:
+    """The merged rows of a CSV, each with its position."""
+    placed = [(Place(position, "line", position + 2), row) for position, row in enumerate(rows)]
+    return [(place.position, row) for place, row in merge.merge_rows(placed, "image", fields)]
 
 
 def row(image: str, caption: Any, split: Any = "train") -> dict[str, Any]:
@@ -47,7 +50,9 @@ def test_rows_that_differ_in_a_single_value_are_a_conflict_that_names_the_first_
     assert number == 0
     assert isinstance(found, merge.Conflict)
     assert found.cells["image"] == "a"
-    assert found.detail.startswith("rows 0 and 1 are of one image, and column 'set' is 'train' in one and 'test' in")
+    assert found.detail.startswith(
+        "line 2 and line 3 are of one image, and column 'set' is 'train' in one and 'test' in"
+    )
 
 
 def test_row_that_cannot_be_parsed_is_passed_on_and_parts_nothing() -> None:

@@ -107,8 +107,8 @@ def test_bad_rows_and_files_take_their_places(tmp_path: pathlib.Path) -> None:
         ("c.png", Reason.BAD_VALUE),
         ("d.png", Reason.BAD_ROW),
     ]
-    assert rejects[1].detail == f"row 2 of {tmp_path}/ages.csv: column 'age': 'old' is not an integer"
-    assert rejects[2].detail.startswith(f"row 3 of {tmp_path}/ages.csv: 2 cells, the header has 1")
+    assert rejects[1].detail == f"line 4 of {tmp_path}/ages.csv: column 'age': 'old' is not an integer"
+    assert rejects[2].detail.startswith(f"line 5 of {tmp_path}/ages.csv: 2 cells, the header has 1")
 
 
 def test_missing_value_that_is_an_error_is_a_problem(tmp_path: pathlib.Path) -> None:
@@ -116,7 +116,7 @@ def test_missing_value_that_is_an_error_is_a_problem(tmp_path: pathlib.Path) -> 
     (tmp_path / "ages.csv").write_text("age\n1\nold\n")
     fields = rows.RowFields(columns=(rows.Column("age", INT64, missing="error"),))
     _, _, (problem,) = read(make_source(tmp_path, "ages.csv", fields=fields))
-    assert problem.startswith(f"row 1 of {tmp_path}/ages.csv: column 'age': 'old' is not an integer, and columns.age")
+    assert problem.startswith(f"line 3 of {tmp_path}/ages.csv: column 'age': 'old' is not an integer, and columns.age")
 
 
 def test_table_that_is_cut_short_is_a_problem(tmp_path: pathlib.Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 from collections.abc import Sequence
@@ -148,7 +149,7 @@ def test_positions_go_on_and_keys_begin_at_the_root(
     refs, rejects, problems = read(source)
     assert [(ref.key, ref.position) for ref in refs] == [("a/1", 0), ("a/2", 1), ("b/1", 2), ("b/2", 4), ("d/1", 5)]
     assert [ref.uri for ref in refs] == [f"{tmp_path}/{ref.key}" for ref in refs]
-    assert [reject.detail.partition(":")[0] for reject in rejects] == [f"row 1 of {tmp_path}/b/m.csv"]
+    assert [reject.detail.partition(":")[0] for reject in rejects] == [f"line 3 of {tmp_path}/b/m.csv"]
     assert problems == []
 
 
@@ -176,3 +177,71 @@ def test_table_that_is_gone_when_it_is_read_is_a_problem(tmp_path: pathlib.Path)
     assert [ref.key for ref in refs] == ["b/1"]
     assert len(problems) == 1
     assert "/a/m.csv' cannot be read to its end" in problems[0]
+
+
+# Images that no row names
+
+
+def count_unnamed(source: tables.TablesSource) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for found in source.list_all():
+        for kind, count in found.passed_over.items():
+            counts[kind] = counts.get(kind, 0) + count
+    return counts
+
+
+def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MAX_REFS", 2)
+    write_images(tmp_path, {"a": ["1.jpg", "2.JPG", "3.jpg"], "b": ["1.jpg", "gone", "2.jpg"]})
+    with open(tmp_path / "a/m.csv", "a") as table:
+        table.write("../b/other.jpg\n4.jpg,x\n")  # a reject whose file is named all the same, and one that names none
+    for name in (
+        "b/other.jpg",
+        "b/3.PNG",
+        "c/d/5.jpeg",
+        "notes.txt",
+        "b/.6.jpg",
+        ".hidden/7.jpg",
+        "out/8.jpg",
+        "a/4.jpg",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    source = dataclasses.replace(make_source(tmp_path), folder=str(tmp_path), exclude=f"{tmp_path}/out")
+    refs, rejects, problems = read(source)
+    assert (len(refs), len(rejects), problems) == (5, 3, [])
+    assert count_unnamed(source) == {"not_in_table": 4}  # b/other.jpg is outside of a/; b/3.PNG, c/d/5.jpeg, a/4.jpg
+    assert count_unnamed(dataclasses.replace(source, folder=None)) == {}
+
+
+def test_rejected_row_names_its_image_all_the_same(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/1.jpg").write_bytes(b"x")
+    (tmp_path / "a/m.csv").write_text("image,age\n1.jpg,old\n")
+    fields = rows.RowFields(columns=(rows.Column("age", "int64"),))
+    source = dataclasses.replace(make_source(tmp_path, fields=fields), folder=str(tmp_path))
+    assert [reject.uri for reject in read(source)[1]] == ["1.jpg"]
+    assert count_unnamed(source) == {}
+
+
+def test_tables_without_any_row_are_a_problem(tmp_path: pathlib.Path) -> None:
+    write_images(tmp_path, {"a": [], "b": []})
+    _, _, (problem,) = read(make_source(tmp_path))
+    assert (
+        problem == f"no manifest has a row, so there are no images: {tmp_path}/a/m.csv, {tmp_path}/b/m.csv; fill them"
+    )
+
+
+def test_describe_rows_goes_on_from_table_to_table(tmp_path: pathlib.Path) -> None:
+    write_images(tmp_path, {"a": ["1", "2"], "b": [], "c": ["1", "2"]})
+    source = make_source(tmp_path)
+    a, c = f"{tmp_path}/a/m.csv", f"{tmp_path}/c/m.csv"
+    assert source.describe_rows([1, 3, 0, 2]) == [
+        f"line 3 of {a}",
+        f"line 3 of {c}",
+        f"line 2 of {a}",
+        f"line 2 of {c}",
+    ]
+    assert source.describe_rows([3, 3]) == [f"line 3 of {c}"] * 2
+    with pytest.raises(ValueError, match="positions are not those of rows"):
+        make_source(tmp_path, merge_rows=True).describe_rows([0])

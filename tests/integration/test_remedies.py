@@ -1,0 +1,348 @@
+"""What a newcomer gets wrong with a table or a folder: the error says what to set, and with that it works."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from imagebeam import errors
+from pipelines import config as config_lib
+from pipelines import convert
+from tests import image_sets
+from transforms import references
+
+MANIFEST = ["source.by=manifest"]
+LABELLED = [*MANIFEST, "label.by=column", "label.column=label"]
+TABLE = "image,label\na.jpg,cat\nb.jpg,café\n"
+CLASSES = ("café", "cat")
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Three images side by side, and four in folders of classes."""
+    image_sets.write_folder(tmp_path / "in/pets", per_label=2)
+    for index, name in enumerate("abc"):
+        (tmp_path / f"in/{name}.jpg").write_bytes(image_sets.make_image(50 + index))
+    return tmp_path / "in"
+
+
+def plan(source: pathlib.Path, overrides: Sequence[str]) -> references.DatasetPlan:
+    return convert.plan(config_lib.load_config(None, [f"source.uri={source}", *overrides]))
+
+
+def complaint(source: pathlib.Path, overrides: Sequence[str]) -> str:
+    """What is said against it, by an error or by the plan."""
+    try:
+        planned = plan(source, overrides)
+    except errors.ConfigError as e:
+        return str(e)
+    assert planned.action == "refuse"
+    return planned.message
+
+
+@pytest.mark.parametrize(
+    ("data", "overrides", "message", "remedy"),
+    [
+        pytest.param(
+            TABLE.replace(",", ";").encode(),
+            LABELLED,
+            "has no column 'image', 'label'; its columns are 'image;label'; its first line is parted by semicolons: "
+            "set source.manifest.delimiter: ';'",
+            ["source.manifest.delimiter=';'"],
+            id="semicolons",
+        ),
+        pytest.param(
+            TABLE.replace(",", "\t").encode(),
+            LABELLED,
+            'its first line is parted by tabs: set source.manifest.delimiter: "\\t"',
+            ['source.manifest.delimiter="\\t"'],
+            id="tabs",
+        ),
+        pytest.param(
+            TABLE.partition("\n")[2].encode(),
+            LABELLED,
+            "its columns are 'a.jpg', 'cat'; its first line is a row, not a header: set source.manifest.header: "
+            "[image, label]",
+            ["source.manifest.header=[image, label]"],
+            id="no-header",
+        ),
+        pytest.param(
+            b"cat,1,a.jpg\ncaf\xc3\xa9,2,b.jpg\n",
+            LABELLED,
+            "its first line is a row, not a header: set source.manifest.header: [...], a name for each of its 3 "
+            "columns, 'image', 'label' among them",
+            ["source.manifest.header=[label, age, image]"],
+            id="no-header-more-columns",
+        ),
+        pytest.param(
+            b"cat,a.jpg\ncaf\xc3\xa9,b.jpg\n",
+            LABELLED,
+            "set source.manifest.header: [label, image]",
+            ["source.manifest.header=[label, image]"],
+            id="no-header-image-last",
+        ),
+        pytest.param(
+            TABLE.partition("\n")[2].replace(",", ";").encode(),
+            [*LABELLED, "source.manifest.header=[image, label]"],
+            "all 2 images were rejected (bad_row 2), so the config does not fit the input: nothing was committed; no "
+            "image was read yet; the first: {table}: line 1 of {table}: 1 cells, the header has 2; the line is parted "
+            "by semicolons: set source.manifest.delimiter: ';'",
+            ["source.manifest.delimiter=';'"],
+            id="semicolons-no-header",
+        ),
+        pytest.param(
+            TABLE.encode("utf-16"),
+            LABELLED,
+            "cannot be read as csv: it looks like UTF-16 text, not UTF-8: set source.manifest.encoding: utf-16, or "
+            "save",
+            ["source.manifest.encoding=utf-16"],
+            id="utf-16",
+        ),
+        pytest.param(
+            TABLE.encode("utf-16-le"),
+            LABELLED,
+            "set source.manifest.encoding: utf-16-le, or save it as UTF-8",
+            ["source.manifest.encoding=utf-16-le"],
+            id="utf-16-without-mark",
+        ),
+        pytest.param(
+            TABLE.encode("latin-1"),
+            LABELLED,
+            "cannot be read to its end: line 3: column 'label' holds b'caf\\xe9', which is not UTF-8: set "
+            "source.manifest.encoding to the table's (latin-1, cp1252, ...), or save it as UTF-8",
+            ["source.manifest.encoding=latin-1"],
+            id="latin-1",
+        ),
+        pytest.param(
+            TABLE.replace("label", "catégorie").encode("latin-1"),
+            [*MANIFEST, "label.by=column", "label.column=catégorie"],
+            "cannot be read as csv: its column 'cat\\udce9gorie' is not UTF-8: set source.manifest.encoding to the",
+            ["source.manifest.encoding=latin-1"],
+            id="latin-1-header",
+        ),
+        pytest.param(
+            TABLE.replace("image", "Image").encode(),
+            LABELLED,
+            "has no column 'image'; its columns are 'Image', 'label'; 'image' may be 'Image'; set "
+            "source.manifest.image",
+            ["source.manifest.image=Image"],
+            id="other-case",
+        ),
+        pytest.param(
+            TABLE.encode(),
+            MANIFEST,
+            "the first: {folder}/a.jpg: 'a.jpg' is not of the form label/image; label.by: directory takes the folder "
+            "in the path; for a column of the table set label.by: column and label.column (its columns are 'image', "
+            "'label'), without labels label.by: none",
+            ["label.by=column", "label.column=label"],
+            id="without-label.by",
+        ),
+    ],
+)
+def test_table_that_is_read_wrongly_says_what_to_set(
+    folder: pathlib.Path, data: bytes, overrides: list[str], message: str, remedy: list[str]
+) -> None:
+    table = folder / "table.csv"
+    table.write_bytes(data)
+    assert message.format(table=table, folder=folder) in complaint(table, overrides)
+    planned = plan(table, [*overrides, *remedy])
+    assert (planned.action, planned.labels, planned.rejected) == ("write", CLASSES, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        (
+            "empty.csv",
+            b"",
+            "empty.csv' is empty; expected a first line with the names of its columns, such as image,label",
+        ),
+        ("header.csv", b"image,label\n", "header.csv' has no rows, so there are no images; fill it"),
+        ("empty.jsonl", b"", "empty.jsonl' has no rows, so there are no images; fill it"),
+        ("table.csv", b"PAR1....PAR1", "it is a Parquet file: set source.manifest.format: parquet"),
+        ("table.csv", b"PK\x03\x04...", "it is a zip file, as spreadsheets are: save the table as CSV"),
+        ("table.csv", b"\x1f\x8b\x08", "it is compressed with gzip: unpack it"),
+    ],
+)
+def test_table_without_rows_or_of_another_format_says_so(
+    folder: pathlib.Path, name: str, data: bytes, message: str
+) -> None:
+    (folder / name).write_bytes(data)
+    assert message in complaint(folder / name, LABELLED)
+
+
+def test_encoding_is_checked_before_anything_is_read(folder: pathlib.Path) -> None:
+    (folder / "table.jsonl").write_text('{"image": "a.jpg"}\n')
+    for encoding, message in (("latn-1", "'latn-1' is not known; write for example latin-1"), ("hex", "'hex' is not")):
+        with pytest.raises(errors.ConfigError, match=re.escape(f"source.manifest.encoding {message}")):
+            plan(folder / "table.jsonl", [*MANIFEST, f"source.manifest.encoding={encoding}"])
+    with pytest.raises(errors.ConfigError, match=r"source\.manifest\.encoding is for CSV and JSON lines"):
+        plan(folder / "t.parquet", [*MANIFEST, "source.manifest.encoding=latin-1"])
+
+
+def test_paths_of_any_bytes_need_no_encoding(folder: pathlib.Path) -> None:
+    (folder / "caf\udce9.jpg").write_bytes(image_sets.make_image(9))
+    (folder / "table.csv").write_bytes(b"image,label\ncaf\xe9.jpg,cat\n")
+    assert plan(folder / "table.csv", LABELLED).splits["train"].num_records == 1
+
+
+def test_rows_are_counted_as_lines_of_the_file(folder: pathlib.Path) -> None:
+    (folder / "table.csv").write_text('\nimage,label,note\n\na.jpg,cat,"two\nlines"\nb.jpg,cat\nc.jpg,cat,\n')
+    assert f"line 6 of {folder}/table.csv: 2 cells, the header has 3" in complaint(folder / "table.csv", LABELLED)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one-table", "tables"])
+def test_repeated_key_is_counted_once_and_named_with_its_first_two_rows(folder: pathlib.Path, several: bool) -> None:
+    text = "image,label\na.jpg,cat\n\nb.jpg,cat\na.jpg,cat\na.jpg,cat\n"
+    (folder / "table.csv").write_text(text + "b.jpg,cat\n")
+    (folder / "pets/table.csv").write_text("image,label\ncat/0.jpg,cat\n")
+    (folder / "b").mkdir()
+    overrides = [*LABELLED, f"source.manifest.path={'**/table.csv' if several else 'table.csv'}"]
+    assert complaint(folder, overrides) == (
+        f"two images have the key 'a.jpg' (2 keys are given more than once): {folder}/a.jpg (line 2 of "
+        f"{folder}/table.csv) and {folder}/a.jpg (line 5 of {folder}/table.csv); remove one, or name a column of "
+        "unique ids in source.manifest.key; if its rows are one example, sort them by image and set "
+        "source.manifest.merge_rows: true"
+    )
+
+
+def test_repeated_key_of_other_formats_names_lines_or_rows(folder: pathlib.Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (folder / "t.jsonl").write_text('{"image": "a.jpg"}\n\n{"image": "a.jpg"}\n')
+    assert f"(line 1 of {folder}/t.jsonl) and" in complaint(folder / "t.jsonl", [*MANIFEST, "label.by=none"])
+    pq.write_table(pa.table({"image": ["b.jpg", "a.jpg", "a.jpg"]}), folder / "t.parquet")
+    message = complaint(folder / "t.parquet", [*MANIFEST, "label.by=none"])
+    assert f"(row 1 of {folder}/t.parquet) and {folder}/a.jpg (row 2 of {folder}/t.parquet)" in message
+
+
+@pytest.mark.parametrize(
+    ("below", "overrides", "message", "remedy_below", "remedy"),
+    [
+        pytest.param(
+            "pets/cat",
+            [],
+            "all 2 images were rejected (no_label 2), so the config does not fit the input: nothing was committed; no "
+            "image was read yet; the first: {folder}/pets/cat/0.jpg: '0.jpg' is not of the form label/image; the "
+            "folder with the image is the class: give a folder above it as --input; without classes set label.by: none",
+            "pets",
+            [],
+            id="a-level-too-deep",
+        ),
+        pytest.param(
+            "pets/cat", [], "without classes set label.by: none", "pets/cat", ["label.by=none"], id="unlabelled"
+        ),
+        pytest.param(
+            "pets",
+            ["split.by=directory"],
+            "'cat/0.jpg' is not of the form split/label/image; the folder with the image is the class: leave split.by "
+            "out, or give a folder above it as --input",
+            "pets",
+            [],
+            id="no-splits",
+        ),
+        pytest.param(
+            "table.csv",
+            LABELLED[1:],
+            "label.by: column needs source.by: manifest, idx, coco, tar, tfrecord; not files",
+            "table.csv",
+            LABELLED,
+            id="table-without-source.by",
+        ),
+        pytest.param(
+            "",
+            LABELLED,
+            "is a folder: give the table itself, or its name in the folder as source.manifest.path; for images without "
+            "a table set source.by: files",
+            "",
+            [*LABELLED, "source.manifest.path=table.csv"],
+            id="folder-of-a-table",
+        ),
+        pytest.param(
+            "listing.jsonl",
+            [],
+            "is no folder; it is a listing that plan --save-listing wrote: set source.by: listing",
+            "listing.jsonl",
+            ["source.by=listing"],
+            id="listing-without-source.by",
+        ),
+        pytest.param(
+            "listing.jsonl",
+            MANIFEST,
+            "is a listing that plan --save-listing wrote: set source.by: listing",
+            "listing.jsonl",
+            ["source.by=listing"],
+            id="listing-as-manifest",
+        ),
+        pytest.param(
+            "images.tar",
+            [],
+            "is no folder; for a file whose name ends in .tar or .tar.gz set source.by: tar",
+            None,
+            [],
+            id="tar",
+        ),
+        pytest.param(
+            "x.tfrecord", [], "named as train-00000-of-00010 set source.by: tfrecord", None, [], id="tfrecord"
+        ),
+    ],
+)
+def test_input_of_another_kind_says_what_to_set(
+    folder: pathlib.Path, below: str, overrides: list[str], message: str, remedy_below: str | None, remedy: list[str]
+) -> None:
+    (folder / "table.csv").write_text(TABLE)
+    (folder / "images.tar").touch()
+    (folder / "x.tfrecord").touch()
+    convert.save_listing(config_lib.load_config(None, [f"source.uri={folder}/pets"]), str(folder / "listing.jsonl"))
+    assert message.format(folder=folder) in complaint(folder / below, overrides)
+    if remedy_below is not None:
+        assert plan(folder / remedy_below, remedy).action == "write"
+
+
+def test_class_from_the_path_of_a_table_with_other_columns_is_noted(folder: pathlib.Path) -> None:
+    (folder / "table.csv").write_text("image,species,age\npets/cat/0.jpg,x,3\npets/dog/0.jpg,y,4\n")
+    left_out = "label.by is left out, so the class of an image is the folder in its path, not a column of the table"
+    overrides = [*MANIFEST, "columns.age.type=int"]
+    first, second = plan(folder / "table.csv", overrides).notes
+    assert first == f"{left_out} ('species'); for a column set label.by: column and label.column"
+    assert second == (
+        "there is one class, 'pets'; if the classes are the folders in it, give a folder below --input instead"
+    )
+    assert plan(folder / "table.csv", [*overrides, "label.by=directory"]).notes == (second,)
+    assert plan(folder / "table.csv", [*overrides, "columns.species={}"]).notes == (second,)
+
+
+@pytest.mark.parametrize(
+    ("cells", "overrides", "detail"),
+    [
+        ("1e39", {"type": "float"}, "column 'x': '1e39' does not fit into a 32-bit float"),
+        ("-4e38", {"type": "float"}, "column 'x': '-4e38' does not fit into a 32-bit float"),
+        (
+            "1e-50",
+            {"type": "float"},
+            "column 'x': '1e-50' does not fit into a 32-bit float, which would hold 0 instead",
+        ),
+        (
+            "0 1e-50",
+            {"type": "float", "list": True, "separator": " "},
+            "column 'x': '1e-50' does not fit into a 32-bit",
+        ),
+        ("1e-50", None, "label: '1e-50' does not fit into a 32-bit float, which would hold 0 instead"),
+        ("1e39", None, "label: '1e39' does not fit into a 32-bit float"),
+    ],
+)
+def test_number_that_float32_cannot_hold_is_a_reject(
+    folder: pathlib.Path, cells: str, overrides: dict[str, Any] | None, detail: str
+) -> None:
+    (folder / "table.csv").write_text(f"image,x\na.jpg,{cells}\nb.jpg,0.0\n")
+    fields: dict[str, Any] = {"source": {"uri": str(folder / "table.csv"), "by": "manifest"}}
+    fields["label"] = {"by": "column", "column": "x", "type": "float"} if overrides is None else {"by": "none"}
+    fields["columns"] = {} if overrides is None else {"x": overrides}
+    planned = convert.plan(fields)
+    assert planned.rejected == {"bad_value": 1}
+    assert detail in planned.message

@@ -1,0 +1,41 @@
+"""Says why a table does not have the columns that are expected: another delimiter, no header, another spelling."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from transforms.sources import files, table_formats
+
+_REMEDY = "set source.manifest.image, label.column and the like"
+
+
+def advise(table: table_formats.Table, names: Sequence[str], missing: Sequence[str], needed: Sequence[str]) -> str:
+    """What to do about `missing` columns of `table`, whose columns are `names`; `needed[0]` has the images' paths."""
+    if table.format == "csv" and not table.header:
+        if len(names) == 1 and (delimiter := table_formats.guess_delimiter(names[0], table.separator, needed)):
+            return f"its first line is parted by {delimiter}"
+        if any(map(_is_image, names)):
+            return f"its first line is a row, not a header: set source.manifest.header: {_header(names, needed)}"
+    near = [f"{name!r} may be {found[0]!r}" for name in missing if (found := _nearest(name, names))]
+    return "; ".join([*near, _REMEDY])
+
+
+def _is_image(name: str) -> bool:
+    stem, _, extension = name.rpartition(".")
+    return bool(stem) and extension.lower() in files.IMAGE_EXTENSIONS
+
+
+def _header(names: Sequence[str], needed: Sequence[str]) -> str:
+    """Names for the cells of a first line that is a row, the image's where its path is."""
+    if len(names) != len(needed):
+        return f"[...], a name for each of its {len(names)} columns, {', '.join(map(repr, needed))} among them"
+    place = next(index for index, name in enumerate(names) if _is_image(name))
+    rest = list(needed[1:])
+    return f"[{', '.join([*rest[:place], needed[0], *rest[place:]])}]"
+
+
+def _nearest(name: str, names: Sequence[str]) -> list[str]:
+    """The column that is spelled most alike, whatever the case."""
+    folded = {other.casefold(): other for other in names}
+    return [folded[other] for other in difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.8)]
