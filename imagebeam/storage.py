@@ -23,6 +23,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 _FILE_SCHEME = re.compile(r"^file://(localhost)?(?=/)", re.IGNORECASE)
 _LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+_AT_ITS_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # of the machine: open files, memory
 
 FILE, DIRECTORY, SPECIAL, BROKEN_LINK = "file", "directory", "special", "broken link"
 
@@ -43,6 +44,11 @@ class ChangedError(OSError):
 
 class UnavailableError(OSError):
     """A storage did not answer, however often it was asked."""
+
+
+def is_fault(error: OSError) -> bool:
+    """Whether the storage or this machine failed, and says nothing of the file: another run may find it readable."""
+    return isinstance(error, UnavailableError) or error.errno in _AT_ITS_LIMITS
 
 
 @dataclasses.dataclass

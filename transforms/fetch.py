@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import errno
 import os
 import stat
 import time
@@ -20,7 +19,6 @@ _CAN_ADVISE = hasattr(os, "posix_fadvise")
 _SLOW_SEC, _SLOW_SEC_PER_BYTE = 60e-6, 0.5e-9  # a read that takes longer than this did not come from the page cache
 _ANNOUNCED = 256  # files announced after a slow read
 _MAX_SHARED = 2 * MAX_READS  # files kept open that hold many images: one is not opened twice for an image
-_NOT_THE_IMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the machine is at its limits: no reason to reject
 
 
 class ReadAhead(NamedTuple):
@@ -161,8 +159,6 @@ def _read_remote(store: storage.Storage, ref: references.ImageRef) -> bytes | Re
         return too_large
     try:
         data = store.read(ref.uri, ref.offset, ref.length, ref.size, ref.mtime_ns)
-    except storage.UnavailableError:
-        raise
     except storage.ChangedError:
         return ReadError(references.Reason.CHANGED, "was replaced since it was listed; run the command again")
     except OSError as e:
@@ -189,8 +185,6 @@ def _finish(ref: references.ImageRef, opened: _Opened, kernel: _Kernel, shared: 
         return ref, e
     except unzip.BrokenGzipError as e:
         return ref, ReadError(e.reason, f"the file {e.detail}")
-    except storage.UnavailableError:
-        raise
     except storage.ChangedError:
         return ref, ReadError(references.Reason.CHANGED, "was written since it was listed; run the command again")
     except OSError as e:
@@ -220,7 +214,7 @@ def _find_change(ref: references.ImageRef, status: os.stat_result) -> str | None
 
 
 def _read_error(error: OSError) -> ReadError:
-    if error.errno in _NOT_THE_IMAGE:
+    if storage.is_fault(error):
         raise error
     missing = isinstance(error, FileNotFoundError)
     reason = references.Reason.NOT_FOUND if missing else references.Reason.UNREADABLE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import csv
 import json
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,6 +55,18 @@ def test_label_image_folder_becomes_one_split_of_its_classes(images: pathlib.Pat
         assert each["image/colorspace"] == b"RGB"
     assert (output / "labels.txt").read_text() == "cat\ndog\n"
     assert json.loads((output / "statistics.json").read_text())["train"]["labels"] == {"cat": 10, "dog": 10}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that not even root can read, of Linux")
+def test_file_that_cannot_be_looked_into_is_counted_and_in_the_dead_letters(
+    images: pathlib.Path, output: pathlib.Path
+) -> None:
+    (images / "cat/unnamed").symlink_to("/proc/self/mem")
+    result = datasets.make(images, output, rejects={"max_fraction": 0.1})
+    assert result.catalog.counts == catalog_lib.Counts(21, 20, {"unreadable": 1}, {})
+    [reject] = map(json.loads, (output / "rejects.jsonl").read_text().splitlines())
+    assert (reject["key"], reject["stage"], reject["reason"]) == ("cat/unnamed", "list", "unreadable")
+    assert "nobody knows whether it is an image" in reject["detail"]
 
 
 def test_split_label_image_folder_becomes_its_splits(images: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -30,7 +30,6 @@ _REQUESTS_AT_ONCE = 16
 # What is passed over, and counted.
 HIDDEN = "hidden"
 NON_IMAGE = "non_image"
-UNREADABLE = "unreadable_non_image"  # by its name; an image that cannot be read is a reject
 SPECIAL = "special_file"
 LINK_LOOP = "link_loop"
 NOT_INCLUDED = "not_included"
@@ -122,6 +121,8 @@ class FilesSource:
         try:
             yield from storage.storage_of(self.root).list_directory(uri)
         except OSError as e:
+            if storage.is_fault(e):
+                raise
             found.problems.append(
                 f"folder {uri!r} cannot be listed ({e.strerror or e}), so the images in it would be lost: "
                 "grant read access or move it away"
@@ -166,19 +167,32 @@ class FilesSource:
                 found.rejects.append(references.Reject(path, uri, "list", references.Reason.NOT_FOUND, detail))
             else:
                 found.passed_over[SPECIAL] += 1
-        elif named_image or (other := _kind_by_content(uri)) is None:
+            return
+        try:
+            is_image = named_image or _is_image_by_content(uri)
+        except OSError as e:
+            if storage.is_fault(e):
+                raise
+            missing = isinstance(e, FileNotFoundError)
+            reason = references.Reason.NOT_FOUND if missing else references.Reason.UNREADABLE
+            detail = f"cannot be read ({e.strerror or e}), so nobody knows whether it is an image: {_REMEDIES[reason]}"
+            found.rejects.append(references.Reject(path, uri, "list", reason, detail))
+            return
+        if is_image:
             found.refs.append(references.ImageRef(path, uri, entry.size, entry.mtime_ns))
         else:
-            found.passed_over[other] += 1
+            found.passed_over[NON_IMAGE] += 1
 
 
-def _kind_by_content(uri: str) -> str | None:
-    """None for an image; else what a file without an image's name is passed over as."""
-    try:
-        head = storage.storage_of(uri).read(uri, 0, images.SNIFF_BYTES)
-    except OSError:
-        return UNREADABLE
-    return None if images.sniff_format(head) else NON_IMAGE
+_REMEDIES = {
+    references.Reason.NOT_FOUND: "run again when nothing removes files there",
+    references.Reason.UNREADABLE: "grant read access, or leave it out with source.include",
+}
+
+
+def _is_image_by_content(uri: str) -> bool:
+    """Whether a file begins as one of the known formats does."""
+    return images.sniff_format(storage.storage_of(uri).read(uri, 0, images.SNIFF_BYTES)) is not None
 
 
 @functools.lru_cache(maxsize=4)

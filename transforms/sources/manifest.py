@@ -149,9 +149,9 @@ class ManifestSource:
             status = storage.storage_of(uri).stat(uri)
         except (FileNotFoundError, NotADirectoryError) as e:
             raise rows.BadRowError(references.Reason.NOT_FOUND, f"there is no file {uri!r}") from e
-        except storage.UnavailableError:  # not the row's fault
-            raise
         except OSError as e:
+            if storage.is_fault(e):
+                raise
             raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} cannot be read ({e.strerror or e})") from e
         except ValueError as e:
             raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} is no path ({e})") from e

@@ -69,9 +69,9 @@ class MaskRule:
             return _reject(
                 ref, references.Reason.NOT_FOUND, f"there is no mask {path!r}; add it, or change source.masks"
             )
-        except storage.UnavailableError:  # not the mask's fault
-            raise
         except OSError as e:
+            if storage.is_fault(e):
+                raise
             return _reject(ref, references.Reason.UNREADABLE, f"its mask {path!r} cannot be read ({e.strerror or e})")
         if entry.kind != storage.FILE:
             return _reject(ref, references.Reason.UNREADABLE, f"its mask {path!r} is not a regular file ({entry.kind})")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import re
@@ -229,17 +230,80 @@ def test_folder_that_cannot_be_listed_is_a_problem_and_the_rest_is_listed(
     ]
 
 
-def test_file_that_cannot_be_read_is_listed_only_by_its_name(
-    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("recursive", [True, False])
+@pytest.mark.parametrize(
+    ("error", "reason", "detail"),
+    [
+        (
+            PermissionError(errno.EACCES, "Permission denied"),
+            references.Reason.UNREADABLE,
+            "cannot be read (Permission denied), so nobody knows whether it is an image: grant read access, or leave "
+            "it out with source.include",
+        ),
+        (
+            OSError(errno.EIO, "Input/output error"),
+            references.Reason.UNREADABLE,
+            "cannot be read (Input/output error), so nobody knows whether it is an image: grant read access, or leave "
+            "it out with source.include",
+        ),
+        (
+            FileNotFoundError(errno.ENOENT, "there is no x"),
+            references.Reason.NOT_FOUND,
+            "cannot be read (there is no x), so nobody knows whether it is an image: run again when nothing removes "
+            "files there",
+        ),
+    ],
+    ids=["permission", "disk", "gone"],
+)
+def test_file_without_an_image_name_that_cannot_be_read_is_a_reject(
+    root: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    reason: references.Reason,
+    detail: str,
+    recursive: bool,
 ) -> None:
-    write(root, "named.jpg", "unnamed")
+    write(root, "named.jpg", "below/unnamed", "readable")
+    read = storage.LocalStorage.read
 
-    def refuse(*_: object) -> bytes:
-        raise PermissionError(13, "Permission denied")
+    def refuse(self: storage.LocalStorage, uri: str, *more: int) -> bytes:
+        if uri.endswith("unnamed"):
+            raise error
+        return read(self, uri, *more)
 
     monkeypatch.setattr(storage.LocalStorage, "read", refuse)
-    found = gather(FilesSource(str(root)))
-    assert (list(found.refs), found.passed_over) == (["named.jpg"], {"unreadable_non_image": 1})
+    found = gather(FilesSource(str(root)), recursive)
+    assert (sorted(found.refs), found.passed_over) == (["named.jpg", "readable"], {})
+    key = "below/unnamed"
+    assert found.rejects == {key: references.Reject(key, f"{root}/{key}", "list", reason, detail)}
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [storage.UnavailableError(errno.EIO, "no answer"), OSError(errno.EMFILE, "Too many open files")],
+    ids=["storage", "machine"],
+)
+def test_fault_while_a_file_is_looked_into_ends_the_listing(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: OSError, recursive: bool
+) -> None:
+    write(root, "named.jpg", "below/unnamed")
+
+    def fail(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(storage.LocalStorage, "read", fail)
+    with pytest.raises(OSError, match=error.strerror):
+        gather(FilesSource(str(root)), recursive)
+
+
+def test_fault_while_a_folder_is_listed_ends_the_listing(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Iterator[storage.Entry]:
+        raise storage.UnavailableError(errno.EIO, "no answer")
+
+    monkeypatch.setattr(storage.LocalStorage, "list_directory", fail)
+    with pytest.raises(storage.UnavailableError, match="no answer"):
+        gather(FilesSource(str(root)))
 
 
 def test_missing_root_raises(root: pathlib.Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import pathlib
 from typing import Any
 
@@ -102,12 +103,15 @@ def test_mask_that_is_a_folder_or_a_loop_or_leads_out_is_a_reject(root: pathlib.
     assert {reject.reason for reject in rejects} == {Reason.OUTSIDE_ROOT}
 
 
-def test_storage_that_does_not_answer_is_no_reject(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [storage.UnavailableError("no answer"), OSError(errno.EMFILE, "no answer")], ids=repr)
+def test_storage_that_does_not_answer_is_no_reject(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
     def refuse(self: Any, uri: str) -> storage.Entry:
-        raise storage.UnavailableError("no answer")
+        raise error
 
     monkeypatch.setattr(storage.LocalStorage, "stat", refuse)
-    with pytest.raises(storage.UnavailableError):
+    with pytest.raises(OSError, match="no answer"):
         list(RULE.add_masks(str(root), [ImageRef("images/train/a b.jpg", "x")]))
 
 
