@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -195,7 +196,33 @@ def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | Non
     rows.append(("rejected", f"{total:,}" + (f" ({reasons}; see {catalog_lib.REJECTS_FILE})" if total else "")))
     if catalog.label_kind == "class":
         rows.append(("labels", f"{count(len(catalog.labels), 'class')}, ids from {catalog.label_base}"))
+    rows += _unusual_rows(catalog_lib.load_statistics(output))
     if seconds is not None:
         rows.append(("time", f"{seconds:.1f} s, {counts.listed / seconds:,.0f} images/s"))
     rows.append(("output", output))
     return rows
+
+
+def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Rows of what a reader of the images may not expect, by the `statistics.json` of a dataset."""
+    counted: dict[str, Counter[str]] = {"orientations": Counter(), "colorspaces": Counter()}
+    for split in statistics.values():
+        for name, total in counted.items():
+            total.update(split.get(name, {}))
+    rows = []
+    if turns := counted["orientations"].total():
+        what = f"{count(turns, 'image')} whose EXIF data ask for a turn that was not done"
+        rows.append(("not upright", f"{what}; readers see the pixels as they are stored"))
+    colorspaces = counted["colorspaces"]
+    unusual = [(colorspaces[name], f"of {what}") for name, what in _UNUSUAL_COLORSPACES.items() if colorspaces[name]]
+    if unusual:
+        found = ", ".join(f"{count(number, 'image')} {what}" for number, what in unusual)
+        rows.append(("channels", f"{found}; readers that ask for 3 channels convert them"))
+    return rows
+
+
+_UNUSUAL_COLORSPACES = {
+    "GRAY_ALPHA": "2 channels (gray, transparency)",
+    "RGBA": "4 channels (RGB, transparency)",
+    "CMYK": "4 channels (CMYK)",
+}

@@ -7,6 +7,7 @@ jdinput.c, jdhuff.c and jdphuff.c of libjpeg-turbo, and trials with TensorFlow 2
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import struct
 from typing import NamedTuple
@@ -25,10 +26,9 @@ _TABLES = frozenset({_DHT, _DQT})
 _SEGMENTS = _FRAMES | _METADATA | _TABLES | {_SOS, 0xCC, 0xDC, 0xDD}  # the last three: DAC, DNL, DRI
 _COLORSPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}  # as decoded: YCbCr becomes RGB, YCCK becomes CMYK
 
-# Heads of Huffman tables: class in the upper half (0 for DC, 1 for AC), one of four destinations in the lower.
-_AC = 0x10
-# Those of T.81, annex K.3, that decoders use where a sequential JPEG has none, as frames of Motion JPEG have not.
-_STANDARD_HUFFMAN = frozenset({0x00, 0x01, 0x10, 0x11})
+_AC = 0x10  # of a Huffman table: the class in the upper half of its head; the lower is its number, for DC and AC apart
+# Those of T.81, annex K.3, each a bit: decoders use them where a sequential JPEG has none, as frames of Motion JPEG.
+_STANDARD_HUFFMAN = 1 << 0x00 | 1 << 0x01 | 1 << _AC | 1 << (_AC | 1)
 
 _search_marker = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]").search
 _unpack_length = struct.Struct(">H").unpack_from
@@ -53,7 +53,7 @@ class _Frame(NamedTuple):
 
     image: Image
     code: int  # the second byte of its marker
-    components: list[tuple[int, int]]  # the number of each, and that of its quantization table
+    components: bytes  # three for each: its number, sampling factors, and the number of its quantization table
 
 
 def check_jpeg(data: bytes) -> Image:
@@ -68,8 +68,7 @@ def check_jpeg(data: bytes) -> Image:
     """
     size = len(data)
     frame: _Frame | None = None
-    quantization: set[int] = set()
-    huffman: set[int] = set()
+    quantization = huffman = 0  # the tables so far, each a bit
     orientation = checked_image.UPRIGHT
     in_scans, may_skip = False, False
     segment, position = 0, 2  # where the last marker is, and where the next is expected
@@ -108,7 +107,7 @@ def check_jpeg(data: bytes) -> Image:
                 raise corrupt(f"the scan at byte {marker} has no frame header")
             if not 8 <= length <= 14 or length != 6 + 2 * data[start + 2]:
                 raise corrupt(f"the scan header at byte {marker} has a wrong length, {length} bytes")
-            if missing := _find_missing(data, start, frame, quantization, huffman):
+            if missing := _find_missing(frame.code, frame.components, data[start + 2 : end], quantization, huffman):
                 raise corrupt(f"the scan at byte {marker} needs {missing}")
             in_scans = may_skip = True
         else:
@@ -117,10 +116,14 @@ def check_jpeg(data: bytes) -> Image:
                 if frame is not None:
                     raise corrupt(f"a second frame header at byte {marker}")
                 frame = _read_frame(data, start, length)
-            elif code in _TABLES and not _read_tables(
-                data, code, start + 2, end, quantization if code == _DQT else huffman
-            ):
-                raise corrupt(f"the tables FF {code:02X} at byte {marker} do not fill their {length} bytes")
+            elif code in _TABLES:
+                tables = _read_tables(data, code, start + 2, end)
+                if tables is None:
+                    raise corrupt(f"the tables FF {code:02X} at byte {marker} do not fill their {length} bytes")
+                if code == _DQT:
+                    quantization |= tables
+                else:
+                    huffman |= tables
         segment, position = marker, end
 
 
@@ -137,52 +140,60 @@ def _read_frame(data: bytes, start: int, length: int) -> _Frame:
         )
     if max(height, width) > checked_image.MAX_SIDE_PX["jpeg"] or height * width * components > checked_image.MAX_VALUES:
         raise checked_image.too_many_pixels(height, width)
-    numbers, tables = data[start + 8 : start + length : 3], data[start + 10 : start + length : 3]
     image = Image(data, "jpeg", height, width, components, _COLORSPACES[components])
-    return _Frame(image, data[start - 1], list(zip(numbers, tables)))
+    return _Frame(image, data[start - 1], data[start + 8 : start + length])
 
 
-def _read_tables(data: bytes, code: int, position: int, end: int, found: set[int]) -> bool:
-    """Adds the tables of a DHT or DQT segment to `found`; False if they do not end where it ends, T.81 B.2.4."""
+def _read_tables(data: bytes, code: int, position: int, end: int) -> int | None:
+    """The tables of a DHT or DQT segment, each a bit; None if they do not end where it ends, T.81 B.2.4."""
+    found = 0
     while position < end:
         head = data[position]  # class or precision in the upper half, one of four destinations in the lower
         if head & 0x0F > 3:
-            return False
+            return None
         if code == _DQT:
-            found.add(head & 0x0F)
+            found |= 1 << (head & 0x0F)
             position += 129 if head >> 4 else 65
         else:
-            found.add(head)
+            found |= 1 << head
             position += 17 + sum(data[position + 1 : position + 17])
-    return position == end
+    return found if position == end else None
 
 
-def _find_missing(data: bytes, start: int, frame: _Frame, quantization: set[int], huffman: set[int]) -> str | None:
-    """What the scan whose header follows its marker at `start` needs that no segment before it has; T.81 B.2.3.
+@functools.lru_cache(maxsize=4096)  # cameras and programs write the same headers again and again
+def _find_missing(code: int, components: bytes, scan: bytes, quantization: int, huffman: int) -> str | None:
+    """What a scan needs that no segment before it has, T.81 B.2.3: tables, or a component of the frame.
 
     Decoders refuse such a JPEG: they have no other tables than its own, but for those of `_STANDARD_HUFFMAN`.
+
+    Args:
+        code: of the frame's marker.
+        components: of the frame header.
+        scan: the scan header, without its length.
+        quantization: the tables so far, each a bit.
+        huffman: the same.
     """
-    end = start + 3 + 2 * data[start + 2]
-    is_sequential = frame.code in _HUFFMAN_SEQUENTIAL
+    is_sequential = code in _HUFFMAN_SEQUENTIAL
     needs_dc = needs_ac = is_sequential
-    if frame.code == _HUFFMAN_PROGRESSIVE:
-        needs_ac = data[end] > 0  # the first coefficient of the scan; 0 is DC
-        needs_dc = not needs_ac and data[end + 2] < 0x10  # what a scan adds to the bits of an earlier one is not coded
-    components = frame.components.copy()
-    for at in range(start + 3, end, 2):
-        number, coding = data[at], data[at + 1]
-        for component in components:
-            if component[0] == number:
-                break
-        else:
-            is_there = number in dict(frame.components)
+    if is_sequential:
+        huffman |= _STANDARD_HUFFMAN
+    elif code == _HUFFMAN_PROGRESSIVE:
+        first_coefficient, refined_bit = scan[-3], scan[-1] >> 4
+        needs_ac = first_coefficient > 0  # 0 is DC
+        needs_dc = not needs_ac and not refined_bit  # the bits that a scan adds to an earlier one are not coded
+    known = list(zip(components[::3], components[2::3]))
+    waiting = known.copy()
+    for number, coding in zip(scan[1:-3:2], scan[2:-3:2]):
+        component = next((each for each in waiting if each[0] == number), None)
+        if component is None:
+            is_there = number in dict(known)
             return f"component {number}, which {'it has already' if is_there else 'is not in the frame header'}"
-        components.remove(component)
-        table, dc, ac = component[1], coding >> 4, _AC | coding & 0x0F
-        if table not in quantization:
+        waiting.remove(component)
+        table, dc, ac = component[1], coding >> 4, coding & 0x0F
+        if not quantization >> table & 1:
             return f"quantization table {table}, which no segment before it holds"
-        if needs_dc and dc not in huffman and not (is_sequential and dc in _STANDARD_HUFFMAN):
+        if needs_dc and not huffman >> dc & 1:
             return f"Huffman table {dc} for DC, which no segment before it holds"
-        if needs_ac and ac not in huffman and not (is_sequential and ac in _STANDARD_HUFFMAN):
-            return f"Huffman table {ac - _AC} for AC, which no segment before it holds"
+        if needs_ac and not huffman >> (_AC | ac) & 1:
+            return f"Huffman table {ac} for AC, which no segment before it holds"
     return None

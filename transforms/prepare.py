@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from transforms import images, pixels, references
+from transforms import checked_image, images, pixels, references
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -54,20 +54,20 @@ class ImagePolicy:
 
     def _encode(self, data: bytes, expected: tuple[int, int] | None) -> images.Image:
         """The pixels, encoded anew."""
-        decoded = self._decode(data)
+        decoded, orientation = self._decode(data)
         _check_size(decoded.height, decoded.width, expected)
         picture = pixels.recolor(decoded, self.color)
         picture = pixels.resize(picture, self.resize, self.shortest_side)
-        image = pixels.encode(picture, self.encode, self.quality)
+        image = pixels.encode(picture, self.encode, self.quality)._replace(orientation=orientation)
         if not self.sum_pixels:
             return image
         return _with_sums(image, images.decode(image) if image.format == pixels.JPEG else picture)
 
-    def _decode(self, data: bytes) -> PIL.Image.Image:
-        """The pixels in 8 bits, upright; a JPEG or PNG is checked as if it were kept."""
+    def _decode(self, data: bytes) -> tuple[PIL.Image.Image, int]:
+        """The pixels in 8 bits, and the turn that they still need; a JPEG or PNG is checked as if it were kept."""
         if self.raw_shape is not None:
             images.raw_image(data, self.raw_shape)
-            return pixels.from_bytes(data, self.raw_shape)
+            return pixels.from_bytes(data, self.raw_shape), checked_image.UPRIGHT
         images.check_size(data)
         format = images.sniff_format(data)
         if format in (pixels.JPEG, pixels.PNG):
@@ -76,8 +76,11 @@ class ImagePolicy:
             picture = images.decode_any(data, str(format))
         else:
             raise images.refusal(data, format, images.DECODED_FORMATS)
-        turned = pixels.orientation(picture) if self.turn_upright else 1
-        return pixels.turn_upright(pixels.to_eight_bits(picture), turned)
+        orientation = pixels.orientation(picture)
+        picture = pixels.to_eight_bits(picture)
+        if self.turn_upright:
+            return pixels.turn_upright(picture, orientation), checked_image.UPRIGHT
+        return picture, orientation
 
 
 def _check_size(height: int, width: int, expected: tuple[int, int] | None) -> None:

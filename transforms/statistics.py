@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transforms import images, references
+from transforms import checked_image, images, references
 
 _RANGES = ("height", "width", "bytes")
 _PIXELS = "pixels"
@@ -29,7 +29,7 @@ class StatisticsBuilder:
     """Counts the images of one shard."""
 
     def __init__(self) -> None:
-        self._kinds: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._kinds: collections.Counter[tuple[str, str, int]] = collections.Counter()
         self._labels: collections.Counter[str] = collections.Counter()
         self._values: dict[str, list[int]] = {name: [] for name in _RANGES}
         self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
@@ -37,7 +37,7 @@ class StatisticsBuilder:
         self._pixels: dict[str, Any] = {}
 
     def add(self, ref: references.ImageRef, image: images.Image) -> None:
-        self._kinds[image.format, image.colorspace] += 1
+        self._kinds[image.format, image.colorspace, image.orientation] += 1
         for label in ref.classes:
             self._labels[label] += 1
         heights, widths, sizes = self._values.values()
@@ -52,16 +52,21 @@ class StatisticsBuilder:
     def build(self) -> dict[str, Any]:
         """What was counted, as JSON.
 
-        `{"formats", "colorspaces", "labels", "shorter_side", "aspect_ratio": {name: images}, "height", "width",
-        "bytes": {min, max, sum}, "pixels": {"images", "num_pixels", "totals", "squares"}}`.
+        `{"formats", "colorspaces", "orientations", "labels", "shorter_side", "aspect_ratio": {name: images}, "height",
+        "width", "bytes": {min, max, sum}, "pixels": {"images", "num_pixels", "totals", "squares"}}`. Orientations are
+        those of EXIF that ask for a turn, 2 to 8; of upright images nothing is said.
         """
         formats: collections.Counter[str] = collections.Counter()
         colorspaces: collections.Counter[str] = collections.Counter()
-        for (image_format, colorspace), count in self._kinds.items():
+        orientations: collections.Counter[str] = collections.Counter()
+        for (image_format, colorspace, orientation), count in self._kinds.items():
             formats[image_format] += count
             colorspaces[colorspace] += count
+            if orientation != checked_image.UPRIGHT:
+                orientations[str(orientation)] += count
         self._sum_up()
-        counters = {"formats": formats, "colorspaces": colorspaces, "labels": self._labels} | self._bins
+        counters = {"formats": formats, "colorspaces": colorspaces, "orientations": orientations}
+        counters |= {"labels": self._labels} | self._bins
         counted = {name: _ordered(name, counter) for name, counter in counters.items()}
         return counted | self._ranges | {_PIXELS: self._pixels}
 

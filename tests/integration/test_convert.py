@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
+from pipelines import cli
 from tests import datasets, image_sets
 
 
@@ -27,6 +29,38 @@ def images(tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.fixture
 def output(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "out"
+
+
+def test_table_of_the_run_says_which_images_readers_may_not_expect(
+    images: pathlib.Path, output: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for number, (mode, image_format) in enumerate([("LA", "PNG"), ("RGBA", "PNG"), ("RGBA", "PNG"), ("CMYK", "JPEG")]):
+        (images / f"cat/odd{number}").write_bytes(image_sets.make_image(number, image_format, mode))
+    (images / "dog/lying.jpg").write_bytes(image_sets.make_image(9, exif=exif))
+    arguments = ["convert", "--input", str(images), "--output", str(output), "--workers", "1"]
+    assert cli.main([*arguments, "--set", "split={by: hash, fractions: {train: 0.5, test: 0.5}}"]) == 0
+    rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line.lstrip())
+    expected = {
+        "not upright": "1 image whose EXIF data ask for a turn that was not done; readers see the pixels as they are "
+        "stored",
+        "channels": "1 image of 2 channels (gray, transparency), 2 images of 4 channels (RGB, transparency), 1 image "
+        "of 4 channels (CMYK); readers that ask for 3 channels convert them",
+    }
+    assert {name: rows[name].strip() for name in expected} == expected
+    assert cli.main(["inspect", str(output)]) == 0
+    assert expected["channels"] in capsys.readouterr().out
+
+
+def test_table_of_the_run_says_nothing_of_images_as_most_are(
+    images: pathlib.Path, output: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (images / "cat/gray.jpg").write_bytes(image_sets.make_image(1, mode="L"))
+    assert cli.main(["convert", "--input", str(images), "--output", str(output), "--workers", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "upright" not in shown
+    assert "channels" not in shown
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------

@@ -266,10 +266,12 @@ def test_images_encoded_anew_are_turned_upright(format: str, orientation: int) -
     expected = np.asarray(PIL.ImageOps.exif_transpose(open_picture(data)))
     assert np.array_equal(values_of(ImagePolicy(encode="raw").prepare(data)), expected)
     as_stored = ImagePolicy(encode="raw", turn_upright=False).prepare(data)
+    assert ImagePolicy(encode="raw").prepare(data).orientation == 1
+    assert as_stored.orientation == (1 if format == "TIFF" else orientation)  # Pillow turns a TIFF as it decodes it
     assert np.array_equal(values_of(as_stored), np.asarray(open_picture(data)))
     if format in ("JPEG", "PNG"):
         kept = ImagePolicy().prepare(data)
-        assert (kept.height, kept.width, kept.data) == (20, 30, data)
+        assert (kept.height, kept.width, kept.data, kept.orientation) == (20, 30, data, orientation)
 
 
 @pytest.mark.parametrize(

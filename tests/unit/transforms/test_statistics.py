@@ -25,12 +25,14 @@ images = st.builds(
     channels=st.just(3),
     colorspace=st.sampled_from(["RGB", "GRAY"]),
     sums=st.none() | sums,
+    orientation=st.integers(1, 8),
 )
 labelled = st.lists(st.tuples(st.sampled_from(["cat", "dog", "caf\udce9"]), images), max_size=12)
 
 NOTHING = {
     "formats": {},
     "colorspaces": {},
+    "orientations": {},
     "labels": {},
     "shorter_side": {},
     "aspect_ratio": {},
@@ -50,7 +52,7 @@ def count(members: list[tuple[str | int | None, Image]]) -> dict[str, object]:
 
 def test_build_counts_kinds_and_ranges() -> None:
     members = [
-        ("dog", Image(b"12", "png", 7, 30, 4, "RGBA")),
+        ("dog", Image(b"12", "png", 7, 30, 4, "RGBA", orientation=6)),
         ("cat", Image(b"123", "jpeg", 5, 20, 3, "RGB")),
         ("dog", Image(b"1234", "jpeg", 9, 10, 1, "GRAY")),
     ]
@@ -58,6 +60,7 @@ def test_build_counts_kinds_and_ranges() -> None:
     assert counted == {
         "formats": {"jpeg": 2, "png": 1},
         "colorspaces": {"GRAY": 1, "RGB": 1, "RGBA": 1},
+        "orientations": {"6": 1},
         "labels": {"cat": 1, "dog": 2},
         "shorter_side": {"4-7": 2, "8-15": 1},
         "aspect_ratio": {"1.05-1.25": 1, ">=2": 2},

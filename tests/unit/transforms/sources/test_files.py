@@ -237,8 +237,8 @@ def test_folder_that_cannot_be_listed_is_a_problem_and_the_rest_is_listed(
         (
             PermissionError(errno.EACCES, "Permission denied"),
             references.Reason.UNREADABLE,
-            "cannot be read (Permission denied), so nobody knows whether it is an image: grant read access, or leave it "
-            "out with source.include",
+            "cannot be read (Permission denied), so nobody knows whether it is an image: grant read access, or leave "
+            "it out with source.include",
         ),
         (
             OSError(errno.EIO, "Input/output error"),
