@@ -133,8 +133,8 @@ class ImageDataset:
         Args:
             split: "train", or a part such as "train[:10%]".
             batch_size: examples of a batch of this process; None gives single examples.
-            input_context: a tf.distribute.InputContext, which gives process_index and process_count. With `pad` the
-                number of batches is a multiple of that of its replicas, for tf.distribute drops those left over.
+            input_context: a tf.distribute.InputContext, which gives process_index and process_count. Of batches
+                of one size there is a multiple of its replicas, for tf.distribute drops those left over.
             **options: the fields of `imagebeam.ReadOptions`.
 
         Returns:

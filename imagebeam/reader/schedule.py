@@ -59,6 +59,7 @@ class Schedule:
         start: the state of the job before the first batch.
         records_per_batch: of all processes together; 0 without a batch size.
         epoch_size: records of an epoch, of all processes together.
+        replicas: that share the batches of this process.
     """
 
     order: order_lib.Order
@@ -69,6 +70,7 @@ class Schedule:
     start: order_lib.ReaderState
     records_per_batch: int
     epoch_size: int
+    replicas: int
 
     @property
     def spare(self) -> int:
@@ -88,7 +90,7 @@ def plan(source: Source, asked: options_lib.ReadOptions, replicas: int = 1) -> S
     Args:
         source: the records.
         asked: the options; all processes give the same, but for `process_index`.
-        replicas: that share this process: with `pad` the number of batches is a multiple of it.
+        replicas: that share the batches of this process: of batches of one size there is a multiple of it.
 
     Raises:
         ConfigError: if a process would get no record, or the state is of something else.
@@ -100,17 +102,17 @@ def plan(source: Source, asked: options_lib.ReadOptions, replicas: int = 1) -> S
     order_of = _global_order if asked.shuffle == "global" else _order_of_share
     order, begin, lengths = order_of(source, asked, _done(source, start))
     if lengths is None:
-        return Schedule(order, begin, None, None, 0, start, (size or 0) * count, source.num_records)
+        return Schedule(order, begin, None, None, 0, start, (size or 0) * count, source.num_records, replicas)
     length = lengths[asked.process_index]
     end, num_batches = begin + length, None
     if size is not None and asked.pad:
         num_batches = -(-max(lengths) // (size * replicas)) * replicas
     elif size is not None and asked.drops_remainder:
-        num_batches = min(lengths) // size
+        num_batches = min(lengths) // (size * replicas) * replicas
         end = begin + num_batches * size
     elif size is not None:
         num_batches = -(-length // size)
-    return Schedule(order, begin, end, num_batches, length, start, (size or 0) * count, source.num_records)
+    return Schedule(order, begin, end, num_batches, length, start, (size or 0) * count, source.num_records, replicas)
 
 
 def _start(source: Source, asked: options_lib.ReadOptions) -> order_lib.ReaderState:

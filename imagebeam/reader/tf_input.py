@@ -137,11 +137,13 @@ def _next_at_each_iteration(
     """Of `length` positions for each iteration, which begin `stride` after those of the one before."""
     iterations = itertools.count()  # next() on it is atomic
 
-    def begin() -> tf.Tensor:
-        first = tf.numpy_function(lambda: np.int64(next(iterations) * stride), [], tf.int64)
+    def begin(turn: tf.Tensor) -> tf.Tensor:
+        # Not declared stateful, which a checkpoint of an iterator would refuse; as it has an argument, it is not folded
+        # into a constant.
+        first = tf.numpy_function(lambda _: np.int64(next(iterations) * stride), [turn], tf.int64, stateful=False)
         return tf.ensure_shape(first, [])
 
-    beginnings = tf.data.Dataset.range(1).map(lambda _: begin())
+    beginnings = tf.data.Dataset.range(1).map(begin)
     return beginnings.flat_map(lambda first: read(first, first + length))
 
 
@@ -152,8 +154,10 @@ def _with_cardinality(
     schedule = records.schedule
     if schedule.end is None:
         return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    may_be_fewer = options.on_error == "skip" and not (options.pad or options.drops_remainder or keep_empty)
-    if may_be_fewer or (options.on_error == "skip" and options.batch_size is None):
+    is_fixed = options.batch_size is not None and (options.pad or options.drops_remainder or keep_empty)
+    if options.on_error == "skip" and not is_fixed:
+        return dataset
+    if schedule.replicas > 1:  # tf.distribute would take the number of batches for that of steps
         return dataset
     count = schedule.end - schedule.begin if options.batch_size is None else schedule.num_batches
     return dataset.apply(tf.data.experimental.assert_cardinality(count))

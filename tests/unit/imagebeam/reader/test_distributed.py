@@ -44,6 +44,12 @@ def _feed_two_replicas(directory: str) -> None:
     examples = dataset.as_distributed(strategy, "train", 8, image_size=16, supervised=True)
     history = model.fit(examples, steps_per_epoch=4, epochs=2, verbose=0)
     results["losses"] = history.history["loss"]
+    finite = dataset.as_distributed(
+        strategy, "train", 8, image_size=16, supervised=True, num_epochs=1, next_epoch_each_iteration=True
+    )
+    before = int(model.optimizer.iterations.numpy())
+    model.fit(finite, epochs=2, verbose=0)
+    results["steps"] = int(model.optimizer.iterations.numpy()) - before
     plain = dataset.as_tf("train", 8, image_size=16, supervised=True, num_epochs=1, drop_remainder=False, shuffle=None)
     results["evaluated"] = model.evaluate(plain, verbose=0, return_dict=True)
     print(json.dumps(results))
@@ -60,5 +66,6 @@ def test_as_distributed_feeds_two_replicas_and_keras(directory: pathlib.Path) ->
     assert len(set(dropped)) == len(dropped) == SIZE // 8 * 8
     assert {len(batch) for batch in result["drop"]} == {4}
     assert len(result["losses"]) == 2
+    assert result["steps"] == 2 * (SIZE // 8)
     assert np.isfinite(result["losses"]).all()
     assert 0 <= result["evaluated"]["accuracy"] <= 1

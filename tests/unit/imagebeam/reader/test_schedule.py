@@ -178,6 +178,15 @@ def test_padded_batches_are_a_multiple_of_the_replicas_in_every_process(num_batc
         assert schedule.plan(source, asked, replicas=3).num_batches == -(-num_batches // 3) * 3
 
 
+@pytest.mark.parametrize("process_count", [1, 3])
+def test_full_batches_are_a_multiple_of_the_replicas_in_every_process(process_count: int) -> None:
+    options = {"batch_size": 4, "num_epochs": 1, "process_count": process_count}
+    for index in range(process_count):
+        asked = imagebeam.ReadOptions(process_index=index, **options)
+        made = schedule.plan(source_of([13 * 4 * process_count]), asked, replicas=2)
+        assert (made.num_batches, made.end) == (12, 48)
+
+
 def state_of(source: Source, num_batches: int = 2, **options: Any) -> ReaderState:
     asked = imagebeam.ReadOptions(**{"batch_size": 4, "num_epochs": 1, **options})
     return schedule.plan(source, asked).state_after(num_batches)
