@@ -11,7 +11,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, raw
-from imagebeam.reader import normalize, open_files, order, record_reader, selection, sources
+from imagebeam.reader import batch_names, normalize, open_files, order, record_reader, selection, sources
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
@@ -200,18 +200,22 @@ class ImageDataset:
 
         return jax_iterator.JaxIterator(self, split, sharding, batch_size, options)
 
-    def as_grain(self, split: str, *, decode: bool = True) -> Any:
+    def as_grain(self, split: str, *, decode: bool = True, features: Sequence[str] | None = None) -> Any:
         """The examples as a random access source: for Grain's DataLoader and MapDataset, and PyTorch's DataLoader.
 
         Args:
             split: "train", or a part of it.
             decode: whether "image" is uint8 [height, width, 3] by Pillow, else as it is stored.
+            features: keys of the features beside "image" and "label"; None for all others of the dataset.
+
+        Raises:
+            ConfigError: if the examples cannot be read so, or a feature is named as "image" or "label" are.
         """
         from imagebeam.reader import example_source
 
         view = self.view(split)
         is_raw = self._is_raw(view.selection.split)
-        return example_source.ExampleSource(view, self.catalog, decode, is_raw, self._lifetime)
+        return example_source.ExampleSource(view, self.catalog, decode, is_raw, features, self._lifetime)
 
     def pixel_statistics(self, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
@@ -228,7 +232,7 @@ class ImageDataset:
         self._check(by_source, asked)
         if is_raw:
             raw.check_shape_is_stored(self.catalog)
-        by_key = {feature.key: feature for feature in self.catalog.features}
+        own = batch_names.own_names(self.catalog, asked.pad)
         counted = self.statistics.get(view.selection.split, {})
         longest = max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0)
         mean_bytes = max(1, self.splits[view.selection.split].num_bytes // max(1, view.num_records_of_split))
@@ -240,7 +244,7 @@ class ImageDataset:
             order=records_order,
             chosen=view.chosen,
             by_source=by_source,
-            extra=[by_key[key] for key in asked.features],
+            extra=batch_names.choose_features(self.catalog, asked.features, own, asked.list_size),
             formats=raw.formats_in(self.statistics, view.selection.split),
             is_raw=is_raw,
             longest_side=longest,
@@ -259,11 +263,8 @@ class ImageDataset:
             raise errors.ConfigError(f"{self.directory} was written without images: features drops image/encoded")
         if asked.supervised and features.LABEL not in by_source:
             raise errors.ConfigError(f"{self.directory} has no labels, which supervised=True needs")
-        known = [feature.key for feature in self.catalog.features]
-        for key in asked.features:
-            if key not in known:
-                raise errors.ConfigError(f"there is no feature {key!r}; the dataset has {', '.join(known)}")
         if asked.list_size is not None and not self.lists_among(asked.features):
+            known = [feature.key for feature in self.catalog.features]
             raise errors.ConfigError(
                 f"list_size is {asked.list_size}, and features asks for no list; the dataset has "
                 f"{', '.join(self.lists_among(known)) or 'none'}"
