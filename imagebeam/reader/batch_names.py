@@ -50,7 +50,7 @@ def choose_features(
     for feature in chosen:
         if feature.key in taken:
             raise errors.ConfigError(
-                f"feature {feature.key!r} has the name of {taken[feature.key]} in a batch: leave it out of features, or "
-                f"convert again with another key for it, features: {{{feature.source}: my_{feature.key}}}"
+                f"feature {feature.key!r} has the name of {taken[feature.key]} in a batch: leave it out of features, "
+                f"or convert again with another key for it, features: {{{feature.source}: my_{feature.key}}}"
             )
     return chosen
