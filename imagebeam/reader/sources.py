@@ -141,14 +141,12 @@ class _Source:
         fetcher = self._fetcher(catalog, wanted.split)
         ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
         total = int(ends[-1])
-        chosen = None
-        if filters or len(wanted) < total:
-            chosen = np.arange(wanted.start, wanted.stop)
+        if not filters and len(wanted) == total:
+            return View(wanted, tuple(shard.records for shard in shards), None, total, fetcher)
+        chosen = np.arange(wanted.start, wanted.stop)
         for kept in filters or ():
             rows, ids = self._labels(catalog, wanted.split)
             chosen = np.intersect1d(chosen, rows[np.isin(ids, list(kept))])
-        if chosen is None:
-            return View(wanted, tuple(shard.records for shard in shards), None, total, fetcher)
         sizes = np.bincount(np.searchsorted(ends, chosen, side="right"), minlength=len(shards))
         if not len(chosen):
             raise errors.ConfigError(
