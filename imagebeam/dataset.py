@@ -59,10 +59,12 @@ class ImageDataset:
         source: sources.Source,
         catalog: catalog_lib.Catalog,
         filters: Sequence[frozenset[int]] = (),
-        lifetime: open_files.Lifetime | None = None,
+        unfiltered: ImageDataset | None = None,
     ):
         self._source = source
-        self._lifetime = lifetime or open_files.Lifetime(source.close)
+        self._unfiltered = unfiltered
+        self._lifetime: open_files.Lifetime = unfiltered._lifetime if unfiltered else open_files.Lifetime(source.close)
+        self.measured: options_lib.MeanAndStd | None = None  # of the train split, once it was measured: see `normalize`
         self.catalog = catalog
         self._filters = tuple(filters)  # ids as stored; an example has one of each
 
@@ -73,6 +75,11 @@ class ImageDataset:
     @property
     def directory(self) -> str:
         return self._source.directory
+
+    @property
+    def unfiltered(self) -> ImageDataset:
+        """The dataset with all of its classes."""
+        return self._unfiltered or self
 
     @property
     def splits(self) -> Mapping[str, catalog_lib.Split]:
@@ -120,7 +127,7 @@ class ImageDataset:
             ConfigError: if a label is none of the dataset's, or none is given.
         """
         kept = frozenset(self._label_id(label) + self.catalog.label_base for label in selection.listed(labels))
-        return ImageDataset(self._source, self.catalog, (*self._filters, kept), self._lifetime)
+        return ImageDataset(self._source, self.catalog, (*self._filters, kept), self.unfiltered)
 
     def _label_id(self, label: int | str) -> int:
         """The id from 0 of a class."""
@@ -180,7 +187,7 @@ class ImageDataset:
         asked = options_lib.ReadOptions(batch_size=batch_size, **options)
         records = self.records(split, asked, replicas)
         _warn_of_places(records.extra, asked)
-        batches = tf_input.build(records, asked, normalize.mean_and_std(self, split, asked))
+        batches = tf_input.build(records, asked, normalize.mean_and_std(self, asked))
         batches.imagebeam_lifetime = self._lifetime  # datasets and iterators made of it hold it
         return batches
 
