@@ -231,12 +231,13 @@ def root_of(uri: str) -> str:
     return f"{scheme}://{rest.partition('/')[0]}"
 
 
-def normalize(uri: str) -> str:
+def normalize(uri: str | os.PathLike[str]) -> str:
     """A local path made absolute, links kept; another address as it is, without a slash at the end.
 
     Raises:
         ConfigError: if a `file://` address names a host.
     """
+    uri = os.fspath(uri)
     if scheme_of(uri) != "file":
         return uri.rstrip("/")
     path = _FILE_SCHEME.sub("", uri)

@@ -264,6 +264,11 @@ class RecordFetcher:
         if len(data) < stop - start or len(footer) < records.FOOTER_BYTES:
             raise ValueError("the shard ends in the middle of it")
         if records.mask_crc(records.extend_crc(0, data)) != _MASKED_CRC(footer)[0]:
+            if self._place.read(shard, offset, start) != records.frame_header(stop - start):
+                raise ValueError(
+                    f"the index {self._shards[shard].index_name} says that a record of {stop - start} bytes stands "
+                    "here, and the shard holds none such: one of the two is damaged"
+                )
             raise ValueError(f"the checksum of a record of {len(data)} bytes does not match")
         return data
 
@@ -313,6 +318,14 @@ class RecordFetcher:
         return ""
 
 
+def are_offsets_of(offsets: np.ndarray, shard: catalog_lib.Shard) -> bool:
+    """Whether they can be the offsets of a shard's records, and its size."""
+    if len(offsets) != shard.records + 1 or offsets[0] != 0 or offsets[-1] != shard.bytes:
+        return False
+    ascend = offsets[1:] > offsets[:-1]
+    return bool(ascend.all() and (np.diff(offsets) >= records.HEADER_BYTES + records.FOOTER_BYTES).all())
+
+
 class Offsets:
     """Where each record of a split begins: the byte-offset index of each shard, read when it is first needed."""
 
@@ -349,9 +362,14 @@ class Offsets:
             offsets = np.frombuffer(self._read(uri), "<u8")
         except (OSError, ValueError) as e:
             raise errors.ShardError(f"index {uri} cannot be read ({e}): run imagebeam verify {self._directory}") from e
-        if len(offsets) != shard.records + 1 or int(offsets[-1]) != shard.bytes:
+        if len(offsets) != shard.records + 1:
             raise errors.ShardError(
-                f"index {uri} is of {len(offsets) - 1:,} records, its shard has {shard.records:,}: "
+                f"index {uri} is of {max(0, len(offsets) - 1):,} records, its shard has {shard.records:,}: "
+                f"run imagebeam verify {self._directory}"
+            )
+        if not are_offsets_of(offsets, shard):
+            raise errors.ShardError(
+                f"index {uri} is damaged: its offsets do not ascend from 0 to {shard.bytes:,}, the bytes of its shard; "
                 f"run imagebeam verify {self._directory}"
             )
         return offsets

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import io
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -81,6 +81,10 @@ class _Source:
     def read(self, uri: str) -> bytes:
         raise NotImplementedError
 
+    def list_names(self, uri: str) -> Iterable[str]:
+        """The names of the files in a folder."""
+        raise NotImplementedError
+
     def size_of(self, uri: str) -> int:
         raise NotImplementedError
 
@@ -91,7 +95,7 @@ class _Source:
         raise NotImplementedError
 
     def load_catalog(self) -> catalog_lib.Catalog:
-        return catalog_lib.load_catalog(self.directory, self.read)
+        return catalog_lib.load_catalog(self.directory, self.read, self.list_names)
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         for split in catalog.splits.values():
@@ -178,6 +182,9 @@ class LocalSource(_Source):
     def read(self, uri: str) -> bytes:
         return storage.storage_of(uri).read(uri)
 
+    def list_names(self, uri: str) -> Iterable[str]:
+        return [entry.name for entry in storage.storage_of(uri).list_directory(uri)]
+
     def size_of(self, uri: str) -> int:
         return storage.storage_of(uri).stat(uri).size
 
@@ -193,6 +200,9 @@ class TensorFlowSource(_Source):
 
     def read(self, uri: str) -> bytes:
         return self._read(uri, 0, -1)
+
+    def list_names(self, uri: str) -> Iterable[str]:
+        return self._call(uri, lambda gfile: gfile.listdir(uri))
 
     def size_of(self, uri: str) -> int:
         return self._call(uri, lambda gfile: gfile.stat(uri).length)
