@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import errors, features, storage
@@ -22,6 +26,8 @@ INDEX_DIRECTORY = "index"
 CONTROL_DIRECTORY = ".imagebeam"  # the lock, staged shards, reports; gone after a commit
 PUBLISH_MARKER = "publishing"  # in it, with the fingerprint, from the first shard that a commit moves until its end
 STAGING_PREFIX = "staging-"  # in it, with the fingerprint: a folder of what is written and not committed
+
+_LIKE_TFRECORD = re.compile(r"\.tfrec|tfrecord|-\d{5,}-of-\d{5,}", re.IGNORECASE)
 
 
 class File(NamedTuple):
@@ -78,6 +84,59 @@ class Counts:
     passed_over: Mapping[str, int]  # hidden files, non-images...; not among the listed
 
 
+_DAMAGE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)  # of JSON of another shape
+
+
+def _naming_the_file(parse: Callable[[Any, str, str], Catalog]) -> Callable[[Any, str, str], Catalog]:
+    """Makes an error that names the catalog of whatever is wrong with its shape."""
+
+    @functools.wraps(parse)
+    def parse_catalog(cls: Any, text: str, where: str) -> Catalog:
+        try:
+            return _checked(parse(cls, text, where))
+        except _DAMAGE as e:
+            raise errors.CatalogError(
+                f"{where} is not a catalog ({type(e).__name__}: {e}); "
+                "run the same convert command again with --overwrite"
+            ) from e
+
+    return parse_catalog
+
+
+def _checked(catalog: Catalog) -> Catalog:
+    """The catalog itself.
+
+    Raises:
+        TypeError: if a field that readers count on has another type.
+    """
+    expected: list[tuple[str, Any, Any]] = [
+        ("name", catalog.name, str),
+        ("fingerprint", catalog.fingerprint, str),
+        ("compression", catalog.compression, str),
+        ("label_kind", catalog.label_kind, (str, type(None))),
+        ("label_base", catalog.label_base, int),
+        ("config", catalog.config, dict),
+        ("files", catalog.files, dict),
+        *(("labels", label, str) for label in catalog.labels),
+        *((f"config.{name}", catalog.config.get(name, {}), (dict, type(None))) for name in ("image", "source")),
+    ]
+    for feature in catalog.features:
+        expected += [("features", each, str) for each in (feature.key, feature.source, feature.kind)]
+        expected.append(("features", feature.many, bool))
+    for split in catalog.splits.values():
+        for shard in split.shards:
+            expected.append(("shards", shard.name, str))
+            expected += [("shards", each, int) for each in (shard.records, shard.bytes, shard.crc32c)]
+            if min(shard.records, shard.bytes) < 0:
+                raise TypeError(f"{shard.name!r} has {shard.records} records in {shard.bytes} bytes")
+    if catalog.compression not in ("none", "gzip"):
+        raise ValueError(f"compression is {catalog.compression!r}")
+    for name, value, kind in expected:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} has {value!r}")
+    return catalog
+
+
 @dataclasses.dataclass(frozen=True)
 class Catalog:
     """All that a reader needs to know of a dataset before it opens a shard."""
@@ -127,6 +186,7 @@ class Catalog:
         return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
 
     @classmethod
+    @_naming_the_file
     def from_json(cls, text: str, where: str) -> Catalog:
         """Parses `catalog.json`.
 
@@ -137,14 +197,8 @@ class Catalog:
         Raises:
             CatalogError: if the text is no catalog, of a newer format, or was changed by hand.
         """
-        try:
-            fields = json.loads(text)
-            version = fields["format_version"]
-        except (ValueError, KeyError, TypeError) as e:
-            raise errors.CatalogError(
-                f"{where} is not a catalog ({type(e).__name__}: {e}); "
-                "run the same convert command again with --overwrite"
-            ) from e
+        fields = json.loads(text)
+        version = fields["format_version"]
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise errors.CatalogError(
                 f"{where} has format version {version!r}, this imagebeam reads up to {FORMAT_VERSION}: update imagebeam"
@@ -206,12 +260,17 @@ def _checksum(fields: Mapping[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def load_catalog(directory: str, read: Callable[[str], bytes] | None = None) -> Catalog:
+def load_catalog(
+    directory: str | os.PathLike[str],
+    read: Callable[[str], bytes] | None = None,
+    list_names: Callable[[str], Iterable[str]] | None = None,
+) -> Catalog:
     """The catalog of the dataset in `directory`.
 
     Args:
         directory: a path or an address.
         read: gives all bytes of the file at an address; by default the storage of the address does.
+        list_names: gives the names of the files at an address, by default as `read`.
 
     Raises:
         CatalogError: if there is none, or it cannot be read.
@@ -220,6 +279,12 @@ def load_catalog(directory: str, read: Callable[[str], bytes] | None = None) -> 
     try:
         text = (read or storage.storage_of(uri).read)(uri).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError) as e:
+        other = _name_of_another_tool(storage.normalize(directory), list_names)
+        if other:
+            raise errors.CatalogError(
+                f"{directory} holds no {CATALOG_FILE}: {other!r} is a TFRecord file that another tool wrote; "
+                f"imagebeam convert --config tfrecord --input {directory} --output OUTPUT makes a dataset of such files"
+            ) from e
         raise errors.CatalogError(
             f"{directory} holds no {CATALOG_FILE}: {_why_there_is_none(storage.normalize(directory), read)}"
         ) from e
@@ -253,16 +318,61 @@ def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> s
     return "no dataset was committed there; give the --output of a convert command that ended well"
 
 
-def load_statistics(directory: str, read: Callable[[str], bytes] | None = None) -> Mapping[str, Any]:
-    """What the writer counted, by split; {} if it is lost, for a dataset can be read without.
+def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[str]] | None) -> str:
+    """A TFRecord file in a folder in which imagebeam wrote nothing, or at that address itself; "" if there is none."""
+    if _LIKE_TFRECORD.search(posixpath.basename(directory)) and storage.scheme_of(directory) == "file":
+        return posixpath.basename(directory) if os.path.isfile(directory) else ""
+    try:
+        if list_names is None:
+            entries = storage.storage_of(directory).list_directory(directory)
+            names = sorted(entry.name for entry in entries)
+        else:
+            names = sorted(name.rstrip("/") for name in list_names(directory))
+    except (OSError, errors.ImagebeamError):  # this only makes an error clearer, which is raised anyway
+        return ""
+    if not {INDEX_DIRECTORY, CONTROL_DIRECTORY}.isdisjoint(names):
+        return ""
+    return next((name for name in names if _LIKE_TFRECORD.search(name)), "")
+
+
+def load_statistics(directory: str | os.PathLike[str], read: Callable[[str], bytes] | None = None) -> Mapping[str, Any]:
+    """What the writer counted, by split; {} if the file is not there, for a dataset can be read without.
 
     Args:
         directory: a path or an address.
         read: as of `load_catalog`.
+
+    Raises:
+        CatalogError: if it is damaged, or cannot be read.
     """
     uri = storage.join(storage.normalize(directory), STATISTICS_FILE)
     try:
         found = json.loads((read or storage.storage_of(uri).read)(uri))
-    except (OSError, ValueError):
+        _check_statistics(found)
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    return found if isinstance(found, dict) else {}
+    except OSError as e:
+        raise errors.CatalogError(f"{uri} cannot be read ({e.strerror or e}); grant read access to it") from e
+    except _DAMAGE as e:
+        raise errors.CatalogError(
+            f"{uri} is damaged ({type(e).__name__}: {e}): run the same convert command again with --overwrite, "
+            "or remove the file, without which the dataset can be read"
+        ) from e
+    return found
+
+
+def _check_statistics(found: Any) -> None:
+    """Raises TypeError, or another of _DAMAGE, where readers would find something else than they count on."""
+    for split, counted in found.items():
+        for name in ("formats", "height", "width"):
+            if not isinstance(counted.get(name, {}), dict):
+                raise TypeError(f"{name} of {split!r} is {counted[name]!r}")
+        for name in ("height", "width"):
+            if not isinstance(counted.get(name, {}).get("max", 0), int):
+                raise TypeError(f"{name} of {split!r} is {counted[name]!r}")
+        pixels = counted.get("pixels")
+        for name in ("mean", "std") if pixels else ():
+            if len([float(each) for each in pixels[name]]) not in (1, 3):
+                raise TypeError(f"{name} of {split!r} is {pixels[name]!r}")
+        if pixels and not isinstance(pixels["images"], int):
+            raise TypeError(f"images of {split!r} is {pixels['images']!r}")

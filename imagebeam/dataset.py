@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import logging
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, raw
-from imagebeam.reader import normalize, open_files, order, record_reader, schedule, sources
+from imagebeam.reader import batch_names, normalize, open_files, order, record_reader, schedule, selection, sources
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
@@ -55,13 +57,15 @@ class ImageDataset:
         self,
         source: sources.Source,
         catalog: catalog_lib.Catalog,
-        labels: frozenset[int] | None = None,
-        lifetime: open_files.Lifetime | None = None,
+        filters: Sequence[frozenset[int]] = (),
+        unfiltered: ImageDataset | None = None,
     ):
         self._source = source
-        self._lifetime = lifetime or open_files.Lifetime(source.close)
+        self._unfiltered = unfiltered
+        self._lifetime: open_files.Lifetime = unfiltered._lifetime if unfiltered else open_files.Lifetime(source.close)
+        self.measured: options_lib.MeanAndStd | None = None  # of the train split, once it was measured: see `normalize`
         self.catalog = catalog
-        self._kept_labels = labels  # ids as stored
+        self._filters = tuple(filters)  # ids as stored; an example has one of each
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}: {split.num_examples:,}" for name, split in self.splits.items())
@@ -70,6 +74,11 @@ class ImageDataset:
     @property
     def directory(self) -> str:
         return self._source.directory
+
+    @property
+    def unfiltered(self) -> ImageDataset:
+        """The dataset with all of its classes."""
+        return self._unfiltered or self
 
     @property
     def splits(self) -> Mapping[str, catalog_lib.Split]:
@@ -108,22 +117,40 @@ class ImageDataset:
     def filter(self, labels: Sequence[int | str]) -> ImageDataset:
         """The same dataset with the examples of these classes alone, by names or ids from 0; ids stay as they are.
 
-        An example of several classes stays if it has one of these.
+        An example of several classes stays if it has one of these. Of a dataset that was filtered before, those
+        examples stay that both filters keep.
 
-        The labels are read from the head of every record once for each split, some 20 us a record.
+        The labels are read from the head of every record once for each split, some 30 us a record.
+
+        Raises:
+            ConfigError: if a label is none of the dataset's, or none is given.
         """
-        known = {name: index for index, name in enumerate(self.labels)}
-        ids = set()
-        for label in labels:
-            index = known.get(label, -1) if isinstance(label, str) else label
-            if not 0 <= index < len(self.labels):
-                raise errors.ConfigError(f"label {label!r} is none of the {len(self.labels):,} of the dataset")
-            ids.add(index + self.catalog.label_base)
-        return ImageDataset(self._source, self.catalog, frozenset(ids), self._lifetime)
+        kept = frozenset(self._label_id(label) + self.catalog.label_base for label in selection.listed(labels))
+        return ImageDataset(self._source, self.catalog, (*self._filters, kept), self.unfiltered)
+
+    def _label_id(self, label: int | str) -> int:
+        """The id from 0 of a class."""
+        if isinstance(label, str) and label in self.labels:
+            return self.labels.index(label)
+        if not isinstance(label, (str, bool)) and hasattr(label, "__index__"):
+            index = operator.index(label)
+            if 0 <= index < len(self.labels):
+                return index
+        if not self.labels:
+            raise errors.ConfigError(f"{self.directory} has no classes to filter by")
+        nearest = difflib.get_close_matches(str(label), self.labels, 1)
+        raise errors.ConfigError(
+            f"label {label!r} is none of the {len(self.labels):,} of the dataset"
+            + (
+                f"; did you mean {nearest[0]!r}?"
+                if nearest
+                else f": give a name, or an id from 0 to {len(self.labels) - 1}"
+            )
+        )
 
     def view(self, split: str) -> sources.View:
         """The records of a split or a part of one: the ground of all that reads."""
-        return self._source.view(self.catalog, split, self._kept_labels)
+        return self._source.view(self.catalog, split, self._filters)
 
     def as_tf(
         self, split: str, batch_size: int | None = None, *, input_context: Any = None, **options: Any
@@ -194,18 +221,22 @@ class ImageDataset:
 
         return jax_iterator.JaxIterator(self, split, sharding, batch_size, options)
 
-    def as_grain(self, split: str, *, decode: bool = True) -> Any:
+    def as_grain(self, split: str, *, decode: bool = True, features: Sequence[str] | None = None) -> Any:
         """The examples as a random access source: for Grain's DataLoader and MapDataset, and PyTorch's DataLoader.
 
         Args:
             split: "train", or a part of it.
             decode: whether "image" is uint8 [height, width, 3] by Pillow, else as it is stored.
+            features: keys of the features beside "image" and "label"; None for all others of the dataset.
+
+        Raises:
+            ConfigError: if the examples cannot be read so, or a feature is named as "image" or "label" are.
         """
         from imagebeam.reader import example_source
 
         view = self.view(split)
         is_raw = self._is_raw(view.selection.split)
-        return example_source.ExampleSource(view, self.catalog, decode, is_raw, self._lifetime)
+        return example_source.ExampleSource(view, self.catalog, decode, is_raw, features, self._lifetime)
 
     def pixel_statistics(self, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
@@ -222,7 +253,7 @@ class ImageDataset:
         self._check(by_source, asked)
         if is_raw:
             raw.check_shape_is_stored(self.catalog)
-        by_key = {feature.key: feature for feature in self.catalog.features}
+        own = batch_names.own_names(self.catalog, asked.pad)
         counted = self.statistics.get(view.selection.split, {})
         longest = max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0)
         mean_bytes = max(1, self.splits[view.selection.split].num_bytes // max(1, view.num_records_of_split))
@@ -233,7 +264,7 @@ class ImageDataset:
             schedule=schedule.plan(source, asked, replicas),
             chosen=view.chosen,
             by_source=by_source,
-            extra=[by_key[key] for key in asked.features],
+            extra=batch_names.choose_features(self.catalog, asked.features, own, asked.list_size),
             formats=raw.formats_in(self.statistics, view.selection.split),
             is_raw=is_raw,
             longest_side=longest,
@@ -244,9 +275,8 @@ class ImageDataset:
 
     def _named(self, view: sources.View) -> str:
         """The records of a view as a state names them."""
-        if self._kept_labels is None:
-            return str(view.selection)
-        return f"{view.selection} of labels {' '.join(map(str, sorted(self._kept_labels)))}"
+        kept = [f" of labels {' '.join(map(str, sorted(ids)))}" for ids in self._filters]
+        return "".join((str(view.selection), *sorted(kept)))  # in whatever order the filters came
 
     def build(
         self, split: str, records: record_reader.Records, asked: options_lib.ReadOptions, keep_empty: bool = False
@@ -255,7 +285,7 @@ class ImageDataset:
         from imagebeam.reader import tf_input
 
         _warn_of_places(records.extra, asked)
-        batches = tf_input.build(records, asked, normalize.mean_and_std(self, split, asked), keep_empty)
+        batches = tf_input.build(records, asked, normalize.mean_and_std(self, asked), keep_empty)
         batches.imagebeam_lifetime = self._lifetime  # datasets and iterators made of it hold it
         return batches
 
@@ -268,11 +298,8 @@ class ImageDataset:
             raise errors.ConfigError(f"{self.directory} was written without images: features drops image/encoded")
         if asked.supervised and features.LABEL not in by_source:
             raise errors.ConfigError(f"{self.directory} has no labels, which supervised=True needs")
-        known = [feature.key for feature in self.catalog.features]
-        for key in asked.features:
-            if key not in known:
-                raise errors.ConfigError(f"there is no feature {key!r}; the dataset has {', '.join(known)}")
         if asked.list_size is not None and not self.lists_among(asked.features):
+            known = [feature.key for feature in self.catalog.features]
             raise errors.ConfigError(
                 f"list_size is {asked.list_size}, and features asks for no list; the dataset has "
                 f"{', '.join(self.lists_among(known)) or 'none'}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import features as features_lib
@@ -19,6 +19,10 @@ Values = Value | Sequence[Value]  # of a feature: a sequence where it has many
 _MAX_CACHED = 4096
 _UINT64 = (1 << 64) - 1
 _LENGTH_DELIMITED = 2
+_FIXED_SIZES = {1: 8, 5: 4}  # bytes, by wire type
+_INT64_LIST = 3  # field of a Feature
+_WINDOW_BYTES = 4096  # that are read at a time where a feature is looked for
+_MAX_FIELD_HEAD = 20  # bytes of a tag and a size
 _MAX_VARINT_BITS = 70  # ten bytes
 
 
@@ -203,21 +207,106 @@ def find_bytes(head: bytes, key: str) -> bytes:
     Raises:
         ValueError: if it is not there.
     """
-    position, _ = _find_list(head, key)
-    start, size = _enter(head, key, position, 1)  # the first of the list
+    name = _delimited(b"\x0a", key.encode())
+    position = head.find(name) + len(name)
+    if position < len(name):
+        raise ValueError(f"no feature {key!r} in the first {len(head)} bytes")
+    start, size = _enter(head, key, position, 3)  # the map entry's value, its list, the first of the list
     return head[start : start + size]
 
 
-def find_ints(head: bytes, key: str) -> list[int]:
-    """The values of an int64 feature in the beginning of a serialized Example, as `find_bytes`."""
-    position, size = _find_list(head, key)
-    if position + size > len(head):
-        raise ValueError(f"feature {key!r} does not end in the first {len(head)} bytes")
+def find_ints(head: bytes, key: str, read: Callable[[int, int], bytes] | None = None) -> list[int]:
+    """The values of an int64 feature of a serialized Example of which no more is read than is needed.
+
+    Args:
+        head: the beginning of the Example.
+        key: of the feature.
+        read: gives bytes `start` to `stop` of the Example, fewer where it ends; None if there is no more than `head`.
+
+    Raises:
+        ValueError: if the feature is not there, or is broken.
+    """
+    window = _Window(head, read)
     try:
-        values = _fields(memoryview(head)[position : position + size])
-        return [value for _, wire_type, payload, _ in values for value in _int_values(wire_type, payload)]
+        found = _find_feature(window, key.encode())
+    except IndexError:  # breaks off, or is no Example
+        found = None
+    if found is None:
+        raise ValueError(f"no feature {key!r}" + ("" if read else f" in the first {len(head)} bytes"))
+    start, stop = found
+    feature = window.view(start, stop)
+    if len(feature) < stop - start:
+        raise ValueError(f"feature {key!r} does not end in the first {window.end} bytes")
+    try:
+        return [
+            value
+            for number, _, value_list, _ in _fields(feature)
+            if number == _INT64_LIST
+            for _, wire_type, payload, _ in _fields(value_list)
+            for value in _int_values(wire_type, payload)
+        ]
     except (IndexError, TypeError) as e:
         raise ValueError(f"feature {key!r} is broken: {e}") from e
+
+
+class _Window:
+    """The part of a serialized Example that was read last."""
+
+    def __init__(self, head: bytes, read: Callable[[int, int], bytes] | None):
+        self._start, self._data = 0, memoryview(head)
+        self._read = read
+
+    @property
+    def end(self) -> int:
+        """The first byte after what was read."""
+        return self._start + len(self._data)
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """Bytes `start` to `stop`, fewer where there are no more."""
+        if self._read is not None and not self._start <= start <= stop <= self.end:
+            self._start, self._data = start, memoryview(self._read(start, max(stop, start + _WINDOW_BYTES)))
+        return self._data[start - self._start : stop - self._start] if start >= self._start else self._data[:0]
+
+    def take_field(self, position: int) -> tuple[int, int, int]:
+        """The number of the field at `position`, and where its payload starts and stops; it may stop beyond the end."""
+        view = self.view(position, position + _MAX_FIELD_HEAD)
+        tag, used = _read_varint(view, 0)
+        if tag & 7 == _LENGTH_DELIMITED:
+            size, used = _read_varint(view, used)
+        elif tag & 7 == 0:
+            size = _read_varint(view, used)[1] - used
+        elif tag & 7 in _FIXED_SIZES:
+            size = _FIXED_SIZES[tag & 7]
+        else:
+            raise IndexError(f"wire type {tag & 7}")
+        return tag >> 3, position + used, position + used + size
+
+
+def _find_feature(window: _Window, key: bytes) -> tuple[int, int] | None:
+    """Where the Feature message of a key starts and stops; what it passes on its way is not read."""
+    top = 0
+    while window.view(top, top + 1):
+        number, position, top = window.take_field(top)
+        while number == 1 and position < top:  # the Features message
+            _, start, position = window.take_field(position)
+            found = _feature_of_entry(window, start, position, key)
+            if found is not None:
+                return found
+    return None
+
+
+def _feature_of_entry(window: _Window, position: int, stop: int, key: bytes) -> tuple[int, int] | None:
+    """Where the Feature of a map entry starts and stops if it has this key, which may stand behind it."""
+    is_it, feature = False, (stop, stop)
+    while position < stop:
+        number, start, position = window.take_field(position)
+        if number == 1:
+            if position - start != len(key) or window.view(start, position) != key:
+                return None
+            is_it = True
+        elif number == 2:
+            feature = start, position
+    return feature if is_it else None
 
 
 def select_features(record: bytes, keys: Collection[str]) -> bytes:
@@ -230,15 +319,6 @@ def select_features(record: bytes, keys: Collection[str]) -> bytes:
         found = [(key.encode(), bytes(feature)) for key, feature, _ in _entries(record) if key in keys]
     entries = [_delimited(b"\x0a", key) + _delimited(b"\x12", feature) for key, feature in found]
     return _delimited(b"\x0a", b"".join(_delimited(b"\x0a", entry) for entry in entries))
-
-
-def _find_list(head: bytes, key: str) -> tuple[int, int]:
-    """Where the list of values of a feature begins, and its size in bytes; it may end beyond `head`."""
-    name = _delimited(b"\x0a", key.encode())
-    position = head.find(name) + len(name)
-    if position < len(name):
-        raise ValueError(f"no feature {key!r} in the first {len(head)} bytes")
-    return _enter(head, key, position, 2)  # the map entry's value, its list
 
 
 def _enter(head: bytes, key: str, position: int, depth: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ import os
 import posixpath
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from imagebeam import catalog as catalog_lib
@@ -102,6 +102,9 @@ class CachedSource(sources._Source):
         except (OSError, NotImplementedError):
             self._sizes = {}  # each shard is asked for alone
         super().check_shards(catalog)
+
+    def list_names(self, uri: str) -> Iterable[str]:
+        return self._remote.list_sizes() if uri == self.directory else ()
 
     def size_of(self, uri: str) -> int:
         size = self._sizes.get(posixpath.basename(uri))

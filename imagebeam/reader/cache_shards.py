@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam.reader import cache_room, open_files
+from imagebeam.reader import cache_room, fetch, open_files
 from imagebeam.reader import remote as remote_lib
 
 _LOGGER = logging.getLogger(__name__)
@@ -240,7 +240,4 @@ class KeptShards(OfOneProcess):
 
 
 def _is_index_of(data: bytes, shard: catalog_lib.Shard) -> bool:
-    if len(data) != 8 * (shard.records + 1):
-        return False
-    offsets = np.frombuffer(data, "<u8")
-    return bool(offsets[0] == 0 and offsets[-1] == shard.bytes and (offsets[1:] > offsets[:-1]).all())
+    return len(data) == 8 * (shard.records + 1) and fetch.are_offsets_of(np.frombuffer(data, "<u8"), shard)

@@ -8,13 +8,14 @@ import io
 import operator
 import struct
 import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, raw
-from imagebeam.reader import fetch, open_files, sources
+from imagebeam.reader import batch_names, fetch, open_files, sources
 
 _NUMPY_TYPES: dict[str, type] = {features.BYTES: object, features.INT64: np.int64, features.FLOAT: np.float32}
 
@@ -23,15 +24,16 @@ class ExampleSource:
     """The examples of a split by their place in it: what Grain calls a data source and PyTorch a dataset.
 
     Each is {"image": uint8 [height, width, 3] RGB, or as it is stored; "label": as in the batches of `as_tf`, classes
-    from 0} and every other feature under its own key: int, float or bytes, a list as an array of them. The order is
-    that of the shards, the same on every machine. Thread-safe, and small to pickle: a worker process opens the shards
-    by itself.
+    from 0} and every other feature, or those asked for, under its own key: int, float or bytes, a list as an array of
+    them. The order is that of the shards, the same on every machine. Thread-safe, and small to pickle: a worker process
+    opens the shards by itself.
 
     Args:
         view: the records.
         catalog: of their dataset.
         decode: whether "image" is pixels, decoded with Pillow, else as it is stored.
         is_raw: whether images are stored as pixels.
+        wanted: keys of the features beside "image" and "label"; None for all others.
         lifetime: of the dataset, whose files stay open as long as this.
 
     Raises:
@@ -45,6 +47,7 @@ class ExampleSource:
         catalog: catalog_lib.Catalog,
         decode: bool = True,
         is_raw: bool = False,
+        wanted: Sequence[str] | None = None,
         lifetime: open_files.Lifetime | None = None,
     ):
         self._view = view
@@ -52,7 +55,13 @@ class ExampleSource:
         self._name = catalog.name
         self._fingerprint = catalog.fingerprint
         self._decode = decode
-        self._features = catalog.features
+        by_source = {feature.source: feature for feature in catalog.features}
+        self._encoded = by_source.get(features.ENCODED)
+        self._label = by_source.get(features.LABEL)
+        others = [each.key for each in catalog.features if each not in (self._encoded, self._label)]
+        self._features = batch_names.choose_features(
+            catalog, others if wanted is None else wanted, batch_names.own_names(catalog)
+        )
         self._num_classes = len(catalog.labels)
         self._pixels = raw.PixelReader(catalog) if decode and is_raw else None
         self._first_label = catalog.label_base if catalog.label_kind == "class" else 0
@@ -64,7 +73,7 @@ class ExampleSource:
         if decode:
             if not is_raw:
                 _import_pillow()
-            if all(feature.source != features.ENCODED for feature in catalog.features):
+            if self._encoded is None:
                 raise errors.ConfigError(
                     f"{catalog.name} was written without images: features drops image/encoded; give decode=False"
                 )
@@ -95,15 +104,13 @@ class ExampleSource:
         parsed = example.parse_example(content)
         named: dict[str, Any] = {}
         for feature in self._features:
-            values = parsed.get(feature.key, [])
-            if not feature.many and len(values) != 1:
-                raise ValueError(f"feature {feature.key!r} has {len(values)} values, expected 1")
-            if feature.source == features.ENCODED:
-                named["image"] = self._image(parsed, feature, values)
-            elif feature.source == features.LABEL:
-                named["label"] = self._multi_hot(values) if feature.many else values[0] - self._first_label
-            else:
-                named[feature.key] = _to_array(feature.kind, values) if feature.many else values[0]
+            values = _values_of(parsed, feature)
+            named[feature.key] = _to_array(feature.kind, values) if feature.many else values[0]
+        if self._label is not None:
+            values = _values_of(parsed, self._label)
+            named["label"] = self._multi_hot(values) if self._label.many else values[0] - self._first_label
+        if self._encoded is not None:
+            named["image"] = self._image(parsed, self._encoded, _values_of(parsed, self._encoded))
         return named
 
     def _image(self, parsed: dict[str, list[Any]], feature: features.Feature, values: list[Any]) -> Any:
@@ -132,6 +139,14 @@ class ExampleSource:
     def _digest(self) -> str:
         chosen = self._view.chosen
         return "all" if chosen is None else hashlib.blake2b(chosen.astype("<i8").tobytes(), digest_size=8).hexdigest()
+
+
+def _values_of(parsed: Mapping[str, list[Any]], feature: features.Feature) -> list[Any]:
+    """Raises ValueError where a feature of one value has none or several."""
+    values = parsed.get(feature.key, [])
+    if not feature.many and len(values) != 1:
+        raise ValueError(f"feature {feature.key!r} has {len(values)} values, expected 1")
+    return values
 
 
 def _to_array(kind: str, values: list[Any]) -> np.ndarray:

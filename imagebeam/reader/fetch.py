@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import io
+import itertools
 import os
 import struct
 import threading
@@ -262,6 +264,11 @@ class RecordFetcher:
         if len(data) < stop - start or len(footer) < records.FOOTER_BYTES:
             raise ValueError("the shard ends in the middle of it")
         if records.mask_crc(records.extend_crc(0, data)) != _MASKED_CRC(footer)[0]:
+            if self._place.read(shard, offset, start) != records.frame_header(stop - start):
+                raise ValueError(
+                    f"the index {self._shards[shard].index_name} says that a record of {stop - start} bytes stands "
+                    "here, and the shard holds none such: one of the two is damaged"
+                )
             raise ValueError(f"the checksum of a record of {len(data)} bytes does not match")
         return data
 
@@ -269,13 +276,30 @@ class RecordFetcher:
         """Keeps no files and no bytes from now on; records can still be read, at a price."""
         self._place.close()
 
-    def heads(self) -> Iterator[bytes]:
-        """The first bytes of every record: all features but a large one."""
+    def find_ints(self, key: str) -> Iterator[list[int]]:
+        """Yields the values of an int64 feature of each record, in their order; nothing else of a record is read.
+
+        Raises:
+            ExampleError: if a record does not have it, or cannot be read. Checksums are not compared.
+        """
+        record = 0
         for shard in range(len(self._shards)):
             offsets = self._offsets.shard(shard)
-            for offset, end in zip(offsets[:-1].tolist(), offsets[1:].tolist()):
-                start = offset + records.HEADER_BYTES
-                yield self._place.read(shard, start, min(start + _HEAD_BYTES, end))
+            for offset, end in itertools.pairwise(offsets.tolist()):
+                read = functools.partial(
+                    self._read_part, shard, offset + records.HEADER_BYTES, end - records.FOOTER_BYTES
+                )
+                try:
+                    yield example.find_ints(read(0, _HEAD_BYTES), key, read)
+                except (OSError, ValueError, EOFError) as e:
+                    raise errors.ExampleError(str(self.trouble(record, str(e)))) from e
+                record += 1
+
+    def _read_part(self, shard: int, start: int, end: int, first: int, stop: int) -> bytes:
+        """Bytes `first` to `stop` of the record whose content lies from `start` to `end`."""
+        if first >= end - start:
+            return b""
+        return self._place.read(shard, start + first, min(start + stop, end))
 
     def trouble(self, record: int, detail: str) -> Trouble:
         """`detail` with the name of a record of the split."""
@@ -292,6 +316,14 @@ class RecordFetcher:
             head = self._place.read(shard, start, min(start + _HEAD_BYTES, end))
             return example.find_bytes(head, self._key_feature or "").decode("utf-8", "backslashreplace")
         return ""
+
+
+def are_offsets_of(offsets: np.ndarray, shard: catalog_lib.Shard) -> bool:
+    """Whether they can be the offsets of a shard's records, and its size."""
+    if len(offsets) != shard.records + 1 or offsets[0] != 0 or offsets[-1] != shard.bytes:
+        return False
+    ascend = offsets[1:] > offsets[:-1]
+    return bool(ascend.all() and (np.diff(offsets) >= records.HEADER_BYTES + records.FOOTER_BYTES).all())
 
 
 class Offsets:
@@ -330,9 +362,14 @@ class Offsets:
             offsets = np.frombuffer(self._read(uri), "<u8")
         except (OSError, ValueError) as e:
             raise errors.ShardError(f"index {uri} cannot be read ({e}): run imagebeam verify {self._directory}") from e
-        if len(offsets) != shard.records + 1 or int(offsets[-1]) != shard.bytes:
+        if len(offsets) != shard.records + 1:
             raise errors.ShardError(
-                f"index {uri} is of {len(offsets) - 1:,} records, its shard has {shard.records:,}: "
+                f"index {uri} is of {max(0, len(offsets) - 1):,} records, its shard has {shard.records:,}: "
+                f"run imagebeam verify {self._directory}"
+            )
+        if not are_offsets_of(offsets, shard):
+            raise errors.ShardError(
+                f"index {uri} is damaged: its offsets do not ascend from 0 to {shard.bytes:,}, the bytes of its shard; "
                 f"run imagebeam verify {self._directory}"
             )
         return offsets

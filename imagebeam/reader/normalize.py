@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,13 +15,12 @@ if TYPE_CHECKING:
     from imagebeam import dataset as dataset_lib
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
+_TRAIN = "train"
 _MAX_EXAMPLES = 1000
 _MIN_STD = 1e-3  # of pixels that are all alike
 
 
-def mean_and_std(
-    dataset: dataset_lib.ImageDataset, split: str, asked: options_lib.ReadOptions
-) -> options_lib.MeanAndStd | None:
+def mean_and_std(dataset: dataset_lib.ImageDataset, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
     """What pixels from 0 to 255 are normalised with.
 
     Raises:
@@ -29,7 +29,7 @@ def mean_and_std(
     if asked.normalize == "imagenet":
         return options_lib.IMAGENET_MEAN, options_lib.IMAGENET_STD
     if asked.normalize == "dataset":
-        return _counted(dataset) or _measured(dataset, split, asked)
+        return _counted(dataset) or _measured(dataset.unfiltered, asked)
     if isinstance(asked.normalize, str):
         raise errors.ConfigError(
             f"normalize is {asked.normalize!r}; it is 'imagenet', 'dataset', or (mean, std) of pixels from 0 to 255"
@@ -73,7 +73,7 @@ def measure(
 
 def _counted(dataset: dataset_lib.ImageDataset) -> options_lib.MeanAndStd | None:
     """Of every pixel in the train split, where the writer looked at them."""
-    counted = dataset.statistics.get("train", {}).get("pixels")
+    counted = dataset.statistics.get(_TRAIN, {}).get("pixels")
     if not counted:
         return None
     mean, std = (tuple(map(float, counted[name])) for name in ("mean", "std"))
@@ -82,19 +82,31 @@ def _counted(dataset: dataset_lib.ImageDataset) -> options_lib.MeanAndStd | None
     return mean, tuple(max(each, _MIN_STD) for each in std)
 
 
-def _measured(dataset: dataset_lib.ImageDataset, split: str, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd:
-    mean, std = measure(dataset, split, asked)
-    count = min(_MAX_EXAMPLES, dataset.num_examples(split))
-    _LOGGER.info(
-        "normalize='dataset': %s, measured on %s examples of %s; convert with statistics.pixels=true for those of all",
-        _text(mean, std),
-        f"{count:,}",
-        split,
-    )
-    return mean, std
+def _measured(dataset: dataset_lib.ImageDataset, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd:
+    """Of the train split, whatever split is read: training and evaluation must see the same numbers.
+
+    Raises:
+        ConfigError: if there is no such split.
+    """
+    if dataset.measured is None:  # else from an earlier call: it takes seconds
+        if _TRAIN not in dataset.splits:
+            first = next(iter(dataset.splits))
+            raise errors.ConfigError(
+                f"normalize='dataset' takes mean and deviation of the split {_TRAIN!r}, and {dataset.directory} has "
+                f"{', '.join(dataset.splits)}: give normalize=dataset.pixel_statistics({first!r})"
+            )
+        dataset.measured = measure(dataset, _TRAIN, asked)
+        _LOGGER.info(
+            "normalize='dataset': %s, measured on %s examples of %s; convert with statistics.pixels=true for those of "
+            "all",
+            _text(*dataset.measured),
+            f"{min(_MAX_EXAMPLES, dataset.num_examples(_TRAIN)):,}",
+            _TRAIN,
+        )
+    return dataset.measured
 
 
-def _text(mean: tuple[float, ...], std: tuple[float, ...]) -> str:
+def _text(mean: Sequence[float], std: Sequence[float]) -> str:
     return " and ".join(
         f"{name} {', '.join(f'{each:.2f}' for each in values)}" for name, values in (("mean", mean), ("std", std))
     )

@@ -57,7 +57,7 @@ class _Uses:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         # Weak references: a shelf's files are closed with it, whatever is listed here.
-        self.order: collections.OrderedDict[_Key, weakref.ref[Shelf]] = collections.OrderedDict()
+        self.order: collections.OrderedDict[_Key, weakref.ref[Shelf[Any]]] = collections.OrderedDict()
 
 
 _USES = _Uses()

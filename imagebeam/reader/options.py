@@ -33,8 +33,8 @@ class ReadOptions:
         flip: whether half of the pictures are mirrored; by default with the random crop.
         dtype: of the pixels: "uint8" (0 to 255), "float32", "bfloat16" or "float16".
         normalize: (mean, std) of pixels from 0 to 255, one number or one for each channel; "imagenet"; "dataset"
-            (of the train split, as convert counted with statistics.pixels; else measured on 1,000 examples); None
-            leaves 0 to 255.
+            (of the train split, whatever split is read: as convert counted with statistics.pixels, else measured once
+            on 1,000 examples); None leaves 0 to 255.
         shuffle: "stream" (blocks of records in random order, and the records of many blocks mixed), "global" (a true
             permutation of all records), None (the order of the shards).
         seed: of the order, the crops and the flips.

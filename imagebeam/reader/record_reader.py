@@ -68,6 +68,12 @@ class Records:
         label = () if self.label is None else (self.label,)
         return (*label, *(feature for feature in self.extra if not feature.many))
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of `columns` on their way through a pipeline: "label", and "features/KEY" of those asked for."""
+        label = () if self.label is None else ("label",)
+        return (*label, *(f"features/{feature.key}" for feature in self.extra if not feature.many))
+
     @functools.cached_property
     def lists(self) -> tuple[features.Feature, ...]:
         """What is wanted of each example in any number of values, the label first."""

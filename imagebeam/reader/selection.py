@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -27,6 +27,20 @@ class Selection:
 
     def __str__(self) -> str:
         return f"{self.split}[{self.start}:{self.stop}]"
+
+
+def listed(labels: Sequence[int | str]) -> Sequence[int | str]:
+    """Labels to filter by, in a list.
+
+    Raises:
+        ConfigError: if there are none, or a name alone, whose letters would be taken for labels.
+    """
+    if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
+        raise errors.ConfigError(f"labels is {labels!r}; give a list of names or ids, such as [{labels!r}]")
+    given = list(labels)
+    if not given:
+        raise errors.ConfigError("labels is empty; give the names or ids of the classes to keep")
+    return given
 
 
 def parse_selection(text: str, splits: Mapping[str, catalog_lib.Split]) -> Selection:

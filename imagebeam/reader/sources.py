@@ -7,13 +7,13 @@ import dataclasses
 import functools
 import io
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, storage
+from imagebeam import errors, features, storage
 from imagebeam.reader import fetch, selection
 
 _LOGGER = logging.getLogger(__name__)
@@ -52,7 +52,8 @@ class Source(Protocol):
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         """Raises ShardError where a shard is missing or has another length."""
 
-    def view(self, catalog: catalog_lib.Catalog, split: str, labels: frozenset[int] | None) -> View: ...
+    def view(self, catalog: catalog_lib.Catalog, split: str, filters: Sequence[frozenset[int]] | None) -> View:
+        """The records that `split` names and that have a label, as stored, in each of `filters`."""
 
     def close(self) -> None:
         """Keeps no files open from now on, and waits for no lock."""
@@ -80,6 +81,10 @@ class _Source:
     def read(self, uri: str) -> bytes:
         raise NotImplementedError
 
+    def list_names(self, uri: str) -> Iterable[str]:
+        """The names of the files in a folder."""
+        raise NotImplementedError
+
     def size_of(self, uri: str) -> int:
         raise NotImplementedError
 
@@ -90,7 +95,7 @@ class _Source:
         raise NotImplementedError
 
     def load_catalog(self) -> catalog_lib.Catalog:
-        return catalog_lib.load_catalog(self.directory, self.read)
+        return catalog_lib.load_catalog(self.directory, self.read, self.list_names)
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         for split in catalog.splits.values():
@@ -106,9 +111,9 @@ class _Source:
                         "it was cut short or replaced; run imagebeam verify, convert again with --overwrite"
                     )
 
-    def view(self, catalog: catalog_lib.Catalog, split: str, labels: frozenset[int] | None) -> View:
+    def view(self, catalog: catalog_lib.Catalog, split: str, filters: Sequence[frozenset[int]] | None) -> View:
         wanted = selection.parse_selection(split, catalog.splits)
-        return self._view(catalog, wanted, labels)
+        return self._view(catalog, wanted, filters)
 
     def _fetcher(self, catalog: catalog_lib.Catalog, split: str) -> fetch.RecordFetcher:
         name = (catalog.fingerprint, split)
@@ -133,27 +138,28 @@ class _Source:
         key = next((each.key for each in catalog.features if each.source == "image/key"), None)
         return fetch.RecordFetcher(self.directory, shards, place, offsets, key)
 
-    def _view(self, catalog: catalog_lib.Catalog, wanted: selection.Selection, labels: frozenset[int] | None) -> View:
+    def _view(
+        self, catalog: catalog_lib.Catalog, wanted: selection.Selection, filters: Sequence[frozenset[int]] | None
+    ) -> View:
         shards = catalog.splits[wanted.split].shards
         fetcher = self._fetcher(catalog, wanted.split)
         ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
         total = int(ends[-1])
-        chosen = None
-        if labels is not None:
-            rows, ids = self._labels(catalog, wanted.split)
-            chosen = np.unique(rows[np.isin(ids, list(labels))])
-            chosen = chosen[(chosen >= wanted.start) & (chosen < wanted.stop)]
-        elif len(wanted) < total:
-            chosen = np.arange(wanted.start, wanted.stop)
-        if chosen is None:
+        if not filters and len(wanted) == total:
             return View(wanted, tuple(shard.records for shard in shards), None, total, fetcher)
+        chosen = np.arange(wanted.start, wanted.stop)
+        for kept in filters or ():
+            rows, ids = self._labels(catalog, wanted.split)
+            chosen = np.intersect1d(chosen, rows[np.isin(ids, list(kept))])
         sizes = np.bincount(np.searchsorted(ends, chosen, side="right"), minlength=len(shards))
         if not len(chosen):
-            raise errors.ConfigError(f"{wanted.split} holds no example of the labels that are kept")
+            raise errors.ConfigError(
+                f"{wanted.split!r} holds no example of the labels that filter keeps: name others, or more of the split"
+            )
         return View(wanted, tuple(sizes.tolist()), chosen, total, fetcher)
 
     def _labels(self, catalog: catalog_lib.Catalog, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Every label in a split and the record that has it, from the heads of the records: int64 [labels] each."""
+        """Every label in a split and the record that has it: int64 [labels] each."""
         name = (catalog.fingerprint, split)
         if name not in self._labels_of:
             self._labels_of[name] = self._read_labels(catalog, split)
@@ -164,8 +170,7 @@ class _Source:
         if feature is None or catalog.label_kind != "class":
             raise errors.ConfigError(f"{self.directory} has no classes to filter by")
         rows, ids = array.array("q"), array.array("q")
-        for row, head in enumerate(self._fetcher(catalog, split).heads()):
-            found = example.find_ints(head, feature.key)
+        for row, found in enumerate(self._fetcher(catalog, split).find_ints(feature.key)):
             ids.extend(found)
             rows.extend([row] * len(found))
         return np.array(rows, np.int64), np.array(ids, np.int64)
@@ -176,6 +181,9 @@ class LocalSource(_Source):
 
     def read(self, uri: str) -> bytes:
         return storage.storage_of(uri).read(uri)
+
+    def list_names(self, uri: str) -> Iterable[str]:
+        return [entry.name for entry in storage.storage_of(uri).list_directory(uri)]
 
     def size_of(self, uri: str) -> int:
         return storage.storage_of(uri).stat(uri).size
@@ -192,6 +200,9 @@ class TensorFlowSource(_Source):
 
     def read(self, uri: str) -> bytes:
         return self._read(uri, 0, -1)
+
+    def list_names(self, uri: str) -> Iterable[str]:
+        return self._call(uri, lambda gfile: gfile.listdir(uri))
 
     def size_of(self, uri: str) -> int:
         return self._call(uri, lambda gfile: gfile.stat(uri).length)

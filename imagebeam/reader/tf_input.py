@@ -185,12 +185,9 @@ def _batches_of_native(
     size = options.batch_size
     assert size is not None
     specs = {"image": tf.TensorSpec([None, *options.size, 3], tf.uint8), "position": tf.TensorSpec([None], tf.int64)}
-    for feature in records.columns:
+    for name, feature in zip(records.column_names, records.columns, strict=True):
         dtype = _TF_TYPES[feature.kind]
-        if feature is records.label:
-            specs["label"] = tf.TensorSpec([None], tf.int32 if dtype == tf.int64 else dtype)
-        else:
-            specs[f"features/{feature.key}"] = tf.TensorSpec([None], dtype)
+        specs[name] = tf.TensorSpec([None], tf.int32 if name == "label" and dtype == tf.int64 else dtype)
     if records.lists:
         specs[lists.PACKED] = tf.TensorSpec([None], tf.string)
 
@@ -199,7 +196,8 @@ def _batches_of_native(
             following = first + size if end is None else tf.minimum(first + size, end)
             dtypes = [spec.dtype for spec in specs.values()]
             columns = tf.numpy_function(reader.read, [first, following], dtypes, stateful=False)
-            return {name: tf.ensure_shape(column, specs[name].shape) for name, column in zip(specs, columns)}
+            parts = zip(specs, columns, strict=True)
+            return {name: tf.ensure_shape(column, specs[name].shape) for name, column in parts}
 
         return tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
             read_batch,
@@ -371,11 +369,9 @@ def parse(
     if options.crop is not None:
         height, width = dimensions(parsed, stored[:2], parsed[image.key])
         chunk["part"] = draw_windows(height, width, uniforms, options)
-    for feature in records.columns:
-        if feature is records.label:
-            chunk["label"] = _label(parsed[feature.key], feature.kind, records, options)
-        else:
-            chunk[f"features/{feature.key}"] = parsed[feature.key]
+    for name, feature in zip(records.column_names, records.columns, strict=True):
+        values = parsed[feature.key]
+        chunk[name] = _label(values, feature.kind, records, options) if name == "label" else values
     return chunk
 
 

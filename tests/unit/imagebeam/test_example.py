@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -290,3 +291,30 @@ def test_features_of_a_damaged_record_are_selected_or_are_a_value_error(
         example.select_features(bytes(whole), set(lists))
     except ValueError as e:
         assert str(e).startswith("not a tf.train.Example: ")
+
+
+@settings(deadline=None)
+@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
+def test_find_ints_reads_any_feature_of_numbers_in_parts(
+    lists: Mapping[str, tuple[str, Sequence[example.Value]]], data: st.DataObject
+) -> None:
+    record = serialize_with_tensorflow(lists)
+    key = data.draw(st.sampled_from(sorted(lists)))
+    size = data.draw(st.integers(0, len(record)))
+    kind, values = lists[key]
+    found = example.find_ints(record[:size], key, lambda start, stop: record[start:stop])
+    assert found == (list(values) if kind == INT64 else [])
+
+
+@settings(deadline=None)
+@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
+def test_find_ints_in_a_damaged_record_finds_numbers_or_is_a_value_error(
+    lists: Mapping[str, tuple[str, Sequence[example.Value]]], data: st.DataObject
+) -> None:
+    record = bytearray(serialize_with_tensorflow(lists))
+    for position in data.draw(st.lists(st.integers(0, len(record) - 1), min_size=1, max_size=3)):
+        record[position] ^= 1 << data.draw(st.integers(0, 7))
+    whole = bytes(record)
+    with contextlib.suppress(ValueError):
+        found = example.find_ints(whole[:10], min(lists), lambda start, stop: whole[start:stop])
+        assert all(isinstance(value, int) for value in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import logging
 import pathlib
@@ -248,3 +249,41 @@ def test_mean_and_deviation_are_measured_where_they_were_not_counted(
     mean, std = dataset.pixel_statistics("train")
     assert np.abs(np.array(mean) - 127).max() < 15
     assert min(std) > 20
+
+
+def split_in_two(tmp_path: pathlib.Path, names: tuple[str, str]) -> imagebeam.ImageDataset:
+    """The first shard of `make` as a split, all of dark images, and the second as another, all of bright ones."""
+    examples = [
+        written.raw_values(np.full((8, 8, 3), 40 + 10 * (index % 3) + 100 * (index > 4), np.uint8), index)
+        for index in range(10)
+    ]
+    dataset = written.write(tmp_path / "out", written.IMAGE, examples, config={"image": {"encode": "raw"}})
+    shards = dataset.catalog.splits["train"].shards
+    splits = {name: catalog_lib.Split((shard,)) for name, shard in zip(names, shards)}
+    catalog = dataclasses.replace(dataset.catalog, splits=splits)
+    (tmp_path / "out" / "catalog.json").write_text(catalog.to_json())
+    (tmp_path / "out" / "statistics.json").unlink()
+    return imagebeam.open_dataset(str(tmp_path / "out"))
+
+
+def test_every_split_is_normalised_with_the_train_split_which_is_measured_once(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = split_in_two(tmp_path, ("test", "train"))
+    options: dict[str, Any] = {"crop": "squash", "image_size": 8, "num_epochs": 1, "shuffle": None}
+    mean, std = (np.float32(each) for each in dataset.pixel_statistics("train"))
+    with caplog.at_level(logging.INFO, "imagebeam.dataset"):
+        for split in ("train", "test", "test[:2]"):
+            stored = next(dataset.as_numpy(split, 2, **options))["image"]
+            found = next(dataset.as_numpy(split, 2, dtype="float32", normalize="dataset", **options))["image"]
+            np.testing.assert_allclose(found, (stored - mean) / std, rtol=1e-4, atol=1e-4)
+    assert caplog.text.count("measured on 5 examples of train") == 1
+
+
+def test_dataset_without_a_train_split_is_not_measured(tmp_path: pathlib.Path) -> None:
+    dataset = split_in_two(tmp_path, ("test", "val"))
+    with pytest.raises(
+        errors.ConfigError, match=r"of the split 'train', and .* has test, val: give normalize=dataset.pixel_statistics"
+    ):
+        dataset.as_tf("val", 2, dtype="float32", normalize="dataset")
+    assert dataset.as_tf("val", 2, dtype="float32", normalize=dataset.pixel_statistics("val")) is not None

@@ -1,0 +1,206 @@
+"""Features asked for by any key, in every feed, by both decoders: each comes as it is stored, or is refused."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imagebeam
+from imagebeam import errors, features
+from imagebeam.reader import batch_reader
+from tests.unit.imagebeam.reader import written
+
+tf = pytest.importorskip("tensorflow")
+
+COUNT = 12
+LABEL, ENCODED, LIST = "image/class/label", "image/encoded", "spots"
+COLUMNS = ("image", "mask", "label", "lists", "position", "features/x", "spots/count")
+
+
+def values_of(index: int, labels: Any) -> dict[str, Any]:
+    columns = {f"columns/{name}": 100 * number + index for number, name in enumerate(COLUMNS)}
+    spots = tuple(range(index % 3))
+    return {**written.jpeg_values(index), **columns, f"columns/{LIST}": spots, features.LABEL: labels}
+
+
+WANTED = (
+    *written.IMAGE,
+    *(features.Feature(name, f"columns/{name}", features.INT64) for name in COLUMNS),
+    features.Feature(LIST, f"columns/{LIST}", features.INT64, True),
+)
+
+
+@pytest.fixture(scope="module", params=["one-label", "many-labels", "no-label"])
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
+    kind = request.param
+    label = {"one-label": [written.LABEL], "many-labels": [written.MANY_LABELS], "no-label": []}[kind]
+    examples = [values_of(index, 1 + index % 2 if kind == "one-label" else (1, 2)) for index in range(COUNT)]
+    folder = tmp_path_factory.mktemp("names") / "out"
+    labels = ("cat", "dog") if label else ()
+    return written.write(folder, (*WANTED, *label), examples, labels=labels, label_base=1)
+
+
+@pytest.fixture(params=["native", "tensorflow"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
+        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+    return request.param
+
+
+WHOLE: dict[str, Any] = {"image_size": 16, "num_epochs": 1, "shuffle": None}
+Rows = list[dict[str, Any]]
+
+
+def rows_of(batches: Any) -> Rows:
+    return [
+        {name: np.asarray(value[row]) for name, value in batch.items()}
+        for batch in batches
+        for row in range(len(batch["image"]))
+    ]
+
+
+def by_tf(dataset: imagebeam.ImageDataset, **options: Any) -> Rows:
+    return rows_of(dataset.as_tf("train", 4, **WHOLE, **options))
+
+
+def by_single_examples(dataset: imagebeam.ImageDataset, **options: Any) -> Rows:
+    options = {key: value for key, value in options.items() if key not in ("decoder", "pad")}
+    return [
+        {key: np.asarray(value) for key, value in each.items()} for each in dataset.as_tf("train", **WHOLE, **options)
+    ]
+
+
+def by_numpy(dataset: imagebeam.ImageDataset, **options: Any) -> Rows:
+    return rows_of(dataset.as_numpy("train", 4, **WHOLE, **options))
+
+
+def by_jax(dataset: imagebeam.ImageDataset, **options: Any) -> Rows:
+    jax = pytest.importorskip("jax")
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return rows_of(dataset.as_jax("train", sharding, 4, **WHOLE, **options))
+
+
+def by_distributed(dataset: imagebeam.ImageDataset, **options: Any) -> Rows:
+    return rows_of(dataset.as_distributed(tf.distribute.OneDeviceStrategy("cpu:0"), "train", 4, **WHOLE, **options))
+
+
+def by_grain(dataset: imagebeam.ImageDataset, **options: Any) -> Rows:
+    source = dataset.as_grain("train", features=options["features"])
+    return [source[index] for index in range(len(source))]
+
+
+FEEDS: dict[str, Callable[..., Rows]] = {
+    "as_tf": by_tf,
+    "single-examples": by_single_examples,
+    "as_numpy": by_numpy,
+    "as_jax": by_jax,
+    "as_distributed": by_distributed,
+    "as_grain": by_grain,
+}
+
+
+def expected(dataset: imagebeam.ImageDataset, key: str, index: int) -> Any:
+    kind = {feature.source: feature for feature in dataset.catalog.features}
+    one = features.LABEL in kind and not kind[features.LABEL].many
+    stored = values_of(index, 1 + index % 2 if one else (1, 2))
+    return stored.get(key, stored.get(f"columns/{key}"))
+
+
+KEYS = [
+    ("image/key",),
+    ("image/key", "image/key"),
+    (LABEL,),
+    (LABEL, LABEL, "image/key"),
+    (ENCODED,),
+    ("image/height", "image/width"),
+    ("image",),
+    ("label",),
+    ("mask",),
+    ("lists", "position", "features/x"),
+    (LIST, LIST),
+]
+
+
+@pytest.mark.parametrize("keys", KEYS, ids="+".join)
+@pytest.mark.parametrize("pad", [False, True], ids=["plain", "pad"])
+def test_feature_asked_for_comes_as_stored_or_is_refused(
+    dataset: imagebeam.ImageDataset, decoder: str, keys: tuple[str, ...], pad: bool
+) -> None:
+    check(dataset, decoder, "as_tf", keys, pad)
+
+
+@pytest.mark.parametrize("dataset", ["one-label"], indirect=True)
+@pytest.mark.parametrize("feed", [feed for feed in FEEDS if feed != "as_tf"])
+@pytest.mark.parametrize("keys", KEYS, ids="+".join)
+def test_every_feed_gives_the_same_features(
+    dataset: imagebeam.ImageDataset, decoder: str, feed: str, keys: tuple[str, ...]
+) -> None:
+    if not (decoder == "tensorflow" and feed == "as_grain"):  # which has no decoder to choose
+        check(dataset, decoder, feed, keys, feed == "as_numpy")
+
+
+def check(dataset: imagebeam.ImageDataset, decoder: str, feed: str, keys: tuple[str, ...], pad: bool) -> None:
+    has_label = bool(dataset.labels)
+    options: dict[str, Any] = {"features": keys, "decoder": decoder, "pad": pad}
+    if feed == "as_jax" and LIST in keys:
+        options["list_size"] = 2
+        keys = (*keys, f"{LIST}/count")
+    if LABEL in keys and not has_label:
+        with pytest.raises(errors.ConfigError, match=f"there is no feature '{LABEL}'"):
+            FEEDS[feed](dataset, **options)
+        return
+    pads = pad and feed not in ("as_grain", "single-examples")
+    taken = {"image", *(["label"] if has_label else []), *(["mask"] if pads else [])} & set(keys)
+    if taken:
+        with pytest.raises(
+            errors.ConfigError, match=f"feature '{min(taken)}' has the name of .* leave it out of features"
+        ):
+            FEEDS[feed](dataset, **options)
+        return
+    rows = FEEDS[feed](dataset, **options)
+    assert len(rows) == COUNT
+    for index, row in enumerate(rows):
+        own = {"image", *(["label"] if has_label else []), *(["mask"] if pads else [])}
+        assert set(row) == own | set(keys)
+        for key in keys:
+            value = np.asarray(row[key])
+            if feed == "as_jax" and key.startswith(LIST):
+                stored = list(expected(dataset, LIST, index))
+                assert value.tolist() == (len(stored) if key != LIST else stored + [0] * (2 - len(stored)))
+                continue
+            assert value.tolist() == np.asarray(expected(dataset, key, index)).tolist()
+        if has_label and not many_labels(dataset):
+            assert int(row["label"]) == index % 2
+        elif has_label:
+            assert np.asarray(row["label"]).tolist() == [1, 1]
+
+
+def many_labels(dataset: imagebeam.ImageDataset) -> bool:
+    return any(each.source == features.LABEL and each.many for each in dataset.catalog.features)
+
+
+@pytest.mark.parametrize("feed", ["as_tf", "as_numpy", "as_jax"])
+def test_count_of_a_list_takes_no_name_of_a_feature(dataset: imagebeam.ImageDataset, decoder: str, feed: str) -> None:
+    rows = FEEDS[feed](dataset, features=(LIST,), list_size=2, decoder=decoder)
+    assert [int(row["spots/count"]) for row in rows] == [index % 3 for index in range(COUNT)]
+    with pytest.raises(errors.ConfigError, match="feature 'spots/count' has the name of how many values 'spots' has"):
+        FEEDS[feed](dataset, features=(LIST, "spots/count"), list_size=2, decoder=decoder)
+    [*_, row] = FEEDS[feed](dataset, features=("spots/count",), decoder=decoder)
+    assert int(row["spots/count"]) == expected(dataset, "spots/count", COUNT - 1)
+
+
+def test_grain_gives_all_features_unless_they_clash(dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigError, match="feature 'image' has the name of the picture in a batch"):
+        dataset.as_grain("train")
+    plain = written.write(tmp_path / "out", written.IMAGE, [written.jpeg_values(0)], num_shards=1)
+    assert set(plain.as_grain("train")[0]) == {"image", *(each.key for each in written.IMAGE)} - {ENCODED}
+    assert set(plain.as_grain("train", features=())[0]) == {"image"}
+    with pytest.raises(
+        errors.ConfigError, match=r"there is no feature 'image/keys'; .* \(did you mean 'image/key'\?\)"
+    ):
+        plain.as_grain("train", features=("image/keys",))

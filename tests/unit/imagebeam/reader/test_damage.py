@@ -1,0 +1,195 @@
+"""Files of a dataset that are damaged, or of another tool: an error that names them, or the same examples."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import imagebeam
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, features
+from tests.unit.imagebeam.reader import written
+
+COUNT = 8
+NAMES = ("catalog.json", "statistics.json", "index/train-00001-of-00002.index")
+OTHERS: list[Any] = [None, True, -1, 1.5, "x", [], {}, [None], {"x": 1}]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("damage") / "out"
+    examples = [{**written.jpeg_values(index), features.LABEL: index % 2} for index in range(COUNT)]
+    counted = {"pixels": {"images": COUNT, "mean": [1.0, 2.0, 3.0], "std": [1.0, 2.0, 3.0]}}
+    written.write(folder, (*written.IMAGE, written.LABEL), examples, labels=("cat", "dog"), statistics=counted)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def copy(whole: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return pathlib.Path(shutil.copytree(whole, tmp_path_factory.mktemp("damaged") / "out"))
+
+
+def check(folder: pathlib.Path, name: str) -> str:
+    """Reads all; returns the text of the error, which names the file or what it contradicts."""
+    try:
+        dataset = imagebeam.open_dataset(str(folder))
+        options = imagebeam.ReadOptions(batch_size=2, dtype="float32", normalize="dataset")
+        for split in dataset.splits:
+            dataset.records(split, options)
+            source = dataset.as_grain(split, decode=False)
+            assert all(len(source[index]["image"]) > 100 for index in range(len(source)))
+    except errors.ImagebeamError as e:
+        stem = pathlib.Path(name).stem
+        assert str(folder) in str(e) or stem in str(e)
+        assert "KeyError" not in str(e).partition("(")[0]
+        return str(e)
+    return ""
+
+
+@pytest.fixture
+def damaged(
+    whole: pathlib.Path, copy: pathlib.Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[pathlib.Path, str]]:
+    yield copy, request.param
+    shutil.copy(whole / request.param, copy / request.param)
+
+
+each_file = pytest.mark.parametrize("damaged", NAMES, indirect=True)
+fuzzed = hypothesis.settings(
+    deadline=None, max_examples=60, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+
+
+@each_file
+@hypothesis.given(st.floats(0, 1, exclude_max=True))
+@fuzzed
+def test_file_that_was_cut_short_is_named(damaged: tuple[pathlib.Path, str], whole: pathlib.Path, part: float) -> None:
+    folder, name = damaged
+    content = (whole / name).read_bytes().rstrip()
+    (folder / name).write_bytes(content[: int(part * len(content))])
+    assert str(folder / name) in check(folder, name)
+
+
+@each_file
+@hypothesis.given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=3))
+@fuzzed
+def test_file_with_flipped_bits_is_named_or_reads_on(
+    damaged: tuple[pathlib.Path, str], whole: pathlib.Path, flips: list[tuple[float, int]]
+) -> None:
+    folder, name = damaged
+    content = bytearray((whole / name).read_bytes())
+    for part, bit in flips:
+        content[int(part * len(content))] ^= 1 << bit
+    (folder / name).write_bytes(content)
+    told = check(folder, name)
+    if name.startswith("index") and bytes(content) != (whole / name).read_bytes():
+        assert "index/train-00001-of-00002.index" in told
+
+
+@pytest.mark.parametrize("damaged", ["catalog.json", "statistics.json"], indirect=True)
+@hypothesis.given(st.data())
+@hypothesis.settings(fuzzed, max_examples=400)
+def test_json_of_another_shape_is_named_or_reads_on(
+    damaged: tuple[pathlib.Path, str], whole: pathlib.Path, data: st.DataObject
+) -> None:
+    folder, name = damaged
+    root = json.loads((whole / name).read_bytes())
+    root.pop("checksum", None)
+    node: Any = {"root": root}
+    key: Any = "root"
+    while isinstance(node[key], (dict, list)) and node[key] and data.draw(st.integers(0, 3)):
+        node = node[key]
+        key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
+    if data.draw(st.booleans()) and node is not root and isinstance(node, dict) and key != "root":
+        del node[key]
+    else:
+        value = data.draw(st.sampled_from(OTHERS))
+        if key == "root":
+            root = value
+        node[key] = value
+    if isinstance(root, dict) and name == "catalog.json":  # as no accident would have it
+        root["checksum"] = catalog_lib._checksum(root)
+    (folder / name).write_text(json.dumps(root))
+    check(folder, name)
+
+
+@pytest.mark.parametrize("damaged", ["statistics.json"], indirect=True)
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("[1, 2]", "AttributeError: 'list' object has no attribute 'items'"),
+        ('{"train": 5}', "AttributeError: 'int' object has no attribute 'get'"),
+        ('{"train": {"formats": ["jpeg"]}}', r"TypeError: formats of 'train' is \['jpeg'\]"),
+        ('{"train": {"pixels": {"images": 3}}}', "KeyError: 'mean'"),
+        ("[" * 100_000, "RecursionError: "),
+    ],
+    ids=["list", "number", "formats", "pixels", "deep"],
+)
+def test_damaged_statistics_are_told_with_the_remedy(damaged: tuple[pathlib.Path, str], text: str, detail: str) -> None:
+    folder, name = damaged
+    (folder / name).write_text(text)
+    expected = rf"{re.escape(str(folder))}/statistics.json is damaged \({detail}.*\): run the same convert .* or remove"
+    with pytest.raises(errors.CatalogError, match=expected):
+        _ = imagebeam.open_dataset(str(folder)).statistics
+    (folder / name).unlink()
+    assert imagebeam.open_dataset(str(folder)).statistics == {}
+
+
+def test_catalog_of_deeply_nested_lists_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "catalog.json").write_text("[" * 100_000)
+    with pytest.raises(errors.CatalogError, match=r"catalog.json is not a catalog \(RecursionError: "):
+        imagebeam.open_dataset(str(tmp_path))
+
+
+@pytest.mark.parametrize("damaged", ["index/train-00001-of-00002.index"], indirect=True)
+def test_index_of_another_shard_is_named(damaged: tuple[pathlib.Path, str], whole: pathlib.Path) -> None:
+    folder, name = damaged
+    content = (whole / name).read_bytes()
+    swapped = content[:8] + content[16:24] + content[8:16] + content[24:]
+    (folder / name).write_bytes(swapped)
+    with pytest.raises(
+        errors.ShardError, match=r"00001-of-00002.index is damaged: its offsets do not ascend from 0 to"
+    ):
+        imagebeam.open_dataset(str(folder)).as_grain("train")[5]
+    shifted = bytearray(content)
+    shifted[8:16] = (int.from_bytes(content[8:16], "little") - 1).to_bytes(8, "little")
+    (folder / name).write_bytes(shifted)
+    with pytest.raises(errors.ExampleError, match=r"the index index/train-00001-of-00002.index says that a record of"):
+        imagebeam.open_dataset(str(folder)).as_grain("train")[4]
+
+
+@pytest.mark.parametrize(
+    "name", ["cats.tfrecord", "train-00000-of-00010", "a.tfrec", "mnist-test.tfrecord-00000-of-00001"]
+)
+def test_files_of_another_tool_are_told_the_way_in(tmp_path: pathlib.Path, name: str, far: Any) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / name).write_bytes(b"")
+    expected = (
+        f"set holds no catalog.json: '{name}' is a TFRecord file that another tool wrote; imagebeam convert "
+        "--config tfrecord --input .*set --output OUTPUT makes a dataset of such files"
+    )
+    for address in (str(tmp_path / "set"), f"far://{tmp_path}/set"):
+        with pytest.raises(errors.CatalogError, match=expected):
+            imagebeam.open_dataset(address, cache_dir=str(tmp_path / "cache"))
+    with pytest.raises(errors.CatalogError, match=expected):
+        catalog_lib.load_catalog(tmp_path / "set")
+    if "tfrec" in name:
+        with pytest.raises(errors.CatalogError, match=f"{name} holds no catalog.json: '{name}' is a TFRecord file"):
+            imagebeam.open_dataset(str(tmp_path / "set" / name))
+
+
+def test_shards_of_imagebeam_without_a_catalog_are_no_files_of_another_tool(
+    whole: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    folder = pathlib.Path(shutil.copytree(whole, tmp_path / "out"))
+    (folder / "catalog.json").unlink()
+    with pytest.raises(errors.CatalogError, match="no dataset was committed there; give the --output of"):
+        imagebeam.open_dataset(str(folder))
