@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pathlib
+from typing import Any
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from imagebeam import features
+from imagebeam.reader import batch_reader
 from imagebeam.reader import options as options_lib
 from tests.pictures import encode, photo, psnr
+from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
 pixels = pytest.importorskip("imagebeam.reader.pixels")
@@ -84,3 +90,29 @@ def test_cast_gives_the_type_asked_for(dtype: str) -> None:
     cast = pixels.make_caster(options_lib.ReadOptions(dtype=dtype), None)(images)
     assert cast.dtype == tf.as_dtype(dtype)
     assert tf.cast(cast, tf.float32).numpy().ravel().tolist() == list(range(12))
+
+
+@pytest.mark.parametrize("crop", ["random", "center", "squash"])
+@pytest.mark.parametrize("size", [32, 200])
+def test_decoders_differ_by_no_more_than_the_docs_say(tmp_path: pathlib.Path, crop: str, size: int) -> None:
+    if batch_reader.library() is None:
+        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+    rng = np.random.default_rng(0)
+    examples = []
+    for index in range(12):
+        height, width = rng.integers(20, 500, 2).tolist()
+        picture = photo(width, height)
+        if index % 2:
+            picture = Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
+        encoded = encode(picture, subsampling=index % 3, quality=40 + 5 * index)
+        examples.append(written.jpeg_values(index, width, height) | {features.ENCODED: encoded})
+    dataset = written.write(tmp_path / "out", written.IMAGE, examples)
+    options: dict[str, Any] = {"image_size": size, "crop": crop, "num_epochs": 1, "shuffle": None}
+    native, tensorflow = (
+        next(dataset.as_numpy("train", 12, decoder=decoder, **options))["image"].astype(int)
+        for decoder in ("native", "tensorflow")
+    )
+    difference = np.abs(native - tensorflow)
+    assert difference.max() <= 2
+    assert difference.mean() < 0.6
+    assert (difference == 2).mean() < 1e-3
