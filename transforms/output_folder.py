@@ -12,6 +12,7 @@ from imagebeam import errors, shards, storage, verify
 from transforms import tfds_metadata
 
 CONTROL_DIRECTORY = ".imagebeam"  # in the output: the lock, staged shards, reports; gone after a commit
+STAGING = "staging-"  # in the control folder, and the fingerprint of a dataset: its shards until the commit
 REPLACED = "replaced-"  # in the control folder, and the fingerprint of a new dataset: the catalog of the one before it
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # as tf.Transform names them
 
@@ -77,6 +78,11 @@ class OutputFolder:
             elif entry.name.startswith(REPLACED):
                 names |= self._files_in(uri)
         return names
+
+    def staging_folders(self) -> list[str]:
+        """The folders in which runs that did not end keep what they have staged."""
+        entries = (entry for entry in _entries_of(self.control) if entry.kind == storage.DIRECTORY)
+        return sorted(storage.join(self.control, entry.name) for entry in entries if entry.name.startswith(STAGING))
 
     def find_damage(self, committed: catalog_lib.Catalog, thoroughly: bool) -> str | None:
         """How the files of the committed dataset differ from what its catalog says; None where they do not.

@@ -19,7 +19,7 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from transforms import hashing, references
+from transforms import hashing, inputs, references
 
 NUM_BUCKETS = 1024  # 100 million references are 100,000 a bucket, sorted in 0.2 s and 60 MB
 _NUM_SAMPLED = 16 * NUM_BUCKETS  # references whose order values bound the buckets of ListedOrder
@@ -87,6 +87,7 @@ class BucketSummary(NamedTuple):
     labels: frozenset[str]
     digest: int  # of all references in the bucket
     duplicates: tuple[tuple[str, str, str], ...]  # key and the two addresses that share it
+    sample: inputs.ImageSample = inputs.NO_IMAGES
 
 
 class Ranking(NamedTuple):
@@ -98,6 +99,7 @@ class Ranking(NamedTuple):
     labels: tuple[str, ...]  # sorted
     digest: int
     duplicates: tuple[tuple[str, str, str], ...]
+    sample: inputs.ImageSample = inputs.NO_IMAGES
 
     def start(self, partition: str, bucket: int) -> int:
         return self.starts[partition][bisect.bisect_left(self.buckets[partition], bucket)]
@@ -217,6 +219,9 @@ class _SortFn(beam.DoFn):
             frozenset(label for refs in partitions.values() for ref in refs for label in ref.classes),
             _digest(partitions, self._order),
             _find_duplicates(partitions) if isinstance(self._order, HashOrder) else (),
+            inputs.sample_images(
+                [ref for refs in partitions.values() for ref in refs], isinstance(self._order, ListedOrder)
+            ),
         )
         yield beam.pvalue.TaggedOutput("summaries", summary)
 
@@ -238,16 +243,19 @@ class _Merged:
     labels: set[str] = dataclasses.field(default_factory=set)
     digest: int = 0
     duplicates: tuple[tuple[str, str, str], ...] = ()
+    samples: list[inputs.ImageSample] = dataclasses.field(default_factory=list)
 
     def add(self, summary: BucketSummary) -> None:
         for partition, count in summary.counts.items():
             self.counts.setdefault(partition, {})[summary.bucket] = count
         self._add_sums(summary)
+        self.samples.append(summary.sample)
 
     def merge(self, other: "_Merged") -> None:
         for partition, by_bucket in other.counts.items():
             self.counts.setdefault(partition, {}).update(by_bucket)
         self._add_sums(other)
+        self.samples += other.samples
 
     def _add_sums(self, other: "BucketSummary | _Merged") -> None:
         self.num_bytes.update(other.num_bytes)
@@ -279,7 +287,8 @@ class _MergeSummariesFn(beam.CombineFn):
             ranks = itertools.accumulate((by_bucket[bucket] for bucket in buckets[partition]), initial=0)
             starts[partition] = array.array("Q", ranks)
         labels = tuple(sorted(merged.labels))
-        return Ranking(buckets, starts, dict(merged.num_bytes), labels, merged.digest, merged.duplicates)
+        sample = inputs.NO_IMAGES.merge(merged.samples)
+        return Ranking(buckets, starts, dict(merged.num_bytes), labels, merged.digest, merged.duplicates, sample)
 
 
 class _RankFn(beam.DoFn):
