@@ -155,6 +155,8 @@ class Catalog:
     created: str  # ISO 8601, UTC
     files: Mapping[str, File] = dataclasses.field(default_factory=dict)  # by name: all but shards, indexes, catalog
 
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for converters: see transforms/inputs.py
+
     def to_json(self) -> str:
         """The text of `catalog.json`; its last field is the checksum of all the others."""
         fields = {
@@ -183,6 +185,7 @@ class Catalog:
             "config": self.config,
             "versions": self.versions,
         } | ({"files": {name: _file_fields(file) for name, file in self.files.items()}} if self.files else {})
+        fields |= {"inputs": self.inputs} if self.inputs else {}
         return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
 
     @classmethod
@@ -233,6 +236,7 @@ class Catalog:
             versions=fields["versions"],
             created=fields["created"],
             files={name: _file(file) for name, file in fields.get("files", {}).items()},
+            inputs=fields.get("inputs", {}),
         )
 
 

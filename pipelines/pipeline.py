@@ -57,6 +57,7 @@ def build(pipeline: beam.Pipeline, job: Job, plan_only: bool = False) -> None:
     placed = assigned.images | "Place" >> place.PlaceInShards(job.layout, job.order, tallies, rejects)
     if plan_only:
         return
+    _ = placed.plan | "RememberInputs" >> beam.ParDo(place.RememberInputsFn(job.layout))
     shards = placed.shards | "Transform" >> columns.TransformColumns(
         job.transforms, placed.plan, job.layout, job.scratch
     )  # (shard, [packed ImageRef])

@@ -111,6 +111,7 @@ class Committer:
                 "pillow": images.pillow_version(),
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
+            inputs=plan.inputs,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, shards, storage
-from transforms import classes, encode, fetch, output_folder, prepare, references, write_shard
+from transforms import classes, encode, fetch, inputs, output_folder, prepare, references, write_shard
 
 if TYPE_CHECKING:
     from transforms import list as list_lib
     from transforms import rank
 
+INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see transforms.inputs
 STAGED_FILES = "files.json"  # in the staging folder: what lies there of tf.Transform, with sizes and checksums
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
@@ -156,12 +157,24 @@ class DatasetLayout:
             rejected=rejects.counts,
             passed_over=tally.passed_over,
             notes=(*self.hints, *self._notes(splits, ranking), *tally.lists.notes),
+            inputs=inputs.describe_inputs(
+                self.identity,
+                _WRITER_VERSION,
+                (self.vocabulary, sorted(self.texts.items())),
+                tally.listed,
+                rejects.counts,
+                rejects.digest,
+                ranking.sample,
+            ),
             num_unseen_labels=len(self._unseen_labels(ranking)),
         )
         refusal = self._refusal(plan, ranking, tally, rejects)
         if refusal is not None:
             return dataclasses.replace(plan, action="refuse", message=str(refusal), exit_code=refusal.exit_code)
-        return self._compare_with_committed(plan)
+        plan = self._compare_with_committed(plan)
+        if plan.action == "write":
+            return dataclasses.replace(plan, notes=(*plan.notes, *self._note_staged_shards(plan)))
+        return plan
 
     def _labels(self, ranking: rank.Ranking) -> tuple[str, ...]:
         if self.label_kind != "class":
@@ -335,12 +348,45 @@ class DatasetLayout:
             if not self.overwrite:
                 return _refuse(plan, f"{self.output} holds this dataset, but {damage}; --overwrite writes it again")
         elif not self.overwrite:
+            difference = inputs.compare_inputs(committed.inputs, plan.inputs)
             return _refuse(
                 plan,
                 f"{self.output} holds another dataset ({committed.name}, {committed.counts.written:,} images, written "
-                f"{committed.created}; config or images differ); choose another --output, or --overwrite",
+                f"{committed.created}; {difference}); choose another --output, or --overwrite",
             )
         return plan
+
+    def _note_staged_shards(self, plan: references.DatasetPlan) -> list[str]:
+        """What became of shards that earlier runs finished and that are of another dataset than this one."""
+        notes = []
+        for folder in self.folder.staging_folders():
+            store = storage.storage_of(folder)
+            if folder == self.staging(plan.fingerprint):
+                continue
+            count = sum(entry.name.endswith(write_shard.DONE_SUFFIX) for entry in store.list_directory(folder))
+            if count:
+                shards_ = "1 finished shard" if count == 1 else f"{count:,} finished shards"
+                why = inputs.compare_inputs(read_inputs(folder), plan.inputs)
+                notes.append(f"{shards_} of an earlier run cannot be used: {why}")
+        return sorted(notes)
+
+
+def read_inputs(staging: str) -> Mapping[str, Any]:
+    """What the dataset in a staging folder is made of; nothing, where its run left no word of it."""
+    uri = storage.join(staging, INPUTS_FILE)
+    try:
+        found = json.loads(storage.storage_of(uri).read(uri))
+    except (FileNotFoundError, ValueError):
+        return inputs.NO_INPUTS
+    return found if isinstance(found, dict) else inputs.NO_INPUTS
+
+
+def write_inputs(layout: DatasetLayout, plan: references.DatasetPlan) -> None:
+    """Leaves in the staging folder what the dataset is made of, for a later run that cannot use it."""
+    staging = layout.staging(plan.fingerprint)
+    store = storage.storage_of(staging)
+    store.make_directories(staging)
+    store.write_whole(storage.join(staging, INPUTS_FILE), json.dumps(plan.inputs).encode(), durable=False)
 
 
 def _refuse(plan: references.DatasetPlan, message: str) -> references.DatasetPlan:

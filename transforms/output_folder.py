@@ -77,6 +77,15 @@ class OutputFolder:
                 names |= self._files_in(uri)
         return names
 
+    def staging_folders(self) -> list[str]:
+        """The folders in which runs that did not end keep what they have staged."""
+        entries = (entry for entry in _entries_of(self.control) if entry.kind == storage.DIRECTORY)
+        return sorted(
+            storage.join(self.control, entry.name)
+            for entry in entries
+            if entry.name.startswith(catalog_lib.STAGING_PREFIX)
+        )
+
     def find_damage(self, committed: catalog_lib.Catalog, thoroughly: bool) -> str | None:
         """How the files of the committed dataset differ from what its catalog says; None where they do not.
 

@@ -120,6 +120,18 @@ class _PlanFn(beam.DoFn):
         yield plan
 
 
+class RememberInputsFn(beam.DoFn):
+    """Keeps beside the staged shards what they are made of, before the first of them is written."""
+
+    def __init__(self, layout: layout_lib.DatasetLayout):
+        self._layout = layout
+
+    def process(self, plan: references.DatasetPlan) -> Iterator[None]:
+        if plan.action == "write":
+            layout_lib.write_inputs(self._layout, plan)
+        yield from ()
+
+
 class _CutIntoShardsFn(beam.DoFn):
     """(split, run) -> (shard, part of the run)."""
 

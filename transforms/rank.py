@@ -19,7 +19,7 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from transforms import hashing, references
+from transforms import hashing, inputs, references
 
 NUM_BUCKETS = 1024  # 100 million references are 100,000 a bucket, sorted in 0.2 s and 60 MB
 _NUM_SAMPLED = 16 * NUM_BUCKETS  # references whose order values bound the buckets of ListedOrder
@@ -96,6 +96,7 @@ class BucketSummary(NamedTuple):
     digest: int  # of all references in the bucket
     duplicates: tuple[RepeatedKey, ...]  # the first of them
     num_duplicates: int  # all of them
+    sample: inputs.ImageSample = inputs.NO_IMAGES
 
 
 class Ranking(NamedTuple):
@@ -109,6 +110,7 @@ class Ranking(NamedTuple):
     duplicates: tuple[RepeatedKey, ...]  # the first of them
     classes: Mapping[str, frozenset[str]] = {}  # by partition: those of `labels` that it holds
     num_duplicates: int = 0  # keys that occur more than once
+    sample: inputs.ImageSample = inputs.NO_IMAGES
 
     def start(self, partition: str, bucket: int) -> int:
         return self.starts[partition][bisect.bisect_left(self.buckets[partition], bucket)]
@@ -236,6 +238,9 @@ class _SortFn(beam.DoFn):
             _digest(partitions, self._order),
             tuple(duplicates[:_MAX_DUPLICATES]),
             len(duplicates),
+            inputs.sample_images(
+                [ref for refs in partitions.values() for ref in refs], isinstance(self._order, ListedOrder)
+            ),
         )
         yield beam.pvalue.TaggedOutput("summaries", summary)
 
@@ -259,16 +264,19 @@ class _Merged:
     digest: int = 0
     duplicates: tuple[RepeatedKey, ...] = ()
     num_duplicates: int = 0
+    samples: list[inputs.ImageSample] = dataclasses.field(default_factory=list)
 
     def add(self, summary: BucketSummary) -> None:
         for partition, count in summary.counts.items():
             self.counts.setdefault(partition, {})[summary.bucket] = count
         self._add_sums(summary)
+        self.samples.append(summary.sample)
 
     def merge(self, other: "_Merged") -> None:
         for partition, by_bucket in other.counts.items():
             self.counts.setdefault(partition, {}).update(by_bucket)
         self._add_sums(other)
+        self.samples += other.samples
 
     def _add_sums(self, other: "BucketSummary | _Merged") -> None:
         self.num_bytes.update(other.num_bytes)
@@ -312,6 +320,7 @@ class _MergeSummariesFn(beam.CombineFn):
             merged.duplicates,
             classes,
             merged.num_duplicates,
+            inputs.NO_IMAGES.merge(merged.samples),
         )
 
 

@@ -153,6 +153,7 @@ class DatasetPlan:
     passed_over: Mapping[str, int]  # hidden files, non-images and the like, by kind
     notes: tuple[str, ...] = ()  # what the user should know before it is written
     num_unseen_labels: int = 0  # classes of the vocabulary without an image
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)  # see transforms.inputs
 
 
 _LEVEL = 1  # zlib: neighbouring keys share most of their bytes, level 1 takes 4/5 of them away for 1 us a reference

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+from unittest import mock
 
 import pytest
 
@@ -14,7 +15,7 @@ from imagebeam import errors
 from pipelines import config as config_lib
 from pipelines import convert, verify
 from tests import command_line, datasets, image_sets
-from transforms import fetch, processes, references
+from transforms import commit, fetch, processes, references
 
 
 @pytest.fixture
@@ -274,3 +275,74 @@ def test_split_whose_images_are_all_rejected_is_an_error(images: pathlib.Path, o
     ):
         datasets.make(images, output, split={"by": "directory"}, rejects={"max_fraction": 0.5})
     assert not (output / "catalog.json").exists()
+
+
+# --- why what is there cannot be used --------------------------------------------------------------------------------
+
+
+def change_images(images: pathlib.Path) -> str:
+    """Adds three images, removes one, writes two anew; returns what is said of it."""
+    for number in range(3):
+        (images / "cat" / f"new{number}.jpg").write_bytes(image_sets.make_image(7777 + number))
+    (images / "dog" / "9.png").unlink()
+    for number in range(2):
+        (images / "dog" / f"{number}.jpg").write_bytes(image_sets.make_image(8888 + number))
+    return "3 images added, 1 image removed, 2 images changed"
+
+
+OTHER_CONFIG = {"split": {"seed": 1}, "output": {"num_shards": 3}}
+OTHER_TEXT = "output.num_shards was 2, is 3; split.seed was not set, is 1"
+
+
+@pytest.mark.parametrize("other_config", [False, True], ids=["same-config", "other-config"])
+@pytest.mark.parametrize("other_images", [False, True], ids=["same-images", "other-images"])
+def test_refusal_and_resume_say_what_differs(
+    images: pathlib.Path, output: pathlib.Path, tmp_path: pathlib.Path, other_config: bool, other_images: bool
+) -> None:
+    sections = {"output": {"num_shards": 2}}
+    datasets.make(images, output, **sections)
+    cut = tmp_path / "cut"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(errors.ImagebeamError, match="before the commit"):
+        patch.setattr(commit.Committer, "commit", mock.Mock(side_effect=errors.ImagebeamError("before the commit")))
+        datasets.make(images, cut, **sections)
+    texts = [OTHER_TEXT] if other_config else []
+    texts += [change_images(images)] if other_images else []
+    now = OTHER_CONFIG if other_config else sections
+    expected = "; ".join(texts)
+    resumed = datasets.make(images, cut, **now)
+    notes = [note for note in resumed.plan.notes if "earlier run" in note]
+    assert notes == ([f"2 finished shards of an earlier run cannot be used: {expected}"] if texts else [])
+    assert (resumed.message == "2 of 2 shards were finished by an earlier run") == (not texts)
+    if not texts:
+        assert datasets.make(images, output, **now).state == "kept"
+        return
+    with pytest.raises(errors.ConfigError, match=rf"holds another dataset \(out, 20 images, .*; {expected}\); choose"):
+        datasets.make(images, output, **now)
+
+
+def test_plan_says_why_staged_shards_cannot_be_used_and_writes_nothing(
+    images: pathlib.Path, output: pathlib.Path
+) -> None:
+    (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
+    with pytest.raises(errors.TooManyRejectsError):
+        datasets.make(images, output)
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    planned = command_line.succeed("plan", "--input", images, "--output", output, "--set", "split.seed=4").stdout
+    assert "1 finished shard of an earlier run cannot be used: split.seed was not set, is 4\n" in planned
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+    fresh = output.parent / "fresh"
+    command_line.succeed("plan", "--input", images, "--output", fresh)
+    assert not fresh.exists()
+
+
+@pytest.mark.parametrize("word", ["", "[]", "{", "{}", None], ids=repr)
+def test_staged_shards_of_a_run_that_left_no_word_are_told_too(
+    images: pathlib.Path, output: pathlib.Path, word: str | None
+) -> None:
+    (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
+    with pytest.raises(errors.TooManyRejectsError):
+        datasets.make(images, output)
+    (path,) = output.glob(".imagebeam/staging-*/inputs.json")
+    path.unlink() if word is None else path.write_text(word)
+    plan = convert.plan({"source": {"uri": str(images)}, "output": {"uri": str(output), "num_shards": 2}})
+    assert "1 finished shard of an earlier run cannot be used: config or images differ" in plan.notes
