@@ -308,7 +308,7 @@ class DatasetLayout:
         if self.vocabulary is None:
             of_numbers = classes.note_on_numbers(self.label_ids(self._labels(ranking)), self.label_by == "column")
         notes = [of_numbers, classes.note_on_near_equals(ranking.labels)]
-        if self.label_by == "directory" and len(ranking.labels) == 1:
+        if self.label_by == "directory" and self.vocabulary is None and len(ranking.labels) == 1:
             notes.append(
                 f"there is one class, {ranking.labels[0]!r}; if the classes are the folders in it, give a folder below "
                 "--input instead"

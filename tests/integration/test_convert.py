@@ -231,8 +231,10 @@ def test_manifest_with_one_key_twice_is_refused_with_both_addresses(images: path
     ]
     write_csv(images / "table.csv", rows)
     source = {"by": "manifest", "manifest": {"key": "id"}}
+    table = rf"{images}/table\.csv"
     message = (
-        rf"two images have the key 'same': {images}/cat/0\.jpg and {images}/dog/1\.jpg; remove one, or name a column"
+        rf"two images have the key 'same': {images}/cat/0\.jpg \(line 2 of {table}\) and {images}/dog/1\.jpg "
+        rf"\(line 3 of {table}\); remove one, or name a column"
     )
     with pytest.raises(errors.ConfigError, match=message):
         datasets.make(images / "table.csv", output, source=source, label={"by": "none"})

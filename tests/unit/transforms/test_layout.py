@@ -149,6 +149,33 @@ def test_plan_of_stratified_splits_names_the_classes_that_one_has_not(dataset: l
     assert make_plan(dataset, ranking).notes == ()
 
 
+def test_plan_of_one_class_of_folders_says_that_the_input_may_be_too_high(dataset: layout.DatasetLayout) -> None:
+    of_folders = dataclasses.replace(dataset, label_by="directory")
+    (note,) = make_plan(of_folders, ranking_of({"train": 3}, ("pets",))).notes
+    assert note == (
+        "there is one class, 'pets'; if the classes are the folders in it, give a folder below --input instead"
+    )
+    assert make_plan(of_folders, ranking_of({"train": 3})).notes == ()
+    for fields in ({"label_by": "column"}, {"label_by": "directory", "vocabulary": ("pets",)}):
+        assert make_plan(dataclasses.replace(dataset, **fields), ranking_of({"train": 3}, ("pets",))).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("rejected", "message"),
+    [
+        pytest.param(
+            {"no_label": 3}, "all 3 images were rejected (no_label 3), so the config does not fit", id="config"
+        ),
+        pytest.param({"no_label": 2}, "2 of 3 images were rejected (66.67%; no_label 2), rejects.max", id="not-all"),
+        pytest.param({"truncated": 3}, "3 of 3 images were rejected (100.00%; truncated 3), rejects.max", id="images"),
+    ],
+)
+def test_too_many_rejects_blame_the_config_where_it_takes_no_image(
+    dataset: layout.DatasetLayout, rejected: dict[str, int], message: str
+) -> None:
+    assert str(dataset.too_many_rejects(3, rejected)).startswith(message)
+
+
 def test_plan_names_classes_that_are_nearly_equal(dataset: layout.DatasetLayout) -> None:
     (note,) = make_plan(dataset, ranking_of({"train": 3}, ("Cat", "cat", "dog"))).notes
     assert note.startswith("classes whose names are nearly equal: 'Cat' and 'cat': each is a class of its own")
