@@ -11,13 +11,13 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from imagebeam import errors, features, raw
-from imagebeam.reader import batch_reader, fetch, lists, pixels, record_reader, windows
+from imagebeam.reader import batch_reader, fetch, gaps, lists, pixels, record_reader, windows
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
@@ -27,7 +27,6 @@ _EMPTY = {features.BYTES: "", features.INT64: 0, features.FLOAT: 0.0}
 _UNDECODABLE = "the image cannot be decoded; imagebeam verify --decode finds all such"
 
 Batch = dict[str, tf.Tensor]
-Position: TypeAlias = int | tf.Tensor  # int64 []
 
 
 class ChunkReader:
@@ -116,7 +115,7 @@ def build(
     make = _batches_of_native if decodes_natively(records, options) else _batches_of_tensorflow
     read = make(records, options, threads)
 
-    def read_between(begin: Position, end: Position | None) -> tf.data.Dataset:
+    def read_between(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
         dataset = read(begin, end)
         return dataset if options.batch_size is None else _even_out(dataset, records, options, keep_empty)
 
@@ -132,7 +131,7 @@ def build(
 
 
 def _next_at_each_iteration(
-    read: Callable[[Position, Position], tf.data.Dataset], length: int, stride: int
+    read: Callable[[gaps.Position, gaps.Position], tf.data.Dataset], length: int, stride: int
 ) -> tf.data.Dataset:
     """Of `length` positions for each iteration, which begin `stride` after those of the one before."""
     iterations = itertools.count()  # next() on it is atomic
@@ -179,7 +178,7 @@ def decodes_natively(records: record_reader.Records, options: options_lib.ReadOp
 
 def _batches_of_native(
     records: record_reader.Records, options: options_lib.ReadOptions, threads: int
-) -> Callable[[Position, Position | None], tf.data.Dataset]:
+) -> Callable[[gaps.Position, gaps.Position | None], tf.data.Dataset]:
     """Reads batches of "image", "position", "label" and the extra features, each made in one call."""
     reader = batch_reader.BatchReader(records, options, threads)
     size = options.batch_size
@@ -191,7 +190,7 @@ def _batches_of_native(
     if records.lists:
         specs[lists.PACKED] = tf.TensorSpec([None], tf.string)
 
-    def read(begin: Position, end: Position | None) -> tf.data.Dataset:
+    def read(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
         def read_batch(first: tf.Tensor) -> Batch:
             following = first + size if end is None else tf.minimum(first + size, end)
             dtypes = [spec.dtype for spec in specs.values()]
@@ -210,16 +209,15 @@ def _batches_of_native(
 
 def _batches_of_tensorflow(
     records: record_reader.Records, options: options_lib.ReadOptions, threads: int
-) -> Callable[[Position, Position | None], tf.data.Dataset]:
+) -> Callable[[gaps.Position, gaps.Position | None], tf.data.Dataset]:
     """Reads the same with TensorFlow's operations; single examples without a batch size."""
     reader = ChunkReader(records, options)
     only_jpeg = records.formats == {"jpeg"}
     greatest = greatest_reduction(records.longest_side, options)
     decode = pixels.make_decoder(options, only_jpeg, greatest, records.is_raw)
-    may_skip = options.on_error == "skip"
-    in_order = options.deterministic or may_skip
+    in_order = options.deterministic or options.on_error == "skip"
 
-    def read(begin: Position, end: Position | None) -> tf.data.Dataset:
+    def read(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
         stop = None if end is None else end + reader.spare
 
         def read_chunk(first: tf.Tensor) -> Batch:
@@ -238,66 +236,13 @@ def _batches_of_tensorflow(
         # What is lost leaves a gap in the positions, which is found when they are batched.
         dataset = dataset.ignore_errors()
         if options.batch_size is None:
-            return _find_gaps(dataset.batch(1), reader, begin, stop, closes=False).unbatch()
-        dataset = _find_gaps(dataset.batch(options.batch_size), reader, begin, stop, closes=may_skip)
-        return _in_place(dataset, end, options) if may_skip else dataset
+            return gaps.until(gaps.report_gaps(dataset.batch(1), reader.report_lost, begin, stop), stop).unbatch()
+        dataset = gaps.report_gaps(dataset.batch(options.batch_size), reader.report_lost, begin, stop)
+        if options.on_error == "skip":
+            return gaps.keep_places(dataset, begin, end, options.batch_size, fills=options.drops_remainder)
+        return gaps.until(dataset, stop)
 
     return read
-
-
-def _find_gaps(
-    dataset: tf.data.Dataset, reader: ChunkReader, begin: Position, end: Position | None, closes: bool
-) -> tf.data.Dataset:
-    """Finds gaps in the positions of batches that come in order, and after the last one.
-
-    Args:
-        dataset: of batches, their positions ascending.
-        reader: that is told of the gaps.
-        begin: the first position.
-        end: after the last position; None if there is none.
-        closes: whether gaps are filled with the example after them, for which "is_lost" is True then.
-    """
-    if end is not None:
-        beyond = _blank(dataset.element_spec, 1) | {"position": tf.reshape(tf.cast(end, tf.int64), [1])}
-        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(beyond))
-
-    def check(expected: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, Batch]:
-        found = batch["position"]
-        following = found[-1] + 1
-        is_whole = (found[0] == expected) & (following - expected == tf.size(found, tf.int64))
-
-        def report() -> tf.Tensor:
-            is_end = tf.constant(False) if end is None else found[0] == end
-            seen = [expected, found, following, is_end]
-            told = tf.numpy_function(reader.report_lost, seen, tf.int64, stateful=False)
-            return tf.ensure_shape(told, [])
-
-        following = tf.cond(is_whole, lambda: following, report)
-        if not closes:
-            return following, batch
-        positions = tf.range(expected, following)
-        rows = tf.searchsorted(found, positions)
-        closed = {name: tf.gather(each, rows) for name, each in batch.items()}
-        return following, closed | {"position": positions, "is_lost": closed["position"] != positions}
-
-    dataset = dataset.scan(tf.cast(begin, tf.int64), check)
-    return dataset if end is None else dataset.take_while(lambda batch: batch["position"][0] < end)
-
-
-def _in_place(dataset: tf.data.Dataset, end: Position | None, options: options_lib.ReadOptions) -> tf.data.Dataset:
-    """Batches of consecutive positions up to `end`, from those whose gaps were closed."""
-
-    def keep_read(batch: Batch) -> Batch:
-        is_kept = ~batch["is_lost"] if end is None else ~batch["is_lost"] & (batch["position"] < end)
-        return {name: tf.boolean_mask(each, is_kept) for name, each in batch.items() if name != "is_lost"}
-
-    def keep_all(batch: Batch) -> Batch:
-        return {name: each for name, each in batch.items() if name != "is_lost"}
-
-    dataset = dataset.rebatch(options.batch_size)
-    if end is not None:
-        dataset = dataset.take_while(lambda batch: batch["position"][0] < end)
-    return dataset.map(keep_all if options.drops_remainder else keep_read)
 
 
 def num_cores() -> int:
@@ -431,7 +376,7 @@ def _even_out(
         dataset = dataset.filter(lambda batch: tf.size(batch["position"]) == size)
     elif options.pad:
         dataset = dataset.map(lambda batch: _pad(batch, size))
-        blank = _blank(dataset.element_spec, size)
+        blank = gaps.blank(dataset.element_spec, size)
         dataset = dataset.concatenate(tf.data.Dataset.from_tensors(blank).repeat())
     elif options.on_error == "skip" and not keep_empty:
         dataset = dataset.filter(lambda batch: tf.size(batch["position"]) > 0)
@@ -439,11 +384,6 @@ def _even_out(
         return dataset
     dataset = dataset.map(lambda batch: {name: _with_size(each, size) for name, each in batch.items()})
     return dataset if records.schedule.num_batches is None else dataset.take(records.schedule.num_batches)
-
-
-def _blank(spec: Any, size: int | None) -> Batch:
-    """A batch of nothing."""
-    return {name: tf.zeros([size, *(side or 1 for side in each.shape[1:])], each.dtype) for name, each in spec.items()}
 
 
 def _pad(batch: Batch, size: int | None) -> Batch:

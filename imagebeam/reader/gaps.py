@@ -1,0 +1,98 @@
+"""Examples that TensorFlow could not decode: they are missing in the positions of those that it could.
+
+tf.data has no way to tell of an element that an operation failed on, but to leave it out. As elements come in order,
+each of them leaves a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+Batch = dict[str, tf.Tensor]
+Position: TypeAlias = int | tf.Tensor  # int64 []
+
+
+def blank(spec: Any, size: int | None) -> Batch:
+    """A batch of nothing."""
+    return {name: tf.zeros([size, *(side or 1 for side in each.shape[1:])], each.dtype) for name, each in spec.items()}
+
+
+def report_gaps(
+    dataset: tf.data.Dataset, report: Callable[..., np.ndarray], begin: Position, end: Position | None
+) -> tf.data.Dataset:
+    """Reports the gaps between batches, in them, and after the last one.
+
+    Args:
+        dataset: of batches with "position", int64 [n], ascending over all of them.
+        report: called in Python where positions are missing, with the first that is expected, those found, the one
+            after them, and whether what was found is the end.
+        begin: the first position.
+        end: after the last position; None if there is none.
+
+    Returns:
+        The same batches, and where there is an end a blank one at that position.
+    """
+    if end is not None:
+        beyond = blank(dataset.element_spec, 1) | {"position": tf.reshape(tf.cast(end, tf.int64), [1])}
+        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(beyond))
+
+    def check(expected: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, Batch]:
+        found = batch["position"]
+        following = found[-1] + 1
+        is_whole = (found[0] == expected) & (following - expected == tf.size(found, tf.int64))
+
+        def report_gap() -> tf.Tensor:
+            is_end = tf.constant(False) if end is None else found[0] == end
+            seen = [expected, found, following, is_end]
+            return tf.ensure_shape(tf.numpy_function(report, seen, tf.int64, stateful=False), [])
+
+        return tf.cond(is_whole, lambda: following, report_gap), batch
+
+    return dataset.scan(tf.cast(begin, tf.int64), check)
+
+
+def until(dataset: tf.data.Dataset, end: Position | None) -> tf.data.Dataset:
+    """The batches that begin before `end`."""
+    return dataset if end is None else dataset.take_while(lambda batch: batch["position"][0] < end)
+
+
+def keep_places(
+    dataset: tf.data.Dataset, begin: Position, end: Position | None, size: int, fills: bool
+) -> tf.data.Dataset:
+    """Batches of `size` consecutive positions from `begin` to `end`, each example at its own.
+
+    Args:
+        dataset: of batches as `report_gaps` gives them.
+        begin: the first position.
+        end: after the last position; None if there is none.
+        size: of a batch.
+        fills: whether the example after a gap is put into it, else batches are smaller by their gaps.
+    """
+
+    def with_first(first: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tuple[tf.Tensor, Batch]]:
+        return batch["position"][-1] + 1, (first, batch)
+
+    def spread(first: tf.Tensor, batch: Batch) -> tf.data.Dataset:
+        found = batch["position"]
+
+        def take(start: tf.Tensor) -> Batch:
+            positions = tf.range(start, tf.minimum(start + size, found[-1] + 1))
+            rows = tf.searchsorted(found, positions)
+            taken = {name: tf.gather(each, rows) for name, each in batch.items()}
+            return taken | {"position": positions, "is_read": taken["position"] == positions}
+
+        return tf.data.Dataset.range(first, found[-1] + 1, size).map(take)  # a long gap is not in memory as a whole
+
+    def keep_read(batch: Batch) -> Batch:
+        is_kept = batch["is_read"] if end is None else batch["is_read"] & (batch["position"] < end)
+        return {name: tf.boolean_mask(each, is_kept) for name, each in batch.items() if name != "is_read"}
+
+    def keep_all(batch: Batch) -> Batch:
+        return {name: each for name, each in batch.items() if name != "is_read"}
+
+    dataset = dataset.scan(tf.cast(begin, tf.int64), with_first).flat_map(spread).rebatch(size)
+    return until(dataset, end).map(keep_all if fills else keep_read)
