@@ -72,11 +72,11 @@ def test_output_that_tensorflow_does_not_reach_is_refused_on_another_runner() ->
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
-        pytest.param({"buckets": 3}, "columns: buckets is for transform: bucketize, not none", id="buckets"),
-        pytest.param(AGE | {"top_k": 3}, "columns: top_k is for transform: vocabulary, not z_score", id="top-k"),
+        pytest.param({"buckets": 3}, "columns.age: buckets is for transform: bucketize, not none", id="buckets"),
+        pytest.param(AGE | {"top_k": 3}, "columns.age: top_k is for transform: vocabulary, not z_score", id="top-k"),
         pytest.param(
             {"type": "int", "transform": "log", "missing": "default", "default": 0},
-            "columns: default 0 has no logarithm; give one above 0",
+            "columns.age: default 0 has no logarithm; give one above 0",
             id="log-of-default",
         ),
     ],
