@@ -14,6 +14,7 @@ from tests import patience
 
 ROOT = pathlib.Path(__file__).parents[2]
 IN_TENSORFLOW = {  # imported by the calls that need them
+    "imagebeam.reader.gaps",
     "imagebeam.reader.lists",
     "imagebeam.reader.pixels",
     "imagebeam.reader.tf_input",

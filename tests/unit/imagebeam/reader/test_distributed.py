@@ -45,11 +45,12 @@ def _feed_two_replicas(directory: str) -> None:
     history = model.fit(examples, steps_per_epoch=4, epochs=2, verbose=0)
     results["losses"] = history.history["loss"]
     finite = dataset.as_distributed(
-        strategy, "train", 8, image_size=16, supervised=True, num_epochs=1, next_epoch_each_iteration=True
+        strategy, "train", 8, image_size=16, features=("image/key",), num_epochs=1, next_epoch_each_iteration=True
     )
-    before = int(model.optimizer.iterations.numpy())
-    model.fit(finite, epochs=2, verbose=0)
-    results["steps"] = int(model.optimizer.iterations.numpy()) - before
+    results["iterations"] = []
+    for _ in range(2):
+        parts = [strategy.experimental_local_results(batch["image/key"]) for batch in finite]
+        results["iterations"].append([[key.decode() for part in each for key in part.numpy()] for each in parts])
     plain = dataset.as_tf("train", 8, image_size=16, supervised=True, num_epochs=1, drop_remainder=False, shuffle=None)
     results["evaluated"] = model.evaluate(plain, verbose=0, return_dict=True)
     print(json.dumps(results))
@@ -66,6 +67,9 @@ def test_as_distributed_feeds_two_replicas_and_keras(directory: pathlib.Path) ->
     assert len(set(dropped)) == len(dropped) == SIZE // 8 * 8
     assert {len(batch) for batch in result["drop"]} == {4}
     assert len(result["losses"]) == 2
-    assert result["steps"] == 2 * (SIZE // 8)
+    first, second = result["iterations"]
+    assert [len(batch) for batch in first] == [len(batch) for batch in second] == [8] * (SIZE // 8)
+    assert len(set(flat(first))) == len(set(flat(second))) == SIZE // 8 * 8
+    assert first != second
     assert np.isfinite(result["losses"]).all()
     assert 0 <= result["evaluated"]["accuracy"] <= 1
