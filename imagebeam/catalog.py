@@ -143,7 +143,7 @@ class Catalog:
         except (ValueError, KeyError, TypeError) as e:
             raise errors.CatalogError(
                 f"{where} is not a catalog ({type(e).__name__}: {e}); "
-                "run the same convert command again with --overwrite"
+                "run the same convert command again with --overwrite, which lists the shards to remove first"
             ) from e
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise errors.CatalogError(
