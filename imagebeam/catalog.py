@@ -97,7 +97,7 @@ def _naming_the_file(parse: Callable[[Any, str, str], Catalog]) -> Callable[[Any
         except _DAMAGE as e:
             raise errors.CatalogError(
                 f"{where} is not a catalog ({type(e).__name__}: {e}); "
-                "run the same convert command again with --overwrite"
+                "run the same convert command again with --overwrite, which lists the shards to remove first"
             ) from e
 
     return parse_catalog

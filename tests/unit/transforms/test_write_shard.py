@@ -7,6 +7,7 @@ import os
 import pathlib
 from collections.abc import Callable
 
+import google_crc32c
 import pytest
 
 from imagebeam import example, records, storage
@@ -106,6 +107,20 @@ def test_write_of_finished_shard_keeps_it(
     assert (write(layout, refs), staged_files(layout)) == (first._replace(is_kept=True), files)
 
 
+def test_finished_shard_says_what_its_index_is_also_where_an_older_version_left_it_out(
+    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write(layout, refs)
+    index = staged_files(layout)[INDEX]
+    assert first.shard.index_file == (len(index), google_crc32c.value(index))
+    done = pathlib.Path(layout.staging("f1"), DONE)
+    fields = json.loads(done.read_text())
+    del fields["shard"]["index_crc32c"]
+    done.write_text(json.dumps(fields))
+    monkeypatch.setattr(write_shard.ShardWriter, "_write", refuse_to_write)
+    assert write(layout, refs) == first._replace(is_kept=True)
+
+
 def empty(path: pathlib.Path) -> None:
     path.write_bytes(b"")
 
@@ -128,6 +143,7 @@ def change_fields(path: pathlib.Path) -> None:
         pytest.param(SHARD, flip_a_bit, id="shard-changed"),
         pytest.param(INDEX, os.unlink, id="index-missing"),
         pytest.param(INDEX, empty, id="index-empty"),
+        pytest.param(INDEX, flip_a_bit, id="index-changed"),
         pytest.param(REJECTS, os.unlink, id="rejects-missing"),
         pytest.param(REJECTS, empty, id="rejects-empty"),
         pytest.param(DONE, os.unlink, id="word-missing"),
