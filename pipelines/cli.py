@@ -235,14 +235,17 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
     from pipelines import verify
 
     start = time.monotonic()
+    if known.decode and verify.needs_tensorflow(known.directory):
+        if not known.verbose:  # it logs each image that it refuses, and once more when the process ends
+            os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+        _import_tensorflow(known.verbose)
     result = verify.run_verify(known.directory, known.decode)
     for problem in result.problems:
         _complain(str(problem))
     counts = result.catalog.counts
     decoded = ", every image decoded" if known.decode else ""
     if result.problems:
-        broken = len({problem.shard for problem in result.problems})
-        _complain(f"{broken:,} of {result.num_shards:,} shards differ from the catalog; convert again with --overwrite")
+        _complain(result.advice)
         return errors.VerificationError.exit_code
     _say(
         f"{known.directory}: {counts.written:,} records in {result.num_shards:,} shards are as the catalog says"

@@ -6,6 +6,8 @@ import dataclasses
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, raw, storage, verify
+from pipelines import image_decoder
+from transforms import images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,6 +17,23 @@ class VerifyResult:
     catalog: catalog_lib.Catalog
     num_shards: int
     problems: tuple[verify.Problem, ...]
+
+    @property
+    def advice(self) -> str:
+        """How much is wrong, and what to do; "" for a good dataset."""
+        num_records = sum(problem.is_in_record for problem in self.problems)
+        broken = {problem.shard for problem in self.problems if not problem.is_in_record}
+        texts = []
+        if broken:
+            texts.append(
+                f"{len(broken):,} of {self.num_shards:,} shards differ from the catalog; convert again with --overwrite"
+            )
+        if num_records:
+            texts.append(
+                f"{num_records:,} of {self.catalog.counts.written:,} records are as they were written, and cannot be "
+                "read: mend or remove those images in the input, then convert again with --overwrite"
+            )
+        return "; ".join(texts)
 
 
 def run_verify(directory: str, decode: bool = False) -> VerifyResult:
@@ -51,13 +70,15 @@ class _DecodeRecord:
         self._features = catalog.features
         self._pixels = raw.PixelReader(catalog) if is_raw else None
         self._image = keys[features.ENCODED]
+        self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
         self._key = keys.get("image/key")
+        self._decoder = image_decoder.ImageDecoder()
+        # lists of numbers as arrays: as Python's numbers those of a large picture take a gigabyte
+        self._arrays = frozenset(each.key for each in self._features if each.many and each.kind != features.BYTES)
 
     def __call__(self, data: bytes) -> str | None:
-        from transforms import images
-
         try:
-            values = example.parse_example(data)
+            values = example.parse_example(data, self._arrays)
         except ValueError as e:
             return str(e)
         missing = [each.key for each in self._features if not each.many and len(values.get(each.key, ())) != 1]
@@ -69,7 +90,8 @@ class _DecodeRecord:
         key = f"image {values[self._key][0].decode('utf-8', 'backslashreplace')!r}: " if self._key else ""
         try:
             if self._pixels is None:
-                images.check_image(values[self._image][0], "decode")
+                size = tuple(values[each][0] for each in self._size)
+                self._decoder.check(values[self._image][0], size if len(size) == 2 else None)
             else:
                 self._pixels.read(values)
         except images.BadImageError as e:
@@ -77,3 +99,9 @@ class _DecodeRecord:
         except ValueError as e:
             return f"{key}{e}"
         return None
+
+
+def needs_tensorflow(directory: str) -> bool:
+    """Whether images of the dataset are decoded by TensorFlow, which takes seconds to import."""
+    formats = raw.formats_in(catalog_lib.load_statistics(storage.normalize(directory)))
+    return not formats <= ({raw.FORMAT, "jpeg"} if image_decoder.has_decoder_in_c() else {raw.FORMAT})
