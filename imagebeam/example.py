@@ -24,6 +24,7 @@ _INT64_LIST = 3  # field of a Feature
 _WINDOW_BYTES = 4096  # that are read at a time where a feature is looked for
 _MAX_FIELD_HEAD = 20  # bytes of a tag and a size
 _MAX_VARINT_BITS = 70  # ten bytes
+_PIECE_BYTES = 1 << 16  # of varints at once
 
 
 def _varint(value: int) -> bytes:
@@ -138,14 +139,22 @@ class ExampleEncoder:
         return entry
 
 
-def parse_example(data: bytes) -> dict[str, list[Any]]:
+def parse_example(data: bytes, arrays: Collection[str] = ()) -> dict[str, Any]:
     """The features of a serialized tf.train.Example, each as the list of its values.
+
+    Args:
+        data: the Example.
+        arrays: keys of features of numbers that are wanted as NumPy arrays, int64 [n] or float32 [n], a hundred times
+            as fast; one that holds bytes comes as a list all the same.
 
     Raises:
         ValueError: if `data` is not a serialized Example.
     """
     with _errors_told():
-        return {key: _parse_value_list(feature) for key, feature, _ in _entries(data)}
+        return {
+            key: (_parse_array(feature) if key in arrays else _parse_value_list(feature))
+            for key, feature, _ in _entries(data)
+        }
 
 
 class Located(NamedTuple):
@@ -381,6 +390,60 @@ def _parse_value_list(feature: bytes | memoryview) -> list[Value]:
             else:
                 values.extend(_int_values(wire_type, payload))
     return values
+
+
+def _parse_array(feature: bytes | memoryview) -> Any:
+    """The numbers of a Feature message as an array; bytes as a list."""
+    import numpy as np
+
+    parts: list[Any] = []
+    for number, _, value_list, _ in _fields(feature):
+        if number == 1:
+            return _parse_value_list(feature)
+        for _, wire_type, payload, _ in _fields(value_list):
+            if number == 2:
+                if len(payload) % 4:
+                    raise IndexError(f"floats of {len(payload)} bytes")
+                parts.append(np.frombuffer(payload, "<f4"))
+            elif wire_type == 0:  # not packed
+                parts.append(np.array([_signed(payload)], np.int64))
+            else:
+                parts.append(_unpack_varints(np.frombuffer(payload, np.uint8)))
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _unpack_varints(packed: Any) -> Any:
+    """Varints that stand one after the other, uint8 [m], as int64 [n]."""
+    import numpy as np
+
+    values = np.empty(np.count_nonzero(packed < 0x80), np.int64)
+    first = start = 0
+    while start < len(packed):  # by pieces, so that what is needed in between stays small
+        ends = np.flatnonzero(packed[start : start + _PIECE_BYTES] < 0x80)
+        if not len(ends):
+            raise IndexError("a varint is cut short, or has more than ten bytes")
+        size = int(ends[-1]) + 1
+        values[first : first + len(ends)] = _unpack_piece(packed[start : start + size], ends)
+        first, start = first + len(ends), start + size
+    return values
+
+
+def _unpack_piece(packed: Any, ends: Any) -> Any:
+    """Varints of which `ends` holds the places of the last bytes: a pass for each byte of the longest."""
+    import numpy as np
+
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    lengths = ends - starts + 1
+    longest = int(lengths.max())
+    if 7 * longest > _MAX_VARINT_BITS:
+        raise IndexError("a varint of more than ten bytes")
+    values = packed[starts].astype(np.uint64) & 0x7F
+    for place in range(1, longest):
+        here = np.flatnonzero(lengths > place)
+        values[here] |= (packed[starts[here] + place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+    return values.view(np.int64)
 
 
 def _int_values(wire_type: int, payload: Any) -> Iterator[int]:

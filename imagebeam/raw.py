@@ -72,20 +72,14 @@ class PixelReader:
         self._shape = [keys[source] for source in SHAPE]
 
     def read(self, example: Mapping[str, Sequence[Any]]) -> Pixels:
-        """The pixels of an example, as `example.parse_example` gives it.
+        """The pixels of an example, as `example.parse_example` gives it; numbers are fastest in an array.
 
         Raises:
             ValueError: if they are not as many as its height, width and channels say, or no numbers from 0 to 255.
         """
         values = example.get(self._image, ())
-        if values and isinstance(values[0], bytes):
-            data = values[0]
-        else:
-            try:
-                data = bytes(map(int, values))
-            except (ValueError, OverflowError) as e:
-                wrong = next(value for value in values if not 0 <= value <= 255)
-                raise ValueError(f"a pixel is {wrong}, expected 0 to 255") from e
+        is_bytes = len(values) > 0 and isinstance(values[0], bytes)
+        data = values[0] if is_bytes else _to_bytes(values)
         found = [example.get(key, ()) for key in self._shape]
         height, width, channels = (each[0] if len(each) == 1 else 0 for each in found)
         if min(height, width) < 1 or not 1 <= channels <= MAX_CHANNELS or len(data) != height * width * channels:
@@ -93,3 +87,18 @@ class PixelReader:
                 f"the image is {len(data):,} values, the example says {height} x {width} pixels of {channels} channels"
             )
         return Pixels(data, height, width, channels)
+
+
+def _to_bytes(values: Sequence[Any]) -> bytes:
+    """Numbers from 0 to 255 as bytes.
+
+    Raises:
+        ValueError: if one is another.
+    """
+    import numpy as np  # imagebeam without extras has none, and bare pixels in bytes need none
+
+    numbers = np.asarray(values, None if len(values) else np.uint8)
+    is_pixel = (numbers >= 0) & (numbers <= 255)  # false for NaN
+    if not is_pixel.all():
+        raise ValueError(f"a pixel is {numbers[~is_pixel][0]}, expected 0 to 255")
+    return numbers.astype(np.uint8).tobytes()

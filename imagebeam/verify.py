@@ -19,6 +19,8 @@ class Problem:
     shard: str  # the file's name below the dataset
     offset: int | None  # bytes from the start of the file, where it can be told
     detail: str
+    # whether the shard holds what was written, and `check_record` complained of a record
+    is_in_record: bool = dataclasses.field(default=False, compare=False)
 
     def __str__(self) -> str:
         where = self.shard if self.offset is None else f"{self.shard}, byte offset {self.offset}"
@@ -84,7 +86,7 @@ def _content_problems(
                     detail = f"an extra record; the catalog says {shard.records:,} records"
                     yield Problem(shard.name, record.offset, detail)
                 if check_record is not None and (complaint := check_record(record.data)):
-                    yield Problem(shard.name, record.offset, f"record {count}: {complaint}")
+                    yield Problem(shard.name, record.offset, f"record {count}: {complaint}", is_in_record=same)
                 count += 1
                 end = record.offset + records.HEADER_BYTES + len(record.data) + records.FOOTER_BYTES
     except errors.RecordError as e:

@@ -262,6 +262,10 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
     from pipelines import verify
 
     start = time.monotonic()
+    if known.decode and verify.needs_tensorflow(known.directory):
+        if not known.verbose:  # it logs each image that it refuses, and once more when the process ends
+            os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+        _import_tensorflow(known.verbose)
     result = verify.run_verify(known.directory, known.decode)
     for problem in result.problems:
         _complain(str(problem))

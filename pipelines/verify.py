@@ -7,6 +7,8 @@ import os
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, raw, storage, verify
+from pipelines import image_decoder
+from transforms import images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,18 +22,26 @@ class VerifyResult:
     @property
     def advice(self) -> str:
         """How much is wrong, and what to do; "" for a good dataset."""
-        broken = {problem.shard for problem in self.problems}
+        num_records = sum(problem.is_in_record for problem in self.problems)
+        broken = {problem.shard for problem in self.problems if not problem.is_in_record}
         every = [shard for split in self.catalog.splits.values() for shard in split.shards]
         of_shards = len(broken.intersection(name for each in every for name in (each.name, each.index_name)))
         of_files = len(broken.intersection(self.catalog.files))
         unnamed = len(broken) - of_shards - of_files
         differ = [f"{of_shards:,} of {self.num_shards:,} shards"] if of_shards else []
         differ += [f"{of_files:,} of {len(self.catalog.files):,} other files"] if of_files else []
-        texts = [f"{' and '.join(differ)} differ from the catalog; convert again with --overwrite"] if differ else []
+        texts = []
         if unnamed == 1:
-            texts.insert(0, "1 file named like a shard is not in the catalog: move or delete it")
+            texts.append("1 file named like a shard is not in the catalog: move or delete it")
         elif unnamed:
-            texts.insert(0, f"{unnamed:,} files named like shards are not in the catalog: move or delete them")
+            texts.append(f"{unnamed:,} files named like shards are not in the catalog: move or delete them")
+        if differ:
+            texts.append(f"{' and '.join(differ)} differ from the catalog; convert again with --overwrite")
+        if num_records:
+            texts.append(
+                f"{num_records:,} of {self.catalog.counts.written:,} records are as they were written, and cannot be "
+                "read: mend or remove those images in the input, then convert again with --overwrite"
+            )
         return "; ".join(texts)
 
 
@@ -88,13 +98,15 @@ class _DecodeRecord:
         self._features = catalog.features
         self._pixels = raw.PixelReader(catalog) if is_raw else None
         self._image = keys[features.ENCODED]
+        self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
         self._key = keys.get("image/key")
+        self._decoder = image_decoder.ImageDecoder()
+        # lists of numbers as arrays: as Python's numbers those of a large picture take a gigabyte
+        self._arrays = frozenset(each.key for each in self._features if each.many and each.kind != features.BYTES)
 
     def __call__(self, data: bytes) -> str | None:
-        from transforms import images
-
         try:
-            values = example.parse_example(data)
+            values = example.parse_example(data, self._arrays)
         except ValueError as e:
             return str(e)
         missing = [each.key for each in self._features if not each.many and len(values.get(each.key, ())) != 1]
@@ -106,7 +118,8 @@ class _DecodeRecord:
         key = f"image {values[self._key][0].decode('utf-8', 'backslashreplace')!r}: " if self._key else ""
         try:
             if self._pixels is None:
-                images.check_image(values[self._image][0], "decode")
+                size = tuple(values[each][0] for each in self._size)
+                self._decoder.check(values[self._image][0], size if len(size) == 2 else None)
             else:
                 self._pixels.read(values)
         except images.BadImageError as e:
@@ -114,3 +127,9 @@ class _DecodeRecord:
         except ValueError as e:
             return f"{key}{e}"
         return None
+
+
+def needs_tensorflow(directory: str) -> bool:
+    """Whether images of the dataset are decoded by TensorFlow, which takes seconds to import."""
+    formats = raw.formats_in(catalog_lib.load_statistics(storage.normalize(directory)))
+    return not formats <= ({raw.FORMAT, "jpeg"} if image_decoder.has_decoder_in_c() else {raw.FORMAT})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
 import struct
 import zlib
@@ -12,9 +13,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+import imagebeam
 from imagebeam import records
-from pipelines import convert
-from tests import command_line, image_sets
+from pipelines import convert, verify
+from tests import command_line, image_sets, pictures
 
 FIRST, SECOND, THIRD = (f"train-0000{index}-of-00003.tfrecord" for index in range(3))
 
@@ -252,6 +254,63 @@ def test_decode_finds_an_image_that_only_a_decoder_refuses(tmp_path: pathlib.Pat
     (tmp_path / "in/cat/4.png").write_bytes(data)
     command_line.succeed("convert", "-q", "--input", tmp_path / "in", "--output", tmp_path / "out")
     command_line.succeed("verify", tmp_path / "out")
+
     (found, _) = complaints(tmp_path / "out", "--decode")
     assert found.startswith("train-00000-of-00001.tfrecord, byte offset ")
     assert "image 'cat/4.png': undecodable: " in found
+
+
+def test_decode_takes_what_the_reader_takes(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("tensorflow")
+    jpeg = image_sets.make_image(1)
+    (tmp_path / "in/cat").mkdir(parents=True)
+    (tmp_path / "in/cat/0.jpg").write_bytes(b"\xff\xd8\xff\xe0\0\6JFIF" + pictures.without_segments(jpeg, 0xE0)[2:])
+    (tmp_path / "in/cat/1.jpg").write_bytes(pictures.without_segments(jpeg, 0xC4))  # a frame of Motion JPEG
+    convert.convert({"source": {"uri": f"{tmp_path}/in"}, "output": {"uri": f"{tmp_path}/out"}}, workers=1)
+    command_line.succeed("verify", tmp_path / "out", "--decode")
+    dataset = imagebeam.open_dataset(str(tmp_path / "out"))
+    for options in ({"crop": "squash", "decoder": "native"}, {"crop": "squash", "decoder": "tensorflow"}):
+        [batch] = dataset.as_numpy("train", 2, image_size=16, num_epochs=1, shuffle=None, **options)
+        assert batch["image"].any(axis=(1, 2, 3)).all()
+
+
+def test_images_that_cannot_be_decoded_are_named_and_the_advice_works(tmp_path: pathlib.Path) -> None:
+    image_sets.write_folder(tmp_path / "in", per_label=4)
+    for name in ("cat/1.jpg", "dog/2.jpg"):
+        data = (tmp_path / "in" / name).read_bytes()
+        table = data.index(b"\xff\xc4") + 5
+        broken = data[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + data[table + 16 :]  # three codes of one bit
+        (tmp_path / "in" / name).write_bytes(broken)
+    arguments = ("convert", "-q", "--input", tmp_path / "in", "--output", tmp_path / "out", "--overwrite")
+    command_line.succeed(*arguments, "--set", "output.num_shards=2")
+    command_line.succeed("verify", tmp_path / "out")
+    *found, advice = complaints(tmp_path / "out", "--decode")
+    named = [re.search(r"^(\S+), byte offset \d+: record \d+: image '(.*)': undecodable: ", line) for line in found]
+    assert sorted(each[2] for each in named if each) == ["cat/1.jpg", "dog/2.jpg"]
+    assert advice == (
+        "2 of 8 records are as they were written, and cannot be read: mend or remove those images in the input, then "
+        "convert again with --overwrite"
+    )
+    for each in named:
+        assert each is not None
+        assert each[1].startswith("train-0000")
+        (tmp_path / "in" / each[2]).unlink()
+    command_line.succeed(*arguments)
+    command_line.succeed("verify", tmp_path / "out", "--decode")
+
+
+def test_advice_tells_damage_from_images_that_were_written_so(tmp_path: pathlib.Path) -> None:
+    image_sets.write_folder(tmp_path / "in", labels=["cat"], per_label=8)
+    data = (tmp_path / "in/cat/1.jpg").read_bytes()
+    table = data.index(b"\xff\xc4") + 5
+    (tmp_path / "in/cat/1.jpg").write_bytes(data[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + data[table + 16 :])
+    output = {"uri": str(tmp_path / "out"), "num_shards": 2}
+    convert.convert({"source": {"uri": str(tmp_path / "in")}, "output": output}, workers=1)
+    result = verify.run_verify(str(tmp_path / "out"), decode=True)
+    [problem] = result.problems
+    other = next(shard.name for shard in result.catalog.splits["train"].shards if shard.name != problem.shard)
+    flip(tmp_path / "out" / other, 9)
+    assert verify.run_verify(str(tmp_path / "out"), decode=True).advice == (
+        "1 of 2 shards differ from the catalog; convert again with --overwrite; 1 of 8 records are as they were "
+        "written, and cannot be read: mend or remove those images in the input, then convert again with --overwrite"
+    )

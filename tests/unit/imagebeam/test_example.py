@@ -166,6 +166,59 @@ def test_pixels_may_come_as_an_array(kind: str) -> None:
     assert example.parse_example(b"".join(encoder.encode({}, array))) == {"img": list(range(256))}
 
 
+@pytest.mark.parametrize("piece_bytes", [10, 11, 64, 1 << 16])
+@settings(deadline=None)
+@given(lists=st.dictionaries(texts, value_lists, min_size=1), data=st.data())
+def test_numbers_come_as_arrays_where_asked_for(
+    piece_bytes: int, lists: Mapping[str, tuple[str, Sequence[example.Value]]], data: st.DataObject
+) -> None:
+    whole = serialize_with_tensorflow(lists)
+    wanted = data.draw(st.sets(st.sampled_from(sorted(lists))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(example, "_PIECE_BYTES", piece_bytes)
+        found = example.parse_example(whole, wanted)
+    expected = example.parse_example(whole)
+    assert list(found) == list(expected)
+    for key, values in found.items():
+        kind, stored = lists[key]
+        if key in wanted and kind != BYTES and stored:
+            assert values.dtype == (np.int64 if kind == INT64 else np.float32)
+        assert list(map(bits, map(plain, values))) == list(map(bits, expected[key]))
+
+
+def plain(value: Any) -> example.Value:
+    """A number of NumPy as Python's."""
+    return value if isinstance(value, bytes) else value.item() if hasattr(value, "item") else value
+
+
+def test_numbers_that_are_not_packed_come_as_arrays() -> None:
+    ints = b"\x1a\x16" + b"\x08" + b"\xff" * 9 + b"\x01" + b"\x0a\x03\x05\x80\x01" + b"\x08\x07" + b"\x0a\x02\x01\x02"
+    entry = b"\x0a\x01x\x12" + bytes([len(ints)]) + ints
+    data = b"\x0a" + bytes([len(entry) + 2]) + b"\x0a" + bytes([len(entry)]) + entry
+    expected = example.parse_example(data)["x"]
+    assert expected == [-1, 5, 128, 7, 1, 2]
+    assert example.parse_example(data, {"x"})["x"].tolist() == expected
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
+def test_damaged_numbers_are_refused_as_arrays_where_they_are_as_lists(
+    lists: Mapping[str, tuple[str, Sequence[example.Value]]], data: st.DataObject
+) -> None:
+    whole = bytearray(serialize_with_tensorflow(lists))
+    for position in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=3)):
+        whole[position] = data.draw(st.integers(0, 255))
+    try:
+        expected = example.parse_example(bytes(whole))
+    except ValueError as e:
+        with pytest.raises(ValueError, match=r"^not a tf\.train\.Example: "):
+            example.parse_example(bytes(whole), set(lists))
+        assert str(e).startswith("not a tf.train.Example: ")
+    else:
+        found = example.parse_example(bytes(whole), set(lists))
+        assert {key: len(values) for key, values in found.items()} == {k: len(v) for k, v in expected.items()}
+
+
 # What is no example
 
 

@@ -8,6 +8,7 @@ import logging
 import pathlib
 import re
 import sys
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,10 @@ BROKEN = [
     pytest.param(features.INT64, {features.ENCODED: (256,) * 63}, "a pixel is 256, expected 0 to 255", id="above"),
     pytest.param(features.FLOAT, {features.ENCODED: (-1.0,) * 63}, "a pixel is -1.0, expected 0 to 255", id="below"),
     pytest.param(features.FLOAT, {features.ENCODED: (np.inf,) * 63}, "a pixel is inf, expected 0 to 255", id="inf"),
+    pytest.param(features.FLOAT, {features.ENCODED: (np.nan,) * 63}, "a pixel is nan, expected 0 to 255", id="nan"),
+    pytest.param(
+        features.FLOAT, {features.ENCODED: (255.5,) * 63}, "a pixel is 255.5, expected 0 to 255", id="above-by-half"
+    ),
     pytest.param(features.INT64, {features.ENCODED: ()}, "0 values, the example says 9 x 7 pixels", id="empty-list"),
 ]
 
@@ -191,6 +196,20 @@ def test_pixels_that_do_not_fit_are_told_of_everywhere(
     assert re.search(f"record 3: image '3': .*{message}", problem.detail)
     with pytest.raises(errors.VerificationError, match=f"example 3 of train: .*{message}"):
         inspect.save_images(dataset.directory, dataset.catalog, "train", 5, str(tmp_path / "saved"))
+
+
+@pytest.mark.parametrize("kind", [features.INT64, features.FLOAT])
+def test_verify_of_large_lists_of_numbers_needs_little_memory(tmp_path: pathlib.Path, kind: str) -> None:
+    large = np.random.default_rng(0).integers(0, 256, (1200, 900, 3), np.uint8)  # as Python's floats 100 MB
+    examples = [written.raw_values(large, index, kind) for index in range(2)]
+    dataset = written.write(tmp_path / "out", spec_of(kind), examples, num_shards=1)
+    del examples
+    tracemalloc.start()
+    try:
+        assert verify.run_verify(dataset.directory, decode=True).problems == ()
+        assert tracemalloc.get_traced_memory()[1] < 16 * large.size + (8 << 20)
+    finally:
+        tracemalloc.stop()
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

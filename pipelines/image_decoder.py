@@ -1,0 +1,81 @@
+"""Decodes whole images as the reader does, to find those that it cannot read."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from transforms import images, references
+
+try:
+    from imagebeam import _native
+except ImportError:  # was built without a compiler, or without libjpeg-turbo
+    _native = None  # type: ignore[assignment]
+
+_JPEG = "jpeg"
+_WRAPPED = re.compile(r"(?:\{\{.*?\}\} )?(.*?)(?: \[Op:\w+\].*)?", re.DOTALL)  # what TensorFlow puts around its errors
+
+
+def has_decoder_in_c() -> bool:
+    """Whether JPEGs are decoded without TensorFlow."""
+    return _native is not None
+
+
+class ImageDecoder:
+    """Decodes images by the decoders of `as_tf`: the one in C for JPEG, else TensorFlow; Pillow where neither is.
+
+    Of a JPEG the first two make the same picture, and refuse the same.
+    """
+
+    def __init__(self) -> None:
+        self._tensorflow: Any = None
+
+    def check(self, encoded: bytes, size: tuple[int, int] | None = None) -> None:
+        """Decodes all pixels of an image.
+
+        Args:
+            encoded: its bytes.
+            size: height and width that its record says, in pixels; None where it does not.
+
+        Raises:
+            BadImageError: if the image is broken, of another size, or cannot be decoded.
+        """
+        image = images.check_image(encoded)
+        if size is not None and size != (image.height, image.width):
+            raise _undecodable(
+                f"the image has {image.height} x {image.width} pixels, its record says {size[0]} x {size[1]}"
+            )
+        if image.format == _JPEG and _native is not None:
+            _decode_in_c(image)
+        elif not self._decode_by_tensorflow(image):
+            images.decode(image)
+
+    def _decode_by_tensorflow(self, image: images.Image) -> bool:
+        """Whether TensorFlow is there; imported when the first image needs it, for it takes seconds."""
+        if self._tensorflow is None:
+            try:
+                import tensorflow
+            except ImportError:
+                return False
+            self._tensorflow = tensorflow
+        tf = self._tensorflow
+        try:
+            tf.io.decode_image(image.data, channels=3, expand_animations=False)
+        except tf.errors.InvalidArgumentError as e:
+            message = _WRAPPED.fullmatch(e.message)
+            raise _undecodable(f"TensorFlow: {message[1] if message else e.message}") from e
+        return True
+
+
+def _decode_in_c(image: images.Image) -> None:
+    """Decodes all of a JPEG, and asks for one pixel: libjpeg then scales down, which takes half the time."""
+    import numpy as np
+
+    part = np.array([[0, 0, image.height, image.width]], np.int32)
+    failures = _native.decode([image.data], part, np.zeros(1, np.bool_), np.zeros((1, 1, 1, 3), np.uint8), 1)
+    if failures:
+        raise _undecodable(f"libjpeg: {failures[0][1]}")
+
+
+def _undecodable(detail: str) -> images.BadImageError:
+    return images.BadImageError(references.Reason.UNDECODABLE, detail)

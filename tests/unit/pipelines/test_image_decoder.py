@@ -1,0 +1,109 @@
+"""Decoding as the reader does, held against TensorFlow."""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+import zlib
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from pipelines import image_decoder
+from tests import image_sets
+from tests.pictures import damage, encode, photo, without_segments
+from transforms import images, references
+
+JPEG = encode(photo(70, 50))
+WHOLE = [JPEG, encode(photo(70, 50), progressive=True), encode(photo(70, 50).convert("CMYK"))]
+PNG = image_sets.make_image(1, "PNG")
+
+
+def with_chunk(png: bytes, kind: bytes, data: bytes) -> bytes:
+    """A PNG with one more chunk after its header."""
+    chunk = struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return png[:33] + chunk + png[33:]
+
+
+# By Pillow; TensorFlow and libjpeg take them.
+REFUSED_BY_PILLOW = {
+    "jpeg with a short JFIF header": b"\xff\xd8\xff\xe0\0\6JFIF" + without_segments(JPEG, 0xE0)[2:],
+    "png with a short pHYs": with_chunk(PNG, b"pHYs", b""),
+    "png with a short zTXt": with_chunk(PNG, b"zTXt", b"a\0\1"),
+}
+
+
+def refusal(decoder: image_decoder.ImageDecoder, data: bytes) -> images.BadImageError | None:
+    try:
+        decoder.check(data)
+    except images.BadImageError as e:
+        return e
+    return None
+
+
+@pytest.fixture(params=["in C", "by TensorFlow"])
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> image_decoder.ImageDecoder:
+    pytest.importorskip("tensorflow")
+    if request.param == "by TensorFlow":
+        monkeypatch.setattr(image_decoder, "_native", None)
+    return image_decoder.ImageDecoder()
+
+
+@pytest.mark.parametrize("name", REFUSED_BY_PILLOW)
+def test_image_that_only_pillow_refuses_is_taken(name: str, decoder: image_decoder.ImageDecoder) -> None:
+    with pytest.raises(images.BadImageError, match="Pillow"):
+        images.check_image(REFUSED_BY_PILLOW[name], "decode")
+    assert refusal(decoder, REFUSED_BY_PILLOW[name]) is None
+
+
+@hypothesis.given(strategies.integers(0, 2**32 - 1))
+@hypothesis.settings(
+    max_examples=200, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+def test_damaged_images_are_taken_where_tensorflow_takes_them(decoder: image_decoder.ImageDecoder, seed: int) -> None:
+    tf = pytest.importorskip("tensorflow")
+    rng = random.Random(seed)
+    data = damage(
+        rng.choice([JPEG, encode(photo(70, 50), progressive=True), encode(photo(70, 50).convert("CMYK"))]), rng
+    )
+    found = refusal(decoder, data)
+    if found is not None and found.reason is not references.Reason.UNDECODABLE:
+        return  # by its structure; tests/unit/transforms holds that against TensorFlow
+    try:
+        tf.io.decode_image(data, channels=3)
+    except tf.errors.InvalidArgumentError:
+        assert found is not None
+    else:
+        assert found is None, found
+
+
+def test_undecodable_image_names_the_decoder(decoder: image_decoder.ImageDecoder) -> None:
+    table = JPEG.index(b"\xff\xc4") + 5
+    broken = JPEG[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + JPEG[table + 16 :]  # three codes of one bit
+    error = refusal(decoder, broken)
+    assert error is not None and error.reason is references.Reason.UNDECODABLE
+    assert error.detail in (
+        "libjpeg: Bogus Huffman table definition",
+        "TensorFlow: jpeg::Uncompress failed. Invalid JPEG data or crop window.",
+    )
+    pixels = with_chunk(PNG[:33] + PNG[-12:], b"IDAT", bytes(30))
+    error = refusal(decoder, pixels)
+    assert error is not None and error.detail.startswith("TensorFlow: Invalid PNG data")
+
+
+def test_size_that_the_record_does_not_have_is_told(decoder: image_decoder.ImageDecoder) -> None:
+    decoder.check(JPEG, (50, 70))
+    with pytest.raises(images.BadImageError, match=r"the image has 50 x 70 pixels, its record says 70 x 50$"):
+        decoder.check(JPEG, (70, 50))
+
+
+def test_pillow_decodes_where_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_decoder, "_native", None)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    decoder = image_decoder.ImageDecoder()
+    assert not image_decoder.has_decoder_in_c()
+    assert refusal(decoder, JPEG) is None
+    error = refusal(decoder, REFUSED_BY_PILLOW["png with a short pHYs"])
+    assert error is not None and error.detail == "Pillow: Truncated pHYs chunk"
