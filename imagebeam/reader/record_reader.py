@@ -44,7 +44,7 @@ class Records:
         num_batches: that every process makes; None leaves it to each.
     """
 
-    fetcher: fetch.RecordFetcher
+    fetcher: fetch.Fetcher
     order: order_lib.Order
     chosen: np.ndarray | None
     by_source: Mapping[str, features.Feature]
