@@ -22,9 +22,10 @@ __version__ = "0.1.0"
 _READER = {  # imported when first asked for: they need NumPy
     "BatchIterator": "imagebeam.dataset",
     "ImageDataset": "imagebeam.dataset",
+    "Mixture": "imagebeam.mixed_dataset",
     "ReadOptions": "imagebeam.reader.options",
     "ReaderState": "imagebeam.reader.order",
-    "mix": "imagebeam.dataset",
+    "mix": "imagebeam.mixed_dataset",
     "open_dataset": "imagebeam.dataset",
 }
 

@@ -6,6 +6,7 @@ import difflib
 import functools
 import logging
 import operator
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,17 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, raw
-from imagebeam.reader import batch_names, normalize, open_files, order, record_reader, schedule, selection, sources
+from imagebeam.reader import (
+    batch_names,
+    normalize,
+    open_files,
+    option_values,
+    order,
+    record_reader,
+    schedule,
+    selection,
+    sources,
+)
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
@@ -24,9 +35,9 @@ _OF_WHOLE_PICTURES = ("image/object/bbox/", "image/object/mask", "image/segmenta
 
 
 def open_dataset(
-    directory: str,
+    directory: str | os.PathLike[str],
     *,
-    cache_dir: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int = 64 << 30,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ImageDataset:
@@ -44,7 +55,11 @@ def open_dataset(
         ShardError: if a shard is missing or has another length than the catalog says.
         ConfigError: if the address cannot be read here.
     """
-    source = sources.open_source(directory, cache_dir, cache_bytes, storage_options)
+    folder = None if cache_dir is None else option_values.path("cache_dir", cache_dir)
+    most = option_values.whole(1)("cache_bytes", cache_bytes)
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise errors.ConfigError(f"storage_options is {storage_options!r}; it must be a dict of fsspec's options")
+    source = sources.open_source(option_values.path("directory", directory), folder, most, storage_options)
     catalog = source.load_catalog()
     source.check_shards(catalog)
     return ImageDataset(source, catalog)
@@ -79,6 +94,11 @@ class ImageDataset:
     def unfiltered(self) -> ImageDataset:
         """The dataset with all of its classes."""
         return self._unfiltered or self
+
+    @property
+    def kept_open(self) -> Any:
+        """What keeps the files of this dataset open, as long as it is held."""
+        return self._lifetime
 
     @property
     def splits(self) -> Mapping[str, catalog_lib.Split]:
@@ -178,11 +198,14 @@ class ImageDataset:
         replicas = 1
         if input_context is not None:
             replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
+            for name in ("process_index", "process_count"):
+                if name in options:
+                    raise errors.ConfigError(f"{name} comes from the input_context: leave it out")
             options |= {
                 "process_index": input_context.input_pipeline_id,
                 "process_count": input_context.num_input_pipelines,
             }
-        asked = options_lib.ReadOptions(batch_size=batch_size, **options)
+        asked = options_lib.ReadOptions.of(batch_size, options)
         return self.build(split, self.records(split, asked, replicas), asked)
 
     def as_numpy(self, split: str, batch_size: int, **options: Any) -> BatchIterator:
@@ -201,9 +224,16 @@ class ImageDataset:
             global_batch_size: of all replicas together.
             **options: the fields of `imagebeam.ReadOptions`.
         """
+        asked = options_lib.ReadOptions.of(global_batch_size, {k: v for k, v in options.items() if k != "state"})
+        replicas = strategy.num_replicas_in_sync
+        if asked.batch_size is None or asked.batch_size % replicas:
+            raise errors.ConfigError(
+                f"global_batch_size is {global_batch_size!r}, and the strategy has {replicas} replicas, which take "
+                f"equal parts of it: give a multiple of {replicas}"
+            )
 
         def make(context: Any) -> tf.data.Dataset:
-            batch_size = context.get_per_replica_batch_size(global_batch_size)
+            batch_size = context.get_per_replica_batch_size(asked.batch_size)
             return self.as_tf(split, batch_size, input_context=context, **options)
 
         return strategy.distribute_datasets_from_function(make)
@@ -238,6 +268,10 @@ class ImageDataset:
         is_raw = self._is_raw(view.selection.split)
         return example_source.ExampleSource(view, self.catalog, decode, is_raw, features, self._lifetime)
 
+    def mean_and_std(self, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
+        """What pixels from 0 to 255 are normalised with."""
+        return normalize.mean_and_std(self, asked)
+
     def pixel_statistics(self, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
         return normalize.measure(self, split)
@@ -256,9 +290,7 @@ class ImageDataset:
         own = batch_names.own_names(self.catalog, asked.pad)
         counted = self.statistics.get(view.selection.split, {})
         longest = max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0)
-        mean_bytes = max(1, self.splits[view.selection.split].num_bytes // max(1, view.num_records_of_split))
-        is_compressed = self.catalog.compression != "none"
-        source = schedule.Source(view.sizes, mean_bytes, is_compressed, self.catalog.fingerprint, self._named(view))
+        source = self.source(view)
         return record_reader.Records(
             fetcher=view.fetcher,
             schedule=schedule.plan(source, asked, replicas),
@@ -268,10 +300,16 @@ class ImageDataset:
             formats=raw.formats_in(self.statistics, view.selection.split),
             is_raw=is_raw,
             longest_side=longest,
-            mean_record_bytes=mean_bytes,
+            mean_record_bytes=source.mean_record_bytes,
             label_base=self.catalog.label_base if self.catalog.label_kind == "class" else asked.label_base,
             num_classes=asked.label_base + len(self.labels),
         )
+
+    def source(self, view: sources.View) -> schedule.Source:
+        """What a schedule must know of the records of a view."""
+        mean_bytes = max(1, self.splits[view.selection.split].num_bytes // max(1, view.num_records_of_split))
+        is_compressed = self.catalog.compression != "none"
+        return schedule.Source(view.sizes, mean_bytes, is_compressed, self.catalog.fingerprint, self._named(view))
 
     def _named(self, view: sources.View) -> str:
         """The records of a view as a state names them."""
@@ -285,9 +323,30 @@ class ImageDataset:
         from imagebeam.reader import tf_input
 
         _warn_of_places(records.extra, asked)
-        batches = tf_input.build(records, asked, normalize.mean_and_std(self, asked), keep_empty)
-        batches.imagebeam_lifetime = self._lifetime  # datasets and iterators made of it hold it
+        batches = tf_input.build(records, asked, self.mean_and_std(asked), keep_empty)
+        self.check_batch_size(split, asked, records.schedule)
+        batches.imagebeam_lifetime = self.kept_open  # datasets and iterators made of it hold it
         return batches
+
+    def check_batch_size(self, split: str, asked: options_lib.ReadOptions, planned: schedule.Schedule) -> None:
+        """Raises ConfigError where not one batch would be full, and all are to be."""
+        if asked.batch_size is None or not asked.drops_remainder:
+            return
+        share = self.num_examples(split) // asked.process_count
+        if planned.num_batches == 0 and asked.state is None:
+            epochs = "1 epoch" if asked.num_epochs == 1 else f"{asked.num_epochs} epochs"
+            each = f" for each of {planned.replicas} replicas" if planned.replicas > 1 else ""
+            raise errors.ConfigError(
+                f"batch_size is {asked.batch_size:,}, and a process reads {share:,} examples of {split!r} in each of "
+                f"{epochs}: no batch would be full{each}; give a smaller one, drop_remainder=False or pad=True"
+            )
+        if share < asked.batch_size:
+            _LOGGER.warning(
+                "batch_size is %s, and a process reads %s examples of %r: a batch holds some of them more than once",
+                f"{asked.batch_size:,}",
+                f"{share:,}",
+                split,
+            )
 
     def lists_among(self, keys: Sequence[str]) -> list[str]:
         """Those of the keys whose features have any number of values."""
@@ -339,7 +398,7 @@ class BatchIterator(Iterator[dict[str, np.ndarray]]):
         _import_tensorflow()
         from imagebeam.reader import tf_input
 
-        asked = options_lib.ReadOptions(batch_size=self._batch_size, state=state, **self._options)
+        asked = options_lib.ReadOptions.of(self._batch_size, {**self._options, "state": state})
         if asked.batch_size is None:
             raise errors.ConfigError("batch_size is None; as_numpy makes batches: give a whole number from 1 on")
         if asked.next_epoch_each_iteration:
@@ -375,46 +434,6 @@ class BatchIterator(Iterator[dict[str, np.ndarray]]):
     def restore(self, state: order.ReaderState) -> None:
         """Goes on from `state`, in the time of a start: nothing that was read before is read again."""
         self._begin(state)
-
-
-def mix(
-    datasets: Sequence[tuple[ImageDataset, str]],
-    weights: Sequence[float],
-    batch_size: int,
-    seed: int = 0,
-    **options: Any,
-) -> tf.data.Dataset:
-    """Batches in which the examples of several datasets stand side by side.
-
-    Args:
-        datasets: each with the split to read.
-        weights: how much of the whole each gives; they are made to sum up to 1.
-        batch_size: of this process.
-        seed: of the mixture, and of the order in each.
-        **options: the fields of `imagebeam.ReadOptions`, for all of them.
-
-    Raises:
-        ConfigError: if weights and datasets do not match.
-    """
-    tf = _import_tensorflow()
-    if len(weights) != len(datasets) or not datasets or min(weights) <= 0:
-        raise errors.ConfigError(f"weights are {list(weights)}; give one above 0 for each of {len(datasets)} datasets")
-    parts = [each.as_tf(split, seed=seed, **options) for each, split in datasets]
-    for (each, _), part in zip(datasets, parts):
-        if part.element_spec != parts[0].element_spec:
-            raise errors.ConfigError(
-                f"the examples of {each.directory} are {part.element_spec}, those of {datasets[0][0].directory} "
-                f"{parts[0].element_spec}: only alike ones stand in one batch"
-            )
-    total = sum(weights)
-    mixed = tf.data.Dataset.sample_from_datasets(
-        parts, [weight / total for weight in weights], seed=seed, stop_on_empty_dataset=True
-    )
-    drop_remainder = options.get("drop_remainder", True)
-    has_lists = any(each.lists_among(options.get("features", ())) for each, _ in datasets)
-    if has_lists and options.get("list_size") is None:
-        return mixed.ragged_batch(batch_size, drop_remainder).prefetch(2)
-    return mixed.batch(batch_size, drop_remainder).prefetch(2)
 
 
 def _import_tensorflow() -> Any:

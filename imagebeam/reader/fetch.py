@@ -66,6 +66,18 @@ class Trouble:
         return f"record {self.index} of shard {self.shard}{key}, byte offset {self.offset}: {self.detail}"
 
 
+class Fetcher(Protocol):
+    """Reads records by their numbers."""
+
+    is_local: bool  # whether it waits for no network
+
+    def fetch(self, wanted: np.ndarray) -> Iterator[bytes | Trouble]:
+        """Yields each record's bytes, or what is wrong with it, in the order asked for."""
+
+    def trouble(self, record: int, detail: str) -> Trouble:
+        """`detail` with the name of a record."""
+
+
 class LocalPlace:
     """Shards on a local disk, read in place: the kernel's page cache is the buffer."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagebeam import errors
+from imagebeam.reader import options as options_lib
 from imagebeam.reader import order
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class JaxIterator(Iterator[dict[str, Any]]):
         batch_size: int,
         options: Mapping[str, Any],
     ):
-        _check_options(dataset, options)
+        _check_options(dataset, batch_size, options)
         index, count, num_parts = _rows_of_process(sharding)
         if batch_size % num_parts:
             raise errors.ConfigError(
@@ -111,9 +112,12 @@ class JaxIterator(Iterator[dict[str, Any]]):
         return jax.make_array_from_process_local_data(sharding, value, (self._batch_size, *value.shape[1:]))
 
 
-def _check_options(dataset: dataset_lib.ImageDataset, options: Mapping[str, Any]) -> None:
-    keys = options.get("features", ())
-    lists = dataset.lists_among(keys) if keys and options.get("list_size") is None else []
+def _check_options(dataset: dataset_lib.ImageDataset, batch_size: int, options: Mapping[str, Any]) -> None:
+    by_others = ("process_index", "process_count", "state")  # of which each process has another, checked below
+    asked = options_lib.ReadOptions.of(batch_size, {k: v for k, v in options.items() if k not in by_others})
+    if asked.batch_size is None:
+        raise errors.ConfigError("batch_size is None; as_jax makes batches: give a whole number from 1 on")
+    lists = dataset.lists_among(asked.features) if asked.features and asked.list_size is None else []
     if lists:
         raise errors.ConfigError(
             f"{', '.join(lists)} has any number of values, and a jax.Array has rows of one length: give list_size, "

@@ -30,10 +30,7 @@ def mean_and_std(dataset: dataset_lib.ImageDataset, asked: options_lib.ReadOptio
         return options_lib.IMAGENET_MEAN, options_lib.IMAGENET_STD
     if asked.normalize == "dataset":
         return _counted(dataset) or _measured(dataset.unfiltered, asked)
-    if isinstance(asked.normalize, str):
-        raise errors.ConfigError(
-            f"normalize is {asked.normalize!r}; it is 'imagenet', 'dataset', or (mean, std) of pixels from 0 to 255"
-        )
+    assert not isinstance(asked.normalize, str), "options refuse other names"
     return asked.normalize
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors
-from imagebeam.reader import order
+from imagebeam.reader import option_values, order
 
 SHUFFLES = ("stream", "global", None)
 CROPS = ("random", "center", "squash", None)
 DECODERS = ("auto", "native", "tensorflow")
 DTYPES = ("uint8", "float32", "bfloat16", "float16")
-_COUNTS = ("batch_size", "num_epochs", "process_count", "list_size", "shuffle_bytes", "shuffle_records", "threads")
 IMAGENET_MEAN = (123.675, 116.28, 103.53)  # of pixels from 0 to 255; torchvision's 0.485, 0.456, 0.406
 IMAGENET_STD = (58.395, 57.12, 57.375)  # torchvision's 0.229, 0.224, 0.225
 
@@ -104,33 +102,24 @@ class ReadOptions:
     threads: int | None = None
     decoder: str = "auto"
 
+    @classmethod
+    def of(cls, batch_size: int | None, options: Mapping[str, Any]) -> ReadOptions:
+        """The options that a feed was called with.
+
+        Raises:
+            ConfigError: if there is no such option, or they do not fit each other.
+        """
+        option_values.check_names(options, [field.name for field in dataclasses.fields(cls)])
+        return cls(**{"batch_size": batch_size, **options})
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", _whole_number("seed", self.seed))
-        _check_choice("shuffle", self.shuffle, SHUFFLES)
-        _check_choice("crop", self.crop, CROPS)
-        _check_choice("dtype", self.dtype, DTYPES)
-        _check_choice("decoder", self.decoder, DECODERS)
-        _check_choice("on_error", self.on_error, ("raise", "skip"))
-        counts = (
-            "batch_size",
-            "num_epochs",
-            "process_count",
-            "list_size",
-            "shuffle_bytes",
-            "shuffle_records",
-            "threads",
-        )
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise errors.ConfigError(f"{name} is {value!r}; it must be a whole number from 1 on")
+        for name, value in option_values.plain_values(vars(self), _KINDS).items():
+            object.__setattr__(self, name, value)
         if not 0 <= self.process_index < self.process_count:
             raise errors.ConfigError(
                 f"process_index is {self.process_index}, with process_count {self.process_count}: "
                 f"it must be 0 to {self.process_count - 1}"
             )
-        if self.image_size is not None and min(self.size) < 1:
-            raise errors.ConfigError(f"image_size is {self.image_size!r}; it must be at least 1 pixel")
         if self.image_size is None and self.batch_size is not None:
             raise errors.ConfigError(
                 "image_size=None keeps each picture's size, of which no batch can be made; give one"
@@ -158,7 +147,14 @@ class ReadOptions:
             if not 0 < low <= high <= limit:
                 raise errors.ConfigError(f"{name} is {(low, high)}; it must be 0 < least <= greatest <= {limit:g}")
         if not 0 < self.center_fraction <= 1:
-            raise errors.ConfigError(f"center_fraction is {self.center_fraction}; it must be above 0 and at most 1")
+            raise errors.ConfigError(f"center_fraction is {self.center_fraction:g}; it must be above 0 and at most 1")
+        if not 0 <= self.max_error_fraction <= 1:
+            raise errors.ConfigError(f"max_error_fraction is {self.max_error_fraction:g}; it must be 0 to 1")
+        if self.supervised and self.features:
+            raise errors.ConfigError(
+                f"supervised=True gives (image, label), which has no room for features={self.features!r}: leave them "
+                "out, or take batches by name and map them to pairs"
+            )
 
     @property
     def size(self) -> tuple[int, int]:
@@ -175,14 +171,43 @@ class ReadOptions:
         return self.drop_remainder and not self.pad
 
 
-def _whole_number(name: str, value: Any) -> int:
-    """`value` as Python's int, whatever integer type it has."""
-    try:
-        return int(operator.index(value))
-    except TypeError as e:
-        raise errors.ConfigError(f"{name} is {value!r}; it must be a whole number") from e
+def _state(name: str, value: Any) -> order.ReaderState | None:
+    if isinstance(value, Mapping):
+        raise errors.ConfigError(f"{name} is a dict, {value!r}; give imagebeam.ReaderState.from_dict of it")
+    if value is not None and not isinstance(value, order.ReaderState):
+        raise errors.ConfigError(f"{name} is {value!r}; give what state() of an iterator gave")
+    return value
 
 
-def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    if value not in choices:
-        raise errors.ConfigError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
+_KINDS: Mapping[str, option_values.Convert] = {
+    "batch_size": option_values.whole(1, may_be_none=True),
+    "image_size": option_values.image_size,
+    "crop": option_values.choice(CROPS),
+    "flip": option_values.truth(may_be_none=True),
+    "dtype": option_values.dtype(DTYPES),
+    "normalize": option_values.normalize,
+    "shuffle": option_values.choice(SHUFFLES),
+    "seed": option_values.whole(),
+    "num_epochs": option_values.whole(1, may_be_none=True),
+    "next_epoch_each_iteration": option_values.truth(),
+    "process_index": option_values.whole(),
+    "process_count": option_values.whole(1),
+    "drop_remainder": option_values.truth(),
+    "pad": option_values.truth(),
+    "supervised": option_values.truth(),
+    "features": option_values.keys,
+    "list_size": option_values.whole(1, may_be_none=True),
+    "label_base": option_values.whole(0),
+    "num_classes": option_values.whole(1, may_be_none=True),
+    "deterministic": option_values.truth(),
+    "on_error": option_values.choice(("raise", "skip")),
+    "max_error_fraction": option_values.number,
+    "state": _state,
+    "area": option_values.pair,
+    "aspect_ratio": option_values.pair,
+    "center_fraction": option_values.number,
+    "shuffle_bytes": option_values.whole(1),
+    "shuffle_records": option_values.whole(1, may_be_none=True),
+    "threads": option_values.whole(1, may_be_none=True),
+    "decoder": option_values.choice(DECODERS),
+}

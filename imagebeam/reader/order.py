@@ -71,13 +71,6 @@ def uniforms(records: np.ndarray, epochs: np.ndarray, key: np.uint64, count: int
 class Order(Protocol):
     """Which record stands at which position."""
 
-    @property
-    def epoch_size(self) -> int:
-        """Records of an epoch, of all processes together for GlobalOrder."""
-
-    def num_positions(self, num_epochs: int) -> int:
-        """How many positions this process has in so many epochs."""
-
     def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
         """The records of the split that stand at ascending positions, and their epochs: int64 [n] each."""
 
@@ -231,8 +224,9 @@ class ReaderState:
         process_count: of the job. Any other goes on with `shuffle="global"`; the other orders need the same.
         fingerprint: of the dataset.
         selection: the records of the split that are read, such as "train[0:1000]", and the labels that are kept.
-        block_records: of a block in "stream", from `shuffle_bytes` or `shuffle_records`.
-        window_blocks: mixed together in "stream".
+        block_records: of a block in "stream", from `shuffle_bytes` or `shuffle_records`; of a mixture one for each
+            dataset, with spaces between.
+        window_blocks: mixed together in "stream"; of a mixture likewise.
         num_epochs: of the reader. Another reader may have more, unless a process was past its last record already.
     """
 
@@ -243,8 +237,8 @@ class ReaderState:
     process_count: int = 1
     fingerprint: str | None = None
     selection: str | None = None
-    block_records: int | None = None
-    window_blocks: int | None = None
+    block_records: int | str | None = None
+    window_blocks: int | str | None = None
     num_epochs: int | None = None
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ class Records:
         num_classes: and ids below the first, where an image has any number of classes.
     """
 
-    fetcher: fetch.RecordFetcher
+    fetcher: fetch.Fetcher
     schedule: schedule_lib.Schedule
     chosen: np.ndarray | None
     by_source: Mapping[str, features.Feature]

@@ -52,7 +52,7 @@ def parse_selection(text: str, splits: Mapping[str, catalog_lib.Split]) -> Selec
     Raises:
         ConfigError: if there is no such split, or nothing of it is named.
     """
-    match = _SELECTION.fullmatch(text)
+    match = _SELECTION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise errors.ConfigError(
             f"split {text!r} cannot be read; write for example 'train', 'train[:10%]', 'train[5:]'"

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from imagebeam import errors
 from imagebeam.reader import order
 from imagebeam.reader.options import ReadOptions
-from imagebeam.reader.order import BlockOrder, GlobalOrder, ListedOrder, Order, ReaderState
+from imagebeam.reader.order import BlockOrder, GlobalOrder, ListedOrder, ReaderState
 from imagebeam.reader.selection import Selection, Share, share_of
 
 sizes_of_shards = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
+
+OrderOfEpochs = GlobalOrder | BlockOrder | ListedOrder
 
 
 def share(*runs: tuple[int, int]) -> Share:
@@ -24,7 +26,7 @@ def share(*runs: tuple[int, int]) -> Share:
     return Share(np.array(starts), np.array(stops), "records")
 
 
-def read_all(records_order: Order, num_epochs: int = 1) -> list[int]:
+def read_all(records_order: OrderOfEpochs, num_epochs: int = 1) -> list[int]:
     positions = np.arange(records_order.num_positions(num_epochs))
     return records_order.locate(positions)[0].tolist()
 
@@ -238,12 +240,12 @@ def test_streaming_state_of_other_processes_is_refused_and_a_global_one_is_not()
         pytest.param(ListedOrder(share((0, 400), (500, 1097))), id="listed"),
     ],
 )
-def test_order_from_a_thousand_positions_goes_on_as_the_uninterrupted_one(records_order: Order) -> None:
+def test_order_from_a_thousand_positions_goes_on_as_the_uninterrupted_one(records_order: OrderOfEpochs) -> None:
     """Whatever was read before: each position is located in an order that has located nothing yet."""
     positions = np.arange(records_order.num_positions(3))
     records, epochs = records_order.locate(positions)
     for start in np.random.default_rng(0).integers(0, len(positions), 1000).tolist():
-        fresh = dataclasses.replace(records_order)  # type: ignore[type-var]
+        fresh = dataclasses.replace(records_order)
         found, found_epochs = fresh.locate(positions[start : start + 50])
         assert (found == records[start : start + 50]).all()
         assert (found_epochs == epochs[start : start + 50]).all()

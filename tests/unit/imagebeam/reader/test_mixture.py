@@ -1,0 +1,357 @@
+"""Several datasets as one: in proportion, each in its own order, in every feed, by both decoders, from any state."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import logging
+import os
+import pathlib
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import imagebeam
+from imagebeam import errors, features, records
+from imagebeam.reader import batch_reader, mixture
+from tests.unit.imagebeam.reader import written
+
+SIZES = {"a": 40, "b": 25, "c": 7}
+WEIGHTS = [3.0, 2.0, 1.0]
+LABELS = ("cat", "dog")
+Keys = list[str]
+
+
+def make(folder: pathlib.Path, name: str, count: int, **options: Any) -> imagebeam.ImageDataset:
+    examples = [
+        {**written.jpeg_values(index), "image/key": f"{name}{index}".encode(), features.LABEL: 1 + index % 2}
+        for index in range(count)
+    ]
+    options = {"labels": LABELS, "label_base": 1, "num_shards": 3, **options}
+    return written.write(folder / name, (*written.IMAGE, written.LABEL), examples, **options)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[imagebeam.ImageDataset, str]]:
+    pytest.importorskip("tensorflow")
+    folder = tmp_path_factory.mktemp("mixture")
+    return [(make(folder, name, count), "train") for name, count in SIZES.items()]
+
+
+@pytest.fixture(scope="module")
+def mixed(parts: list[tuple[imagebeam.ImageDataset, str]]) -> imagebeam.Mixture:
+    return imagebeam.Mixture(parts, WEIGHTS)
+
+
+@pytest.fixture(params=["native", "tensorflow"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
+        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+    return request.param
+
+
+OPTIONS: dict[str, Any] = {"image_size": 16, "features": ("image/key",)}
+
+
+def keys_of(batches: Iterable[Mapping[str, Any]]) -> Keys:
+    """The keys in the order read, without padding."""
+    found: Keys = []
+    for batch in batches:
+        real = batch.get("mask", np.ones(len(batch["image/key"]), bool))
+        found += [key.decode() for key in np.asarray(batch["image/key"])[np.asarray(real)]]
+    return found
+
+
+def alone(part: tuple[imagebeam.ImageDataset, str], **options: Any) -> Keys:
+    dataset, split = part
+    given = {**OPTIONS, "num_epochs": 3, "drop_remainder": False, **options}
+    return keys_of(dataset.as_numpy(split, 8, **given))
+
+
+# --- the pattern -----------------------------------------------------------------------------------------------------
+
+
+@hypothesis.given(
+    st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=5),
+    st.integers(0, 1 << 40),
+    st.integers(0, 5 * mixture._BLOCK),
+    st.integers(1, 2000),
+)
+@hypothesis.settings(deadline=None, max_examples=40)
+def test_pattern_gives_each_example_of_each_dataset_once(
+    weights: list[float], seed: int, first: int, count: int
+) -> None:
+    pattern = mixture.Pattern(weights, seed)
+    datasets, numbers = pattern.locate(np.arange(first, first + count))
+    before = pattern.count_before(first)
+    for dataset in range(len(weights)):
+        mine = numbers[datasets == dataset]
+        assert mine.tolist() == list(range(before[dataset], before[dataset] + len(mine)))
+    for position in (0, count // 2, count - 1):
+        assert pattern.position_of(int(datasets[position]), int(numbers[position])) == first + position
+    whole = pattern.count_before(mixture._BLOCK)
+    assert sum(whole) == mixture._BLOCK
+    assert min(whole) >= 1
+    shares = np.array(weights) / sum(weights)
+    assert np.abs(np.array(whole) / mixture._BLOCK - shares).max() <= len(weights) / mixture._BLOCK
+
+
+def test_pattern_mixes_in_every_stretch() -> None:
+    datasets, _ = mixture.Pattern([3, 1], 0).locate(np.arange(20_000))
+    shares = datasets.reshape(20, 1000).mean(1)
+    assert 0.2 < shares.min() < shares.max() < 0.3
+    other, _ = mixture.Pattern([3, 1], 1).locate(np.arange(20_000))
+    assert (datasets != other).any()
+
+
+# --- what is read ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+def test_every_dataset_is_read_in_its_own_order(
+    parts: list[tuple[imagebeam.ImageDataset, str]], mixed: imagebeam.Mixture, decoder: str, shuffle: str | None
+) -> None:
+    batches = mixed.as_numpy(8, **OPTIONS, shuffle=shuffle, decoder=decoder, num_epochs=2, drop_remainder=False)
+    keys = keys_of(batches)
+    for part, name in zip(parts, SIZES):
+        mine = [key for key in keys if key.startswith(name)]
+        assert mine == alone(part, shuffle=shuffle)[: len(mine)]
+    counts = collections.Counter(key[0] for key in keys)
+    assert [counts[name] >= 2 * size for name, size in SIZES.items()].count(True) == 1
+    assert keys == keys_of(mixed.as_numpy(5, **OPTIONS, shuffle=shuffle, num_epochs=2, drop_remainder=False))
+    assert keys != keys_of(mixed.as_numpy(5, **OPTIONS, shuffle=shuffle, num_epochs=2, drop_remainder=False, seed=1))
+
+
+def test_every_feed_gives_the_same_examples(mixed: imagebeam.Mixture, decoder: str) -> None:
+    import tensorflow as tf
+
+    jax = pytest.importorskip("jax")
+    options = {**OPTIONS, "num_epochs": 1, "decoder": decoder}
+    expected = list(mixed.as_numpy(4, **options))
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    strategy = tf.distribute.OneDeviceStrategy("cpu:0")
+    for batches in (
+        mixed.as_tf(4, **options).as_numpy_iterator(),
+        mixed.as_jax(sharding, 4, **options),
+        mixed.as_distributed(strategy, 4, **options),
+    ):
+        for batch, other in zip(expected, batches, strict=True):
+            assert {name: np.asarray(value).tolist() for name, value in other.items()} == {
+                name: value.tolist() for name, value in batch.items()
+            }
+    image, label = mixed.as_tf(4, image_size=16, supervised=True).element_spec
+    assert (image.shape, label.shape) == ((4, 16, 16, 3), (4,))
+
+
+def test_pixels_and_labels_are_those_of_the_image(
+    parts: list[tuple[imagebeam.ImageDataset, str]], mixed: imagebeam.Mixture, decoder: str
+) -> None:
+    options = {**OPTIONS, "crop": "squash", "flip": False, "decoder": decoder, "num_epochs": 1}
+    stored = {}
+    for dataset, split in parts:
+        for batch in dataset.as_numpy(split, 1, **options):
+            stored[batch["image/key"][0]] = (batch["image"][0], batch["label"][0])
+    for batch in mixed.as_numpy(1, **options):
+        image, label = stored[batch["image/key"][0]]
+        assert (batch["image"][0] == image).all()
+        assert batch["label"][0] == label
+
+
+def test_single_examples_are_mixed_too(mixed: imagebeam.Mixture) -> None:
+    examples = mixed.as_tf(**OPTIONS, num_epochs=1)
+    keys = [each["image/key"].decode() for each in examples.as_numpy_iterator()]
+    assert keys == keys_of(mixed.as_numpy(5, **OPTIONS, num_epochs=1, drop_remainder=False))
+
+
+def test_end_is_where_the_first_dataset_was_read_and_is_told(
+    mixed: imagebeam.Mixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "imagebeam.dataset"):
+        keys = keys_of(mixed.as_numpy(1, **OPTIONS, num_epochs=1))
+    counts = collections.Counter(key[0] for key in keys)
+    assert f"the mixture ends after {len(keys)} examples of this order, where num_epochs=1 of a dataset" in caplog.text
+    for name, size in SIZES.items():
+        assert f"{counts[name] / size:.2f} epochs of train in " in caplog.text
+    endless = mixed.as_numpy(50, **OPTIONS)
+    assert len(keys_of(next(endless) for _ in range(10))) == 500
+
+
+# --- states and processes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+def test_mixture_restored_at_any_batch_goes_on_as_if_nothing_had_been(
+    mixed: imagebeam.Mixture, decoder: str, shuffle: str | None
+) -> None:
+    options = {**OPTIONS, "shuffle": shuffle, "num_epochs": 3, "decoder": decoder}
+    iterator = mixed.as_numpy(4, **options)
+    states, batches = [iterator.state()], []
+    for batch in iterator:
+        batches.append(batch)
+        states.append(iterator.state())
+    for index in (0, 1, len(batches) // 2, len(batches) - 1):
+        state = imagebeam.ReaderState.from_dict(json.loads(json.dumps(states[index].to_dict())))
+        resumed = list(mixed.as_numpy(4, **options, state=state))
+        assert keys_of(resumed) == keys_of(batches[index:])
+        assert (resumed[0]["image"] == batches[index]["image"]).all()
+    iterator.restore(states[2])
+    assert keys_of(iterator) == keys_of(batches[2:])
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+@pytest.mark.parametrize("process_count", [2, 3])
+@pytest.mark.parametrize("pad", [False, True], ids=["drop", "pad"])
+def test_processes_make_equally_many_batches_of_different_examples(
+    mixed: imagebeam.Mixture, shuffle: str | None, process_count: int, pad: bool
+) -> None:
+    options = {**OPTIONS, "shuffle": shuffle, "num_epochs": 1, "pad": pad, "process_count": process_count}
+    batches = [list(mixed.as_numpy(2, **options, process_index=index)) for index in range(process_count)]
+    assert len({len(each) for each in batches}) == 1
+    keys = [key for each in batches for key in keys_of(each)]
+    assert len(keys) == len(set(keys)) > 5
+
+
+def test_global_mixture_goes_on_with_another_number_of_processes(mixed: imagebeam.Mixture) -> None:
+    options = {**OPTIONS, "shuffle": "global", "num_epochs": 1}
+    expected = keys_of(mixed.as_numpy(1, **options))
+    before = [mixed.as_numpy(2, **options, process_index=index, process_count=2) for index in range(2)]
+    seen = [key for _ in range(2) for each in before for key in keys_of([next(each)])]
+    state = before[0].state()
+    assert before[1].state() == state
+    rest = [
+        key
+        for index in range(3)
+        for key in keys_of(
+            mixed.as_numpy(2, **options, process_index=index, process_count=3, state=state, drop_remainder=False)
+        )
+    ]
+    assert sorted(seen + rest) == sorted(expected)
+
+
+# --- what does not go together ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"labels": ("cat", "cow")}, "class 1 is 'cow' in .*other and 'dog' in .*a: an id would mean two classes"),
+        ({"labels": ("dog", "cat")}, "class 0 is 'dog' in .*other and 'cat' in .*a: an id would mean two classes"),
+        (
+            {"labels": ("cat", "dog", "owl")},
+            "class 2 is 'owl' in .*other and none in .*a: .* the same label.vocabulary",
+        ),
+        ({"labels": ()}, "class 0 is none in .*other and 'cat' in .*a: an id would mean two classes"),
+        ({"label_base": 0}, "ids of classes begin at 0 in .*other and at 1 in .*a: convert with the same label.base"),
+    ],
+    ids=["other", "order", "more", "none", "base"],
+)
+def test_datasets_of_other_classes_are_not_mixed(
+    parts: list[tuple[imagebeam.ImageDataset, str]], tmp_path: pathlib.Path, changed: dict[str, Any], message: str
+) -> None:
+    other = make(tmp_path, "other", 4, **changed)
+    with pytest.raises(errors.ConfigError, match=message):
+        imagebeam.mix([parts[0], (other, "train")], [1, 1], 2)
+
+
+def test_datasets_whose_features_differ_are_not_mixed(
+    parts: list[tuple[imagebeam.ImageDataset, str]], tmp_path: pathlib.Path
+) -> None:
+    values = [{**written.jpeg_values(0), features.LABEL: 1}] * 3
+    renamed = [each._replace(key="name") if each.source == "image/key" else each for each in written.IMAGE]
+    other = written.write(tmp_path / "x", (*renamed, written.LABEL), values, labels=LABELS, label_base=1)
+    pair = [parts[0], (other, "train")]
+    assert imagebeam.mix(pair, [1, 1], 2, image_size=16) is not None  # nothing that differs is asked for
+    with pytest.raises(errors.ConfigError, match="there is no feature 'image/key'"):
+        imagebeam.mix(pair, [1, 1], 2, **OPTIONS)
+    renamed = [each._replace(key="image") if each.source == features.ENCODED else each for each in written.IMAGE]
+    other = written.write(tmp_path / "y", (*renamed, written.LABEL), values, labels=LABELS, label_base=1)
+    with pytest.raises(
+        errors.ConfigError,
+        match=r"y are with 'image' \(bytes\) for image/encoded, those of .*a with 'image/encoded' \(bytes\)",
+    ):
+        imagebeam.mix([parts[0], (other, "train")], [1, 1], 2)
+
+
+def test_bare_pixels_and_files_are_not_mixed(
+    parts: list[tuple[imagebeam.ImageDataset, str]], tmp_path: pathlib.Path
+) -> None:
+    values = [{**written.raw_values(np.zeros((4, 4, 3), np.uint8), 0), features.LABEL: 1}] * 3
+    raw = written.write(tmp_path / "raw", (*written.IMAGE, written.LABEL), values, labels=LABELS, label_base=1)
+    with pytest.raises(errors.ConfigError, match=r"raw are bare pixels, those of .*a encoded: only alike ones"):
+        imagebeam.mix([parts[0], (raw, "train")], [1, 1], 2)
+
+
+@pytest.mark.parametrize("weights", [[], [1], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")]], ids=repr)
+def test_weights_that_are_none_are_refused(
+    parts: list[tuple[imagebeam.ImageDataset, str]], weights: list[float]
+) -> None:
+    with pytest.raises(errors.ConfigError, match=r"weights are \[.*\]; give one above 0 for each of 2 datasets"):
+        imagebeam.Mixture(parts[:2], weights)
+
+
+def test_batch_that_no_mixture_fills_is_refused(mixed: imagebeam.Mixture) -> None:
+    with pytest.raises(
+        errors.ConfigError, match=r"batch_size is 500, and a process reads \d+ examples until num_epochs=1"
+    ):
+        mixed.as_tf(500, num_epochs=1)
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_mixture_is_normalised_with_mean_and_deviation_of_all(tmp_path: pathlib.Path) -> None:
+    means = {"dark": 50, "bright": 200}
+    pairs = []
+    for name, mean in means.items():
+        values = [written.raw_values(np.full((4, 4, 3), mean, np.uint8), index) for index in range(4)]
+        counted = {"pixels": {"images": 4, "mean": [mean] * 3, "std": [10] * 3}}
+        pairs.append((written.write(tmp_path / name, written.IMAGE, values, statistics=counted), "train"))
+    options: dict[str, Any] = {"image_size": 4, "crop": "squash", "dtype": "float32", "normalize": "dataset"}
+    [batch] = imagebeam.mix(pairs, [3, 1], 64, **options).take(1).as_numpy_iterator()
+    mean = 0.75 * 50 + 0.25 * 200
+    std = np.sqrt(0.75 * (100 + 50**2) + 0.25 * (100 + 200**2) - mean**2)
+    found = np.unique(batch["image"].round(3)).tolist()
+    assert found == pytest.approx([(50 - mean) / std, (200 - mean) / std], abs=2e-3)
+
+
+def test_broken_record_of_any_dataset_is_named_or_skipped(
+    parts: list[tuple[imagebeam.ImageDataset, str]], tmp_path: pathlib.Path, decoder: str
+) -> None:
+    dataset, split = parts[2]
+    folder = pathlib.Path(shutil.copytree(dataset.directory, tmp_path / "broken"))
+    shard = dataset.splits[split].shards[1]
+    content = bytearray((folder / shard.name).read_bytes())
+    offsets = records.decode_index((folder / shard.index_name).read_bytes())
+    content[offsets[1] - records.FOOTER_BYTES - 1] ^= 1
+    (folder / shard.name).write_bytes(content)
+    pair = [parts[0], (imagebeam.open_dataset(str(folder)), split)]
+    options = {**OPTIONS, "num_epochs": 1, "decoder": decoder, "drop_remainder": False}
+    with pytest.raises(
+        errors.ExampleError, match=r"record 0 of shard .*broken/train-00001-of-00003.tfrecord, key 'c3'"
+    ):
+        list(imagebeam.Mixture(pair, [1, 1]).as_numpy(2, **options))
+    keys = keys_of(imagebeam.Mixture(pair, [1, 1]).as_numpy(2, **options, on_error="skip"))
+    assert {key for key in keys if key.startswith("c")} == {f"c{index}" for index in range(7)} - {"c3"}
+
+
+def test_parts_may_be_filtered_and_cut(parts: list[tuple[imagebeam.ImageDataset, str]]) -> None:
+    pair = [(parts[0][0].filter(["dog"]), "train[10:30]"), parts[1]]
+    keys = keys_of(imagebeam.Mixture(pair, [1, 1]).as_numpy(1, **OPTIONS, num_epochs=1))
+    assert {key for key in keys if key.startswith("a")} == {f"a{index}" for index in range(11, 30, 2)}
+
+
+def test_decoder_in_c_reads_batches_of_a_mixture(mixed: imagebeam.Mixture) -> None:
+    if batch_reader.library() is None:
+        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+    from imagebeam.reader import tf_input
+
+    options = imagebeam.ReadOptions(batch_size=4)
+    assert tf_input.decodes_natively(mixed._mixed.records("", options), options)
+    unknown = dataclasses.replace(mixed._mixed.records("", options), formats=frozenset())
+    assert not tf_input.decodes_natively(unknown, options)
