@@ -217,6 +217,26 @@ def test_processes_make_equally_many_batches_of_different_examples(
     assert len(keys) == len(set(keys)) > 5
 
 
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+@pytest.mark.parametrize("pad", [False, True], ids=["drop", "pad"])
+def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uninterrupted_one(
+    mixed: imagebeam.Mixture, shuffle: str | None, pad: bool
+) -> None:
+    options = {**OPTIONS, "shuffle": shuffle, "num_epochs": 2, "pad": pad, "process_count": 2}
+
+    def begin(**more: Any) -> list[Any]:
+        return [mixed.as_numpy(3, **options, process_index=index, **more) for index in range(2)]
+
+    iterators, expected = begin(), [list(each) for each in begin()]
+    assert len(expected[0]) == len(expected[1]) > 2
+    before = [[next(each), next(each)] for each in iterators]
+    [state] = {each.state() for each in iterators}
+    for whole, first, resumed in zip(expected, before, begin(state=state)):
+        for made, batch in zip(whole, [*first, *resumed], strict=True):
+            assert made.keys() == batch.keys()
+            assert all((made[name] == batch[name]).all() for name in made)
+
+
 def test_global_mixture_goes_on_with_another_number_of_processes(mixed: imagebeam.Mixture) -> None:
     options = {**OPTIONS, "shuffle": "global", "num_epochs": 1}
     expected = keys_of(mixed.as_numpy(1, **options))
@@ -300,6 +320,41 @@ def test_batch_that_no_mixture_fills_is_refused(mixed: imagebeam.Mixture) -> Non
         errors.ConfigError, match=r"batch_size is 500, and a process reads \d+ examples until num_epochs=1"
     ):
         mixed.as_tf(500, num_epochs=1)
+
+
+def test_iterations_that_go_on_are_refused(mixed: imagebeam.Mixture) -> None:
+    with pytest.raises(errors.ConfigError, match="a mixture ends in the middle of an epoch of most of its datasets"):
+        mixed.as_tf(4, num_epochs=1, next_epoch_each_iteration=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 1}, "seed=0, and the reader has seed=1"),
+        ({"shuffle_records": 8}, "block_records='.*', window_blocks='.*', and the reader has"),
+        ({"shuffle": None}, "shuffle='stream'.*, and the reader has shuffle=None"),
+    ],
+)
+def test_state_of_another_order_is_refused(mixed: imagebeam.Mixture, options: dict[str, Any], message: str) -> None:
+    iterator = mixed.as_numpy(4, **OPTIONS)
+    next(iterator)
+    with pytest.raises(errors.ConfigError, match=f"the state is of .*{message}"):
+        mixed.as_tf(4, **{**OPTIONS, **options}, state=iterator.state())
+
+
+def test_state_of_other_datasets_weights_or_parts_is_refused(
+    parts: list[tuple[imagebeam.ImageDataset, str]], mixed: imagebeam.Mixture
+) -> None:
+    state = mixed.as_numpy(4, **OPTIONS).state()
+    filtered = [(parts[0][0].filter(["dog"]), "train"), *parts[1:]]
+    for pairs, weights in ((parts, [1, 1, 1]), (parts[::-1], WEIGHTS), (parts[:2], WEIGHTS[:2]), (filtered, WEIGHTS)):
+        other = imagebeam.Mixture(pairs, weights)
+        with pytest.raises(
+            errors.ConfigError, match=r"the state is of fingerprint=.*, selection='0.5 of train\[0:40\]"
+        ):
+            other.as_numpy(4, **OPTIONS).restore(state)
+    with pytest.raises(errors.ConfigError, match=r"the state is of fingerprint=.*, selection='0.5 of train\[0:40\]"):
+        parts[0][0].as_numpy("train", 4, **OPTIONS, state=state)
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------

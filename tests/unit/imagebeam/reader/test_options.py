@@ -68,6 +68,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"seed": "1"}, "seed is '1'; it must be a whole number"),
     ({"num_epochs": 1.5}, "num_epochs is 1.5; it must be a whole number from 1 on"),
     ({"num_epochs": True}, "num_epochs is True; it must be a whole number from 1 on"),
+    ({"next_epoch_each_iteration": 1}, "next_epoch_each_iteration is 1; it must be True or False"),
     ({"process_index": "0"}, "process_index is '0'; it must be a whole number"),
     ({"process_count": 0}, "process_count is 0; it must be a whole number from 1 on"),
     ({"features": "image/key"}, r"features is 'image/key'; it must be a list of keys: give features=\['image/key'\]"),
@@ -157,7 +158,12 @@ ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"dtype": "float32", "normalize": np.ones((2, 3))}, {"normalize": ((1.0,) * 3, (1.0,) * 3)}),
     ({"dtype": "float32", "normalize": (np.float32(1), np.array([2.0]))}, {"normalize": ((1.0,) * 3, (2.0,) * 3)}),
     ({"seed": np.uint8(7)}, {"seed": 7}),
+    ({"seed": np.int64(-7)}, {"seed": -7}),
     ({"num_epochs": np.int64(3), "pad": np.bool_(True), "batch_size": 2}, {"num_epochs": 3, "pad": True}),
+    (
+        {"num_epochs": 1, "next_epoch_each_iteration": np.bool_(True)},
+        {"num_epochs": 1, "next_epoch_each_iteration": True},
+    ),
     ({"process_index": np.int64(1), "process_count": np.int64(2)}, {"process_index": 1, "process_count": 2}),
     ({"features": np.array(["a", "b"])}, {"features": ("a", "b")}),
     ({"features": iter(["a"])}, {"features": ("a",)}),
@@ -167,7 +173,7 @@ ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "expected"), ACCEPTED, ids=[str(given) for given, _ in ACCEPTED])
+@pytest.mark.parametrize(("given", "expected"), ACCEPTED, ids=["-".join(given) for given, _ in ACCEPTED])
 def test_value_of_another_type_that_means_the_same_is_taken(given: dict[str, Any], expected: dict[str, Any]) -> None:
     options = imagebeam.ReadOptions(**given)
     for name, value in expected.items():

@@ -1,0 +1,246 @@
+"""How many batches each process makes of a mixture, and of which records, over restarts at any point."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import imagebeam
+from imagebeam import errors
+from imagebeam.reader import mixture, schedule, selection
+
+WAYS = {"pad": {"pad": True}, "drop": {"drop_remainder": True}, "keep": {"drop_remainder": False}}
+Drawn = list[tuple[list[int], float]]  # sizes of the shards, and weight, of each dataset
+
+mixtures = st.lists(
+    st.tuples(st.lists(st.integers(0, 12), min_size=1, max_size=4).filter(any), st.floats(0.05, 4)),
+    min_size=1,
+    max_size=3,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job of several processes, which make their batches of a mixture in step."""
+
+    sources: list[schedule.Source]
+    pattern: mixture.Pattern
+    options: dict[str, Any]
+    process_count: int
+
+    def schedules(self, state: imagebeam.ReaderState | None = None, replicas: int = 1) -> list[schedule.Schedule]:
+        every = range(self.process_count)
+        return [
+            schedule.plan(mixture.MixedSource(self.pattern, self.parts(index)), self.asked(index, state), replicas)
+            for index in every
+        ]
+
+    def asked(self, process_index: int, state: imagebeam.ReaderState | None = None) -> imagebeam.ReadOptions:
+        process = {"process_index": process_index, "process_count": self.process_count}
+        return imagebeam.ReadOptions(**self.options, **process, state=state)
+
+    def parts(self, process_index: int) -> list[mixture.Part]:
+        alone = mixture.of_part(self.asked(process_index))
+        return [mixture.Part(each, schedule.plan(each, alone).order, None, each.num_records) for each in self.sources]
+
+    def has_process_without_records(self) -> bool:
+        is_shared = self.options["shuffle"] != "global"
+        return is_shared and any(each.num_records < self.process_count for each in self.sources)
+
+    def part_of(self, part: int, records: list[int]) -> list[int]:
+        """Those of the records that are of one part, as numbered in it."""
+        first = sum(each.num_records for each in self.sources[:part])
+        return [record - first for record in records if first <= record < first + self.sources[part].num_records]
+
+
+def job_of(drawn: Drawn, process_count: int = 1, **options: Any) -> Job:
+    sources = [
+        schedule.Source(tuple(sizes), 1 << (19 + index), False, f"f{index}", f"train[0:{sum(sizes)}]")
+        for index, (sizes, _) in enumerate(drawn)
+    ]
+    given = {"batch_size": 4, "num_epochs": 1, "shuffle": "stream", "shuffle_records": 9, "seed": 3, **options}
+    return Job(sources, mixture.Pattern([weight for _, weight in drawn], given["seed"]), given, process_count)
+
+
+def records_of(each: schedule.Schedule, num_batches: int, batch_size: int) -> list[int]:
+    """The records of the first batches of one process, padding left out."""
+    stop = each.begin + num_batches * batch_size
+    stop = stop if each.end is None else max(each.begin, min(stop, each.end))
+    return each.order.locate(np.arange(each.begin, stop))[0].tolist()
+
+
+def in_turn(read: list[list[int]]) -> list[int]:
+    """The common order that was dealt out to the processes."""
+    return [record for turn in itertools.zip_longest(*read) for record in turn if record is not None]
+
+
+def saved(state: imagebeam.ReaderState) -> imagebeam.ReaderState:
+    return imagebeam.ReaderState.from_dict(json.loads(json.dumps(state.to_dict())))
+
+
+@hypothesis.settings(deadline=None, max_examples=150)
+@hypothesis.given(
+    st.data(),
+    mixtures,
+    st.sampled_from(["stream", None, "global"]),
+    st.sampled_from(sorted(WAYS)),
+    st.sampled_from([1, 3, None]),
+    st.integers(1, 5),
+    st.integers(1, 7),
+)
+def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_reads(
+    data: st.DataObject,
+    drawn: Drawn,
+    shuffle: str | None,
+    way: str,
+    num_epochs: int | None,
+    process_count: int,
+    batch_size: int,
+) -> None:
+    if num_epochs is None and way == "pad":
+        way = "drop"
+    options = {"batch_size": batch_size, "shuffle": shuffle, "num_epochs": num_epochs, **WAYS[way]}
+    job = job_of(drawn, process_count, **options)
+    if job.has_process_without_records():
+        with pytest.raises(errors.ConfigError, match=r"process \d of \d gets none of"):
+            job.schedules()
+        return
+    whole = job.schedules()
+    steps = 40 if num_epochs is None else max(each.num_batches or 0 for each in whole)
+    uninterrupted = [records_of(each, steps, batch_size) for each in whole]
+
+    read: list[list[int]] = [[] for _ in range(process_count)]
+    state, done = None, 0
+    for stop in [*sorted(data.draw(st.lists(st.integers(0, steps), max_size=3))), steps]:
+        current = job.schedules(state)
+        if num_epochs is not None and way != "keep":
+            assert {each.num_batches for each in current} == {steps - done}
+        for index, each in enumerate(current):
+            read[index] += records_of(each, stop - done, batch_size)
+        [found] = {each.state_after(stop - done) for each in current}  # any process may save it for all
+        state, done = saved(found), stop
+    assert read == uninterrupted
+    orders = [in_turn(read)] if shuffle == "global" else read
+    for part, source in enumerate(job.sources):
+        for index, records in enumerate(orders):
+            mine = job.part_of(part, records)
+            alone = schedule.plan(source, mixture.of_part(job.asked(index))).order
+            assert mine == alone.locate(np.arange(len(mine)))[0].tolist()
+
+    if num_epochs is None:
+        return
+    assert {each.num_batches for each in job.schedules(state)} == {0}
+    assert max(collections.Counter(itertools.chain(*read)).values(), default=0) <= num_epochs
+    if way == "drop":
+        assert {len(each) for each in read} == {steps * batch_size}
+        assert min(each.stride for each in whole) - steps * batch_size < batch_size
+        return
+    for index, records in enumerate(orders):  # each ends where one part has no further record
+        sizes = [
+            source.num_records if shuffle == "global" else selection.share_sizes(source.sizes, process_count)[index]
+            for source in job.sources
+        ]
+        counts = [len(job.part_of(part, records)) for part in range(len(sizes))]
+        assert any(count == num_epochs * size for count, size in zip(counts, sizes))
+
+
+@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.given(
+    mixtures,
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 8)), min_size=1, max_size=4),
+    st.sampled_from(sorted(WAYS)),
+)
+def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_rest_once(
+    drawn: Drawn, geometries: list[tuple[int, int, int]], way: str
+) -> None:
+    [common] = job_of(drawn, shuffle="global", num_epochs=3, drop_remainder=False).schedules()
+    read: list[int] = []
+    state = None
+    for process_count, batch_size, steps in geometries:
+        options = {"batch_size": batch_size, "shuffle": "global", "num_epochs": 3, **WAYS[way]}
+        current = job_of(drawn, process_count, **options).schedules(state)
+        steps = min(steps, *(each.num_batches or 0 for each in current))
+        read += in_turn([records_of(each, steps, batch_size) for each in current])
+        [state] = {each.state_after(steps) for each in current}
+    assert len(read) <= common.stride
+    assert read == common.order.locate(np.arange(len(read)))[0].tolist()
+
+
+TWO: Drawn = [([20, 21], 1.0), ([30], 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "options", "message"),
+    [
+        pytest.param([TWO[0], ([30], 1.5)], {}, r"selection='0.5 of train\[0:41\], .* selection='0.4 of", id="weights"),
+        pytest.param(TWO[::-1], {}, r"selection='0.5 of train\[0:41\], 0.5 of train\[0:30\]'", id="places"),
+        pytest.param([TWO[0], ([29], 1.0)], {}, r"has fingerprint=.*, 0.5 of train\[0:29\]'", id="part"),
+        pytest.param([*TWO, ([30], 1.0)], {}, r"has fingerprint=.*, 0.3333 of train\[0:30\]'", id="more"),
+        pytest.param(TWO, {"seed": 4}, "seed=3, and the reader has seed=4", id="seed"),
+        pytest.param(TWO, {"shuffle": None}, "shuffle='stream'", id="shuffle"),
+        pytest.param(
+            TWO,
+            {"shuffle_records": 40},
+            "window_blocks='2 3', and the reader has window_blocks='5 10': they come from shuffle_records",
+            id="window",
+        ),
+    ],
+)
+def test_state_of_another_mixture_is_refused_with_what_differs(
+    drawn: Drawn, options: dict[str, Any], message: str
+) -> None:
+    [planned] = job_of(TWO).schedules()
+    state = planned.state_after(2)
+    job_of(TWO).schedules(state)
+    job_of([(sizes, 7.0) for sizes, _ in TWO]).schedules(state)  # the same proportion in other numbers
+    with pytest.raises(errors.ConfigError, match=f"the state is of .*{message}"):
+        job_of(drawn, **options).schedules(state)
+
+
+def test_state_of_one_of_the_datasets_is_refused() -> None:
+    job = job_of(TWO[:1])
+    state = schedule.plan(job.sources[0], job.asked(0)).state_after(1)
+    with pytest.raises(errors.ConfigError, match=r"of fingerprint='f0', .* and the reader has fingerprint="):
+        job.schedules(state)
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+def test_state_of_padding_is_refused_by_a_reader_of_further_epochs(shuffle: str | None) -> None:
+    options = {"shuffle": shuffle, "pad": True, "batch_size": 7}
+    [planned] = job_of(TWO, **options).schedules()
+    assert planned.num_batches is not None and planned.stride % 7
+    state = planned.state_after(planned.num_batches)
+    assert job_of(TWO, **options).schedules(state)[0].num_batches == 0
+    with pytest.raises(errors.ConfigError, match="state is of num_epochs=1, and the reader has num_epochs=2: some"):
+        job_of(TWO, **options, num_epochs=2).schedules(state)
+    before = planned.state_after(planned.num_batches - 1)
+    assert job_of(TWO, **options, num_epochs=2).schedules(before)[0].start == dataclasses.replace(before, num_epochs=2)
+
+
+@pytest.mark.parametrize("way", ["pad", "drop"])
+def test_batches_are_a_multiple_of_the_replicas_in_every_process(way: str) -> None:
+    for batch_size in range(1, 6):
+        every = job_of(TWO, 2, batch_size=batch_size, num_epochs=3, **WAYS[way]).schedules(replicas=3)
+        [num_batches] = {each.num_batches for each in every}
+        lengths = [each.stride for each in every]
+        expected = -(-max(lengths) // (3 * batch_size)) if way == "pad" else min(lengths) // (3 * batch_size)
+        assert num_batches == expected * 3
+
+
+def test_schedule_of_many_processes_looks_at_each_length_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    end_of = mixture.end_of
+    monkeypatch.setattr(mixture, "end_of", lambda *given: calls.append(given) or end_of(*given))
+    job = job_of([([1250 + index % 2 for index in range(1024)], 2.0), ([40_000], 1.0)], 4096)
+    parts = job.parts(4095)
+    ends = mixture.MixedSource(job.pattern, parts).ends(job.asked(4095), 1)
+    assert len(ends) == 4096
+    assert len(calls) <= 4
