@@ -43,6 +43,8 @@ def _delimited(tag: bytes, payload: bytes) -> bytes:
 
 def _value_list(kind: str, values: Sequence[Any]) -> bytes:
     """The Feature message that holds these values; numbers are packed, and none of them leaves an empty list."""
+    if isinstance(values, EncodedValues):
+        return values
     if kind == features_lib.BYTES:
         return _delimited(b"\x0a", b"".join(_delimited(b"\x0a", value) for value in values))
     if kind == features_lib.INT64:
@@ -52,6 +54,7 @@ def _value_list(kind: str, values: Sequence[Any]) -> bytes:
     return _delimited(tag, _delimited(b"\x0a", packed) if packed else b"")
 
 
+_KINDS = {1: features_lib.BYTES, 2: features_lib.FLOAT, 3: features_lib.INT64}  # by the fields of a Feature
 _FIELDS = {features_lib.BYTES: b"\x0a", features_lib.FLOAT: b"\x12", features_lib.INT64: b"\x1a"}  # of a Feature
 
 
@@ -83,15 +86,29 @@ def _varint_tables() -> tuple[Any, Any]:
     return varints.view(np.uint16).ravel(), are_used.view(np.uint16).ravel()
 
 
-class ExampleEncoder:
-    """Encodes examples of a fixed set of features. Entries stand in the order of the features; not thread-safe."""
+class EncodedValues(bytes):
+    """The values of a feature as they stand in an Example: a serialized Feature message."""
 
-    def __init__(self, features: Sequence[features_lib.Feature]):
+
+class ExampleEncoder:
+    """Encodes examples of a fixed set of features. Entries stand in the order of the features; not thread-safe.
+
+    Args:
+        features: of every example; `image/encoded` only as the last.
+        copied: sources of those whose values come as `EncodedValues`.
+    """
+
+    def __init__(self, features: Sequence[features_lib.Feature], copied: Collection[str] = ()):
         last = features[-1] if features else None
         self._has_image = last is not None and last.source == features_lib.ENCODED
         self._image_kind = last.kind if last is not None else ""
         self._plain: list[tuple[str, str, bytes, dict[Value, bytes] | None]] = [
-            (feature.source, feature.kind, _delimited(b"\x0a", feature.key.encode()), None if feature.many else {})
+            (
+                feature.source,
+                feature.kind,
+                _delimited(b"\x0a", feature.key.encode()),
+                None if feature.many or feature.source in copied else {},
+            )
             for feature in (features[:-1] if self._has_image else features)
         ]
         self._image_key = _delimited(b"\x0a", features[-1].key.encode()) if self._has_image else b""
@@ -316,6 +333,49 @@ def _feature_of_entry(window: _Window, position: int, stop: int, key: bytes) -> 
         elif number == 2:
             feature = start, position
     return feature if is_it else None
+
+
+def copy_features(record: bytes, kinds: Mapping[str, str]) -> dict[str, EncodedValues]:
+    """The values of some features of `record`, not looked at; none of a feature that is not there.
+
+    Args:
+        record: a serialized Example.
+        kinds: of the features that are wanted, by their keys.
+
+    Raises:
+        ValueError: if `record` is not a serialized Example.
+    """
+    with _errors_told():
+        found = {key: EncodedValues(feature) for key, feature, _ in _entries(record) if key in kinds and feature}
+    return {key: found.get(key) or EncodedValues(_value_list(kind, ())) for key, kind in kinds.items()}
+
+
+def look_at_features(record: bytes) -> list[tuple[str, str | None, bool]]:
+    """Of each feature of `record`: its key, its kind, None where it has none, and whether it has exactly one value.
+
+    Raises:
+        ValueError: if `record` is not a serialized Example.
+    """
+    with _errors_told():
+        found = {key: feature for key, feature, _ in _entries(record)}
+        return [(key, *_kind_and_single(feature)) for key, feature in found.items()]
+
+
+def _kind_and_single(feature: bytes | memoryview) -> tuple[str | None, bool]:
+    kind, num_values = None, 0
+    for number, _, value_list, _ in _fields(feature):
+        found = _KINDS[number]
+        if kind is not None and kind != found:
+            num_values = 0  # of a oneof the last one counts
+        kind = found
+        for _, wire_type, payload, _ in _fields(value_list):
+            if number == 1 or wire_type != _LENGTH_DELIMITED:
+                num_values += 1
+            elif number == 2:
+                num_values += len(payload) // 4
+            else:  # of a long list it is enough that there are many
+                num_values += 2 if len(payload) > _MAX_VARINT_BITS // 7 else sum(byte < 0x80 for byte in payload)
+    return kind, num_values == 1
 
 
 def select_features(record: bytes, keys: Collection[str]) -> bytes:

@@ -5,7 +5,7 @@ The default keys follow the ImageNet convention, as read by TF-slim, the TPU ref
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 BYTES = "bytes"
@@ -132,7 +132,12 @@ def resolve_features(
                 f"features {taken[feature.key]!r} and {feature.source!r} both have the key {feature.key!r}"
             )
         taken[feature.key] = feature.source
-    return tuple(sorted(chosen, key=lambda feature: (feature.source == ENCODED, feature.key)))
+    return in_order(chosen)
+
+
+def in_order(features: Iterable[Feature]) -> tuple[Feature, ...]:
+    """The features as they stand in an example: by key, `image/encoded` last."""
+    return tuple(sorted(features, key=lambda feature: (feature.source == ENCODED, feature.key)))
 
 
 def _needs(name: str) -> str:

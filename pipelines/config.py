@@ -122,6 +122,22 @@ class Config(pydantic.BaseModel):
         written = {feature.source for feature in self.resolve_features()}
         return tuple(name for name, column in self.columns.items() if column.transform and f"columns/{name}" in written)
 
+    @property
+    def kept_in_records(self) -> tuple[str, ...] | None:
+        """Which features of records that are written anew are kept beside `columns`; None for all."""
+        keep = self.source.tfrecord.keep
+        if keep == "all" or (keep is None and not self.columns):
+            return None
+        return keep or ()
+
+    @property
+    def renamed_in_records(self) -> dict[str, Key | None]:
+        """Of `features`, what is of records that are written anew; only they say whether there is such a feature."""
+        if self.source.by != "tfrecord" or self.kept_in_records == ():
+            return {}
+        names = (name for name in self.features if name.startswith("columns/"))
+        return {name: self.features[name] for name in names if name.removeprefix("columns/") not in self.columns}
+
     def resolve_features(self) -> tuple[features_lib.Feature, ...]:
         """The features of every example."""
         kinds = {"string": features_lib.BYTES, "int": features_lib.INT64, "float": features_lib.FLOAT}
@@ -130,7 +146,7 @@ class Config(pydantic.BaseModel):
             for name, column in self.columns.items()
         }
         return features_lib.resolve_features(
-            self.features,
+            {name: key for name, key in self.features.items() if name not in self.renamed_in_records},
             self.label.kind,
             columns,
             has_many_labels=self.label.many,

@@ -118,6 +118,7 @@ def make_job(
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
         analyze=config.statistics.analyze if config.transformed else None,
         max_reject_fraction=config.rejects.max_fraction,
+        keep=sources.keep_rule(config),
         overwrite=overwrite,
         saved_listing=config.source.by == "listing",
         report=report,

@@ -142,6 +142,9 @@ class TfrecordConfig(pydantic.BaseModel):
     """Key of the feature with the stable id; left out, the file's name and the record's number."""
     raw_shape: tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4), _NotBool]] | None = None
     """Height, width and channels of images that are bare pixels of 8 bits, such as [28, 28, 1]."""
+    keep: Literal["all"] | tuple[str, ...] | None = None
+    """Keys of further features that are stored as they are, with the kind that they have in the records, or `all`. Left
+    out, all are kept, unless `columns` names some: then those alone. The plan names what is left out."""
 
 
 class MasksConfig(pydantic.BaseModel):

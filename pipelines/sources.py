@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 
 from imagebeam import errors, features, remote_storage, storage
 from pipelines import config as config_lib
-from transforms import output_folder
+from transforms import kept_features, output_folder
 from transforms.sources import (
     coco,
     coco_json,
@@ -111,7 +111,8 @@ def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.T
     if config.source.by == "tar":
         return tar.TarSource(root, include, output, row_fields(config))
     wanted = config.source.tfrecord
-    return tfrecord.TfrecordSource(root, include, output, row_fields(config, wanted.key), wanted.image)
+    fields, keeps_features = row_fields(config, wanted.key), config.kept_in_records != ()
+    return tfrecord.TfrecordSource(root, include, output, fields, wanted.image, keeps_features)
 
 
 def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, tuple[str, ...], str]:
@@ -320,6 +321,23 @@ def given_columns(config: config_lib.Config) -> tuple[str, ...]:
     if config.source.by != "coco":
         return ()
     return coco.COLUMNS + ((coco.MASKS,) if config.source.coco.masks else ())
+
+
+def keep_rule(config: config_lib.Config) -> kept_features.KeepRule | None:
+    """Which features of records that are written anew are kept; None where the source is no such records."""
+    wanted = config.source.tfrecord
+    if config.source.by != "tfrecord":
+        return None
+    elsewhere = {wanted.image, *config.columns}
+    if config.label.column is not None:
+        elsewhere.add(config.label.column)
+    if wanted.key is not None and wanted.key == config.features.get("image/key", "image/key"):
+        elsewhere.add(wanted.key)
+    return kept_features.KeepRule(
+        names=config.kept_in_records,
+        elsewhere=frozenset(elsewhere),
+        renamed=tuple((name.removeprefix("columns/"), key) for name, key in config.renamed_in_records.items()),
+    )
 
 
 def row_fields(config: config_lib.Config, key: str | None = None) -> rows.RowFields:

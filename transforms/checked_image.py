@@ -23,6 +23,7 @@ class Image(NamedTuple):
     colorspace: str  # GRAY, GRAY_ALPHA, RGB, RGBA or CMYK
     sums: PixelSums | None = None  # where they are asked for
     mask: bytes = b""  # PNG of the class of each pixel, where there is one
+    record: bytes = b""  # the serialized Example that it came in, where features of that are kept
     orientation: int = UPRIGHT  # of EXIF, 2 to 8 where it asks for a turn of the pixels as they are in `data`
 
 

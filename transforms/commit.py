@@ -96,7 +96,7 @@ class Committer:
             labels=plan.labels,
             label_kind=layout.label_kind,
             label_base=layout.label_base,
-            features=layout.features,
+            features=layout.features_of(plan),
             config=self.config,
             counts=catalog_lib.Counts(
                 listed=plan.listed,

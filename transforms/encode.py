@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping
 
 from imagebeam import example, features
+from imagebeam.features import Feature
 from transforms import hashing, images, object_masks, references
 
 _MASKS = "image/object/mask"
@@ -20,10 +21,15 @@ class ExampleRecipe:
     label_ids: Mapping[str, int]  # empty where the label is a number or there is none
     columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the classes that have another than the name
+    kept: tuple[Feature, ...] = ()  # those of `features` that are copied from the record of the image
 
     @functools.cached_property
     def _encoder(self) -> example.ExampleEncoder:
-        return example.ExampleEncoder(self.features)
+        return example.ExampleEncoder(self.features, {feature.source for feature in self.kept})
+
+    @functools.cached_property
+    def _kept_kinds(self) -> dict[str, str]:
+        return {feature.source.removeprefix("columns/"): feature.kind for feature in self.kept}
 
     @functools.cached_property
     def _draws_masks(self) -> bool:
@@ -59,6 +65,9 @@ class ExampleRecipe:
             values["image/segmentation/class/format"] = b"png"
         for name, value in zip(self.columns, ref.columns):
             values[name] = value
+        if self.kept:
+            copied = example.copy_features(image.record, self._kept_kinds)
+            values.update((f"columns/{key}", value) for key, value in copied.items())
         if self._draws_masks:
             assert ref.expected is not None
             size, stored = ref.expected, (image.height, image.width)

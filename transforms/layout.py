@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, shards, storage
-from transforms import classes, encode, fetch, inputs, output_folder, prepare, references, write_shard
+from imagebeam.features import Feature
+from transforms import classes, encode, fetch, inputs, kept_features, output_folder, prepare, references, write_shard
 
 if TYPE_CHECKING:
     from transforms import list as list_lib
@@ -92,6 +93,7 @@ class DatasetLayout:
     suffix: str = ".tfrecord"
     analyze: str | None = None  # what tf.Transform looks at: "train", "all"; None where no column is transformed
     max_reject_fraction: float = 0.01
+    keep: kept_features.KeepRule | None = None  # of records that are written anew
     overwrite: bool = False
     saved_listing: bool = False  # whether the source is a listing that was saved earlier
     report: str = ""  # address of the report of this run; "" writes none
@@ -125,15 +127,26 @@ class DatasetLayout:
     def label_ids(self, labels: tuple[str, ...]) -> dict[str, int]:
         return {label: index for index, label in enumerate(labels, start=self.label_base)}
 
-    def recipe(self, labels: tuple[str, ...]) -> encode.ExampleRecipe:
-        return encode.ExampleRecipe(self.features, self.label_ids(labels), self.columns, self.texts)
+    def features_of(self, plan: references.DatasetPlan) -> tuple[Feature, ...]:
+        """The features of every example, the image last."""
+        return features.in_order((*self.features, *plan.kept)) if plan.kept else self.features
+
+    def recipe(self, plan: references.DatasetPlan) -> encode.ExampleRecipe:
+        ids = self.label_ids(plan.labels)
+        return encode.ExampleRecipe(self.features_of(plan), ids, self.columns, self.texts, plan.kept)
+
+    def policy_of(self, plan: references.DatasetPlan) -> prepare.ImagePolicy:
+        """What is checked and stored of every image; one that has places in it is not turned."""
+        if not kept_features.has_places(plan.kept):
+            return self.policy
+        return dataclasses.replace(self.policy, turn_upright=False)
 
     def shard_writer(self, plan: references.DatasetPlan) -> write_shard.ShardWriter:
         return write_shard.ShardWriter(
             staging=self.staging(plan.fingerprint),
             output=self.output,
-            recipe=self.recipe(plan.labels),
-            policy=self.policy,
+            recipe=self.recipe(plan),
+            policy=self.policy_of(plan),
             read_ahead=self.read_ahead,
             compression=self.compression,
             suffix=self.suffix,
@@ -146,6 +159,7 @@ class DatasetLayout:
             num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
             num_shards = self.sizing.shards_of(split, num_records, num_bytes)
             splits[split] = references.SplitPlan(num_records, num_bytes, num_shards)
+        kept = self.keep.resolve(tally.features, self.features) if self.keep else kept_features.Kept()
         plan = references.DatasetPlan(
             action="write",
             message="",
@@ -156,7 +170,7 @@ class DatasetLayout:
             listed=tally.listed,
             rejected=rejects.counts,
             passed_over=tally.passed_over,
-            notes=(*self.hints, *self._notes(splits, ranking), *tally.lists.notes),
+            notes=(*self.hints, *self._notes(splits, ranking), *tally.lists.notes, *kept.notes),
             inputs=inputs.describe_inputs(
                 self.identity,
                 _WRITER_VERSION,
@@ -167,8 +181,10 @@ class DatasetLayout:
                 ranking.sample,
             ),
             num_unseen_labels=len(self._unseen_labels(ranking)),
+            kept=kept.features,
         )
-        refusal = self._refusal(plan, ranking, tally, rejects)
+        problems = (*tally.problems, *([kept.problem] if kept.problem else ()))
+        refusal = self._refusal(plan, ranking, tally._replace(problems=problems), rejects)
         if refusal is not None:
             return dataclasses.replace(plan, action="refuse", message=str(refusal), exit_code=refusal.exit_code)
         plan = self._compare_with_committed(plan)
@@ -408,4 +424,5 @@ def decode_plan(fields: Mapping[str, Any]) -> references.DatasetPlan:
     known = dict(fields)
     known["splits"] = {name: references.SplitPlan(**split) for name, split in known["splits"].items()}
     known["labels"], known["notes"] = tuple(known["labels"]), tuple(known["notes"])
+    known["kept"] = tuple(features.Feature(*each) for each in known["kept"])
     return references.DatasetPlan(**known)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from transforms import label_lists, processes, references
+from transforms import kept_features, label_lists, processes, references
 from transforms.sources import files, listing
 
 
@@ -19,6 +19,7 @@ class Tally(NamedTuple):
     passed_over: Mapping[str, int]
     problems: tuple[str, ...]
     lists: label_lists.ListSurvey = label_lists.NO_LISTS  # how the images fit label.lists
+    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that images come in
 
 
 class ListedImages(NamedTuple):
@@ -103,6 +104,7 @@ class _OpenListingFn(beam.DoFn):
         for reject in element.rejects:
             yield beam.pvalue.TaggedOutput("rejects", reject)
         tally = Tally(element.num_refs + len(element.rejects), element.passed_over, element.problems)
+        tally = tally._replace(features=element.features)
         yield beam.pvalue.TaggedOutput("tallies", tally)
 
 

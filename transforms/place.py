@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam import storage
-from transforms import label_lists, rank, references
+from transforms import kept_features, label_lists, rank, references
 from transforms import layout as layout_lib
 from transforms import list as list_lib
 
@@ -54,6 +54,7 @@ class _TakeStockFn(beam.CombineFn):
             dict(sorted(stock.passed_over.items())),
             tuple(sorted(stock.problems)[:_MAX_PROBLEMS]),
             stock.lists,
+            stock.features,
         )
         rejected = dict(sorted(stock.rejected.items()))
         return tally, layout_lib.RejectSummary(rejected, stock.digest, stock.first_unknown_label, stock.first)
@@ -67,6 +68,7 @@ class _Stock:
     passed_over: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     problems: set[str] = dataclasses.field(default_factory=set)
     lists: label_lists.ListSurvey = label_lists.NO_LISTS
+    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
     rejected: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     digest: int = 0
     first_unknown_label: references.Reject | None = None  # by key
@@ -77,6 +79,7 @@ class _Stock:
         self.passed_over.update(tally.passed_over)
         self.problems.update(tally.problems)
         self.lists = self.lists.merge(tally.lists)
+        self.features = self.features.merge(tally.features)
 
     def add_reject(self, reject: references.Reject) -> None:
         self.rejected[reject.reason.value] += 1
@@ -91,6 +94,7 @@ class _Stock:
         self.passed_over.update(other.passed_over)
         self.problems.update(other.problems)
         self.lists = self.lists.merge(other.lists)
+        self.features = self.features.merge(other.features)
         self.rejected.update(other.rejected)
         self._add_digest(other.digest)
         self.first = _first(self.first, other.first)

@@ -192,7 +192,7 @@ def _digest(partitions: Mapping[str, Sequence[references.ImageRef]], order: Orde
     digest = hashlib.blake2b(digest_size=_FINGERPRINT_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
     for partition, refs in partitions.items():
-        keys, uris, sizes, mtimes, offsets, lengths, positions, *known, masks, expected = zip(*refs)
+        keys, uris, sizes, mtimes, offsets, lengths, positions, *known, masks, expected, _ = zip(*refs)
         names = [uri.rpartition("/")[2] for uri in uris]  # the rest of the address is left out
         placed = positions if keep_position else ()
         looks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.mtime_ns) for mask in masks]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import catalog as catalog_lib
+from imagebeam import features
 
 Label: TypeAlias = "str | int | float | tuple[str, ...] | None"  # class, target's value, several classes
 
@@ -39,6 +40,7 @@ class ImageRef(NamedTuple):
     columns: tuple[Any, ...] = ()  # values of what the source gives beside, in the order of DatasetLayout.columns
     mask: Mask | None = None
     expected: tuple[int, int] | None = None  # height and width in pixels for which the source gives places in the image
+    inside: tuple[int, int] | None = None  # offset and length of the image in the record that is read, a whole Example
 
     def with_label(self, label: Label, group: str) -> ImageRef:
         """This reference with its label and group; twice as fast as `_replace`, once for each image."""
@@ -154,6 +156,7 @@ class DatasetPlan:
     notes: tuple[str, ...] = ()  # what the user should know before it is written
     num_unseen_labels: int = 0  # classes of the vocabulary without an image
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)  # see transforms.inputs
+    kept: tuple[features.Feature, ...] = ()  # of the records that are written anew, beside those of the layout
 
 
 _LEVEL = 1  # zlib: neighbouring keys share most of their bytes, level 1 takes 4/5 of them away for 1 us a reference

@@ -154,7 +154,10 @@ def _prepare(
     if isinstance(data, fetch.ReadError):
         return references.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
     try:
-        return policy.prepare(data, ref.expected)
+        if ref.inside is None:
+            return policy.prepare(data, ref.expected)
+        start, length = ref.inside
+        return policy.prepare(data[start : start + length], ref.expected)._replace(record=data)
     except images.BadImageError as e:
         return references.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
 

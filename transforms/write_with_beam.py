@@ -39,9 +39,9 @@ class _EncodeFn(beam.DoFn):
         num_shards = plan.splits[split].num_shards
         name = self._layout.shard_name(split, shard_index, num_shards)
         task = write_shard.ShardTask(split, shard_index, num_shards, tuple(runs))
-        recipe = self._layout.recipe(plan.labels)
+        recipe, policy = self._layout.recipe(plan), self._layout.policy_of(plan)
         counts, rejects = statistics.StatisticsBuilder(), []
-        for ref, image in write_shard.read_images(task.refs(), self._layout.policy, self._layout.read_ahead):
+        for ref, image in write_shard.read_images(task.refs(), policy, self._layout.read_ahead):
             if isinstance(image, references.Reject):
                 rejects.append(image)
                 continue

@@ -11,7 +11,7 @@ from concurrent import futures
 from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import storage
-from transforms import references, unzip
+from transforms import kept_features, references, unzip
 from transforms.sources import files, listing, rows
 
 _FILES_AT_ONCE = 8  # over a network; each holds some megabytes of its file
@@ -41,9 +41,10 @@ class PassedOver(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The names of the cells that there were in a whole file."""
+    """The names of the cells that there were in a whole file, and the features of its records."""
 
     names: frozenset[str]
+    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
 
 
 Found = references.ImageRef | references.Reject | Problem | PassedOver | Cells
@@ -100,6 +101,7 @@ class ContainerSource(abc.ABC):
                 found.passed_over[each.kind] += 1
             else:
                 names |= each.names
+                found.features = found.features.merge(each.features)
             if found.is_full:
                 yield found.take()
         if num_images:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from transforms import references
+from transforms import kept_features, references
 
 MAX_REFS = 10_000  # in one listing: some 0.4 MB packed, so that a worker never holds much more than it works on
 
@@ -19,6 +19,7 @@ class Listing(NamedTuple):
     rejects: tuple[references.Reject, ...]
     passed_over: Mapping[str, int]  # by kind; not among the listed
     problems: tuple[str, ...]  # what makes the whole run impossible
+    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that images come in
 
 
 class Source(Protocol):
@@ -41,6 +42,7 @@ class ListingBuilder:
         self.rejects: list[references.Reject] = []
         self.passed_over: Counter[str] = Counter()
         self.problems: list[str] = []
+        self.features = kept_features.NO_FEATURES
 
     def add(self, found: references.ImageRef | references.Reject) -> None:
         """Takes in what became of an image."""
@@ -61,6 +63,7 @@ class ListingBuilder:
             tuple(self.rejects),
             dict(self.passed_over),
             tuple(self.problems),
+            self.features,
         )
         self.__init__()  # type: ignore[misc]
         return listing

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from imagebeam import errors, example, records, shards, storage
-from transforms import references, unzip
+from transforms import kept_features, references, unzip
 from transforms.sources import containers, rows
 
 SPLIT = "split"  # a cell of every record: the split in its file's name, unless a feature is called so
@@ -26,10 +26,12 @@ class TfrecordSource(containers.ContainerSource):
     CELL = "feature"
 
     image: str = "image/encoded"  # key of the feature with the image's bytes
+    keeps_features: bool = False  # whether other features are kept: then references are to whole records
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:
         """The records of one file. All of it is read, and every checksum compared."""
         names: set[str] = set()
+        surveyor = kept_features.FeatureSurveyor()
         split = split_of(container.path.rpartition("/")[2])
         number = 0
         with _open(container) as file:
@@ -39,34 +41,46 @@ class TfrecordSource(containers.ContainerSource):
                         bad = rows.BadRowError(references.Reason.CORRUPT, record.detail)
                         yield _reject(container, number, record.offset, bad)
                     else:
-                        yield self._make(container, number, record, split, names)
+                        yield self._make(container, number, record, split, names, surveyor)
                     number += 1
             except errors.RecordError as e:
                 yield (e.offset == 0 and containers.find_gzip(container)) or _lost(container, number, e)
                 return
-        yield containers.Cells(frozenset(names))
+        yield containers.Cells(frozenset(names), surveyor.survey)
 
     def _make(
-        self, container: containers.Container, number: int, record: records.Record, split: str | None, names: set[str]
+        self,
+        container: containers.Container,
+        number: int,
+        record: records.Record,
+        split: str | None,
+        names: set[str],
+        surveyor: kept_features.FeatureSurveyor,
     ) -> references.ImageRef | references.Reject:
-        """What becomes of a record; `names` takes those of its cells."""
+        """What becomes of a record; `names` takes those of its cells, `surveyor` its features."""
         try:
             try:
                 located = example.locate_values(record.data, self.image, self.fields.needed)
+                seen = example.look_at_features(record.data)
             except ValueError as e:
                 raise rows.BadRowError(references.Reason.CORRUPT, str(e)) from e
             cells = {SPLIT: split} | {key: _as_cell(values) for key, values in located.values.items()}
             names.update(located.keys, (key for key, value in cells.items() if value is not None))
             offset, size = self._find_image(located)
+            inside = (offset, size) if self.keeps_features else None
+            first, length = (0, len(record.data)) if self.keeps_features else (offset, size)
             ref = references.ImageRef(
                 self._key(container, number, cells),
                 container.uri,
-                size,
+                length,
                 container.mtime_ns,
-                offset=record.offset + records.HEADER_BYTES + offset,
-                length=size,
+                offset=record.offset + records.HEADER_BYTES + first,
+                length=length,
+                inside=inside,
             )
-            return containers.fill(self.fields, ref, cells)
+            filled = containers.fill(self.fields, ref, cells)
+            surveyor.add(map(kept_features.Seen._make, seen), f"record {number} of {container.path}")
+            return filled
         except rows.BadRowError as e:
             return _reject(container, number, record.offset, e)
 

@@ -166,6 +166,48 @@ def test_pixels_may_come_as_an_array(kind: str) -> None:
     assert example.parse_example(b"".join(encoder.encode({}, array))) == {"img": list(range(256))}
 
 
+@settings(deadline=None)
+@given(lists=st.dictionaries(texts, value_lists, min_size=1), data=st.data())
+def test_copied_features_are_those_of_the_record(
+    lists: Mapping[str, tuple[str, Sequence[example.Value]]], data: st.DataObject
+) -> None:
+    whole = serialize_with_tensorflow(lists)
+    looked_at = {key: (kind, single) for key, kind, single in example.look_at_features(whole)}
+    assert looked_at == {key: (kind, len(values) == 1) for key, (kind, values) in lists.items()}
+    wanted = data.draw(st.sets(st.sampled_from(sorted(lists))))
+    kinds = {key: lists[key][0] for key in wanted} | {"🐟 not there": INT64}
+    copied = example.copy_features(whole, kinds)
+    features_ = [Feature(key, f"columns/{key}", kind) for key, kind in kinds.items()]
+    encoder = example.ExampleEncoder(features_, {feature.source for feature in features_})
+    record = b"".join(encoder.encode({f"columns/{key}": value for key, value in copied.items()}, b""))
+    expected = {key: lists[key] for key in wanted} | {"🐟 not there": (INT64, [])}
+    assert parse_with_tensorflow(record) == parse_with_tensorflow(serialize_with_tensorflow(expected))
+
+
+def test_feature_without_a_kind_has_none() -> None:
+    message = tf.train.Example()
+    message.features.feature["void"].SetInParent()
+    message.features.feature["empty"].bytes_list.SetInParent()
+    looked_at = sorted(example.look_at_features(message.SerializeToString()))
+    assert looked_at == [("empty", BYTES, False), ("void", None, False)]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
+def test_damaged_features_are_copied_or_are_a_value_error(
+    lists: Mapping[str, tuple[str, Sequence[example.Value]]], data: st.DataObject
+) -> None:
+    whole = bytearray(serialize_with_tensorflow(lists))
+    for position in data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=1, max_size=3)):
+        whole[position] = data.draw(st.integers(0, 255))
+    try:
+        looked_at = example.look_at_features(bytes(whole))
+    except ValueError as e:
+        assert str(e).startswith("not a tf.train.Example: ")
+    else:
+        example.copy_features(bytes(whole), {key: kind or INT64 for key, kind, _ in looked_at})
+
+
 @pytest.mark.parametrize("piece_bytes", [10, 11, 64, 1 << 16])
 @settings(deadline=None)
 @given(lists=st.dictionaries(texts, value_lists, min_size=1), data=st.data())

@@ -1,0 +1,170 @@
+"""Features of records that are written anew: which there are, of which kind, and which of them are kept as they are.
+
+Their values stay in the records until a shard is written; what passes through the pipeline is which features there are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from imagebeam import features
+
+_FROM_THE_IMAGE = frozenset(  # found anew from its bytes: nothing is lost
+    {"image/format", "image/height", "image/width", "image/channels", "image/colorspace"}
+)
+_PLACES_IN_IMAGE = ("image/object/", "image/segmentation/")  # beginnings of keys
+_MAX_NAMED = 20
+
+
+class Seen(NamedTuple):
+    """A feature in one record."""
+
+    key: str
+    kind: str | None  # None where it has no values, and so no kind
+    is_single: bool  # whether it has exactly one value
+
+
+class FeatureUse(NamedTuple):
+    """A feature in all records."""
+
+    kinds: Mapping[str, str] = {}  # to the place of a record with that kind, the first by name
+    num_records: int = 0  # that have it, with a kind
+    num_single: int = 0  # that have exactly one value of it
+
+    def merge(self, other: FeatureUse) -> FeatureUse:
+        """Both together."""
+        kinds = dict(self.kinds)
+        for kind, place in other.kinds.items():
+            kinds[kind] = min(place, kinds.get(kind, place))
+        return FeatureUse(kinds, self.num_records + other.num_records, self.num_single + other.num_single)
+
+
+class FeatureSurvey(NamedTuple):
+    """The features of all records whose images are listed; sums up to the whole."""
+
+    num_records: int = 0
+    uses: Mapping[str, FeatureUse] = {}
+
+    def merge(self, other: FeatureSurvey) -> FeatureSurvey:
+        """Both together."""
+        if not other.num_records:
+            return self
+        uses = dict(self.uses)
+        for key, use in other.uses.items():
+            uses[key] = uses[key].merge(use) if key in uses else use
+        return FeatureSurvey(self.num_records + other.num_records, uses)
+
+
+NO_FEATURES = FeatureSurvey()
+
+
+class FeatureSurveyor:
+    """Looks at records one by one."""
+
+    def __init__(self) -> None:
+        self._num_records = 0
+        self._kinds: dict[str, dict[str, str]] = {}
+        self._counts: dict[str, list[int]] = {}
+
+    def add(self, seen: Iterable[Seen], place: str) -> None:
+        """Takes into account the features of a record; `place` names it."""
+        self._num_records += 1
+        for key, kind, is_single in seen:
+            counts = self._counts.get(key)
+            if counts is None:
+                counts = self._counts[key] = [0, 0]
+                self._kinds[key] = {}
+            if kind is not None:
+                counts[0] += 1
+                counts[1] += is_single
+                self._kinds[key].setdefault(kind, place)
+
+    @property
+    def survey(self) -> FeatureSurvey:
+        uses = {key: FeatureUse(self._kinds[key], *counts) for key, counts in self._counts.items()}
+        return FeatureSurvey(self._num_records, uses)
+
+
+class Kept(NamedTuple):
+    """What becomes of the features of the records."""
+
+    features: tuple[features.Feature, ...] = ()
+    notes: tuple[str, ...] = ()
+    problem: str | None = None  # why nothing may be written
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepRule:
+    """Which features of the records are kept under their own keys, or under others."""
+
+    names: tuple[str, ...] | None = None  # None keeps all
+    elsewhere: frozenset[str] = frozenset()  # keys of those that are stored as image, label, key or column
+    renamed: tuple[tuple[str, str | None], ...] = ()  # from key to key; None leaves it out
+
+    def resolve(self, survey: FeatureSurvey, written: Sequence[features.Feature]) -> Kept:
+        """What is kept beside the features that are `written` in any case."""
+        if not survey.num_records:
+            return Kept()
+        found = {key: use for key, use in survey.uses.items() if key not in self.elsewhere}
+        if problem := self._find_absent(found):
+            return Kept(problem=problem)
+        renamed = {key: key for key in found} | dict(self.renamed)
+        own = {feature.key for feature in written}
+        wanted = found if self.names is None else set(self.names).intersection(found)
+        kept: dict[str, features.Feature] = {}
+        empty, sparse = [], []
+        for key in sorted(key for key in wanted if renamed[key] is not None and renamed[key] not in own):
+            use, new = found[key], str(renamed[key])
+            if len(use.kinds) > 1:
+                return Kept(problem=_several_kinds(key, use))
+            if new in kept:
+                other = kept[new].source
+                return Kept(problem=f"features {other!r} and 'columns/{key}' both have the key {new!r}: rename one")
+            if not use.kinds:
+                empty.append(key)
+                continue
+            if use.num_single > 0 and use.num_records < survey.num_records:
+                sparse.append(f"{key} (in {use.num_records:,} of {survey.num_records:,} records)")
+            many = use.num_single < survey.num_records
+            kept[new] = features.Feature(new, f"columns/{key}", next(iter(use.kinds)), many)
+        replaced = {key for key in found if renamed[key] in own}
+        notes = {
+            "features of the records that are left out, which neither columns nor source.tfrecord.keep names": (
+                set(found) - set(wanted) - replaced
+            ),
+            "features of the records that are written anew, with other values": replaced - _FROM_THE_IMAGE,
+            "features of the records that have no value anywhere, and are left out": empty,
+            "features that some records lack, and are kept as lists": sparse,
+        }
+        told = [f"{text}: {_named(sorted(keys))}" for text, keys in notes.items() if keys]
+        if "image/key" in replaced:
+            told.append("source.tfrecord.key: image/key would keep the keys of the records, and the order by them")
+        return Kept(tuple(kept.values()), tuple(told))
+
+    def _find_absent(self, found: Mapping[str, FeatureUse]) -> str | None:
+        """Why nothing may be written, where the config names a feature that there is not."""
+        asked = {f"source.tfrecord.keep names {key!r}": key for key in self.names or () if key not in self.elsewhere}
+        asked |= {f"features names {'columns/' + key!r}": key for key, _ in self.renamed}
+        for what, key in asked.items():
+            if key not in found:
+                return f"{what}, and no record has that feature; found are {_named(sorted(found)) or 'none'}"
+        return None
+
+
+def _several_kinds(key: str, use: FeatureUse) -> str:
+    places = " and ".join(f"{kind} in {place}" for kind, place in sorted(use.kinds.items()))
+    return (
+        f"feature {key!r} holds {places}, and a feature has one kind: write those records anew, leave their file out "
+        f"with source.include, or the feature with features: {{columns/{key}: null}}"
+    )
+
+
+def has_places(kept: Iterable[features.Feature]) -> bool:
+    """Whether some of the features are places in the image, which must stay as it lies."""
+    return any(each.source.removeprefix("columns/").startswith(_PLACES_IN_IMAGE) for each in kept)
+
+
+def _named(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:_MAX_NAMED]) + (f" and {len(keys) - _MAX_NAMED:,} more" if len(keys) > _MAX_NAMED else "")
