@@ -10,7 +10,7 @@ import apache_beam as beam
 import pytest
 
 from pipelines import convert, pipeline
-from tests import datasets, image_sets
+from tests import datasets, image_sets, patience
 
 THREADS = 3
 
@@ -28,9 +28,9 @@ def test_converts_in_threads_of_one_process_each_end_with_their_own_dataset(
 
     def build_together(beam_pipeline: beam.Pipeline, job: pipeline.Job, plan_only: bool = False) -> None:
         build(beam_pipeline, job, plan_only)
-        all_started.wait(timeout=120)  # ends the test where another thread failed
+        all_started.wait(timeout=patience.HANG_SEC)  # ends the test where another thread failed
         if not job.layout.output.endswith("out0"):  # runs while the first one closes its writers
-            first_ended.wait(timeout=120)
+            first_ended.wait(timeout=patience.HANG_SEC)
 
     monkeypatch.setattr(pipeline, "build", build_together)
 

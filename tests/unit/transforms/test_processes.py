@@ -65,10 +65,10 @@ def test_processes_of_two_threads_are_their_own_and_outlive_each_other() -> None
 
     def run(name: str) -> None:
         with processes.start(1) as pool:
-            both_started.wait(timeout=60)
+            both_started.wait(timeout=patience.HANG_SEC)
             found[name] = processes.current() is pool
             if name == "second":
-                first_closed.wait(timeout=60)
+                first_closed.wait(timeout=patience.HANG_SEC)
                 found["answer"] = pool.submit(EVALUATE, "6 * 7").result()
                 found["is found"] = processes.current() is pool and processes.find(pool.token) is pool
         if name == "first":
