@@ -47,7 +47,7 @@ class ReadOptions:
         pad: whether the last batch is filled up, with "mask" False, and all processes make the same number of batches.
         supervised: whether batches are (image, label), for Keras; with `pad` (image, label, sample_weight), the weights
             float32 [batch], 1 and 0 for the mask.
-        features: keys of further features, each under its own name.
+        features: keys of further features, each under its own key as it is stored, once.
         list_size: values that each list among them has in a batch: a shorter one is filled up with 0 or empty bytes,
             a longer one cut, and "KEY/count" says how many there were; None leaves each list its length.
         label_base: id of the first class in the batches; the dataset's own base is taken away.
