@@ -26,8 +26,7 @@ def plan_rows(plan: references.DatasetPlan, output: str) -> list[tuple[str, str]
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in plan.rejected.items())
     rows.append(("rejected", f"{sum(plan.rejected.values()):,} before reading" + (f" ({reasons})" if reasons else "")))
     if plan.labels:
-        shown = ", ".join(plan.labels[:5]) + (", ..." if len(plan.labels) > 5 else "")
-        rows.append(("labels", f"{progress.count(len(plan.labels), 'class')}: {shown}"))
+        rows.append(("labels", f"{progress.count(len(plan.labels), 'class')}: {progress.name_some(plan.labels)}"))
     rows += [("note", note) for note in plan.notes]
     rows.append(("fingerprint", plan.fingerprint))
     rows.append(("output", f"{output}: {_ACTIONS[plan.action].format(message=plan.message)}"))

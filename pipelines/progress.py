@@ -20,6 +20,7 @@ from transforms import layout, references, write_shard
 _TERMINAL_SEC = 0.25  # between two updates
 _PLAIN_SEC = 10.0
 _REMOTE_SEC = 5.0  # between two looks into a staging folder that costs requests
+_MAX_NAMED = 5  # classes in a table
 _COLUMNS = 80  # of a terminal that does not say
 
 
@@ -162,6 +163,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def name_some(labels: Sequence[str]) -> str:
+    """The first names of a list in a phrase."""
+    return ", ".join(labels[:_MAX_NAMED]) + (", ..." if len(labels) > _MAX_NAMED else "")
+
+
 def describe_passed_over(passed_over: Mapping[str, int]) -> str:
     """Counts by kind in a phrase."""
     return ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in passed_over.items()) or "nothing"
@@ -195,7 +201,12 @@ def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | Non
     reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts.rejected.items())
     rows.append(("rejected", f"{total:,}" + (f" ({reasons}; see {catalog_lib.REJECTS_FILE})" if total else "")))
     if catalog.label_kind == "class":
-        rows.append(("labels", f"{count(len(catalog.labels), 'class')}, ids from {catalog.label_base}"))
+        rows.append(
+            (
+                "labels",
+                f"{count(len(catalog.labels), 'class')}, ids from {catalog.label_base}: {name_some(catalog.labels)}",
+            )
+        )
     rows += _unusual_rows(catalog_lib.load_statistics(output))
     if seconds is not None:
         rows.append(("time", f"{seconds:.1f} s, {counts.listed / seconds:,.0f} images/s"))

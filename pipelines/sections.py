@@ -228,7 +228,8 @@ class LabelConfig(pydantic.BaseModel):
     type: Literal["class", "int", "float"] = "class"
     """`class` gives ids by the vocabulary; `int` and `float` store the column's number as it is."""
     base: Annotated[Literal[0, 1], _NotBool] = 0
-    """Id of the first class; 1 for readers of the 1-based ImageNet convention."""
+    """Id of the first class in the records; 1 for other readers, of the 1-based ImageNet convention. imagebeam's own
+    reader takes the base away: its labels count from 0."""
     vocabulary: str | None = None
     """Address of a `labels.txt`, one class a line in the order of the ids; left out, `columns`, or the sorted labels
     found. They sort as text, but in a `column` of nothing but integers by value: 2 before 10."""
@@ -315,7 +316,8 @@ class SplitConfig(pydantic.BaseModel):
     """From a split to be made to where its first rows come from, such as {validation: {split: train, first: 1000}}."""
     stratify: bool = False
     """For `by: hash`: shares that are exact to within one image, in each label and over all; growth of the dataset can
-    then move images. Groups are not cut, so with `group` they are exact to within a group."""
+    then move images. Groups are not cut, so with `group` each label is exact to within a
+    group, and the whole to within a group for each label."""
     group: str | None = None
     """For `by: hash`: a column of the manifest, or a group of `label.pattern`; its images go to one split together."""
     seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63), _NotBool] = 0

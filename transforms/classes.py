@@ -57,7 +57,7 @@ def note_on_numbers(ids: Mapping[str, int], from_column: bool) -> str | None:
     if not from_column:
         return f"{note}; names of folders and files sort as text; label.vocabulary gives another order"
     if all(int(name) == index for index, name in enumerate(ids, 1)):
-        note += "; label.base: 1 gives ids from 1"
+        note += "; label.base: 1 stores ids from 1, which imagebeam's reader counts from 0"
     return f"{note}; label.type: int keeps the numbers"
 
 

@@ -180,7 +180,10 @@ def _compare_images(before: Mapping[str, Any], now: Mapping[str, Any], with_rows
         found = [f"{count:,} {_noun(count)} {what}" for what, count in counts.items() if count]
     else:
         scale = _ALL / limit
-        found = [f"about {_round(count * scale):,} images {what}" for what, count in counts.items() if count]
+        most = {"added": now["listed"], "removed": before["listed"], "changed": min(now["listed"], before["listed"])}
+        found = [
+            f"about {min(_round(count * scale), most[what]):,} images {what}" for what, count in counts.items() if count
+        ]
         if before["listed"] != now["listed"]:
             found.append(f"{now['listed']:,} images listed, {before['listed']:,} then")
     return [", ".join(found)] if found else []

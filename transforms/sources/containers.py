@@ -6,7 +6,7 @@ import abc
 import collections
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, ClassVar, NamedTuple
 
@@ -144,8 +144,16 @@ class ContainerSource(abc.ABC):
         more = ", ..." if len(names) > _MAX_NAMED else ""
         return [
             f"no image in {self.root!r} has the {self.CELL} {', '.join(map(repr, absent))}; found are {known}{more}; "
-            "set label.column, split.column, columns and the like"
+            f"set {', '.join(self._keys_of(absent))}"
         ]
+
+    def _keys_of(self, absent: Sequence[str]) -> list[str]:
+        """The config keys that ask for these cells, with what to set where there is no such cell."""
+        fields = self.fields
+        asked = {fields.key: "source.tfrecord.key", fields.label: "label.column (without labels label={by: none})"}
+        asked |= {fields.split: "split.column (without splits split={by: none})", fields.group: "split.group"}
+        asked |= dict.fromkeys(fields.label_flags, "label.columns")
+        return list(dict.fromkeys(asked.get(name, f"columns.{name}") for name in absent))
 
 
 def find_gzip(container: Container) -> Problem | None:

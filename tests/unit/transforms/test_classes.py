@@ -79,7 +79,8 @@ def test_names_of_one_number_keep_an_order_of_their_own() -> None:
             {"1": 0, "2": 1},
             True,
             "the classes are numbers, and 2 of 2 get another one as their id: 1 -> 0, 2 -> 1; "
-            "label.base: 1 gives ids from 1; label.type: int keeps the numbers",
+            "label.base: 1 stores ids from 1, which imagebeam's reader counts from 0; label.type: int keeps "
+            "the numbers",
             id="from-1",
         ),
         pytest.param(
