@@ -299,8 +299,8 @@ def advise_on_folders(config: config_lib.Config, source: listing.Source) -> str:
     given = "where the folders are classes alone, set split={by: none}; " if by_directory else ""
     return (
         f"the folder with the image is the class: {given}where a few images lie beside the folders of the others, "
-        f"leave them out with source.include={below}; where the folder given is itself a class, give the one above it as "
-        "--input; without classes set label.by: none, for classes in the file names label.by: filename"
+        f"leave them out with source.include={below}; where the folder given is itself a class, give the one above it "
+        "as --input; without classes set label.by: none, for classes in the file names label.by: filename"
     )
 
 

@@ -230,8 +230,8 @@ def test_repeated_key_of_other_formats_names_lines_or_rows(folder: pathlib.Path)
             "all 2 images were rejected (no_label 2), so the config does not fit the input: nothing was committed; no "
             "image was read yet; the first: {folder}/pets/cat/0.jpg: '0.jpg' is not of the form label/image; the "
             "folder with the image is the class: where a few images lie beside the folders of the others, leave them "
-            "out with source.include='*/*'; where the folder given is itself a class, give the one above it as --input; "
-            "without classes set label.by: none",
+            "out with source.include='*/*'; where the folder given is itself a class, give the one above it as "
+            "--input; without classes set label.by: none",
             "pets",
             [],
             id="a-level-too-deep",
