@@ -78,7 +78,7 @@ class ImageDataset:
         self._source = source
         self._unfiltered = unfiltered
         self._lifetime: open_files.Lifetime = unfiltered._lifetime if unfiltered else open_files.Lifetime(source.close)
-        self.measured: options_lib.MeanAndStd | None = None  # of the train split, once it was measured: see `normalize`
+        self.measured: dict[str, options_lib.MeanAndStd] = {}  # of the train split by on_error: see `normalize`
         self.catalog = catalog
         self._filters = tuple(filters)  # ids as stored; an example has one of each
 

@@ -85,22 +85,22 @@ def _measured(dataset: dataset_lib.ImageDataset, asked: options_lib.ReadOptions)
     Raises:
         ConfigError: if there is no such split.
     """
-    if dataset.measured is None:  # else from an earlier call: it takes seconds
+    if asked.on_error not in dataset.measured:  # else from an earlier call: it takes seconds
         if _TRAIN not in dataset.splits:
             first = next(iter(dataset.splits))
             raise errors.ConfigError(
                 f"normalize='dataset' takes mean and deviation of the split {_TRAIN!r}, and {dataset.directory} has "
                 f"{', '.join(dataset.splits)}: give normalize=dataset.pixel_statistics({first!r})"
             )
-        dataset.measured = measure(dataset, _TRAIN, asked)
+        measured = dataset.measured[asked.on_error] = measure(dataset, _TRAIN, asked)
         _LOGGER.info(
             "normalize='dataset': %s, measured on %s examples of %s; convert with statistics.pixels=true for those of "
             "all",
-            _text(*dataset.measured),
+            _text(*measured),
             f"{min(_MAX_EXAMPLES, dataset.num_examples(_TRAIN)):,}",
             _TRAIN,
         )
-    return dataset.measured
+    return dataset.measured[asked.on_error]
 
 
 def _text(mean: Sequence[float], std: Sequence[float]) -> str:

@@ -57,6 +57,8 @@ def start(images: pathlib.Path, output: pathlib.Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # what a shell starts in the background ignores Ctrl-C, and so would this run
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
