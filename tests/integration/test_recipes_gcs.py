@@ -57,7 +57,7 @@ def test_flowers_are_found_by_a_glob(emulator: gcs.Emulator, tmp_path: pathlib.P
     jpegs = [index for index in range(PER_FLOWER) if index % 5 != 4]  # the others are PNGs
     expected = {f"{name}/{index}.jpg": number for number, name in enumerate(FLOWERS) for index in jpegs}
     assert train | validation == expected
-    assert (len(train), len(validation)) == (12, 4)  # of eight each: 6.4 and 1.6, rounded
+    assert (len(train), len(validation)) == (13, 3)  # of sixteen: 12.8 and 3.2, rounded
 
 
 def test_tables_are_found_beside_the_images(emulator: gcs.Emulator, tmp_path: pathlib.Path) -> None:

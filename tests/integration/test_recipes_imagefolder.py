@@ -119,11 +119,10 @@ def test_one_table_at_the_root_names_images_in_folders_of_splits(tmp_path: pathl
     assert len(datasets.keys(tmp_path / "out", "train")) == 4
 
 
-def test_output_below_the_input_and_hidden_folders_are_no_tables(tmp_path: pathlib.Path) -> None:
+def test_tables_in_hidden_folders_are_left_out(tmp_path: pathlib.Path) -> None:
     expected = write_birds(tmp_path / "in", {"train": "csv"})
-    for folder in (".cache", "out"):
-        (tmp_path / "in" / folder).mkdir()
-        write_csv(tmp_path / "in" / folder / "metadata.csv", [{"file_name": "0.png"}])
+    (tmp_path / "in" / ".cache").mkdir()
+    write_csv(tmp_path / "in" / ".cache" / "metadata.csv", [{"file_name": "0.png"}])
     (tmp_path / "in" / "train" / "loop").symlink_to(tmp_path / "in")
     make(tmp_path / "in", tmp_path / "in" / "out", "imagefolder_metadata", "rejects.max_fraction=0")
     assert sorted(datasets.keys(tmp_path / "in" / "out")) == sorted(expected)
