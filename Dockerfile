@@ -19,7 +19,6 @@ ENV PATH=/opt/imagebeam/bin:$PATH \
 WORKDIR /opt/src
 COPY pyproject.toml requirements.lock setup.py ./
 COPY imagebeam/__init__.py imagebeam/
-COPY configs/__init__.py configs/
 RUN python3 -m venv /opt/imagebeam \
     && pip install --quiet --constraint requirements.lock setuptools \
     && pip install --quiet --constraint requirements.lock --no-build-isolation ".[${EXTRAS}]" \

@@ -51,7 +51,7 @@ lock: $(INSTALLED) ## resolve setup.py into requirements.lock; to the newest ver
 	  --output-file requirements.lock setup.py > /dev/null
 
 docs: $(INSTALLED) ## bring docs/config.md and docs/config.schema.json up to date with the config's models
-	@$(BIN)/python -m pipelines.schema
+	@$(BIN)/python -m imagebeam.pipelines.config_schema
 
 clean: ## remove what builds and checks leave behind; the environment stays (rm -rf .venv to start anew)
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

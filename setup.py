@@ -97,13 +97,12 @@ setuptools.setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10,<3.14",
-    packages=[
-        *setuptools.find_packages(include=["imagebeam*", "pipelines*", "transforms*"]),
-        "configs",
-    ],
+    # imagebeam/{pipelines,transforms,configs} are links to the folders beside it. With links, unlike package_dir, one
+    # name finds a module wherever it is imported: a checkout, an editable install, a wheel, a worker's sdist, mypy.
+    packages=setuptools.find_packages(include=["imagebeam", "imagebeam.*"]),
     ext_modules=[DECODER],
-    package_data={"configs": ["*.yaml"], "imagebeam": ["*.pyi"]},
+    package_data={"imagebeam.configs": ["*.yaml"], "imagebeam": ["*.pyi"]},
     install_requires=["google-crc32c>=1.5"],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["imagebeam = pipelines.cli:main"]},
+    entry_points={"console_scripts": ["imagebeam = imagebeam.pipelines.cli:main"]},
 )

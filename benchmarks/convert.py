@@ -54,7 +54,7 @@ def _imagebeam(workers: int) -> Callable[[Path, Path], list[str]]:
     def command(source: Path, output: Path) -> list[str]:
         settings = [word for setting in IMAGEBEAM_SETTINGS for word in ("--set", setting)]
         arguments = ["--config", "imagenet_files", "--input", str(source), "--output", str(output), *settings]
-        return [sys.executable, "-m", "pipelines.convert", *arguments, "--workers", str(workers)]
+        return [sys.executable, "-m", "imagebeam", "convert", *arguments, "--workers", str(workers)]
 
     return command
 

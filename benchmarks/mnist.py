@@ -29,7 +29,7 @@ def command(peer: str, source: Path, output: Path) -> list[str]:
     addresses = ["--input", str(source), "--output", str(output)]
     if peer == "loop":
         return [sys.executable, str(_LOOP), *addresses]
-    return [sys.executable, "-m", "pipelines.convert", "--config", "mnist", *addresses, "--workers", "2"]
+    return [sys.executable, "-m", "imagebeam", "convert", "--config", "mnist", *addresses, "--workers", "2"]
 
 
 def convert(peer: str, source: Path, scratch: Path) -> harness.Measurement:

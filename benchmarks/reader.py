@@ -154,7 +154,7 @@ def prepare(size: str, images: Sequence[Path], folder: Path, scratch: Path) -> I
     words = [word for setting in settings for word in ("--set", setting)]
     arguments = ["--config", "imagenet_files", "--input", str(source), "--output", str(dataset), *words]
     harness.progress(f"converting {size}")
-    harness.run([sys.executable, "-m", "pipelines.convert", *arguments])
+    harness.run([sys.executable, "-m", "imagebeam", "convert", *arguments])
     written = harness.count_records(dataset)
     if (written.num_shards, written.num_records) != (NUM_SHARDS, len(images)):
         raise harness.BenchmarkError(

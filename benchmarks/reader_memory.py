@@ -29,7 +29,7 @@ def resident_mb() -> float:
 
 def make_dataset(folder: Path) -> Path:
     """A dataset of small JPEGs of ten classes."""
-    from pipelines import convert
+    from imagebeam.pipelines import convert
 
     for i in range(_NUM_IMAGES):
         path = folder / "images" / f"class{i % 10}" / f"{i}.jpg"

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import harness
 
-# How `pipelines.plan` is told to read the manifest.
+# How `imagebeam plan` is told to read the manifest.
 PLAN_OPTIONS = (
     *("--set", "source.by=manifest"),
     *("--set", "source.manifest.key=key"),
@@ -65,7 +65,7 @@ def make_images(folder: Path, count: int) -> None:
 
 def plan_command(manifest: Path) -> list[str]:
     """`imagebeam plan` over the manifest, as a user runs it."""
-    return [sys.executable, "-m", "pipelines.plan", "--input", str(manifest), *PLAN_OPTIONS]
+    return [sys.executable, "-m", "imagebeam", "plan", "--input", str(manifest), *PLAN_OPTIONS]
 
 
 def place_command(manifest: Path) -> list[str]:
@@ -82,18 +82,17 @@ def place(manifest: Path) -> None:
     import apache_beam as beam
     from apache_beam.runners.portability import fn_api_runner
 
-    from pipelines import config, pipeline
-    from transforms import label, place, split
-    from transforms import list as list_lib
+    from imagebeam.pipelines import config, make_job
+    from imagebeam.transforms import assign_splits, label_images, list_images, place_in_shards
 
     addresses = [f"source.uri={manifest}", f"output.uri={manifest.parent / 'output'}"]
-    job = pipeline.make_job(config.load_config(None, [*PLAN_OPTIONS[1::2], *addresses, "output.num_shards=128"]))
+    job = make_job.make_job(config.load_config(None, [*PLAN_OPTIONS[1::2], *addresses, "output.num_shards=128"]))
     with beam.Pipeline(runner=fn_api_runner.FnApiRunner()) as pipe:
-        listed = pipe | list_lib.ListImages(job.source)
-        labelled = listed.images | label.LabelImages(job.label)
-        assigned = labelled.images | split.AssignSplits(job.split)
+        listed = pipe | list_images.ListImages(job.source)
+        labelled = listed.images | label_images.LabelImages(job.label)
+        assigned = labelled.images | assign_splits.AssignSplits(job.split)
         rejects = (listed.rejects, labelled.rejects, assigned.rejects) | beam.Flatten()
-        placed = assigned.images | place.PlaceInShards(job.layout, job.order, listed.tallies, rejects)
+        placed = assigned.images | place_in_shards.PlaceInShards(job.layout, job.order, listed.tallies, rejects)
         _ = placed.shards | "Open" >> beam.Map(_count_runs)
 
 

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import harness
+from imagebeam.transforms import elements
+from imagebeam.transforms.shard import read_ahead
+from imagebeam.transforms.sources import files
 from tests.servers import faults, gcs
-from transforms import fetch, references
-from transforms.sources import files
 
 _URI = "gs://large/images"
 _NUM_FOLDERS = 100
@@ -47,9 +48,9 @@ def list_bucket() -> dict[str, Any]:
 
 def read_objects(count: int, concurrency: int) -> float:
     """Reads so many objects in this process; returns how many a second."""
-    refs = [references.ImageRef(f"{i}", f"{_URI}/label-{i % 100:02d}/{i:07d}.jpg", 1024) for i in range(count)]
+    refs = [elements.ImageRef(f"{i}", f"{_URI}/label-{i % 100:02d}/{i:07d}.jpg", 1024) for i in range(count)]
     begin = time.monotonic()
-    for _, data in fetch.fetch(refs, fetch.ReadAhead(concurrency, fetch.READ_AHEAD.num_bytes)):
+    for _, data in read_ahead.fetch(refs, read_ahead.ReadAhead(concurrency, read_ahead.READ_AHEAD.num_bytes)):
         assert isinstance(data, bytes), data
     return count / (time.monotonic() - begin)
 
@@ -59,9 +60,9 @@ def read_large_objects(count: int, megabytes: int) -> float:
 
     Returns the growth of this process's memory, in megabytes. What is written of them takes longer than what is read.
     """
-    refs = [references.ImageRef(f"{i}", _LARGE_OBJECT, _LARGE_BYTES) for i in range(count)]
+    refs = [elements.ImageRef(f"{i}", _LARGE_OBJECT, _LARGE_BYTES) for i in range(count)]
     before = _peak_rss_mb()
-    for _, data in fetch.fetch(refs, fetch.ReadAhead(32, megabytes << 20)):
+    for _, data in read_ahead.fetch(refs, read_ahead.ReadAhead(32, megabytes << 20)):
         assert isinstance(data, bytes), data
         time.sleep(0.05)
     return _peak_rss_mb() - before

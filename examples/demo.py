@@ -62,7 +62,7 @@ def make_images(folder: pathlib.Path) -> None:
 def run(*command: str) -> None:
     """Runs a command of the command line and shows it."""
     print(f"\n$ imagebeam {shlex.join(command)}", flush=True)
-    subprocess.run([sys.executable, "-m", "pipelines.cli", *command], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "imagebeam.pipelines.cli", *command], cwd=ROOT, check=True)
 
 
 @contextlib.contextmanager

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, features, raw
+from imagebeam import errors, features
 from imagebeam.reader import (
+    bare_pixels,
     batch_names,
+    dataset_source,
     normalize,
     open_files,
     option_values,
@@ -23,7 +25,6 @@ from imagebeam.reader import (
     record_reader,
     schedule,
     selection,
-    sources,
 )
 from imagebeam.reader import options as options_lib
 
@@ -59,7 +60,7 @@ def open_dataset(
     most = option_values.whole(1)("cache_bytes", cache_bytes)
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise errors.ConfigError(f"storage_options is {storage_options!r}; it must be a dict of fsspec's options")
-    source = sources.open_source(option_values.path("directory", directory), folder, most, storage_options)
+    source = dataset_source.open_source(option_values.path("directory", directory), folder, most, storage_options)
     catalog = source.load_catalog()
     source.check_shards(catalog)
     return ImageDataset(source, catalog)
@@ -70,7 +71,7 @@ class ImageDataset:
 
     def __init__(
         self,
-        source: sources.Source,
+        source: dataset_source.Source,
         catalog: catalog_lib.Catalog,
         filters: Sequence[frozenset[int]] = (),
         unfiltered: ImageDataset | None = None,
@@ -117,11 +118,13 @@ class ImageDataset:
         `tf.io.parse_example` makes of it a RaggedTensor [batch, None].
         """
         tf = _import_tensorflow()
-        from imagebeam.reader import lists
+        from imagebeam.reader import list_features
 
         types = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
         return {
-            feature.key: lists.spec_of(feature) if feature.many else tf.io.FixedLenFeature([], types[feature.kind])
+            feature.key: list_features.spec_of(feature)
+            if feature.many
+            else tf.io.FixedLenFeature([], types[feature.kind])
             for feature in self.catalog.features
         }
 
@@ -168,7 +171,7 @@ class ImageDataset:
             )
         )
 
-    def view(self, split: str) -> sources.View:
+    def view(self, split: str) -> dataset_source.View:
         """The records of a split or a part of one: the ground of all that reads."""
         return self._source.view(self.catalog, split, self._filters)
 
@@ -277,7 +280,7 @@ class ImageDataset:
         return normalize.measure(self, split)
 
     def _is_raw(self, split: str) -> bool:
-        return raw.is_raw(self.catalog, raw.formats_in(self.statistics, split))
+        return bare_pixels.is_raw(self.catalog, bare_pixels.formats_in(self.statistics, split))
 
     def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> record_reader.Records:
         """What the tf.data pipeline reads of a split, with these options, for `replicas` that share this process."""
@@ -286,7 +289,7 @@ class ImageDataset:
         is_raw = self._is_raw(view.selection.split)
         self._check(by_source, asked)
         if is_raw:
-            raw.check_shape_is_stored(self.catalog)
+            bare_pixels.check_shape_is_stored(self.catalog)
         own = batch_names.own_names(self.catalog, asked.pad)
         counted = self.statistics.get(view.selection.split, {})
         longest = max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0)
@@ -297,7 +300,7 @@ class ImageDataset:
             chosen=view.chosen,
             by_source=by_source,
             extra=batch_names.choose_features(self.catalog, asked.features, own, asked.list_size),
-            formats=raw.formats_in(self.statistics, view.selection.split),
+            formats=bare_pixels.formats_in(self.statistics, view.selection.split),
             is_raw=is_raw,
             longest_side=longest,
             mean_record_bytes=source.mean_record_bytes,
@@ -305,13 +308,13 @@ class ImageDataset:
             num_classes=asked.label_base + len(self.labels),
         )
 
-    def source(self, view: sources.View) -> schedule.Source:
+    def source(self, view: dataset_source.View) -> schedule.Source:
         """What a schedule must know of the records of a view."""
         mean_bytes = max(1, self.splits[view.selection.split].num_bytes // max(1, view.num_records_of_split))
         is_compressed = self.catalog.compression != "none"
         return schedule.Source(view.sizes, mean_bytes, is_compressed, self.catalog.fingerprint, self._named(view))
 
-    def _named(self, view: sources.View) -> str:
+    def _named(self, view: dataset_source.View) -> str:
         """The records of a view as a state names them."""
         kept = [f" of labels {' '.join(map(str, sorted(ids)))}" for ids in self._filters]
         return "".join((str(view.selection), *sorted(kept)))  # in whatever order the filters came

@@ -21,7 +21,7 @@ from typing import NoReturn, TextIO
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import terminal
+from imagebeam.pipelines import terminal
 
 _EPILOG = """\
 exit codes: 0 committed, or nothing to do; 2 the command, config or input is wrong; 3 more rejects than allowed;
@@ -199,7 +199,7 @@ def _say(text: str, stream: TextIO | None = None) -> None:
 
 
 def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
-    from pipelines import config
+    from imagebeam.pipelines import config
 
     addresses = [("source.uri", known.input), ("output.uri", known.output)]
     given = [f"{key}={json.dumps(uri)}" for key, uri in addresses if uri is not None]
@@ -207,11 +207,11 @@ def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from pipelines import convert, progress, runners, transform
+    from imagebeam.pipelines import column_settings, convert, progress, runners
 
     start = time.monotonic()
     config = _load_config(known)
-    transform_version = transform.versions(config).get("tensorflow_transform")
+    transform_version = column_settings.versions(config).get("tensorflow_transform")
     if not known.quiet:
         on = [
             runners.runner_name(beam_arguments),
@@ -244,7 +244,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from pipelines import convert, plan, progress
+    from imagebeam.pipelines import convert, plan_report, progress
 
     config = _load_config(known)
     if known.save_listing:
@@ -254,19 +254,19 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
             "--set source.by=listing"
         )
     planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, own_process=True)
-    progress.print_table(plan.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
+    progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     return planned.exit_code
 
 
 def _verify(known: argparse.Namespace, _: list[str]) -> int:
-    from pipelines import verify
+    from imagebeam.pipelines import verify_dataset
 
     start = time.monotonic()
-    if known.decode and verify.needs_tensorflow(known.directory):
+    if known.decode and verify_dataset.needs_tensorflow(known.directory):
         if not known.verbose:  # it logs each image that it refuses, and once more when the process ends
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
         _import_tensorflow(known.verbose)
-    result = verify.run_verify(known.directory, known.decode)
+    result = verify_dataset.run_verify(known.directory, known.decode)
     for problem in result.problems:
         _complain(str(problem))
     counts = result.catalog.counts
@@ -282,24 +282,24 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _inspect(known: argparse.Namespace, _: list[str]) -> int:
-    from pipelines import inspect, progress, verify
+    from imagebeam.pipelines import inspect_dataset, progress, verify_dataset
 
     for name in ("crop", "image_size", "seed", "cache_dir"):
         if getattr(known, name) is not None and known.preview is None:
             raise errors.ConfigError(f"--{name.replace('_', '-')} is of a preview: give --preview FILE.png, too")
-    directory = verify.find_folder(known.directory)
+    directory = verify_dataset.find_folder(known.directory)
     catalog = catalog_lib.load_catalog(directory)
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
-    progress.print_table(inspect.catalog_rows(catalog, directory))
+    progress.print_table(inspect_dataset.catalog_rows(catalog, directory))
     if not known.preview:  # there -n counts pictures
-        for index, values in zip(range(known.n or 0), inspect.read_examples(directory, catalog, split)):
+        for index, values in zip(range(known.n or 0), inspect_dataset.read_examples(directory, catalog, split)):
             print()
-            _say(f"{split} {index}: {inspect.describe_example(values)}")
+            _say(f"{split} {index}: {inspect_dataset.describe_example(values)}")
             if terminal.reader_has_gone() and known.save_to is None and known.preview is None:
                 return _NOBODY_READS
     if known.save_to is not None:
-        paths = inspect.save_images(directory, catalog, split, known.n or 5, known.save_to)
+        paths = inspect_dataset.save_images(directory, catalog, split, known.n or 5, known.save_to)
         print()
         _say(f"{progress.count(len(paths), 'image')} written to {known.save_to}")
     if known.preview is not None:
@@ -310,11 +310,11 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _draw_preview(known: argparse.Namespace, split: str) -> int:
-    from pipelines import preview
+    from imagebeam.pipelines import preview_batch
 
     dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
     _import_tensorflow(known.verbose)
-    return preview.write_preview(
+    return preview_batch.write_preview(
         dataset,
         split,
         known.preview,
@@ -327,16 +327,16 @@ def _draw_preview(known: argparse.Namespace, split: str) -> int:
 
 def _bench(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam import storage
-    from pipelines import bench, progress, verify
+    from imagebeam.pipelines import bench_reader, progress, verify_dataset
 
     if storage.scheme_of(known.directory) == "file":  # TensorFlow reads gs:// where our own client is not installed
-        verify.find_folder(known.directory)
+        verify_dataset.find_folder(known.directory)
     dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
     split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
     _check_split(split.partition("[")[0], dataset.catalog)
     _import_tensorflow(known.verbose)
     print(f"measuring 6 x {known.seconds:g} s; what else runs here slows it down", file=sys.stderr)
-    result = bench.run_bench(
+    result = bench_reader.run_bench(
         dataset,
         split,
         batch_size=known.batch_size,
@@ -348,8 +348,8 @@ def _bench(known: argparse.Namespace, _: list[str]) -> int:
     if known.json:
         print(json.dumps(result.to_json(), indent=1))
         return 0
-    progress.print_table(bench.bench_rows(result))
-    _say(bench.summarize(result))
+    progress.print_table(bench_reader.bench_rows(result))
+    _say(bench_reader.summarize(result))
     return 0
 
 
@@ -371,9 +371,9 @@ def _import_tensorflow(verbose: bool) -> None:
 
 
 def _schema(_: argparse.Namespace, __: list[str]) -> int:
-    from pipelines import schema
+    from imagebeam.pipelines import config_schema
 
-    print(schema.json_schema(), end="")
+    print(config_schema.json_schema(), end="")
     return 0
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
-from pipelines import config_yaml, sections
+from imagebeam.pipelines import config_sections, config_yaml
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
@@ -34,19 +34,19 @@ Key = Annotated[str, pydantic.Field(min_length=1)]
 class Config(pydantic.BaseModel):
     """A whole job."""
 
-    model_config = sections.STRICT
+    model_config = config_sections.STRICT
 
-    source: sections.SourceConfig = sections.SourceConfig()
-    label: sections.LabelConfig = sections.LabelConfig()
-    split: sections.SplitConfig = sections.SplitConfig()
-    image: sections.ImageConfig = sections.ImageConfig()
-    columns: dict[str, sections.ColumnConfig] = {}
+    source: config_sections.SourceConfig = config_sections.SourceConfig()
+    label: config_sections.LabelConfig = config_sections.LabelConfig()
+    split: config_sections.SplitConfig = config_sections.SplitConfig()
+    image: config_sections.ImageConfig = config_sections.ImageConfig()
+    columns: dict[str, config_sections.ColumnConfig] = {}
     """Columns of the manifest that become features, by name."""
     features: dict[str, Key | None] = {}
     """From a standard key to the key to write; null drops it."""
-    output: sections.OutputConfig = sections.OutputConfig()
-    statistics: sections.StatisticsConfig = sections.StatisticsConfig()
-    rejects: sections.RejectsConfig = sections.RejectsConfig()
+    output: config_sections.OutputConfig = config_sections.OutputConfig()
+    statistics: config_sections.StatisticsConfig = config_sections.StatisticsConfig()
+    rejects: config_sections.RejectsConfig = config_sections.RejectsConfig()
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -65,12 +65,12 @@ class Config(pydantic.BaseModel):
                 splitting,
             ),
             ("columns", bool(self.columns), _TABLES),
-            ("source.manifest", self.source.manifest != sections.ManifestConfig(), ("manifest",)),
-            ("source.idx", self.source.idx != sections.IdxConfig(), ("idx",)),
-            ("source.coco", self.source.coco != sections.CocoConfig(), ("coco",)),
-            ("source.tfrecord", self.source.tfrecord != sections.TfrecordConfig(), ("tfrecord",)),
+            ("source.manifest", self.source.manifest != config_sections.ManifestConfig(), ("manifest",)),
+            ("source.idx", self.source.idx != config_sections.IdxConfig(), ("idx",)),
+            ("source.coco", self.source.coco != config_sections.CocoConfig(), ("coco",)),
+            ("source.tfrecord", self.source.tfrecord != config_sections.TfrecordConfig(), ("tfrecord",)),
             ("source.masks", rule is not None, _MASKED),
-            ("source.include", self.source.include != sections.SourceConfig().include, _FOLDERS),
+            ("source.include", self.source.include != config_sections.SourceConfig().include, _FOLDERS),
         ):
             if used and by not in needed:
                 raise ValueError(f"{name} needs source.by: {', '.join(needed)}; not {by}")
@@ -309,7 +309,7 @@ def _model_at(location: Sequence[str | int]) -> Any:
     model: Any = Config
     for part in location:
         field = getattr(model, "model_fields", {}).get(part)
-        model = field.annotation if field is not None else sections.ColumnConfig
+        model = field.annotation if field is not None else config_sections.ColumnConfig
     return model
 
 

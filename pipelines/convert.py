@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, Union
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
-from pipelines import config as config_lib
-from pipelines import runners, sources, transform
-from transforms import processes, references
-from transforms.sources import listing
+from imagebeam.pipelines import column_settings, open_source, runners
+from imagebeam.pipelines import config as config_lib
+from imagebeam.transforms import elements
+from imagebeam.transforms.shard import writer_processes
+from imagebeam.transforms.sources import protocol
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from pipelines import pipeline as pipeline_lib
+    from imagebeam.pipelines import make_job
 
 _NO_OUTPUT = "/nowhere"  # for what needs an address and writes nothing there
 AnyConfig = config_lib.Config | Mapping[str, Any] | str | os.PathLike[str] | None
@@ -41,7 +42,7 @@ class ConvertResult:
     message: str
     output: str
     catalog: catalog_lib.Catalog
-    plan: references.DatasetPlan
+    plan: elements.DatasetPlan
     seconds: float
 
 
@@ -91,32 +92,32 @@ def convert(
     runners.take_hdfs_user(arguments)
     records.require_fast_crc32c()
     workers = _as_workers(workers)
-    source: listing.Source | None = None
-    pool: processes.WriterProcesses | None = None
+    source: protocol.Source | None = None
+    pool: writer_processes.WriterProcesses | None = None
     complaint: errors.ConfigError | None = None
     with contextlib.ExitStack() as stack:
         if runners.is_local(arguments):  # started first: they get ready, and one lists, while Beam is imported
-            pool = stack.enter_context(processes.start(workers))
+            pool = stack.enter_context(writer_processes.start(workers))
             try:
-                source = sources.make_source(job_config)
-                pool.begin(listing.list_whole, source)
+                source = open_source.make_source(job_config)
+                pool.begin(protocol.list_whole, source)
             except errors.ConfigError as e:  # told below, after an option that Beam does not know
                 complaint = e
         lightly = own_process and not job_config.transformed  # tf.Transform needs what is left out: pyarrow, type hints
         if lightly:
             runners.import_beam_lightly(arguments, [job_config.source.uri, job_config.output.uri])
-        from pipelines import locks, pipeline, progress
+        from imagebeam.pipelines import make_job, output_lock, progress
 
         report = storage.join(str(job_config.output.uri or ""), ".imagebeam", f"run-{secrets.token_hex(4)}.json")
         trusted = runners.TRUSTED_GRAPH if lightly and runners.is_local(arguments) else ()
         options = runners.make_options([*trusted, *arguments], workers)
         if complaint is not None:
             raise complaint
-        scratch = transform.scratch_folder(job_config, arguments)
+        scratch = column_settings.scratch_folder(job_config, arguments)
         if scratch:
             stack.callback(storage.storage_of(scratch).remove_tree, scratch)
-        job = pipeline.make_job(job_config, overwrite, storage.normalize(report), source, scratch)
-        stack.enter_context(locks.hold(job.layout.control))
+        job = make_job.make_job(job_config, overwrite, storage.normalize(report), source, scratch)
+        stack.enter_context(output_lock.hold(job.layout.control))
         stack.callback(storage.storage_of(job.layout.report).remove, job.layout.report)
         stack.callback(storage.storage_of(job.layout.report).remove_tree, job.layout.beam_folder)
         building: contextlib.AbstractContextManager[None] | None = None
@@ -144,7 +145,7 @@ def plan(
     *,
     overwrite: bool = False,
     own_process: bool = False,
-) -> references.DatasetPlan:
+) -> elements.DatasetPlan:
     """Lists and counts, and returns what `convert` would do; writes nothing.
 
     Without `output.uri` it says what would be written into a new folder.
@@ -159,14 +160,14 @@ def plan(
     runners.take_hdfs_user(arguments)
     if own_process:
         runners.import_beam_lightly(arguments, [job_config.source.uri, job_config.output.uri])
-    from pipelines import pipeline
+    from imagebeam.pipelines import make_job
 
     with _temporary_directory() as directory:
         if job_config.output.uri is None:
             output = job_config.output.model_copy(update={"uri": storage.join(directory, "output")})
             job_config = job_config.model_copy(update={"output": output})
         options = runners.make_options(arguments, default_workers())
-        job = pipeline.make_job(job_config, overwrite, storage.join(directory, "report.json"))
+        job = make_job.make_job(job_config, overwrite, storage.join(directory, "report.json"))
         return _plan_of(run_pipeline(job, options, plan_only=True))
 
 
@@ -176,30 +177,30 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
     Raises:
         ConfigError: if the input is no folder, or cannot be listed, or the file cannot be written.
     """
-    from transforms.sources import files, saved
+    from imagebeam.transforms.sources import files, saved_listing
 
     _require_utf8_file_names()
     output = config.output.model_copy(update={"uri": config.output.uri or _NO_OUTPUT})
-    source = sources.make_source(config.model_copy(update={"output": output}))
+    source = open_source.make_source(config.model_copy(update={"output": output}))
     if not isinstance(source, files.FilesSource):
         raise errors.ConfigError(f"--save-listing is for folders: source.by {config.source.by} is a listing already")
     target = storage.normalize(uri)
     try:
-        saved.save(source, target)
+        saved_listing.save(source, target)
     except OSError as e:
         raise errors.ConfigError(f"--save-listing {uri!r} cannot be written ({e.strerror or e})") from e
     listed = config.source.model_copy(update={"uri": target, "by": "listing", "include": ("**/*",)})
     return config.model_copy(update={"source": listed})
 
 
-def _plan_of(fields: Mapping[str, Any]) -> references.DatasetPlan:
-    from transforms import layout
+def _plan_of(fields: Mapping[str, Any]) -> elements.DatasetPlan:
+    from imagebeam.transforms import layout
 
     return layout.decode_plan(fields["plan"])
 
 
 def run_pipeline(
-    job: pipeline_lib.Job,
+    job: make_job.Job,
     options: PipelineOptions,
     plan_only: bool = False,
     building: contextlib.AbstractContextManager[None] | None = None,
@@ -218,14 +219,14 @@ def run_pipeline(
     """
     import apache_beam as beam
 
-    from pipelines import pipeline, progress
+    from imagebeam.pipelines import make_job, progress
 
     try:
         beam_pipeline = beam.Pipeline(options=options)
     except (ValueError, ImportError, AttributeError) as e:  # no such runner, or one that wants more options
         raise errors.ConfigError(f"Beam cannot start this runner: {' '.join(str(e).split())}") from e
     with building or contextlib.nullcontext():
-        pipeline.build(beam_pipeline, job, plan_only)
+        make_job.build(beam_pipeline, job, plan_only)
     try:
         with runners.without_tracebacks():
             beam_pipeline.run().wait_until_finish()
@@ -348,6 +349,6 @@ def _temporary_directory() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    from pipelines import cli
+    from imagebeam.pipelines import cli
 
     sys.exit(cli.main(["convert", *sys.argv[1:]]))

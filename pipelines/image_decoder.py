@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from transforms import images, references
+from imagebeam.transforms import elements
+from imagebeam.transforms.images import structure
 
 try:
     from imagebeam import _native
@@ -40,7 +41,7 @@ class ImageDecoder:
         Raises:
             BadImageError: if the image is broken, of another size, or cannot be decoded.
         """
-        image = images.check_image(encoded)
+        image = structure.check_image(encoded)
         if size is not None and size != (image.height, image.width):
             raise _undecodable(
                 f"the image has {image.height} x {image.width} pixels, its record says {size[0]} x {size[1]}"
@@ -48,9 +49,9 @@ class ImageDecoder:
         if image.format == _JPEG and _native is not None:
             _decode_in_c(image)
         elif not self._decode_by_tensorflow(image):
-            images.decode(image)
+            structure.decode(image)
 
-    def _decode_by_tensorflow(self, image: images.Image) -> bool:
+    def _decode_by_tensorflow(self, image: structure.Image) -> bool:
         """Whether TensorFlow is there; imported when the first image needs it, for it takes seconds."""
         if self._tensorflow is None:
             try:
@@ -67,7 +68,7 @@ class ImageDecoder:
         return True
 
 
-def _decode_in_c(image: images.Image) -> None:
+def _decode_in_c(image: structure.Image) -> None:
     """Decodes all of a JPEG, and asks for one pixel: libjpeg then scales down, which takes half the time."""
     import numpy as np
 
@@ -77,5 +78,5 @@ def _decode_in_c(image: images.Image) -> None:
         raise _undecodable(f"libjpeg: {failures[0][1]}")
 
 
-def _undecodable(detail: str) -> images.BadImageError:
-    return images.BadImageError(references.Reason.UNDECODABLE, detail)
+def _undecodable(detail: str) -> structure.BadImageError:
+    return structure.BadImageError(elements.Reason.UNDECODABLE, detail)

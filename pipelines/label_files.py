@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from imagebeam import errors, storage
-from transforms import classes, label_lists
+from imagebeam.transforms import class_names, labels_by_index
 
 
 def read_vocabulary(address: str | None, in_column: bool = False) -> tuple[str, ...] | None:
@@ -24,7 +24,7 @@ def read_vocabulary(address: str | None, in_column: bool = False) -> tuple[str, 
     if in_column:
         for number, label in enumerate(labels, 1):
             _check_text("label.vocabulary", address, number, label)  # a folder's name may be any bytes, a cell is text
-        labels = list(map(classes.spell, labels))
+        labels = list(map(class_names.spell, labels))
     blank = next((index for index, name in enumerate(labels, 1) if not name.strip()), None)
     if blank is not None or not labels:
         raise errors.ConfigError(f"label.vocabulary {address!r} has an empty line {blank or 1}; one label a line")
@@ -56,7 +56,7 @@ def read_texts(address: str | None, in_column: bool = False) -> dict[str, str]:
         name, *rest = line.split(separator, 1)[:2] or [""]
         text = rest[0].strip() if rest else ""
         _check_text("label.texts", address, number, text)
-        name = classes.spell(name) if in_column else name
+        name = class_names.spell(name) if in_column else name
         if not name or not text or name in texts:
             what = "twice" if name in texts else "without a text"
             raise errors.ConfigError(f"label.texts {address!r}, line {number}: {name!r} {what}; write CLASS TEXT")
@@ -64,7 +64,7 @@ def read_texts(address: str | None, in_column: bool = False) -> dict[str, str]:
     return texts
 
 
-def read_lists(addresses: Mapping[str, str]) -> label_lists.Lists:
+def read_lists(addresses: Mapping[str, str]) -> labels_by_index.Lists:
     """The labels of the images in each folder, in the order of their numbers.
 
     Raises:

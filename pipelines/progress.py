@@ -14,8 +14,9 @@ from typing import Any, TextIO
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
-from pipelines import terminal
-from transforms import layout, references, write_shard
+from imagebeam.pipelines import terminal
+from imagebeam.transforms import elements, layout
+from imagebeam.transforms.shard import shard_writer
 
 _TERMINAL_SEC = 0.25  # between two updates
 _PLAIN_SEC = 10.0
@@ -49,7 +50,7 @@ class Progress:
         self._writing_since = 0.0
         self._images_before = self._images = 0
         self._done: dict[str, int] = {}  # shard -> images in it, also rejected ones
-        self._plan: references.DatasetPlan | None = None
+        self._plan: elements.DatasetPlan | None = None
         self._thread = threading.Thread(target=self._watch, name="imagebeam-progress", daemon=True)
 
     def __enter__(self) -> Progress:
@@ -128,7 +129,7 @@ class Progress:
         self._writing_since = time.monotonic()
         return True
 
-    def _find_analysis(self, plan: references.DatasetPlan) -> bool:
+    def _find_analysis(self, plan: elements.DatasetPlan) -> bool:
         """Whether tf.Transform's output is staged, so that shards are being written."""
         staging = self._layout.staging(plan.fingerprint)
         if plan.action != "write" or storage.storage_of(staging).exists(storage.join(staging, layout.STAGED_FILES)):
@@ -142,9 +143,9 @@ class Progress:
         store = storage.storage_of(staging)
         try:
             for entry in store.list_directory(staging):
-                if entry.name.endswith(write_shard.DONE_SUFFIX) and entry.name not in self._done:
+                if entry.name.endswith(shard_writer.DONE_SUFFIX) and entry.name not in self._done:
                     with contextlib.suppress(ValueError, TypeError, KeyError):  # a loss of power left it empty
-                        written = write_shard.decode_written(store.read(storage.join(staging, entry.name)))
+                        written = shard_writer.decode_written(store.read(storage.join(staging, entry.name)))
                         self._done[entry.name] = written.shard.records + sum(written.rejected.values())
         except OSError:
             return  # not there yet, or moved by the commit

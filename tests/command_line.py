@@ -12,7 +12,7 @@ from tests import patience
 
 ROOT = pathlib.Path(__file__).parent.parent
 PYTHON = sys.executable
-IMAGEBEAM = (PYTHON, "-m", "pipelines.cli")
+IMAGEBEAM = (PYTHON, "-m", "imagebeam.pipelines.cli")
 
 Completed = subprocess.CompletedProcess[str]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import example, records
-from pipelines import convert, verify
+from imagebeam.pipelines import convert, verify_dataset
 
 Example = dict[str, Any]
 
@@ -24,7 +24,7 @@ def make(
     counts = result.catalog.counts
     assert counts.listed == counts.written + sum(counts.rejected.values())
     assert counts.written == sum(split.num_examples for split in result.catalog.splits.values())
-    assert verify.run_verify(str(output), decode=True).problems == ()
+    assert verify_dataset.run_verify(str(output), decode=True).problems == ()
     assert not (output / ".imagebeam").exists()
     named = {shard.name for split in result.catalog.splits.values() for shard in split.shards}
     assert set(shard_digests(output)) == named

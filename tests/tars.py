@@ -8,15 +8,15 @@ import tarfile
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from transforms import references
-from transforms.sources import containers
+from imagebeam.transforms import elements
+from imagebeam.transforms.sources import containers
 
 
 class Listed(NamedTuple):
     """All that a source lists."""
 
-    refs: list[references.ImageRef]
-    rejects: list[references.Reject]
+    refs: list[elements.ImageRef]
+    rejects: list[elements.Reject]
     passed_over: dict[str, int]
     problems: list[str]
 
@@ -35,12 +35,12 @@ def write_tar(
 
 def list_all(source: containers.ContainerSource) -> Listed:
     """What the source lists, in one."""
-    refs: list[references.ImageRef] = []
-    rejects: list[references.Reject] = []
+    refs: list[elements.ImageRef] = []
+    rejects: list[elements.Reject] = []
     passed_over: dict[str, int] = {}
     problems: list[str] = []
     for part in source.list_all():
-        found: list[Any] = references.unpack_refs(part.packed_refs) if part.num_refs else []
+        found: list[Any] = elements.unpack_refs(part.packed_refs) if part.num_refs else []
         assert len(found) == part.num_refs
         refs += found
         rejects += part.rejects
@@ -50,6 +50,6 @@ def list_all(source: containers.ContainerSource) -> Listed:
     return Listed(refs, rejects, passed_over, problems)
 
 
-def read_ref(ref: references.ImageRef) -> bytes:
+def read_ref(ref: elements.ImageRef) -> bytes:
     """The bytes of a reference into a file that is not compressed."""
     return pathlib.Path(ref.uri).read_bytes()[ref.offset : ref.offset + ref.length]

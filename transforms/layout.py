@@ -10,15 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, features, shards, storage
+from imagebeam import errors, features, shard_names, storage
 from imagebeam.features import Feature
-from transforms import classes, encode, fetch, inputs, kept_features, output_folder, prepare, references, write_shard
+from imagebeam.transforms import class_names, elements, kept_features, output_folder, recorded_inputs
+from imagebeam.transforms.images import prepare
+from imagebeam.transforms.shard import encode, shard_writer
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 if TYPE_CHECKING:
-    from transforms import list as list_lib
-    from transforms import rank
+    from imagebeam.transforms import list_images, rank_references
 
-INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see transforms.inputs
+INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see recorded_inputs
 STAGED_FILES = "files.json"  # in the staging folder: what lies there of tf.Transform, with sizes and checksums
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
@@ -66,8 +68,8 @@ class RejectSummary:
 
     counts: Mapping[str, int]  # by reason
     digest: int
-    first_unknown_label: references.Reject | None  # in the order of keys
-    first: references.Reject | None = None  # in the order of keys
+    first_unknown_label: elements.Reject | None  # in the order of keys
+    first: elements.Reject | None = None  # in the order of keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +90,7 @@ class DatasetLayout:
     declared_splits: tuple[str, ...] | None = None
     sizing: Sizing = Sizing()
     policy: prepare.ImagePolicy = prepare.AS_IT_IS
-    read_ahead: fetch.ReadAhead = fetch.READ_AHEAD
+    read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD
     compression: str = "none"
     suffix: str = ".tfrecord"
     analyze: str | None = None  # what tf.Transform looks at: "train", "all"; None where no column is transformed
@@ -122,27 +124,27 @@ class DatasetLayout:
         return storage.join(self.control, f"{catalog_lib.STAGING_PREFIX}{fingerprint}")
 
     def shard_name(self, split: str, shard_index: int, num_shards: int) -> str:
-        return str(shards.ShardName(split, shard_index, num_shards, self.suffix))
+        return str(shard_names.ShardName(split, shard_index, num_shards, self.suffix))
 
     def label_ids(self, labels: tuple[str, ...]) -> dict[str, int]:
         return {label: index for index, label in enumerate(labels, start=self.label_base)}
 
-    def features_of(self, plan: references.DatasetPlan) -> tuple[Feature, ...]:
+    def features_of(self, plan: elements.DatasetPlan) -> tuple[Feature, ...]:
         """The features of every example, the image last."""
         return features.in_order((*self.features, *plan.kept)) if plan.kept else self.features
 
-    def recipe(self, plan: references.DatasetPlan) -> encode.ExampleRecipe:
+    def recipe(self, plan: elements.DatasetPlan) -> encode.ExampleRecipe:
         ids = self.label_ids(plan.labels)
         return encode.ExampleRecipe(self.features_of(plan), ids, self.columns, self.texts, plan.kept)
 
-    def policy_of(self, plan: references.DatasetPlan) -> prepare.ImagePolicy:
+    def policy_of(self, plan: elements.DatasetPlan) -> prepare.ImagePolicy:
         """What is checked and stored of every image; one that has places in it is not turned."""
         if not kept_features.has_places(plan.kept):
             return self.policy
         return dataclasses.replace(self.policy, turn_upright=False)
 
-    def shard_writer(self, plan: references.DatasetPlan) -> write_shard.ShardWriter:
-        return write_shard.ShardWriter(
+    def writer_of(self, plan: elements.DatasetPlan) -> shard_writer.ShardWriter:
+        return shard_writer.ShardWriter(
             staging=self.staging(plan.fingerprint),
             output=self.output,
             recipe=self.recipe(plan),
@@ -152,15 +154,17 @@ class DatasetLayout:
             suffix=self.suffix,
         )
 
-    def plan(self, ranking: rank.Ranking, tally: list_lib.Tally, rejects: RejectSummary) -> references.DatasetPlan:
+    def plan(
+        self, ranking: rank_references.Ranking, tally: list_images.Tally, rejects: RejectSummary
+    ) -> elements.DatasetPlan:
         """What this run will do with what was listed."""
         splits = {}
         for split in self._in_order(ranking.starts):
             num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
             num_shards = self.sizing.shards_of(split, num_records, num_bytes)
-            splits[split] = references.SplitPlan(num_records, num_bytes, num_shards)
+            splits[split] = elements.SplitPlan(num_records, num_bytes, num_shards)
         kept = self.keep.resolve(tally.features, self.features) if self.keep else kept_features.Kept()
-        plan = references.DatasetPlan(
+        plan = elements.DatasetPlan(
             action="write",
             message="",
             exit_code=0,
@@ -171,7 +175,7 @@ class DatasetLayout:
             rejected=rejects.counts,
             passed_over=tally.passed_over,
             notes=(*self.hints, *self._notes(splits, ranking), *tally.lists.notes, *kept.notes),
-            inputs=inputs.describe_inputs(
+            inputs=recorded_inputs.describe_inputs(
                 self.identity,
                 _WRITER_VERSION,
                 (self.vocabulary, sorted(self.texts.items())),
@@ -192,17 +196,17 @@ class DatasetLayout:
             return dataclasses.replace(plan, notes=(*plan.notes, *self._note_staged_shards(plan)))
         return plan
 
-    def _labels(self, ranking: rank.Ranking) -> tuple[str, ...]:
+    def _labels(self, ranking: rank_references.Ranking) -> tuple[str, ...]:
         if self.label_kind != "class":
             return ()
-        return self.vocabulary or classes.sort_names(ranking.labels, by_number=self.label_by == "column")
+        return self.vocabulary or class_names.sort_names(ranking.labels, by_number=self.label_by == "column")
 
     def _in_order(self, splits: Iterable[str]) -> list[str]:
         """As declared; else train first."""
         declared = {name: index for index, name in enumerate(self.declared_splits or ())}
         return sorted(splits, key=lambda name: (declared.get(name, len(declared)), name != "train", name))
 
-    def _fingerprint(self, ranking: rank.Ranking, rejects: RejectSummary) -> str:
+    def _fingerprint(self, ranking: rank_references.Ranking, rejects: RejectSummary) -> str:
         parts: tuple[Any, ...] = (_WRITER_VERSION, self.identity, self.vocabulary, ranking.digest, rejects.digest)
         if self.texts:
             parts += (sorted(self.texts.items()),)
@@ -212,9 +216,9 @@ class DatasetLayout:
 
     def _refusal(
         self,
-        plan: references.DatasetPlan,
-        ranking: rank.Ranking,
-        tally: list_lib.Tally,
+        plan: elements.DatasetPlan,
+        ranking: rank_references.Ranking,
+        tally: list_images.Tally,
         rejects: RejectSummary,
     ) -> errors.ImagebeamError | None:
         """Why nothing may be written, if so."""
@@ -254,7 +258,7 @@ class DatasetLayout:
             )
         return None
 
-    def _explain_repeated_key(self, ranking: rank.Ranking) -> str:
+    def _explain_repeated_key(self, ranking: rank_references.Ranking) -> str:
         repeated = ranking.duplicates[0]
         more = f" ({ranking.num_duplicates:,} keys are given more than once)" if ranking.num_duplicates > 1 else ""
         first, second = repeated.uris
@@ -279,7 +283,7 @@ class DatasetLayout:
                 "committed"
             )
         remedy = "mend the images or raise rejects.max_fraction"
-        if changed := rejected.get(references.Reason.CHANGED.value, 0):
+        if changed := rejected.get(elements.Reason.CHANGED.value, 0):
             remedy = f"{changed:,} changed after the listing: {self._list_again}, which lists anew; for others {remedy}"
         return errors.TooManyRejectsError(
             f"{total:,} of {listed:,} images were rejected ({total / listed:.2%}; {reasons}), rejects.max_fraction "
@@ -293,13 +297,13 @@ class DatasetLayout:
 
     def note_changed(self, rejected: Mapping[str, int]) -> list[str]:
         """What to do about images that changed while a run that was committed read them."""
-        changed = rejected.get(references.Reason.CHANGED.value, 0)
+        changed = rejected.get(elements.Reason.CHANGED.value, 0)
         images = "1 image" if changed == 1 else f"{changed:,} images"
         remedy = f"{images} changed after the listing and {'was' if changed == 1 else 'were'} rejected; to take "
         remedy += f"{'it' if changed == 1 else 'them'} in, {self._list_again} with --overwrite"
         return [remedy] if changed else []
 
-    def _notes(self, splits: Mapping[str, references.SplitPlan], ranking: rank.Ranking) -> list[str]:
+    def _notes(self, splits: Mapping[str, elements.SplitPlan], ranking: rank_references.Ranking) -> list[str]:
         notes = []
         for split, planned in splits.items():
             if empty := max(0, planned.num_shards - planned.num_records):
@@ -317,13 +321,15 @@ class DatasetLayout:
             notes += [f"output.num_shards names the split {split}, which receives no image" for split in absent]
         return notes
 
-    def _notes_on_classes(self, splits: Mapping[str, references.SplitPlan], ranking: rank.Ranking) -> list[str]:
+    def _notes_on_classes(
+        self, splits: Mapping[str, elements.SplitPlan], ranking: rank_references.Ranking
+    ) -> list[str]:
         if self.label_kind != "class":
             return []
         of_numbers = None
         if self.vocabulary is None:
-            of_numbers = classes.note_on_numbers(self.label_ids(self._labels(ranking)), self.label_by == "column")
-        notes = [of_numbers, classes.note_on_near_equals(ranking.labels)]
+            of_numbers = class_names.note_on_numbers(self.label_ids(self._labels(ranking)), self.label_by == "column")
+        notes = [of_numbers, class_names.note_on_near_equals(ranking.labels)]
         if self.label_by == "directory" and self.vocabulary is None and len(ranking.labels) == 1:
             notes.append(
                 f"there is one class, {ranking.labels[0]!r}; if the classes are the folders in it, give a folder below "
@@ -331,15 +337,15 @@ class DatasetLayout:
             )
         if self.stratified:
             held = {split: ranking.classes.get(split, ()) for split in splits}
-            notes += classes.notes_on_missing(held, ranking.labels)
+            notes += class_names.notes_on_missing(held, ranking.labels)
         return [note for note in notes if note]
 
-    def _unseen_labels(self, ranking: rank.Ranking) -> list[str]:
+    def _unseen_labels(self, ranking: rank_references.Ranking) -> list[str]:
         """The classes of the vocabulary that no image has."""
         seen = set(ranking.labels)
         return [label for label in self.vocabulary or () if label not in seen]
 
-    def _compare_with_committed(self, plan: references.DatasetPlan) -> references.DatasetPlan:
+    def _compare_with_committed(self, plan: elements.DatasetPlan) -> elements.DatasetPlan:
         """Takes into account what is in the output already."""
         if unnamed := self.folder.find_unnamed_shards(self.suffix):
             return _refuse(plan, output_folder.refuse_unnamed_shards(self.output, unnamed))
@@ -364,7 +370,7 @@ class DatasetLayout:
             if not self.overwrite:
                 return _refuse(plan, f"{self.output} holds this dataset, but {damage}; --overwrite writes it again")
         elif not self.overwrite:
-            difference = inputs.compare_inputs(committed.inputs, plan.inputs)
+            difference = recorded_inputs.compare_inputs(committed.inputs, plan.inputs)
             return _refuse(
                 plan,
                 f"{self.output} holds another dataset ({committed.name}, {committed.counts.written:,} images, written "
@@ -372,17 +378,17 @@ class DatasetLayout:
             )
         return plan
 
-    def _note_staged_shards(self, plan: references.DatasetPlan) -> list[str]:
+    def _note_staged_shards(self, plan: elements.DatasetPlan) -> list[str]:
         """What became of shards that earlier runs finished and that are of another dataset than this one."""
         notes = []
         for folder in self.folder.staging_folders():
             store = storage.storage_of(folder)
             if folder == self.staging(plan.fingerprint):
                 continue
-            count = sum(entry.name.endswith(write_shard.DONE_SUFFIX) for entry in store.list_directory(folder))
+            count = sum(entry.name.endswith(shard_writer.DONE_SUFFIX) for entry in store.list_directory(folder))
             if count:
                 shards_ = "1 finished shard" if count == 1 else f"{count:,} finished shards"
-                why = inputs.compare_inputs(read_inputs(folder), plan.inputs)
+                why = recorded_inputs.compare_inputs(read_inputs(folder), plan.inputs)
                 notes.append(f"{shards_} of an earlier run cannot be used: {why}")
         return sorted(notes)
 
@@ -393,11 +399,11 @@ def read_inputs(staging: str) -> Mapping[str, Any]:
     try:
         found = json.loads(storage.storage_of(uri).read(uri))
     except (FileNotFoundError, ValueError):
-        return inputs.NO_INPUTS
-    return found if isinstance(found, dict) else inputs.NO_INPUTS
+        return recorded_inputs.NO_INPUTS
+    return found if isinstance(found, dict) else recorded_inputs.NO_INPUTS
 
 
-def write_inputs(layout: DatasetLayout, plan: references.DatasetPlan) -> None:
+def write_inputs(layout: DatasetLayout, plan: elements.DatasetPlan) -> None:
     """Leaves in the staging folder what the dataset is made of, for a later run that cannot use it."""
     staging = layout.staging(plan.fingerprint)
     store = storage.storage_of(staging)
@@ -405,7 +411,7 @@ def write_inputs(layout: DatasetLayout, plan: references.DatasetPlan) -> None:
     store.write_whole(storage.join(staging, INPUTS_FILE), json.dumps(plan.inputs).encode(), durable=False)
 
 
-def _refuse(plan: references.DatasetPlan, message: str) -> references.DatasetPlan:
+def _refuse(plan: elements.DatasetPlan, message: str) -> elements.DatasetPlan:
     return dataclasses.replace(plan, action="refuse", message=message, exit_code=errors.ConfigError.exit_code)
 
 
@@ -413,16 +419,16 @@ def _ceil_divide(number: int, divisor: int) -> int:
     return -(-number // divisor)
 
 
-def encode_report(state: str, plan: references.DatasetPlan, message: str = "", exit_code: int = 0) -> bytes:
+def encode_report(state: str, plan: elements.DatasetPlan, message: str = "", exit_code: int = 0) -> bytes:
     """What the launcher reads of a run, on whatever runner it ran: `state` is planned, committed, kept or refused."""
     fields = {"state": state, "message": message, "exit_code": exit_code, "plan": dataclasses.asdict(plan)}
     return json.dumps(fields).encode()
 
 
-def decode_plan(fields: Mapping[str, Any]) -> references.DatasetPlan:
+def decode_plan(fields: Mapping[str, Any]) -> elements.DatasetPlan:
     """The plan inside a decoded report."""
     known = dict(fields)
-    known["splits"] = {name: references.SplitPlan(**split) for name, split in known["splits"].items()}
+    known["splits"] = {name: elements.SplitPlan(**split) for name, split in known["splits"].items()}
     known["labels"], known["notes"] = tuple(known["labels"]), tuple(known["notes"])
     known["kept"] = tuple(features.Feature(*each) for each in known["kept"])
-    return references.DatasetPlan(**known)
+    return elements.DatasetPlan(**known)

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, shards, storage, verify
-from transforms import tfds_metadata
+from imagebeam import errors, shard_names, storage, verify_shards
+from imagebeam.transforms import tfds_metadata
 
 REPLACED = "replaced-"  # in the control folder, and the fingerprint of a new dataset: the catalog of the one before it
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # as tf.Transform names them
@@ -30,7 +30,7 @@ class OutputFolder:
 
     def find_unnamed_shards(self, suffix: str) -> list[str]:
         """The files named like shards that no catalog of ours names, sorted: a commit does not touch them."""
-        candidates = verify.find_unnamed_shards(self.uri, (), (suffix,))
+        candidates = verify_shards.find_unnamed_shards(self.uri, (), (suffix,))
         if not candidates:
             return []
         named = self.named_files()
@@ -100,13 +100,13 @@ class OutputFolder:
                     damage = self._compare_size(shard.index_name, shard.index_file.bytes)
                 if damage is not None:
                     return damage
-                if thoroughly and (problems := verify.verify_shard(self.uri, shard, committed.compression)):
+                if thoroughly and (problems := verify_shards.verify_shard(self.uri, shard, committed.compression)):
                     return str(problems[0])
         for name in sorted(files_of(committed) - {catalog_lib.CATALOG_FILE} - _shards_of(committed)):
             file = committed.files.get(name)
             if damage := self._compare_size(name, None if file is None else file.bytes):
                 return damage
-            if thoroughly and file is not None and (problems := verify.verify_file(self.uri, name, file)):
+            if thoroughly and file is not None and (problems := verify_shards.verify_file(self.uri, name, file)):
                 return str(problems[0])
         return None
 
@@ -159,7 +159,7 @@ def _shards_in(text: str) -> set[str]:
         for split in json.loads(text)["splits"].values():
             for fields in split["shards"]:
                 name = str(fields["name"])
-                if shards.is_shard_name(name, (shards.suffix_of(name),)) and "/" not in name:
+                if shard_names.is_shard_name(name, (shard_names.suffix_of(name),)) and "/" not in name:
                     names |= {name, catalog_lib.Shard(name, 0, 0, 0).index_name}
     return names
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagebeam import features
-from imagebeam.reader import fetch, record_reader, windows
+from imagebeam.reader import crops, record_bytes, record_reader
 from imagebeam.reader import options as options_lib
 
 try:
@@ -54,7 +54,7 @@ class Parsed(NamedTuple):
     parts: np.ndarray  # int32 [k, 4]: top, left, height, width
     flips: np.ndarray  # bool [k]
     columns: list[np.ndarray]  # the label where there is one, the extra features, and the packed lists
-    troubles: dict[int, fetch.Trouble]  # of the others, by their place in the chunk
+    troubles: dict[int, record_bytes.Trouble]  # of the others, by their place in the chunk
 
 
 class BatchReader:
@@ -137,7 +137,7 @@ class BatchReader:
         kept, rows, packed, troubles = [], [], [], {}
         for index, content in enumerate(chunk.contents):
             try:
-                if isinstance(content, fetch.Trouble):
+                if isinstance(content, record_bytes.Trouble):
                     troubles[index] = content
                 else:
                     row = self._parse_record(content)
@@ -154,7 +154,7 @@ class BatchReader:
         if self._has_lists:
             columns.append(np.array(packed, object))
         uniforms = chunk.uniforms[kept]
-        parts = windows.windows(np.array(heights, int), np.array(widths, int), uniforms, self._options)
+        parts = crops.windows(np.array(heights, int), np.array(widths, int), uniforms, self._options)
         flips = (uniforms[:, -1] < 0.5) & self._options.flips
         return Parsed(kept, list(images), parts, flips, columns, troubles)
 

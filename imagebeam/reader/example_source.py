@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, raw
-from imagebeam.reader import batch_names, fetch, open_files, sources
+from imagebeam import errors, example, features
+from imagebeam.reader import bare_pixels, batch_names, dataset_source, open_files, record_bytes
 
 _NUMPY_TYPES: dict[str, type] = {features.BYTES: object, features.INT64: np.int64, features.FLOAT: np.float32}
 
@@ -43,7 +43,7 @@ class ExampleSource:
 
     def __init__(
         self,
-        view: sources.View,
+        view: dataset_source.View,
         catalog: catalog_lib.Catalog,
         decode: bool = True,
         is_raw: bool = False,
@@ -63,7 +63,7 @@ class ExampleSource:
             catalog, others if wanted is None else wanted, batch_names.own_names(catalog)
         )
         self._num_classes = len(catalog.labels)
-        self._pixels = raw.PixelReader(catalog) if decode and is_raw else None
+        self._pixels = bare_pixels.PixelReader(catalog) if decode and is_raw else None
         self._first_label = catalog.label_base if catalog.label_kind == "class" else 0
         if catalog.compression != "none":
             raise errors.ConfigError(
@@ -93,7 +93,7 @@ class ExampleSource:
             raise IndexError(f"there is no example {place} among {len(self):,}")
         record = self._view.locate(place % len(self))
         [content] = self._view.fetcher.fetch(np.array([record], np.int64))
-        if isinstance(content, fetch.Trouble):
+        if isinstance(content, record_bytes.Trouble):
             raise errors.ExampleError(str(content))
         try:
             return self._parse(content)
@@ -156,7 +156,7 @@ def _to_array(kind: str, values: list[Any]) -> np.ndarray:
     return array
 
 
-def _to_rgb(pixels: raw.Pixels) -> np.ndarray:
+def _to_rgb(pixels: bare_pixels.Pixels) -> np.ndarray:
     """uint8 [height, width, 3], as `_decode_image` gives it."""
     stored = np.frombuffer(pixels.data, np.uint8).reshape(pixels.height, pixels.width, pixels.channels)
     return stored[:, :, :3].copy() if pixels.channels >= 3 else np.repeat(stored[:, :, :1], 3, axis=2)

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from imagebeam import errors, features
-from imagebeam.reader import fetch as fetch_lib
 from imagebeam.reader import options as options_lib
 from imagebeam.reader import order as order_lib
-from imagebeam.reader import record_reader, schedule
+from imagebeam.reader import record_bytes, record_reader, schedule
 
 _BLOCK = 1 << 16  # positions, of which each dataset has a fixed number
 _KEPT_TABLES = 3
@@ -207,12 +206,12 @@ def end_of(pattern: Pattern, lengths: Sequence[int]) -> int:
 class MixedFetcher:
     """Reads records of several datasets, numbered as by MixedOrder. Thread-safe."""
 
-    def __init__(self, fetchers: Sequence[fetch_lib.Fetcher], num_records: Sequence[int]):
+    def __init__(self, fetchers: Sequence[record_bytes.Fetcher], num_records: Sequence[int]):
         self._fetchers = fetchers
         self._first_records = np.cumsum([0, *num_records])
         self.is_local = all(fetcher.is_local for fetcher in fetchers)
 
-    def fetch(self, wanted: np.ndarray) -> Iterator[bytes | fetch_lib.Trouble]:
+    def fetch(self, wanted: np.ndarray) -> Iterator[bytes | record_bytes.Trouble]:
         """Yields each record's bytes, or what is wrong with it, in the order asked for."""
         datasets = np.searchsorted(self._first_records, wanted, side="right") - 1
         each = {
@@ -222,7 +221,7 @@ class MixedFetcher:
         for dataset in datasets.tolist():
             yield next(each[dataset])
 
-    def trouble(self, record: int, detail: str) -> fetch_lib.Trouble:
+    def trouble(self, record: int, detail: str) -> record_bytes.Trouble:
         """`detail` with the name of a record."""
         dataset = int(np.searchsorted(self._first_records, record, side="right")) - 1
         return self._fetchers[dataset].trouble(record - int(self._first_records[dataset]), detail)

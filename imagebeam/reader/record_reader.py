@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from imagebeam import errors, example, features
-from imagebeam.reader import fetch, windows
+from imagebeam.reader import crops, record_bytes
 from imagebeam.reader import options as options_lib
 from imagebeam.reader import order as order_lib
 from imagebeam.reader import schedule as schedule_lib
@@ -44,7 +44,7 @@ class Records:
         num_classes: and ids below the first, where an image has any number of classes.
     """
 
-    fetcher: fetch.Fetcher
+    fetcher: record_bytes.Fetcher
     schedule: schedule_lib.Schedule
     chosen: np.ndarray | None
     by_source: Mapping[str, features.Feature]
@@ -95,7 +95,7 @@ class Records:
 class Chunk(NamedTuple):
     """Records that stand side by side in an epoch."""
 
-    contents: list[bytes | fetch.Trouble]
+    contents: list[bytes | record_bytes.Trouble]
     positions: np.ndarray  # int64 [n], in the order of the pipeline
     records: np.ndarray  # int64 [n], in the split
     uniforms: np.ndarray  # float32 [n, windows.NUM_UNIFORMS] in [0, 1)
@@ -123,7 +123,7 @@ class RecordReader:
         positions = np.arange(first, end, dtype=np.int64)
         records, epochs = self._records.locate(positions)
         contents = list(self._records.fetcher.fetch(records))
-        return Chunk(contents, positions, records, order_lib.uniforms(records, epochs, self._key, windows.NUM_UNIFORMS))
+        return Chunk(contents, positions, records, order_lib.uniforms(records, epochs, self._key, crops.NUM_UNIFORMS))
 
     def pack_lists(self, content: bytes) -> bytes:
         """The lists that are wanted of a record: see `lists`.
@@ -151,11 +151,11 @@ class RecordReader:
             f"{self._options.batch_size} needs one: run imagebeam verify --decode"
         )
 
-    def trouble(self, record: int, detail: str) -> fetch.Trouble:
+    def trouble(self, record: int, detail: str) -> record_bytes.Trouble:
         """`detail` with the name of a record of the split."""
         return self._records.fetcher.trouble(record, detail)
 
-    def lose(self, position: int, trouble: fetch.Trouble) -> None:
+    def lose(self, position: int, trouble: record_bytes.Trouble) -> None:
         """Goes on without an example, where the options say so.
 
         Raises:

@@ -16,8 +16,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from imagebeam import errors, features, raw
-from imagebeam.reader import batch_reader, fetch, gaps, lists, pixels, record_reader, windows
+from imagebeam import errors, features
+from imagebeam.reader import (
+    bare_pixels,
+    batch_reader,
+    crops,
+    gaps,
+    list_features,
+    record_bytes,
+    record_reader,
+    tf_decode,
+)
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
@@ -36,7 +45,7 @@ class ChunkReader:
         self._reader = record_reader.RecordReader(records, options)
         self._records = records
         self._lock = threading.Lock()
-        self._troubles: dict[int, fetch.Trouble] = {}  # by record, of those that could not be read
+        self._troubles: dict[int, record_bytes.Trouble] = {}  # by record, of those that could not be read
         self._failure: errors.ImagebeamError | None = None
 
     @property
@@ -56,7 +65,7 @@ class ChunkReader:
                 raise
             contents = np.empty(len(chunk.contents), object)
             for index, content in enumerate(chunk.contents):
-                if isinstance(content, fetch.Trouble):  # cannot be decoded either, and is told there
+                if isinstance(content, record_bytes.Trouble):  # cannot be decoded either, and is told there
                     with self._lock:
                         self._troubles[int(chunk.records[index])] = content
                     content = b""
@@ -124,7 +133,7 @@ def build(
         dataset = _next_at_each_iteration(read_between, schedule.end, schedule.stride)
     else:
         dataset = read_between(schedule.begin, schedule.end)
-    cast = pixels.make_caster(options, mean_and_std)
+    cast = tf_decode.make_caster(options, mean_and_std)
     dataset = dataset.map(lambda batch: _finish(batch, records, options, cast), num_parallel_calls=1)
     dataset = _with_cardinality(dataset, records, options, keep_empty)
     return dataset.prefetch(2).with_options(tf_options(options, threads))
@@ -188,7 +197,7 @@ def _batches_of_native(
         dtype = _TF_TYPES[feature.kind]
         specs[name] = tf.TensorSpec([None], tf.int32 if name == "label" and dtype == tf.int64 else dtype)
     if records.lists:
-        specs[lists.PACKED] = tf.TensorSpec([None], tf.string)
+        specs[list_features.PACKED] = tf.TensorSpec([None], tf.string)
 
     def read(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
         def read_batch(first: tf.Tensor) -> Batch:
@@ -214,7 +223,7 @@ def _batches_of_tensorflow(
     reader = ChunkReader(records, options)
     only_jpeg = records.formats == {"jpeg"}
     greatest = greatest_reduction(records.longest_side, options)
-    decode = pixels.make_decoder(options, only_jpeg, greatest, records.is_raw)
+    decode = tf_decode.make_decoder(options, only_jpeg, greatest, records.is_raw)
     in_order = options.deterministic or options.on_error == "skip"
 
     def read(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
@@ -264,7 +273,7 @@ def greatest_reduction(longest_side: int, options: options_lib.ReadOptions) -> i
     """The most that a picture of a split may be scaled down by while it is decoded: one of pixels.REDUCTIONS."""
     if options.image_size is None:
         return 1
-    allowed = [each for each in pixels.REDUCTIONS if longest_side == 0 or longest_side >= each * min(options.size)]
+    allowed = [each for each in tf_decode.REDUCTIONS if longest_side == 0 or longest_side >= each * min(options.size)]
     return max(allowed, default=1)
 
 
@@ -278,11 +287,11 @@ def _read_and_parse(
     """A chunk of examples, encoded: as `parse` gives it, "position", and where there are lists, those."""
     dtypes = [tf.string, tf.int64, tf.float32, *([tf.string] if records.lists else [])]
     serialized, positions, uniforms, *packed = tf.numpy_function(reader.read, [first, end], dtypes, stateful=False)
-    uniforms.set_shape([None, windows.NUM_UNIFORMS])
+    uniforms.set_shape([None, crops.NUM_UNIFORMS])
     for each in (serialized, positions, *packed):
         each.set_shape([None])
     chunk = parse(serialized, uniforms, records, options) | {"position": positions}
-    return chunk | dict(zip([lists.PACKED], packed))
+    return chunk | dict(zip([list_features.PACKED], packed))
 
 
 def parse(
@@ -301,10 +310,10 @@ def parse(
         "flip", where the options ask for them; "label" and the extra features, each [n].
     """
     image = records.by_source[features.ENCODED]
-    stored = [records.by_source.get(source) for source in raw.SHAPE[: 3 if records.is_raw else 2]]
+    stored = [records.by_source.get(source) for source in bare_pixels.SHAPE[: 3 if records.is_raw else 2]]
     wanted = [*records.columns, *(feature for feature in stored if feature is not None)]
     spec = {f.key: tf.io.FixedLenFeature([], _TF_TYPES[f.kind], _EMPTY[f.kind]) for f in wanted}
-    spec[image.key] = lists.spec_of(image) if image.many else tf.io.FixedLenFeature([], tf.string, "")
+    spec[image.key] = list_features.spec_of(image) if image.many else tf.io.FixedLenFeature([], tf.string, "")
     parsed = tf.io.parse_example(serialized, spec)
     chunk = {"encoded": parsed[image.key]}
     if records.is_raw:
@@ -327,7 +336,7 @@ def draw_windows(
 
     def draw(height: np.ndarray, width: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
         with record_reader.calls:
-            return windows.windows(height, width, uniforms, options)
+            return crops.windows(height, width, uniforms, options)
 
     part = tf.numpy_function(draw, [height, width, uniforms], tf.int32, stateful=False)
     return tf.ensure_shape(part, [None, 4])
@@ -406,11 +415,11 @@ def _with_size(value: tf.Tensor, size: int | None) -> tf.Tensor:
 def _finish(batch: Batch, records: record_reader.Records, options: options_lib.ReadOptions, cast: Any) -> Any:
     image = cast(batch["image"])
     if records.lists:
-        batch = batch | lists.unpack(batch[lists.PACKED], records, options)
+        batch = batch | list_features.unpack(batch[list_features.PACKED], records, options)
     if options.supervised:
         weights = (tf.cast(batch["mask"], tf.float32),) if options.pad else ()
         return (image, batch["label"], *weights)
-    others = {name: value for name, value in batch.items() if name not in ("image", "position", lists.PACKED)}
+    others = {name: value for name, value in batch.items() if name not in ("image", "position", list_features.PACKED)}
     return {"image": image} | {name.removeprefix("features/"): value for name, value in others.items()}
 
 
@@ -418,7 +427,7 @@ class NumpyIterator(Iterator[Any]):
     """The elements of a dataset as NumPy arrays; an error of this package comes as itself, not as TensorFlow's."""
 
     def __init__(self, dataset: tf.data.Dataset):
-        self._elements = lists.numpy_iterator(dataset)
+        self._elements = list_features.numpy_iterator(dataset)
 
     def __next__(self) -> Any:
         try:

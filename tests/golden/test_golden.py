@@ -17,7 +17,7 @@ import tempfile
 
 import pytest
 
-from pipelines import convert
+from imagebeam.pipelines import convert
 from tests import command_line, datasets
 
 FOLDER = pathlib.Path(__file__).parent

@@ -15,7 +15,7 @@ from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import cli
+from imagebeam.pipelines import cli
 from tests import datasets, image_sets
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import config as config_lib
-from pipelines import convert, verify
+from imagebeam.pipelines import config, convert, verify_dataset
+from imagebeam.transforms import commit_dataset, elements
+from imagebeam.transforms.shard import read_ahead, writer_processes
 from tests import command_line, datasets, image_sets
-from transforms import commit, fetch, processes, references
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, 
     ):
         datasets.make(images, output, overwrite=True)
     assert datasets.shard_digests(output) == before
-    assert verify.run_verify(str(output)).problems == ()
+    assert verify_dataset.run_verify(str(output)).problems == ()
     assert datasets.rejects(output) == {}
     assert datasets.rejects(output / ".imagebeam") == {"cat/0.jpg": "truncated"}
 
@@ -230,19 +230,19 @@ def test_file_that_changes_during_a_run_is_taken_in_by_what_is_advised(
     def prepare() -> dict[str, object]:
         if listed == "folder":
             return sections
-        loaded = config_lib.parse_config({**sections}, where="test")
+        loaded = config.parse_config({**sections}, where="test")
         return convert.save_listing(loaded, str(tmp_path / "listing")).model_dump()
 
-    finish = fetch._finish
+    finish = read_ahead._finish
 
-    def write_and_finish(ref: references.ImageRef, *arguments: object) -> fetch.Fetched:
+    def write_and_finish(ref: elements.ImageRef, *arguments: object) -> read_ahead.Fetched:
         if ref.key == "cat/0.jpg":
             target.write_bytes(image_sets.make_image(4711))
         return finish(ref, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fetch, "_finish", write_and_finish)
-        patch.setattr(processes, "current", lambda: None)  # the shards are written in this process
+        patch.setattr(read_ahead, "_finish", write_and_finish)
+        patch.setattr(writer_processes, "current", lambda: None)  # the shards are written in this process
         first = convert.convert(prepare(), workers=1)
     assert first.catalog.counts.rejected == {"changed": 1}
     again = "run the same command again with --overwrite"
@@ -303,7 +303,9 @@ def test_refusal_and_resume_say_what_differs(
     datasets.make(images, output, **sections)
     cut = tmp_path / "cut"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(errors.ImagebeamError, match="before the commit"):
-        patch.setattr(commit.Committer, "commit", mock.Mock(side_effect=errors.ImagebeamError("before the commit")))
+        patch.setattr(
+            commit_dataset.Committer, "commit", mock.Mock(side_effect=errors.ImagebeamError("before the commit"))
+        )
         datasets.make(images, cut, **sections)
     texts = [OTHER_TEXT] if other_config else []
     texts += [change_images(images)] if other_images else []

@@ -9,7 +9,7 @@ import threading
 import apache_beam as beam
 import pytest
 
-from pipelines import convert, pipeline
+from imagebeam.pipelines import convert, make_job
 from tests import datasets, image_sets, patience
 
 THREADS = 3
@@ -24,15 +24,15 @@ def test_converts_in_threads_of_one_process_each_end_with_their_own_dataset(
         datasets.make(tmp_path / f"in{index}", tmp_path / f"expected{index}", output={"num_shards": 2 + index})
         expected.append(datasets.shard_digests(tmp_path / f"expected{index}"))
     all_started, first_ended = threading.Barrier(THREADS), threading.Event()
-    build = pipeline.build
+    build = make_job.build
 
-    def build_together(beam_pipeline: beam.Pipeline, job: pipeline.Job, plan_only: bool = False) -> None:
+    def build_together(beam_pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = False) -> None:
         build(beam_pipeline, job, plan_only)
         all_started.wait(timeout=patience.HANG_SEC)  # ends the test where another thread failed
         if not job.layout.output.endswith("out0"):  # runs while the first one closes its writers
             first_ended.wait(timeout=patience.HANG_SEC)
 
-    monkeypatch.setattr(pipeline, "build", build_together)
+    monkeypatch.setattr(make_job, "build", build_together)
 
     def run(index: int) -> convert.ConvertResult:
         output = {"uri": str(tmp_path / f"out{index}"), "num_shards": 2 + index}

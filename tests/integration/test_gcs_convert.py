@@ -228,10 +228,10 @@ def test_object_that_is_replaced_after_the_listing_is_a_reject(stored: Bucket, t
 REPLACE = """
 import sys
 from google.cloud import storage
-from pipelines import convert
-from transforms import fetch
+from imagebeam.pipelines import convert
+from imagebeam.transforms.shard import read_ahead, writer_processes
 
-read = fetch._read_remote
+read = read_ahead._read_remote
 def replace_and_read(store, ref):
     bucket = storage.Client().bucket("pets")
     if ref.key == "cat/21.jpg":
@@ -239,9 +239,8 @@ def replace_and_read(store, ref):
     if ref.key == "cat/22.jpg":
         bucket.blob("changing/cat/22.jpg").delete()
     return read(store, ref)
-fetch._read_remote = replace_and_read
-from transforms import processes
-processes.current = lambda: None  # the shards are written in this process
+read_ahead._read_remote = replace_and_read
+writer_processes.current = lambda: None  # the shards are written in this process
 sections = {"source": {"uri": sys.argv[1]}, "output": {"uri": sys.argv[2]}}
 convert.convert(sections, workers=1)
 """

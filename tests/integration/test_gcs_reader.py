@@ -82,13 +82,13 @@ def read(uri: str, shuffle: str | None, cache_dir: str | None = None, num_epochs
 
 def read_blocks(uri: str, block_bytes: int) -> Batches:
     """As `read`, in the order of the shards and with small blocks."""
-    from imagebeam.reader import sources
+    from imagebeam.reader import dataset_source
 
-    previous, sources._BLOCK_BYTES = sources._BLOCK_BYTES, block_bytes
+    previous, dataset_source._BLOCK_BYTES = dataset_source._BLOCK_BYTES, block_bytes
     try:
         return read(uri, None)
     finally:
-        sources._BLOCK_BYTES = previous
+        dataset_source._BLOCK_BYTES = previous
 
 
 def read_late(uri: str, shard: str) -> Batches:

@@ -18,9 +18,9 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import locks, verify
+from imagebeam.pipelines import output_lock, verify_dataset
+from imagebeam.transforms import commit_dataset, elements
 from tests import command_line, datasets, image_sets, patience
-from transforms import commit, references
 
 NUM_SHARDS = 12
 
@@ -71,7 +71,7 @@ def finish(process: subprocess.Popen[str], exit_code: int = 0) -> str:
 
 def assert_whole_or_not_there(output: pathlib.Path) -> None:
     if (output / catalog_lib.CATALOG_FILE).exists():
-        assert verify.run_verify(str(output)).problems == ()
+        assert verify_dataset.run_verify(str(output)).problems == ()
 
 
 def is_committed(output: pathlib.Path, fingerprint: str) -> bool:
@@ -83,7 +83,7 @@ def is_committed(output: pathlib.Path, fingerprint: str) -> bool:
 
 def assert_same_dataset(output: pathlib.Path, expected: pathlib.Path) -> None:
     assert datasets.shard_digests(output) == datasets.shard_digests(expected)
-    assert verify.run_verify(str(output)).problems == ()
+    assert verify_dataset.run_verify(str(output)).problems == ()
     paths, expected_paths = ({path.relative_to(root) for path in root.rglob("*")} for root in (output, expected))
     assert paths == expected_paths  # nothing is left behind
 
@@ -173,7 +173,7 @@ def test_two_runs_at_once_one_succeeds_and_one_is_told(uninterrupted: Uninterrup
 
 # --- a commit that is killed before each of its changes to the disk --------------------------------------------------
 
-Commit = tuple[commit.Committer, references.DatasetPlan, Any, Any]
+Commit = tuple[commit_dataset.Committer, elements.DatasetPlan, Any, Any]
 
 CHANGES = ("replace", "unlink", "rmdir", "mkdir", "fsync")  # of the module os
 
@@ -187,12 +187,12 @@ def stage(images: pathlib.Path, output: pathlib.Path, /, **sections: Any) -> Com
         raise errors.ImagebeamError("before the commit")
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(errors.ImagebeamError, match="before the commit"):
-        patch.setattr(commit.Committer, "commit", catch)
+        patch.setattr(commit_dataset.Committer, "commit", catch)
         datasets.make(images, output, overwrite=True, **sections)
     return caught[0]
 
 
-def commit_killed_before(change: int, committer: commit.Committer, *arguments: Any) -> bool:
+def commit_killed_before(change: int, committer: commit_dataset.Committer, *arguments: Any) -> bool:
     """Commits in a process that ends before the given change; returns whether the commit ended before that."""
     process = os.fork()
     if process == 0:
@@ -246,8 +246,8 @@ def test_commit_killed_before_any_change_is_whole_or_not_there(tmp_path: pathlib
             cut_short += 1
             message = rf"the commit of a dataset of 9 images was cut short; run .* again \(--input {images}\)"
             with pytest.raises(errors.CatalogError, match=message):
-                verify.run_verify(str(output))
-        with locks.hold(committer.layout.control):  # the next run
+                verify_dataset.run_verify(str(output))
+        with output_lock.hold(committer.layout.control):  # the next run
             committer.commit(dataclasses.replace(plan, action="keep") if stands else plan, *arguments)
         assert_same_dataset(output, tmp_path / "expected")
         shutil.rmtree(output)

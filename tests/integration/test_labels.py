@@ -14,7 +14,7 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import convert
+from imagebeam.pipelines import convert
 from tests import command_line, datasets, image_sets
 
 COLUMN = {"by": "column", "column": "label"}

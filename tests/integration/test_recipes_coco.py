@@ -13,7 +13,7 @@ from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import config as config_lib
+from imagebeam.pipelines import config as config_lib
 from tests import coco_sets, datasets, image_sets
 
 Fields = dict[str, Any]
@@ -226,16 +226,18 @@ def test_same_image_in_two_splits_is_refused(root: pathlib.Path, output: pathlib
 
 
 def test_mask_is_scaled_with_the_picture(root: pathlib.Path) -> None:
-    from transforms import encode, images, object_masks, references
-    from transforms.sources import coco
+    from imagebeam.transforms import elements
+    from imagebeam.transforms.images import object_masks, structure
+    from imagebeam.transforms.shard import encode
+    from imagebeam.transforms.sources import coco
 
     config = config_lib.load_config("coco", ["source.coco.masks=true"])
     columns = (*coco.COLUMNS, coco.MASKS)
     packed = object_masks.pack([[10, 5, 30, 5, 30, 25, 10, 25]], 30, 40)
-    ref = references.ImageRef("k", "/k", columns=(b"1", *(((0.5,),) * 8), (packed,)), expected=(30, 40))
+    ref = elements.ImageRef("k", "/k", columns=(b"1", *(((0.5,),) * 8), (packed,)), expected=(30, 40))
     features = tuple(each for each in config.resolve_features() if each.source in (coco.MASKS, "image/encoded"))
     recipe = encode.ExampleRecipe(features, {}, columns)
-    head, _ = recipe.encode(ref, images.Image(b"x", "jpeg", 15, 20, 3, "RGB"))
+    head, _ = recipe.encode(ref, structure.Image(b"x", "jpeg", 15, 20, 3, "RGB"))
     png = head[head.index(b"\x89PNG") :]
     mask = np.asarray(Image.open(io.BytesIO(png)))
     assert mask.shape == (15, 20)

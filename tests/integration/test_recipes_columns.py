@@ -19,7 +19,7 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
-from pipelines import convert
+from imagebeam.pipelines import convert
 from tests import command_line, datasets, image_sets, patience
 
 if sys.version_info < (3, 11):
@@ -412,7 +412,7 @@ def test_output_on_another_storage_has_the_transform_too(
 
 _LOADED = """
 import json, sys
-from pipelines import convert
+from imagebeam.pipelines import convert
 convert.convert(json.loads(sys.argv[1]), workers=1, own_process=True)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """

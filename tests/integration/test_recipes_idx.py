@@ -13,8 +13,8 @@ import pytest
 
 import imagebeam
 from imagebeam import errors, example
-from pipelines import config as config_lib
-from pipelines import convert, sources, verify
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import convert, open_source, verify_dataset
 from tests import command_line, datasets, idx_files
 
 TRAIN, TEST = 1100, 60
@@ -96,8 +96,8 @@ def test_mnist_preset_writes_the_same_records_of_plain_and_gz_files(tmp_path: pa
 def test_verify_of_bare_pixels_counts_them(tmp_path: pathlib.Path) -> None:
     idx_files.write_mnist(tmp_path / "in", TRAIN, TEST)
     catalog = convert_mnist(tmp_path / "in", tmp_path / "out").catalog
-    assert verify.run_verify(str(tmp_path / "out"), decode=True).problems == ()
-    check = verify._DecodeRecord(catalog, is_raw=True)
+    assert verify_dataset.run_verify(str(tmp_path / "out"), decode=True).problems == ()
+    check = verify_dataset._DecodeRecord(catalog, is_raw=True)
     sizes: dict[str, Any] = {"image/height": 28, "image/width": 28, "image/channels": 1, "image/class/label": 3}
     good, short = (b"".join(example.ExampleEncoder(catalog.features).encode(sizes, bytes(n))) for n in (784, 783))
     told = "the image is 783 values, the example says 28 x 28 pixels of 1 channels"
@@ -171,9 +171,9 @@ def test_file_replaced_while_it_is_converted_gives_rejects(
     """A .gz file that another process broke between the listing and the reading."""
     idx_files.write_mnist(tmp_path / "in", TRAIN, TEST, zipped=("t10k",))
     config = config_lib.load_config("mnist", (f"source.uri={tmp_path / 'in'}", f"output.uri={tmp_path / 'out'}"))
-    source = sources.make_source(config)
+    source = open_source.make_source(config)
     images = tmp_path / "in" / "t10k-images-idx3-ubyte.gz"
     images.write_bytes(gzip.compress(b"other"))
-    monkeypatch.setattr(sources, "make_source", lambda config: source)
+    monkeypatch.setattr(open_source, "make_source", lambda config: source)
     with pytest.raises(errors.TooManyRejectsError, match=r"60 of 1,160 images were rejected \(5.17%; changed 60\)"):
         convert.convert(config, workers=1)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import convert
+from imagebeam.pipelines import convert
 from tests import datasets, docs_pages, image_sets
 
 NUM_VALIDATION = 200

@@ -14,10 +14,10 @@ import pytest
 import tensorflow as tf
 
 from imagebeam import errors, storage
-from pipelines import config as config_lib
-from pipelines import convert, pipeline
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import convert, make_job
+from imagebeam.transforms.images import structure
 from tests import image_sets, pictures
-from transforms import images as images_lib
 
 HEIGHT, WIDTH = 7, 5
 FACES = 6_030
@@ -301,6 +301,6 @@ def test_version_of_pillow_counts_where_it_decides(
     image_sets.write_folder(tmp_path / "in", per_label=1)
     given = [f"source.uri={tmp_path / 'in'}", f"output.uri={storage.normalize(str(tmp_path / 'out'))}", *overrides]
     config = config_lib.load_config(None, given)
-    before = pipeline.make_job(config).layout.identity
-    monkeypatch.setattr(images_lib, "pillow_version", lambda: "99.0")
-    assert (pipeline.make_job(config).layout.identity != before) == counts
+    before = make_job.make_job(config).layout.identity
+    monkeypatch.setattr(structure, "pillow_version", lambda: "99.0")
+    assert (make_job.make_job(config).layout.identity != before) == counts

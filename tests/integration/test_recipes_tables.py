@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import config as config_lib
-from pipelines import convert
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import convert
 from tests import datasets, image_sets
 
 Row = Mapping[str, Any]

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from imagebeam import errors
-from pipelines import config as config_lib
-from pipelines import convert
+from imagebeam.pipelines import config, convert
+from imagebeam.transforms import elements
 from tests import image_sets
-from transforms import references
 
 MANIFEST = ["source.by=manifest"]
 LABELLED = [*MANIFEST, "label.by=column", "label.column=label"]
@@ -30,8 +29,8 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "in"
 
 
-def plan(source: pathlib.Path, overrides: Sequence[str]) -> references.DatasetPlan:
-    return convert.plan(config_lib.load_config(None, [f"source.uri={source}", *overrides]))
+def plan(source: pathlib.Path, overrides: Sequence[str]) -> elements.DatasetPlan:
+    return convert.plan(config.load_config(None, [f"source.uri={source}", *overrides]))
 
 
 def complaint(source: pathlib.Path, overrides: Sequence[str]) -> str:
@@ -301,7 +300,7 @@ def test_input_of_another_kind_says_what_to_set(
     (folder / "table.csv").write_text(TABLE)
     (folder / "images.tar").touch()
     (folder / "x.tfrecord").touch()
-    convert.save_listing(config_lib.load_config(None, [f"source.uri={folder}/pets"]), str(folder / "listing.jsonl"))
+    convert.save_listing(config.load_config(None, [f"source.uri={folder}/pets"]), str(folder / "listing.jsonl"))
     assert message.format(folder=folder) in complaint(folder / below, overrides)
     if remedy_below is not None:
         assert plan(folder / remedy_below, remedy).action == "write"

@@ -15,7 +15,7 @@ import pytest
 
 import imagebeam
 from imagebeam import records
-from pipelines import convert, verify
+from imagebeam.pipelines import convert, verify_dataset
 from tests import command_line, image_sets, pictures
 
 FIRST, SECOND, THIRD = (f"train-0000{index}-of-00003.tfrecord" for index in range(3))
@@ -306,11 +306,11 @@ def test_advice_tells_damage_from_images_that_were_written_so(tmp_path: pathlib.
     (tmp_path / "in/cat/1.jpg").write_bytes(data[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + data[table + 16 :])
     output = {"uri": str(tmp_path / "out"), "num_shards": 2}
     convert.convert({"source": {"uri": str(tmp_path / "in")}, "output": output}, workers=1)
-    result = verify.run_verify(str(tmp_path / "out"), decode=True)
+    result = verify_dataset.run_verify(str(tmp_path / "out"), decode=True)
     [problem] = result.problems
     other = next(shard.name for shard in result.catalog.splits["train"].shards if shard.name != problem.shard)
     flip(tmp_path / "out" / other, 9)
-    assert verify.run_verify(str(tmp_path / "out"), decode=True).advice == (
+    assert verify_dataset.run_verify(str(tmp_path / "out"), decode=True).advice == (
         "1 of 2 shards differ from the catalog; convert again with --overwrite; 1 of 8 records are as they were "
         "written, and cannot be read: mend or remove those images in the input, then convert again with --overwrite"
     )

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from imagebeam import errors, storage
-from transforms import references
-from transforms.sources import coco_json, files, listing, rows
+from imagebeam.transforms import elements
+from imagebeam.transforms.sources import coco_json, files, protocol, table_rows
 
 # Sources of the values in ImageRef.columns, in their order; of MASKS only where masks are stored.
 COLUMNS = (
@@ -82,7 +82,7 @@ class CocoSource:
     parts: tuple[Part, ...]
     objects: coco_json.ObjectRule = coco_json.BOXES
     without_objects: bool = True
-    fields: rows.RowFields = rows.NO_FIELDS
+    fields: table_rows.RowFields = table_rows.NO_FIELDS
 
     def check(self) -> None:
         """Looks for the files and folders.
@@ -103,13 +103,13 @@ class CocoSource:
             if kind != storage.DIRECTORY:
                 raise errors.ConfigError(f"source.coco.images.{part.split}: {folder!r} is no folder")
 
-    def list_all(self) -> Iterator[listing.Listing]:
+    def list_all(self) -> Iterator[protocol.Listing]:
         """Yields the images of each split in the order of its file."""
-        found, folders = listing.ListingBuilder(), _Folders()
+        found, folders = protocol.ListingBuilder(), _Folders()
         for part in self.parts:
             try:
                 yield from self._list_part(part, folders, found)
-            except rows.MissingValueError as e:
+            except table_rows.MissingValueError as e:
                 found.problems.append(f"{part.annotations!r}: {e}")
             except coco_json.AnnotationFileError as e:
                 found.problems.append(str(e))
@@ -124,7 +124,7 @@ class CocoSource:
     def _folder(self, part: Part) -> str:
         return storage.join(self.root, part.folder) if part.folder else self.root
 
-    def _list_part(self, part: Part, folders: _Folders, found: listing.ListingBuilder) -> Iterator[listing.Listing]:
+    def _list_part(self, part: Part, folders: _Folders, found: protocol.ListingBuilder) -> Iterator[protocol.Listing]:
         with coco_json.open_file(part.annotations) as file:
             images = coco_json.read_images(file, self.fields.needed)
             objects = coco_json.read_objects(file, images, self.objects, found.passed_over)
@@ -134,7 +134,7 @@ class CocoSource:
                     *posixpath.split(self._locate(part, name))
                 )  # of one with a fault, too: it is named
                 if number in images.faults:
-                    raise rows.BadRowError(*images.faults[number])
+                    raise table_rows.BadRowError(*images.faults[number])
                 ref = self._reference(part, number, images, entry)
                 of_image = objects.of(number)
                 if not of_image.labels and not self.without_objects:
@@ -144,33 +144,33 @@ class CocoSource:
                 source_id = str(images.ids[number]).encode("utf-8", "surrogateescape")
                 cells = dict(zip(self.fields.needed, images.cells[number]))
                 found.refs.append(self.fields.fill(ref._replace(columns=(source_id, *values)), cells))
-            except rows.BadRowError as e:
+            except table_rows.BadRowError as e:
                 found.rejects.append(self._reject(part, number, name, e))
             if found.is_full:
                 yield found.take()
 
-    def _reject(self, part: Part, number: int, name: str, error: rows.BadRowError) -> references.Reject:
+    def _reject(self, part: Part, number: int, name: str, error: table_rows.BadRowError) -> elements.Reject:
         key = posixpath.join(part.folder, name) if name else f"{part.split} image {number}"
         uri = storage.join(self._folder(part), name.lstrip("/")) if name else part.annotations
-        return references.Reject(
-            key, uri, "list", error.reason, f"image {number} of {part.annotations}: {error.detail}"
-        )
+        return elements.Reject(key, uri, "list", error.reason, f"image {number} of {part.annotations}: {error.detail}")
 
     def _locate(self, part: Part, name: str) -> str:
         path = posixpath.normpath(name)
         if path.startswith("/") or path.split("/")[0] == ".." or storage.scheme_of(name) != "file":
-            raise rows.BadRowError(references.Reason.OUTSIDE_ROOT, f"file_name {name!r} leaves the folder of images")
+            raise table_rows.BadRowError(
+                elements.Reason.OUTSIDE_ROOT, f"file_name {name!r} leaves the folder of images"
+            )
         return storage.join(self._folder(part), path)
 
     def _reference(
         self, part: Part, number: int, images: coco_json.ImageTable, entry: storage.Entry | None
-    ) -> references.ImageRef:
+    ) -> elements.ImageRef:
         uri = self._locate(part, images.names[number])
         if entry is None or entry.kind == storage.BROKEN_LINK:
-            raise rows.BadRowError(references.Reason.NOT_FOUND, f"there is no file {uri!r}")
+            raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no file {uri!r}")
         if entry.kind != storage.FILE:
-            raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
-        return references.ImageRef(
+            raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
+        return elements.ImageRef(
             posixpath.join(part.folder, posixpath.normpath(images.names[number])),
             uri,
             entry.size,

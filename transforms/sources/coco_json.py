@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import features, storage
-from transforms import object_masks
-from transforms.references import Reason
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import object_masks
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 

@@ -11,8 +11,9 @@ from concurrent import futures
 from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import storage
-from transforms import kept_features, references, unzip
-from transforms.sources import files, listing, rows
+from imagebeam.transforms import elements, kept_features
+from imagebeam.transforms.shard import gzip_content
+from imagebeam.transforms.sources import files, protocol, table_rows
 
 _FILES_AT_ONCE = 8  # over a network; each holds some megabytes of its file
 _MAX_NAMED = 20
@@ -47,7 +48,7 @@ class Cells(NamedTuple):
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
 
 
-Found = references.ImageRef | references.Reject | Problem | PassedOver | Cells
+Found = elements.ImageRef | elements.Reject | Problem | PassedOver | Cells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,22 +63,22 @@ class ContainerSource(abc.ABC):
     root: str
     include: tuple[str, ...] = files.EVERYTHING
     exclude: str = ""  # an address below the root that is no input: the output's
-    fields: rows.RowFields = rows.NO_FIELDS
+    fields: table_rows.RowFields = table_rows.NO_FIELDS
 
     @abc.abstractmethod
     def scan(self, container: Container) -> Iterator[Found]:
         """What one file holds, in its order; OSErrors are told by the caller."""
 
-    def list_all(self) -> Iterator[listing.Listing]:
+    def list_all(self) -> Iterator[protocol.Listing]:
         """Yields all that the files hold."""
         finder = _Finder(self.root, self.include, self.exclude, file_name=self.FILE_NAME)
         containers: list[Container] = []
         names: set[str] = set()
-        found = listing.ListingBuilder()
+        found = protocol.ListingBuilder()
         for part in finder.list_all():
             containers += [
                 Container(ref.key, ref.uri, ref.size, ref.mtime_ns)
-                for ref in (references.unpack_refs(part.packed_refs) if part.num_refs else ())
+                for ref in (elements.unpack_refs(part.packed_refs) if part.num_refs else ())
             ]
             found.passed_over.update(part.passed_over)
             found.problems += part.problems
@@ -89,10 +90,10 @@ class ContainerSource(abc.ABC):
             )
         num_images = 0
         for each in self._scan_all(sorted(containers)):
-            if isinstance(each, references.ImageRef):
+            if isinstance(each, elements.ImageRef):
                 found.refs.append(each._replace(position=num_images))
                 num_images += 1
-            elif isinstance(each, references.Reject):
+            elif isinstance(each, elements.Reject):
                 found.rejects.append(each)
                 num_images += 1  # it had a place, too
             elif isinstance(each, Problem):
@@ -126,7 +127,7 @@ class ContainerSource(abc.ABC):
     def _scan(self, container: Container) -> Iterator[Found]:
         try:
             yield from self.scan(container)
-        except rows.MissingValueError as e:
+        except table_rows.MissingValueError as e:
             yield Problem(f"{container.uri}: {e}")
         except OSError as e:
             yield Problem(
@@ -158,14 +159,14 @@ class ContainerSource(abc.ABC):
 
 def find_gzip(container: Container) -> Problem | None:
     """The problem of a file that cannot be understood because it is gzip, and has a name that does not say so."""
-    if unzip.is_zipped(container.uri):
+    if gzip_content.is_zipped(container.uri):
         return None
     if storage.storage_of(container.uri).read(container.uri, 0, len(_GZIP_MAGIC)) != _GZIP_MAGIC:
         return None
     return Problem(f"{container.uri!r} is gzip: give it a name that ends in .gz, by which gzip is known here")
 
 
-def fill(fields: rows.RowFields, ref: references.ImageRef, cells: Mapping[str, Any]) -> references.ImageRef:
+def fill(fields: table_rows.RowFields, ref: elements.ImageRef, cells: Mapping[str, Any]) -> elements.ImageRef:
     """`ref` with what the cells say, as RowFields.fill; several values where one is expected are an error.
 
     Raises:
@@ -185,7 +186,7 @@ def fill(fields: rows.RowFields, ref: references.ImageRef, cells: Mapping[str, A
             what, hint = f"a {type(value).__name__} of its own", "; write for example json.box.width for what is in it"
         else:
             continue
-        raise rows.BadRowError(references.Reason.BAD_VALUE, f"{name!r} holds {what}{hint}")
+        raise table_rows.BadRowError(elements.Reason.BAD_VALUE, f"{name!r} holds {what}{hint}")
     return fields.fill(ref, cells)
 
 
@@ -195,11 +196,11 @@ class _Finder(files.FilesSource):
 
     file_name: re.Pattern[str] = re.compile("")
 
-    def _add_included(self, path: str, entry: storage.Entry, found: listing.ListingBuilder) -> None:
+    def _add_included(self, path: str, entry: storage.Entry, found: protocol.ListingBuilder) -> None:
         uri = storage.join(self.root, path)
         if not self.file_name.fullmatch(entry.name):
             found.passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += 1
         elif entry.kind == storage.BROKEN_LINK:
             found.problems.append(f"{uri!r} is a link that leads nowhere, so the images in it would be lost: mend it")
         else:
-            found.refs.append(references.ImageRef(path, uri, entry.size, entry.mtime_ns))
+            found.refs.append(elements.ImageRef(path, uri, entry.size, entry.mtime_ns))

@@ -10,8 +10,9 @@ from concurrent import futures
 from typing import NamedTuple
 
 from imagebeam import errors, storage
-from transforms import images, references
-from transforms.sources import listing, masks
+from imagebeam.transforms import elements
+from imagebeam.transforms.images import structure
+from imagebeam.transforms.sources import mask_files, protocol
 
 # A file with one of these is an image by its name; any other is looked into, so that an image without a telling name
 # is found and a text file is passed over.
@@ -52,7 +53,7 @@ class FilesSource:
     root: str
     include: tuple[str, ...] = EVERYTHING
     exclude: str = ""  # an address below the root that is no input: the output's
-    masks: masks.MaskRule | None = None  # only images with a mask count; it is looked up when its image is listed
+    masks: mask_files.MaskRule | None = None  # only images with a mask count; it is looked up when its image is listed
 
     def __post_init__(self) -> None:
         if self.include != EVERYTHING:
@@ -61,18 +62,18 @@ class FilesSource:
     def start(self) -> Directory:
         return Directory("", (storage.storage_of(self.root).stat(self.root).identity,))
 
-    def list_all(self) -> Iterator[listing.Listing]:
+    def list_all(self) -> Iterator[protocol.Listing]:
         """Lists the root and all below it."""
         for found in self.list_directory(self.start(), recursive=True):
-            assert isinstance(found, listing.Listing)
+            assert isinstance(found, protocol.Listing)
             yield found
 
-    def list_directory(self, directory: Directory, recursive: bool) -> Iterator[Directory | listing.Listing]:
+    def list_directory(self, directory: Directory, recursive: bool) -> Iterator[Directory | protocol.Listing]:
         """Lists one folder: its images as listings; the folders in it, or with `recursive` what is in those too."""
         if recursive and not storage.storage_of(self.root).is_local:
             yield from self._list_by_threads(directory)
             return
-        waiting, found = [directory], listing.ListingBuilder()
+        waiting, found = [directory], protocol.ListingBuilder()
         while waiting:
             current = waiting.pop()
             for entry in self._entries(current, found):
@@ -89,7 +90,7 @@ class FilesSource:
                         yield self._take(found)
         yield self._take(found)
 
-    def _take(self, found: listing.ListingBuilder) -> listing.Listing:
+    def _take(self, found: protocol.ListingBuilder) -> protocol.Listing:
         """What was found, the images with their masks."""
         if self.masks is not None:
             refs, found.refs = found.refs, []
@@ -100,10 +101,10 @@ class FilesSource:
                     found.add(image)
         return found.take()
 
-    def _list_by_threads(self, directory: Directory) -> Iterator[listing.Listing]:
+    def _list_by_threads(self, directory: Directory) -> Iterator[protocol.Listing]:
         """Lists folders side by side: each costs at least one request, which is waited for."""
 
-        def list_one(folder: Directory) -> list[Directory | listing.Listing]:
+        def list_one(folder: Directory) -> list[Directory | protocol.Listing]:
             return list(self.list_directory(folder, recursive=False))
 
         with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
@@ -116,7 +117,7 @@ class FilesSource:
                     else:
                         yield each
 
-    def _entries(self, directory: Directory, found: listing.ListingBuilder) -> Iterator[storage.Entry]:
+    def _entries(self, directory: Directory, found: protocol.ListingBuilder) -> Iterator[storage.Entry]:
         uri = storage.join(self.root, directory.path) if directory.path else self.root
         try:
             yield from storage.storage_of(self.root).list_directory(uri)
@@ -129,7 +130,7 @@ class FilesSource:
             )
 
     def _enter(
-        self, parent: Directory, path: str, entry: storage.Entry, found: listing.ListingBuilder
+        self, parent: Directory, path: str, entry: storage.Entry, found: protocol.ListingBuilder
     ) -> Directory | None:
         if entry.name.startswith("."):
             found.passed_over[HIDDEN] += 1
@@ -141,7 +142,7 @@ class FilesSource:
             return Directory(path, (*parent.ancestors, entry.identity))
         return None
 
-    def _add(self, path: str, entry: storage.Entry, found: listing.ListingBuilder) -> None:
+    def _add(self, path: str, entry: storage.Entry, found: protocol.ListingBuilder) -> None:
         if entry.name.startswith("."):
             found.passed_over[HIDDEN] += 1
             return
@@ -156,7 +157,7 @@ class FilesSource:
             return
         self._add_included(path, entry, found)
 
-    def _add_included(self, path: str, entry: storage.Entry, found: listing.ListingBuilder) -> None:
+    def _add_included(self, path: str, entry: storage.Entry, found: protocol.ListingBuilder) -> None:
         """Adds a file that the globs take: as an image, if it is one."""
         uri = storage.join(self.root, path)
         stem, _, extension = entry.name.rpartition(".")
@@ -164,7 +165,7 @@ class FilesSource:
         if entry.kind == storage.BROKEN_LINK:
             if named_image:
                 detail = "a link that leads nowhere; mend or remove it"
-                found.rejects.append(references.Reject(path, uri, "list", references.Reason.NOT_FOUND, detail))
+                found.rejects.append(elements.Reject(path, uri, "list", elements.Reason.NOT_FOUND, detail))
             else:
                 found.passed_over[SPECIAL] += 1
             return
@@ -174,25 +175,25 @@ class FilesSource:
             if storage.is_fault(e):
                 raise
             missing = isinstance(e, FileNotFoundError)
-            reason = references.Reason.NOT_FOUND if missing else references.Reason.UNREADABLE
+            reason = elements.Reason.NOT_FOUND if missing else elements.Reason.UNREADABLE
             detail = f"cannot be read ({e.strerror or e}), so nobody knows whether it is an image: {_REMEDIES[reason]}"
-            found.rejects.append(references.Reject(path, uri, "list", reason, detail))
+            found.rejects.append(elements.Reject(path, uri, "list", reason, detail))
             return
         if is_image:
-            found.refs.append(references.ImageRef(path, uri, entry.size, entry.mtime_ns))
+            found.refs.append(elements.ImageRef(path, uri, entry.size, entry.mtime_ns))
         else:
             found.passed_over[NON_IMAGE] += 1
 
 
 _REMEDIES = {
-    references.Reason.NOT_FOUND: "run again when nothing removes files there",
-    references.Reason.UNREADABLE: "grant read access, or leave it out with source.include",
+    elements.Reason.NOT_FOUND: "run again when nothing removes files there",
+    elements.Reason.UNREADABLE: "grant read access, or leave it out with source.include",
 }
 
 
 def _is_image_by_content(uri: str) -> bool:
     """Whether a file begins as one of the known formats does."""
-    return images.sniff_format(storage.storage_of(uri).read(uri, 0, images.SNIFF_BYTES)) is not None
+    return structure.sniff_format(storage.storage_of(uri).read(uri, 0, structure.SNIFF_BYTES)) is not None
 
 
 @functools.lru_cache(maxsize=4)

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import errors, storage
-from transforms import references, unzip
-from transforms.sources import listing, rows
+from imagebeam.transforms import elements
+from imagebeam.transforms.shard import gzip_content
+from imagebeam.transforms.sources import protocol, table_rows
 
 LABEL = "label"  # the one column that there is
 _UINT8 = 0x08
@@ -23,7 +24,7 @@ _OTHER_TYPES = {0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0
 _MAGIC_BYTES = 4  # two zeros, the type, the number of dimensions; then each dimension as 4 bytes, big-endian
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_CHANNELS = 4
-_AFTER_POSITION = references.ImageRef._fields.index("position") + 1  # the fields that are the same for equal labels
+_AFTER_POSITION = elements.ImageRef._fields.index("position") + 1  # the fields that are the same for equal labels
 
 
 class IdxFile(NamedTuple):
@@ -52,16 +53,16 @@ class IdxSource:
     """Splits of images that all have one shape, and what their labels become."""
 
     splits: tuple[IdxSplit, ...]
-    fields: rows.RowFields = rows.NO_FIELDS
+    fields: table_rows.RowFields = table_rows.NO_FIELDS
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Height, width and channels, the same for all images."""
         return _image_shape(self.splits[0].images)
 
-    def list_all(self) -> Iterator[listing.Listing]:
+    def list_all(self) -> Iterator[protocol.Listing]:
         """Yields a reference for each image, in the order of the files."""
-        found = listing.ListingBuilder()
+        found = protocol.ListingBuilder()
         for split in self.splits:
             try:
                 for image in self._list_split(split):
@@ -74,30 +75,30 @@ class IdxSource:
                 )
         yield found.take()
 
-    def _list_split(self, split: IdxSplit) -> Iterator[references.ImageRef | references.Reject]:
+    def _list_split(self, split: IdxSplit) -> Iterator[elements.ImageRef | elements.Reject]:
         images, size = split.images, math.prod(split.images.shape[1:])
-        unlabelled = references.ImageRef("", images.uri, split=split.name)
+        unlabelled = elements.ImageRef("", images.uri, split=split.name)
         labels = bytes(images.shape[0]) if split.labels is None else _read_array(split.labels)
         # once for each label, of which there are at most 256
         filled = {label: self._fill(unlabelled, split, label) for label in set(labels)}
         start = images.start
         for position, label in enumerate(labels):
             key, known = f"{split.name}/{position:05d}", filled[label]
-            if isinstance(known, rows.BadRowError):
-                yield references.Reject(key, images.uri, "list", known.reason, known.detail)
+            if isinstance(known, table_rows.BadRowError):
+                yield elements.Reject(key, images.uri, "list", known.reason, known.detail)
             else:
                 offset = start + position * size
-                yield references.ImageRef(key, images.uri, size, images.mtime_ns, offset, size, position, *known)
+                yield elements.ImageRef(key, images.uri, size, images.mtime_ns, offset, size, position, *known)
 
-    def _fill(self, ref: references.ImageRef, split: IdxSplit, label: int) -> tuple[Any, ...] | rows.BadRowError:
+    def _fill(self, ref: elements.ImageRef, split: IdxSplit, label: int) -> tuple[Any, ...] | table_rows.BadRowError:
         try:
             return self.fields.fill(ref, {} if split.labels is None else {LABEL: label})[_AFTER_POSITION:]
-        except rows.BadRowError as e:
+        except table_rows.BadRowError as e:
             return e
 
 
 def open_source(
-    root: str, images: Mapping[str, str], labels: Mapping[str, str], fields: rows.RowFields = rows.NO_FIELDS
+    root: str, images: Mapping[str, str], labels: Mapping[str, str], fields: table_rows.RowFields = table_rows.NO_FIELDS
 ) -> IdxSource:
     """The source of the files that globs below `root` name, by split; each file is looked at, a .gz file to its end.
 
@@ -174,7 +175,11 @@ class _Folder:
             self._names[folder] = self._list(option, folder)
         found = fnmatch.filter(self._names[folder], pattern)
         plain = set(found)
-        found = [name for name in found if not (unzip.is_zipped(name) and name.removesuffix(unzip.SUFFIX) in plain)]
+        found = [
+            name
+            for name in found
+            if not (gzip_content.is_zipped(name) and name.removesuffix(gzip_content.SUFFIX) in plain)
+        ]
         if len(found) != 1:
             names = f"several: {', '.join(found)}; name one" if found else "none; check --input"
             raise errors.ConfigError(f"{option}, {glob!r}, must name one file in {folder!r}, it names {names}")
@@ -197,11 +202,11 @@ def _open(uri: str, what: str, dimensions: tuple[int, ...]) -> IdxFile:
     """
     try:
         mtime_ns = storage.storage_of(uri).stat(uri).mtime_ns
-        with unzip.open_content(uri) as file:
+        with gzip_content.open_content(uri) as file:
             head = file.read(_MAGIC_BYTES + 4 * max(dimensions))
             num_bytes = file.seek(0, io.SEEK_END)
     except OSError as e:
-        detail = e.detail if isinstance(e, unzip.BrokenGzipError) else f"cannot be read ({e.strerror or e})"
+        detail = e.detail if isinstance(e, gzip_content.BrokenGzipError) else f"cannot be read ({e.strerror or e})"
         raise errors.ConfigError(f"{uri!r} {detail}") from e
     found = IdxFile(uri, mtime_ns, _read_shape(uri, head, what, dimensions))
     expected = found.start + math.prod(found.shape)
@@ -216,7 +221,7 @@ def _open(uri: str, what: str, dimensions: tuple[int, ...]) -> IdxFile:
 
 def _read_shape(uri: str, head: bytes, what: str, dimensions: tuple[int, ...]) -> tuple[int, ...]:
     if head.startswith(_GZIP_MAGIC):
-        raise errors.ConfigError(f"{uri!r} is gzip, and its name does not end in {unzip.SUFFIX}; rename it")
+        raise errors.ConfigError(f"{uri!r} is gzip, and its name does not end in {gzip_content.SUFFIX}; rename it")
     if len(head) >= _MAGIC_BYTES and head[:2] == b"\0\0" and head[2] in _OTHER_TYPES:
         raise errors.ConfigError(f"{uri!r} holds numbers of type {_OTHER_TYPES[head[2]]}; only uint8 can be taken")
     magics = [bytes((0, 0, _UINT8, number)) for number in dimensions]
@@ -240,6 +245,6 @@ def _read_array(file: IdxFile) -> bytes:
         OSError: if it cannot be read, or is not what was looked at before.
     """
     length = math.prod(file.shape)
-    if unzip.is_zipped(file.uri):
-        return unzip.inflate(file.uri, file.mtime_ns).read(file.start, length)
+    if gzip_content.is_zipped(file.uri):
+        return gzip_content.inflate(file.uri, file.mtime_ns).read(file.start, length)
     return storage.storage_of(file.uri).read(file.uri, file.start, length, version=file.mtime_ns)

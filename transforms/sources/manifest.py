@@ -13,8 +13,8 @@ from concurrent import futures
 from typing import Any
 
 from imagebeam import errors, storage
-from transforms import references
-from transforms.sources import listing, merge, rows, saved, table_formats, table_header
+from imagebeam.transforms import elements
+from imagebeam.transforms.sources import merged_rows, protocol, saved_listing, table_formats, table_header, table_rows
 
 _REQUESTS_AT_ONCE = 16
 
@@ -26,7 +26,7 @@ class ManifestSource:
     uri: str
     format: str
     image: str | None = "image"  # the column with the path; None where another source knows the images of the rows
-    fields: rows.RowFields = rows.NO_FIELDS
+    fields: table_rows.RowFields = table_rows.NO_FIELDS
     allow_outside: bool = False
     keys_below: str | None = None  # folder that keys are relative to, where it is not the table's own
     first_position: int = 0  # of its first row, where other tables come before
@@ -85,16 +85,18 @@ class ManifestSource:
             raise errors.ConfigError(f"manifest {self.uri!r} has the column {repeated!r} twice; rename one of them")
         missing = [name for name in required if name not in names]
         if missing and names:
-            if self.format == "jsonl" and saved.is_listing(self.uri):
-                raise errors.ConfigError(f"{self.uri!r} is a listing that plan --save-listing wrote: {saved.REMEDY}")
+            if self.format == "jsonl" and saved_listing.is_listing(self.uri):
+                raise errors.ConfigError(
+                    f"{self.uri!r} is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
+                )
             raise errors.ConfigError(
                 f"manifest {self.uri!r} has no column {', '.join(map(repr, missing))}; its columns are "
                 f"{', '.join(map(repr, names))}; {table_header.advise(self._table, names, missing, required)}"
             )
 
-    def list_all(self) -> Iterator[listing.Listing]:
+    def list_all(self) -> Iterator[protocol.Listing]:
         """Yields the manifest's references in the order of its rows."""
-        found = listing.ListingBuilder()
+        found = protocol.ListingBuilder()
         num_rows = 0
         try:
             for image in self._look_up_all():
@@ -104,7 +106,7 @@ class ManifestSource:
                     yield found.take()
             if not num_rows and self.keys_below is None:  # of several tables some may be empty
                 found.problems.append(f"manifest {self.uri!r} has no rows, so there are no images; fill it")
-        except rows.MissingValueError as e:
+        except table_rows.MissingValueError as e:
             found.problems.append(str(e))
         except (OSError, ValueError) as e:
             found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
@@ -135,15 +137,15 @@ class ManifestSource:
                     break
         return [f"{places[position - self.first_position]} of {self.uri}" for position in positions]
 
-    def _look_up_all(self) -> Iterator[references.ImageRef | references.Reject]:
+    def _look_up_all(self) -> Iterator[elements.ImageRef | elements.Reject]:
         """What becomes of each row, in their order; files on a network are looked up ahead, by threads."""
-        placed: Iterator[merge.PlacedRow] = self.read_rows()
+        placed: Iterator[merged_rows.PlacedRow] = self.read_rows()
         if self.merge_rows and self.image is not None:
-            placed = merge.merge_rows(placed, self.image, self.fields)
+            placed = merged_rows.merge_rows(placed, self.image, self.fields)
         if storage.storage_of(self.uri).is_local:
             yield from itertools.starmap(self._look_up, placed)
             return
-        ahead: collections.deque[futures.Future[references.ImageRef | references.Reject]] = collections.deque()
+        ahead: collections.deque[futures.Future[elements.ImageRef | elements.Reject]] = collections.deque()
         with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
             for place, row in placed:
                 ahead.append(threads.submit(self._look_up, place, row))
@@ -152,50 +154,50 @@ class ManifestSource:
             while ahead:
                 yield ahead.popleft().result()
 
-    def _look_up(self, place: table_formats.Place, row: Any) -> references.ImageRef | references.Reject:
+    def _look_up(self, place: table_formats.Place, row: Any) -> elements.ImageRef | elements.Reject:
         try:
             return self._reference(place, row)
-        except rows.BadRowError as e:
+        except table_rows.BadRowError as e:
             return self._reject(place, row, e.reason, e.detail)
-        except rows.MissingValueError as e:
-            raise rows.MissingValueError(f"{place} of {self.uri}: {e}") from e
+        except table_rows.MissingValueError as e:
+            raise table_rows.MissingValueError(f"{place} of {self.uri}: {e}") from e
         except errors.ConfigError as e:  # an address that no storage is known for
-            return self._reject(place, row, references.Reason.UNREADABLE, str(e))
+            return self._reject(place, row, elements.Reason.UNREADABLE, str(e))
 
-    def _reject(
-        self, place: table_formats.Place, row: Any, reason: references.Reason, detail: str
-    ) -> references.Reject:
-        cells = row.cells if isinstance(row, merge.Conflict) else row if isinstance(row, Mapping) else {}
+    def _reject(self, place: table_formats.Place, row: Any, reason: elements.Reason, detail: str) -> elements.Reject:
+        cells = row.cells if isinstance(row, merged_rows.Conflict) else row if isinstance(row, Mapping) else {}
         key = _name_in(cells, self.fields.key or self.image) or str(place)
         uri = _name_in(cells, self.image) or self.uri
-        return references.Reject(key, uri, "list", reason, f"{place} of {self.uri}: {detail}")
+        return elements.Reject(key, uri, "list", reason, f"{place} of {self.uri}: {detail}")
 
-    def _reference(self, place: table_formats.Place, row: Any) -> references.ImageRef:
-        if isinstance(row, merge.Conflict):
-            raise rows.BadRowError(references.Reason.BAD_ROW, row.detail)
+    def _reference(self, place: table_formats.Place, row: Any) -> elements.ImageRef:
+        if isinstance(row, merged_rows.Conflict):
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, row.detail)
         if not isinstance(row, Mapping):
-            raise rows.BadRowError(references.Reason.BAD_ROW, str(row))
-        path = rows.text_in(row, str(self.image))
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, str(row))
+        path = table_rows.text_in(row, str(self.image))
         if not path:
-            raise rows.BadRowError(references.Reason.BAD_ROW, f"column {self.image!r} is empty")
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {self.image!r} is empty")
         uri = self.resolve(path)
         column = self.fields.key
-        key = rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
+        key = table_rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
         if not key:
-            raise rows.BadRowError(references.Reason.BAD_ROW, f"column {column!r} is empty")
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
         try:
             status = storage.storage_of(uri).stat(uri)
         except (FileNotFoundError, NotADirectoryError) as e:
-            raise rows.BadRowError(references.Reason.NOT_FOUND, f"there is no file {uri!r}") from e
+            raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no file {uri!r}") from e
         except OSError as e:
             if storage.is_fault(e):
                 raise
-            raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} cannot be read ({e.strerror or e})") from e
+            raise table_rows.BadRowError(
+                elements.Reason.UNREADABLE, f"{uri!r} cannot be read ({e.strerror or e})"
+            ) from e
         except ValueError as e:
-            raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} is no path ({e})") from e
+            raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is no path ({e})") from e
         if status.kind != storage.FILE:
-            raise rows.BadRowError(references.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
-        ref = references.ImageRef(key, uri, status.size, status.mtime_ns, position=self.first_position + place.position)
+            raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
+        ref = elements.ImageRef(key, uri, status.size, status.mtime_ns, position=self.first_position + place.position)
         return self.fields.fill(ref, row)
 
     def resolve(self, path: str) -> str:
@@ -214,8 +216,8 @@ class ManifestSource:
             uri = storage.join(self.root, relative)
             inside = relative.split("/")[0] != ".."
         if not inside and not self.allow_outside:
-            raise rows.BadRowError(
-                references.Reason.OUTSIDE_ROOT,
+            raise table_rows.BadRowError(
+                elements.Reason.OUTSIDE_ROOT,
                 f"{path!r} leaves {self.root!r}; source.manifest.allow_outside: true would take it",
             )
         return uri
@@ -223,6 +225,6 @@ class ManifestSource:
 
 def _name_in(cells: Mapping[str, Any], column: str | None) -> str | None:
     """A cell of a row that may be a bad one, for its dead letter."""
-    with contextlib.suppress(rows.BadRowError):
-        return rows.text_of(cells.get(column)) if column else None
+    with contextlib.suppress(table_rows.BadRowError):
+        return table_rows.text_of(cells.get(column)) if column else None
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from transforms.sources import files, table_formats
+from imagebeam.transforms.sources import files, table_formats
 
 _REMEDY = "set source.manifest.image, label.column and the like"
 

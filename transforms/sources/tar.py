@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import storage
-from transforms import images, references, unzip
-from transforms.sources import containers, files, rows, tar_members
+from imagebeam.transforms import elements
+from imagebeam.transforms.images import structure
+from imagebeam.transforms.shard import gzip_content
+from imagebeam.transforms.sources import containers, files, table_rows, tar_members
 
 STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that each sample has
 
@@ -81,20 +83,20 @@ class TarSource(containers.ContainerSource):
         parts: Sequence[_Part],
         read: Callable[[int, int], bytes],
         names: set[str],
-    ) -> references.ImageRef | references.Reject:
+    ) -> elements.ImageRef | elements.Reject:
         """What becomes of a sample; `names` takes those of its cells."""
         key = f"{container.path}/{stem.removeprefix('./')}"
         try:
             image = _find_image(parts)
             cells = self._cells(container, stem, parts, read)
             names.update(cells, (part.extension for part in parts))
-            ref = references.ImageRef(
+            ref = elements.ImageRef(
                 key, container.uri, image.size, container.mtime_ns, offset=image.offset, length=image.size
             )
             return containers.fill(self.fields, ref, cells)
-        except rows.BadRowError as e:
+        except table_rows.BadRowError as e:
             detail = f"{stem!r} of {container.uri} at byte offset {parts[0].member.offset}: {e.detail}"
-            return references.Reject(key, container.uri, "list", e.reason, detail)
+            return elements.Reject(key, container.uri, "list", e.reason, detail)
 
     def _cells(
         self, container: containers.Container, stem: str, parts: Sequence[_Part], read: Callable[[int, int], bytes]
@@ -119,8 +121,8 @@ class TarSource(containers.ContainerSource):
 
 def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes], int]:
     """Reads the tar, or what it holds, from any offset; and its size."""
-    if unzip.is_zipped(container.uri):
-        inflated = unzip.inflate(container.uri, container.mtime_ns)
+    if gzip_content.is_zipped(container.uri):
+        inflated = gzip_content.inflate(container.uri, container.mtime_ns)
         return _Window(inflated.read, _LOCAL).read, inflated.size
     store = storage.storage_of(container.uri)
 
@@ -178,7 +180,7 @@ def _split_name(
         return match[1], match[2].lower()
     if member.name.rpartition("/")[2].startswith("."):
         return containers.PassedOver(files.HIDDEN)
-    if images.sniff_format(read(member.offset, min(images.SNIFF_BYTES, member.size))):
+    if structure.sniff_format(read(member.offset, min(structure.SNIFF_BYTES, member.size))):
         return member.name, ""  # an image that no one would find: a sample without an image, so a reject
     return containers.PassedOver(files.NON_IMAGE)
 
@@ -190,9 +192,11 @@ def _find_image(parts: Sequence[_Part]) -> tar_members.Member:
     if len(found) == 1:
         return _check_stored(found[0])
     if found:
-        raise rows.BadRowError(references.Reason.BAD_ROW, f"{len(found)} images with one stem, expected one: {listed}")
-    raise rows.BadRowError(
-        references.Reason.BAD_ROW,
+        raise table_rows.BadRowError(
+            elements.Reason.BAD_ROW, f"{len(found)} images with one stem, expected one: {listed}"
+        )
+    raise table_rows.BadRowError(
+        elements.Reason.BAD_ROW,
         f"no image among its members, {listed}; those of one sample follow each other, and their names are equal up to "
         "the first dot, with .jpg, .png or the like after it",
     )
@@ -201,8 +205,8 @@ def _find_image(parts: Sequence[_Part]) -> tar_members.Member:
 def _check_stored(member: tar_members.Member) -> tar_members.Member:
     if member.kind == tar_members.FILE:
         return member
-    raise rows.BadRowError(
-        references.Reason.BAD_ROW,
+    raise table_rows.BadRowError(
+        elements.Reason.BAD_ROW,
         f"{member.name!r} is stored as {'a link' if member.kind == tar_members.LINK else 'a sparse file'}, without its "
         "bytes in one piece; make the tar without (GNU tar: --hard-dereference --dereference, no --sparse)",
     )
@@ -211,8 +215,8 @@ def _check_stored(member: tar_members.Member) -> tar_members.Member:
 def _read_cell(extension: str, member: tar_members.Member, read: Callable[[int, int], bytes]) -> bytes:
     size = _check_stored(member).size
     if size > _MAX_CELL_BYTES:
-        raise rows.BadRowError(
-            references.Reason.BAD_VALUE, f".{extension} has {size:,} bytes, a cell takes up to {_MAX_CELL_BYTES:,}"
+        raise table_rows.BadRowError(
+            elements.Reason.BAD_VALUE, f".{extension} has {size:,} bytes, a cell takes up to {_MAX_CELL_BYTES:,}"
         )
     return read(member.offset, size)
 
@@ -224,9 +228,11 @@ def _find_in_json(data: bytes, names: Sequence[str]) -> dict[str, Any]:
         if b"\\u" in data:  # may be half a surrogate pair, of which no label or feature can be made
             json.dumps(whole, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError) as e:
-        raise rows.BadRowError(references.Reason.BAD_ROW, f".json is not JSON: {e}") from e
+        raise table_rows.BadRowError(elements.Reason.BAD_ROW, f".json is not JSON: {e}") from e
     if not isinstance(whole, dict):
-        raise rows.BadRowError(references.Reason.BAD_ROW, f".json holds a {type(whole).__name__}, expected an object")
+        raise table_rows.BadRowError(
+            elements.Reason.BAD_ROW, f".json holds a {type(whole).__name__}, expected an object"
+        )
     return {name: _look_up(whole, name.partition(".")[2]) for name in names}
 
 

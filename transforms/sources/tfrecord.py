@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from imagebeam import errors, example, records, shards, storage
-from transforms import kept_features, references, unzip
-from transforms.sources import containers, rows
+from imagebeam import errors, example, records, shard_names, storage
+from imagebeam.transforms import elements, kept_features
+from imagebeam.transforms.shard import gzip_content
+from imagebeam.transforms.sources import containers, table_rows
 
 SPLIT = "split"  # a cell of every record: the split in its file's name, unless a feature is called so
 
@@ -38,7 +39,7 @@ class TfrecordSource(containers.ContainerSource):
             try:
                 for record in records.scan_records(file):
                     if isinstance(record, errors.RecordError):
-                        bad = rows.BadRowError(references.Reason.CORRUPT, record.detail)
+                        bad = table_rows.BadRowError(elements.Reason.CORRUPT, record.detail)
                         yield _reject(container, number, record.offset, bad)
                     else:
                         yield self._make(container, number, record, split, names, surveyor)
@@ -56,20 +57,20 @@ class TfrecordSource(containers.ContainerSource):
         split: str | None,
         names: set[str],
         surveyor: kept_features.FeatureSurveyor,
-    ) -> references.ImageRef | references.Reject:
+    ) -> elements.ImageRef | elements.Reject:
         """What becomes of a record; `names` takes those of its cells, `surveyor` its features."""
         try:
             try:
                 located = example.locate_values(record.data, self.image, self.fields.needed)
                 seen = example.look_at_features(record.data)
             except ValueError as e:
-                raise rows.BadRowError(references.Reason.CORRUPT, str(e)) from e
+                raise table_rows.BadRowError(elements.Reason.CORRUPT, str(e)) from e
             cells = {SPLIT: split} | {key: _as_cell(values) for key, values in located.values.items()}
             names.update(located.keys, (key for key, value in cells.items() if value is not None))
             offset, size = self._find_image(located)
             inside = (offset, size) if self.keeps_features else None
             first, length = (0, len(record.data)) if self.keeps_features else (offset, size)
-            ref = references.ImageRef(
+            ref = elements.ImageRef(
                 self._key(container, number, cells),
                 container.uri,
                 length,
@@ -81,7 +82,7 @@ class TfrecordSource(containers.ContainerSource):
             filled = containers.fill(self.fields, ref, cells)
             surveyor.add(map(kept_features.Seen._make, seen), f"record {number} of {container.path}")
             return filled
-        except rows.BadRowError as e:
+        except table_rows.BadRowError as e:
             return _reject(container, number, record.offset, e)
 
     def _find_image(self, located: example.Located) -> tuple[int, int]:
@@ -92,16 +93,16 @@ class TfrecordSource(containers.ContainerSource):
         else:
             known = ", ".join(map(repr, sorted(located.keys))) or "none"
             detail = f"there is no feature {self.image!r} (source.tfrecord.image); its features are {known}"
-        raise rows.BadRowError(references.Reason.BAD_ROW, detail)
+        raise table_rows.BadRowError(elements.Reason.BAD_ROW, detail)
 
     def _key(self, container: containers.Container, number: int, cells: dict[str, Any]) -> str:
         if self.fields.key is None:
             return f"{container.path}/{number}"
         value = cells.get(self.fields.key)
-        key = None if isinstance(value, list) else rows.text_of(value)
+        key = None if isinstance(value, list) else table_rows.text_of(value)
         if not key:
-            raise rows.BadRowError(
-                references.Reason.BAD_ROW,
+            raise table_rows.BadRowError(
+                elements.Reason.BAD_ROW,
                 f"feature {self.fields.key!r} (source.tfrecord.key) has {'several values' if value else 'no value'}",
             )
         return key
@@ -110,7 +111,7 @@ class TfrecordSource(containers.ContainerSource):
 def split_of(name: str) -> str | None:
     """The split in a shard's name: `train-00000-of-00010`, or as TFDS writes `mnist-test.tfrecord-00000-of-00001`."""
     try:
-        split = shards.ShardName.parse(name).split
+        split = shard_names.ShardName.parse(name).split
     except ValueError:
         return None
     dataset, dot, _ = split.partition(".tfrecord")
@@ -118,8 +119,8 @@ def split_of(name: str) -> str | None:
 
 
 def _open(container: containers.Container) -> BinaryIO:
-    if unzip.is_zipped(container.uri):
-        return unzip.open_inflated(container.uri, container.mtime_ns)
+    if gzip_content.is_zipped(container.uri):
+        return gzip_content.open_inflated(container.uri, container.mtime_ns)
     return storage.storage_of(container.uri).open_read(container.uri)
 
 
@@ -128,13 +129,15 @@ def _as_cell(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else values or None
 
 
-def _reject(container: containers.Container, number: int, offset: int, error: rows.BadRowError) -> references.Reject:
+def _reject(
+    container: containers.Container, number: int, offset: int, error: table_rows.BadRowError
+) -> elements.Reject:
     detail = f"record {number} of {container.uri} at byte offset {offset}: {error.detail}"
-    return references.Reject(f"{container.path}/{number}", container.uri, "list", error.reason, detail)
+    return elements.Reject(f"{container.path}/{number}", container.uri, "list", error.reason, detail)
 
 
 def _lost(container: containers.Container, num_read: int, error: errors.RecordError) -> containers.Problem:
-    lost = "" if unzip.is_zipped(container.uri) else f", {container.size - error.offset:,} bytes"
+    lost = "" if gzip_content.is_zipped(container.uri) else f", {container.size - error.offset:,} bytes"
     return containers.Problem(
         f"TFRecord file {container.uri!r}: {error}, after {num_read:,} records; those from there on would be "
         f"lost{lost}: fetch the file again, or leave it out with source.include"

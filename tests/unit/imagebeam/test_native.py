@@ -15,8 +15,8 @@ from PIL import Image
 
 from imagebeam import example, features
 from imagebeam.reader import batch_reader
+from imagebeam.transforms.images import jpeg_structure
 from tests.pictures import damage, encode, photo, psnr, without_segments
-from transforms import jpeg
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
     pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
@@ -83,7 +83,7 @@ def failure_of(encoded: bytes, part: tuple[int, int, int, int] = (0, 0, 8, 8)) -
 @hypothesis.settings(max_examples=500, deadline=None)
 def test_markers_are_found_as_the_regex_finds_them(content: bytes) -> None:
     for position in range(len(content) + 2):
-        match = jpeg._search_marker(content, position)
+        match = jpeg_structure._search_marker(content, position)
         assert _native.find_marker(content, position) == (-1 if match is None else match.start())
 
 

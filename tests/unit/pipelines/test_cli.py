@@ -15,7 +15,7 @@ import pytest
 
 import imagebeam
 from imagebeam import errors, storage
-from pipelines import cli, convert, terminal
+from imagebeam.pipelines import cli, convert, terminal
 from tests import command_line, image_sets, patience
 
 
@@ -254,8 +254,8 @@ def test_missing_package_exits_1_and_names_the_extra(
     dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "pipelines.config", raising=False)
-    monkeypatch.delattr("pipelines.config", raising=False)
+    monkeypatch.delitem(sys.modules, "imagebeam.pipelines.config", raising=False)
+    monkeypatch.delattr("imagebeam.pipelines.config", raising=False)
     assert main("plan", "--input", dataset) == 1
     assert capsys.readouterr().err.endswith("this command needs it: pip install 'imagebeam[convert]'\n")
 
@@ -300,7 +300,7 @@ def test_quiet_convert_prints_nothing(images: pathlib.Path, tmp_path: pathlib.Pa
 
 
 def test_output_to_a_reader_that_has_gone_is_no_error(dataset: pathlib.Path) -> None:
-    pipe = f"{command_line.PYTHON} -m pipelines.cli inspect {dataset} -n 5 | true; exit ${{PIPESTATUS[0]}}"
+    pipe = f"{command_line.PYTHON} -m imagebeam.pipelines.cli inspect {dataset} -n 5 | true; exit ${{PIPESTATUS[0]}}"
     completed = subprocess.run(
         ["bash", "-c", pipe],
         cwd=command_line.ROOT,
@@ -517,7 +517,7 @@ def test_schema_is_json_schema_of_the_config(capsys: pytest.CaptureFixture[str])
 )
 def test_command_that_does_not_need_tensorflow_does_not_import_it(dataset: pathlib.Path, arguments: list[str]) -> None:
     given = [argument.replace("{dataset}", str(dataset)) for argument in arguments]
-    run = f"import sys, pipelines.cli as cli\ntry:\n  cli.main({given})\n"
+    run = f"import sys, imagebeam.pipelines.cli as cli\ntry:\n  cli.main({given})\n"
     code = run + "finally:\n  assert 'tensorflow' not in sys.modules"
     done = subprocess.run(
         [command_line.PYTHON, "-c", code],

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from imagebeam import errors
-from pipelines import config as config_lib
-from pipelines import sections
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import config_sections
 
 HASH = {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}}
 MANIFEST = {"by": "manifest"}
@@ -500,7 +500,7 @@ def test_identity_tells_what_changes_the_shards(sections: dict[str, Any]) -> Non
 )
 def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
     assert config_lib.default_name(output) == name
-    assert sections.OutputConfig(name=name).name == name
+    assert config_sections.OutputConfig(name=name).name == name
 
 
 # --- images that are encoded anew ------------------------------------------------------------------------------------

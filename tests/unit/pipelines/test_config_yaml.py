@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam import errors
-from pipelines import config, config_yaml
+from imagebeam.pipelines import config, config_yaml
 
 keys = st.text("abcxyz", min_size=1, max_size=3)
 trees = st.recursive(

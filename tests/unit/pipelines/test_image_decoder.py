@@ -11,10 +11,11 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from pipelines import image_decoder
+from imagebeam.pipelines import image_decoder
+from imagebeam.transforms import elements
+from imagebeam.transforms.images import structure
 from tests import image_sets
 from tests.pictures import damage, encode, photo, without_segments
-from transforms import images, references
 
 JPEG = encode(photo(70, 50))
 WHOLE = [JPEG, encode(photo(70, 50), progressive=True), encode(photo(70, 50).convert("CMYK"))]
@@ -35,10 +36,10 @@ REFUSED_BY_PILLOW = {
 }
 
 
-def refusal(decoder: image_decoder.ImageDecoder, data: bytes) -> images.BadImageError | None:
+def refusal(decoder: image_decoder.ImageDecoder, data: bytes) -> structure.BadImageError | None:
     try:
         decoder.check(data)
-    except images.BadImageError as e:
+    except structure.BadImageError as e:
         return e
     return None
 
@@ -53,8 +54,8 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", REFUSED_BY_PILLOW)
 def test_image_that_only_pillow_refuses_is_taken(name: str, decoder: image_decoder.ImageDecoder) -> None:
-    with pytest.raises(images.BadImageError, match="Pillow"):
-        images.check_image(REFUSED_BY_PILLOW[name], "decode")
+    with pytest.raises(structure.BadImageError, match="Pillow"):
+        structure.check_image(REFUSED_BY_PILLOW[name], "decode")
     assert refusal(decoder, REFUSED_BY_PILLOW[name]) is None
 
 
@@ -69,7 +70,7 @@ def test_damaged_images_are_taken_where_tensorflow_takes_them(decoder: image_dec
         rng.choice([JPEG, encode(photo(70, 50), progressive=True), encode(photo(70, 50).convert("CMYK"))]), rng
     )
     found = refusal(decoder, data)
-    if found is not None and found.reason is not references.Reason.UNDECODABLE:
+    if found is not None and found.reason is not elements.Reason.UNDECODABLE:
         return  # by its structure; tests/unit/transforms holds that against TensorFlow
     try:
         tf.io.decode_image(data, channels=3)
@@ -83,7 +84,7 @@ def test_undecodable_image_names_the_decoder(decoder: image_decoder.ImageDecoder
     table = JPEG.index(b"\xff\xc4") + 5
     broken = JPEG[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + JPEG[table + 16 :]  # three codes of one bit
     error = refusal(decoder, broken)
-    assert error is not None and error.reason is references.Reason.UNDECODABLE
+    assert error is not None and error.reason is elements.Reason.UNDECODABLE
     assert error.detail in (
         "libjpeg: Bogus Huffman table definition",
         "TensorFlow: jpeg::Uncompress failed. Invalid JPEG data or crop window.",
@@ -95,7 +96,7 @@ def test_undecodable_image_names_the_decoder(decoder: image_decoder.ImageDecoder
 
 def test_size_that_the_record_does_not_have_is_told(decoder: image_decoder.ImageDecoder) -> None:
     decoder.check(JPEG, (50, 70))
-    with pytest.raises(images.BadImageError, match=r"the image has 50 x 70 pixels, its record says 70 x 50$"):
+    with pytest.raises(structure.BadImageError, match=r"the image has 50 x 70 pixels, its record says 70 x 50$"):
         decoder.check(JPEG, (70, 50))
 
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagebeam import errors
-from pipelines import label_files
+from imagebeam.pipelines import label_files
 
 
 def write(folder: pathlib.Path, data: str | bytes) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from imagebeam import errors, storage
-from pipelines import locks
+from imagebeam.pipelines import output_lock
 from tests import patience
 
 CONTROL = "memory://out/.imagebeam"
@@ -23,8 +23,8 @@ LOCK = f"{CONTROL}/lock"
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[storage.Storage]:
-    monkeypatch.setattr(locks, "_PATIENCE_SEC", 0.2)
-    monkeypatch.setattr(locks, "_SETTLE_SEC", 0.05)
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.2)
+    monkeypatch.setattr(output_lock, "_SETTLE_SEC", 0.05)
     store = storage.storage_of(LOCK)
     yield store
     store.remove_tree("memory://out")
@@ -37,7 +37,7 @@ def leave(store: storage.Storage, **word: Any) -> None:
 
 
 def test_lock_is_there_while_it_is_held(store: storage.Storage) -> None:
-    with locks.hold(CONTROL):
+    with output_lock.hold(CONTROL):
         assert store.exists(LOCK)
     assert not store.exists(CONTROL)
 
@@ -45,12 +45,12 @@ def test_lock_is_there_while_it_is_held(store: storage.Storage) -> None:
 @pytest.mark.parametrize("word", [b"", b"[]", b'{"time": "yesterday"}', b'{"time": null}'])
 def test_lock_that_says_nothing_is_void(store: storage.Storage, word: bytes) -> None:
     store.write_whole(LOCK, word)
-    with locks.hold(CONTROL):
+    with output_lock.hold(CONTROL):
         assert json.loads(store.read(LOCK))["token"] != "other"
 
 
 def test_what_the_run_wrote_stays(store: storage.Storage) -> None:
-    with locks.hold(CONTROL):
+    with output_lock.hold(CONTROL):
         store.write_whole(f"{CONTROL}/staged", b"x")
     assert [entry.name for entry in store.list_directory(CONTROL)] == ["staged"]
 
@@ -58,23 +58,23 @@ def test_what_the_run_wrote_stays(store: storage.Storage) -> None:
 def test_second_run_is_told_who_holds_it(store: storage.Storage) -> None:
     leave(store, time=time.time() - 12)
     message = r"another run writes to this output \(process 1 on elsewhere, heard of \d+ s ago\): wait until"
-    with pytest.raises(errors.ConfigError, match=message), locks.hold(CONTROL):
+    with pytest.raises(errors.ConfigError, match=message), output_lock.hold(CONTROL):
         pass
     assert json.loads(store.read(LOCK))["token"] == "other"
 
 
 def test_second_run_waits_for_one_that_is_about_to_end(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_PATIENCE_SEC", patience.HANG_SEC)
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", patience.HANG_SEC)
     leave(store)
     threading.Timer(0.3, store.remove, [LOCK]).start()
-    with locks.hold(CONTROL):
+    with output_lock.hold(CONTROL):
         assert json.loads(store.read(LOCK))["token"] != "other"
 
 
 @pytest.mark.parametrize("age", [151, 1e9])
 def test_lock_that_was_not_renewed_is_taken_over(store: storage.Storage, age: float) -> None:
     leave(store, time=time.time() - age)
-    with locks.hold(CONTROL):
+    with output_lock.hold(CONTROL):
         assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
 
 
@@ -82,27 +82,27 @@ def test_lock_of_a_process_that_is_gone_is_taken_over_at_once(store: storage.Sto
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     leave(store, host=socket.gethostname(), process=process.pid)
-    with locks.hold(CONTROL):
+    with output_lock.hold(CONTROL):
         pass
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"not json"])
 def test_lock_that_says_nothing_is_taken_over(store: storage.Storage, content: bytes) -> None:
     store.write_whole(LOCK, content)
-    with locks.hold(CONTROL):
+    with output_lock.hold(CONTROL):
         pass
 
 
 def test_lock_is_renewed(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_RENEW_SEC", 0.02)
-    with locks.hold(CONTROL):
+    monkeypatch.setattr(output_lock, "_RENEW_SEC", 0.02)
+    with output_lock.hold(CONTROL):
         first = json.loads(store.read(LOCK))["time"]
         patience.wait_until(lambda: json.loads(store.read(LOCK))["time"] != first)
 
 
 def test_lock_that_another_run_took_over_is_left_to_it(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_RENEW_SEC", 0.02)
-    with locks.hold(CONTROL):
+    monkeypatch.setattr(output_lock, "_RENEW_SEC", 0.02)
+    with output_lock.hold(CONTROL):
         leave(store)
         time.sleep(patience.MOMENT_SEC)
     assert json.loads(store.read(LOCK))["token"] == "other"

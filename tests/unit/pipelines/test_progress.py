@@ -16,16 +16,17 @@ from collections.abc import Iterator
 import pytest
 
 from imagebeam import catalog, storage
-from pipelines import progress
+from imagebeam.pipelines import progress
+from imagebeam.transforms import elements, layout
+from imagebeam.transforms.shard import shard_writer
 from tests import patience
-from transforms import layout, references, write_shard
 
-PLAN = references.DatasetPlan(
+PLAN = elements.DatasetPlan(
     action="write",
     message="",
     exit_code=0,
     fingerprint="f00d",
-    splits={"train": references.SplitPlan(1500, 10_000, 3), "test": references.SplitPlan(500, 5_000, 1)},
+    splits={"train": elements.SplitPlan(1500, 10_000, 3), "test": elements.SplitPlan(500, 5_000, 1)},
     labels=("cat",),
     listed=2000,
     rejected={},
@@ -46,9 +47,9 @@ def leave_plan(dataset: layout.DatasetLayout) -> None:
 
 def leave_shard(dataset: layout.DatasetLayout, index: int, records: int, rejected: int = 0) -> pathlib.Path:
     shard = catalog.Shard(f"train-{index:05d}-of-00003.tfrecord", records, 1, 1)
-    written = references.WrittenShard("train", shard, {"corrupt": rejected}, {})
-    done = pathlib.Path(dataset.staging(PLAN.fingerprint), shard.name + write_shard.DONE_SUFFIX)
-    done.write_bytes(write_shard.encode_written(written))
+    written = elements.WrittenShard("train", shard, {"corrupt": rejected}, {})
+    done = pathlib.Path(dataset.staging(PLAN.fingerprint), shard.name + shard_writer.DONE_SUFFIX)
+    done.write_bytes(shard_writer.encode_written(written))
     return done
 
 
@@ -87,7 +88,7 @@ def test_line_where_staging_folder_vanishes_keeps_what_was_counted(dataset: layo
 def test_line_where_listed_file_vanishes_does_not_raise(
     dataset: layout.DatasetLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ghost = storage.Entry(f"train-00000-of-00003.tfrecord{write_shard.DONE_SUFFIX}", storage.FILE, 1, 0, (0, 0))
+    ghost = storage.Entry(f"train-00000-of-00003.tfrecord{shard_writer.DONE_SUFFIX}", storage.FILE, 1, 0, (0, 0))
     monkeypatch.setattr(storage.LocalStorage, "list_directory", lambda self, uri: iter([ghost]))
     leave_plan(dataset)
     assert progress.Progress(dataset, io.StringIO()).line().startswith("shards 0/4")

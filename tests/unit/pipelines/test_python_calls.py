@@ -15,7 +15,7 @@ from apache_beam.options import pipeline_options
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from pipelines import convert, inspect, verify
+from imagebeam.pipelines import convert, inspect_dataset, verify_dataset
 from tests import command_line, image_sets, patience
 
 DATAFLOW = ["--runner=DataflowRunner", "--project=p", "--region=europe-west1"]
@@ -40,8 +40,8 @@ def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: p
     result = convert.convert(fields, workers=np.int32(1))
     assert (result.output, result.catalog.counts.written) == (str(output), 6)
     assert convert.plan(yaml).listed == 6
-    assert verify.run_verify(output).problems == ()
-    assert len(inspect.save_images(str(output), result.catalog, "train", 2, tmp_path / "saved")) == 2
+    assert verify_dataset.run_verify(output).problems == ()
+    assert len(inspect_dataset.save_images(str(output), result.catalog, "train", 2, tmp_path / "saved")) == 2
     assert catalog_lib.load_catalog(output) == result.catalog  # type: ignore[arg-type]
     convert.save_listing(convert.as_config(yaml), tmp_path / "listing")
     assert (tmp_path / "listing").exists()
@@ -106,7 +106,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 FAIL = """
-from pipelines.convert import convert
+from imagebeam.pipelines.convert import convert
 from imagebeam import errors
 try:
     convert({fields}, workers=1, beam_options={options!r})
@@ -142,7 +142,7 @@ def test_traceback_of_beam_is_logged_where_it_is_asked_for(images: pathlib.Path,
 
 
 def test_locale_without_utf8_is_refused(images: pathlib.Path) -> None:
-    code = f"from pipelines import convert\nconvert.plan({{'source': {{'uri': {str(images)!r}}}}})"
+    code = f"from imagebeam.pipelines import convert\nconvert.plan({{'source': {{'uri': {str(images)!r}}}}})"
     done = run_python(code, LC_ALL="C", PYTHONUTF8="0")
     assert done.returncode == 1
     message = "imagebeam.errors.ConfigError: Python takes file names here for ascii, by the locale, and keys and labels"

@@ -7,7 +7,7 @@ import pytest
 from apache_beam.options import pipeline_options
 
 from imagebeam import errors
-from pipelines import runners
+from imagebeam.pipelines import runners
 from tests import command_line, patience
 
 FN_API_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
@@ -100,7 +100,7 @@ def test_options_with_unusable_value_raise_config_error(
 
 LIGHT_IMPORT = """
 import sys
-from pipelines import runners
+from imagebeam.pipelines import runners
 runners.import_beam_lightly({arguments}, {addresses})
 print("apache_beam" in sys.modules, "pyarrow" in sys.modules, "google.cloud.storage" in sys.modules)
 import pyarrow, google.auth  # what was hidden can be imported again

@@ -7,10 +7,11 @@ import pathlib
 from collections.abc import Sequence
 
 from imagebeam import features
+from imagebeam.transforms import elements
+from imagebeam.transforms import layout as layout_lib
+from imagebeam.transforms.elements import DatasetPlan, ImageRef, SplitPlan, WrittenShard
+from imagebeam.transforms.shard import shard_writer
 from tests import image_sets
-from transforms import layout as layout_lib
-from transforms import references, write_shard
-from transforms.references import DatasetPlan, ImageRef, SplitPlan, WrittenShard
 
 
 def make_refs(root: pathlib.Path, labels: Sequence[str] = ("cat", "dog"), per_label: int = 5) -> list[ImageRef]:
@@ -44,14 +45,14 @@ def make_plan(splits: dict[str, list[ImageRef]], num_shards: int = 2, **fields: 
     return DatasetPlan(**{**known, **fields})
 
 
-def make_tasks(plan: DatasetPlan, splits: dict[str, list[ImageRef]]) -> list[write_shard.ShardTask]:
+def make_tasks(plan: DatasetPlan, splits: dict[str, list[ImageRef]]) -> list[shard_writer.ShardTask]:
     """What the shard writers are asked for, the images of a split in the order given."""
     tasks = []
     for name, planned in plan.splits.items():
         for index in range(planned.num_shards):
             start, end = planned.shard_start(index), planned.shard_start(index + 1)
-            runs = ((start, references.pack_refs(splits[name][start:end])), (start, b""))
-            tasks.append(write_shard.ShardTask(name, index, planned.num_shards, runs))
+            runs = ((start, elements.pack_refs(splits[name][start:end])), (start, b""))
+            tasks.append(shard_writer.ShardTask(name, index, planned.num_shards, runs))
     return tasks
 
 
@@ -59,7 +60,7 @@ def write_shards(
     layout: layout_lib.DatasetLayout, plan: DatasetPlan, splits: dict[str, list[ImageRef]]
 ) -> list[WrittenShard]:
     """Stages the shards of the plan."""
-    writer = layout.shard_writer(plan)
+    writer = layout.writer_of(plan)
     return [writer.write(task) for task in make_tasks(plan, splits)]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms import hashing
+from imagebeam.transforms import hashing
 
 ORDER, SPLIT = b"imagebeam.order", b"imagebeam.split"
 

@@ -10,8 +10,8 @@ import pytest
 
 from imagebeam import features
 from imagebeam.features import BYTES, FLOAT, INT64, Feature
-from transforms import kept_features
-from transforms.kept_features import FeatureSurvey, KeepRule, Kept, Seen
+from imagebeam.transforms import kept_features
+from imagebeam.transforms.kept_features import FeatureSurvey, KeepRule, Kept, Seen
 
 WRITTEN = (Feature("image/key", "image/key", BYTES), Feature(features.ENCODED, features.ENCODED, BYTES))
 RECORDS = [

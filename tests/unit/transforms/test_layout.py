@@ -7,18 +7,20 @@ import pathlib
 import pytest
 
 from imagebeam import catalog as catalog_lib
+from imagebeam.transforms import commit_dataset, layout, rank_references
+from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject, SplitPlan
+from imagebeam.transforms.layout import RejectSummary, Sizing
+from imagebeam.transforms.list_images import Tally
+from imagebeam.transforms.rank_references import RepeatedKey
 from tests.unit.transforms import small_dataset
-from transforms import commit, layout, rank
-from transforms.layout import RejectSummary, Sizing
-from transforms.list import Tally
-from transforms.rank import RepeatedKey
-from transforms.references import DatasetPlan, ImageRef, Reason, Reject, SplitPlan
 
 MIB = 1 << 20
 NO_REJECTS = RejectSummary({}, 0, None)
 
 
-def ranking_of(sizes: dict[str, int], labels: tuple[str, ...] = ("cat", "dog"), **fields: object) -> rank.Ranking:
+def ranking_of(
+    sizes: dict[str, int], labels: tuple[str, ...] = ("cat", "dog"), **fields: object
+) -> rank_references.Ranking:
     """A ranking of splits of so many images, 1,000 bytes each, all in one bucket."""
     known: dict[str, object] = {
         "buckets": {name: [7] for name in sizes},
@@ -28,12 +30,12 @@ def ranking_of(sizes: dict[str, int], labels: tuple[str, ...] = ("cat", "dog"), 
         "digest": 1,
         "duplicates": (),
     }
-    return rank.Ranking(**{**known, **fields})
+    return rank_references.Ranking(**{**known, **fields})
 
 
 def make_plan(
     dataset: layout.DatasetLayout,
-    ranking: rank.Ranking | None = None,
+    ranking: rank_references.Ranking | None = None,
     tally: Tally | None = None,
     rejects: RejectSummary = NO_REJECTS,
 ) -> DatasetPlan:
@@ -303,7 +305,7 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
 def test_plan_of_input_that_cannot_be_written_is_refused_with_the_reason(
     tmp_path: pathlib.Path,
     fields: dict[str, object],
-    ranking: rank.Ranking,
+    ranking: rank_references.Ranking,
     tally: Tally,
     rejects: RejectSummary,
     exit_code: int,
@@ -361,7 +363,7 @@ def test_too_many_rejects_is_told_above_the_limit_only(
     ],
 )
 def test_plan_notes_what_the_user_should_know(
-    tmp_path: pathlib.Path, fields: dict[str, object], ranking: rank.Ranking, notes: list[str]
+    tmp_path: pathlib.Path, fields: dict[str, object], ranking: rank_references.Ranking, notes: list[str]
 ) -> None:
     plan = make_plan(small_dataset.make_layout(tmp_path / "out", **fields), ranking)
     assert (plan.action, list(plan.notes)) == ("write", notes)
@@ -380,7 +382,7 @@ def committed(dataset: layout.DatasetLayout, tmp_path: pathlib.Path) -> catalog_
 def commit_as(fingerprint: str, dataset: layout.DatasetLayout, refs: list[ImageRef]) -> catalog_lib.Catalog:
     plan = small_dataset.make_plan({"train": refs}, fingerprint=fingerprint)
     written = small_dataset.write_shards(dataset, plan, {"train": refs})
-    catalog = commit.Committer(dataset, "pets", {}).commit(plan, written, [])
+    catalog = commit_dataset.Committer(dataset, "pets", {}).commit(plan, written, [])
     assert catalog is not None
     return catalog
 

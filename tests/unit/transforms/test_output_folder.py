@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, shards, storage, verify
+from imagebeam import errors, shard_names, storage, verify_shards
+from imagebeam.transforms import commit_dataset, layout, output_folder
+from imagebeam.transforms.elements import DatasetPlan, ImageRef
+from imagebeam.transforms.list_images import Tally
 from tests.unit.transforms import small_dataset
 from tests.unit.transforms.test_layout import NO_REJECTS, ranking_of
-from transforms import commit, layout, output_folder
-from transforms.list import Tally
-from transforms.references import DatasetPlan, ImageRef
 
 FOREIGN = ("train-00001-of-00003", "other-00000-of-00001.tfrecord", "val-00002-of-00007.tfrecords.gz")
 
@@ -58,7 +58,7 @@ def convert(dataset: layout.DatasetLayout, refs: list[ImageRef]) -> DatasetPlan:
     plan = plan_of(dataset, refs)
     written = small_dataset.write_shards(dataset, plan, {"train": refs}) if plan.action == "write" else []
     try:
-        commit.Committer(dataset, "pets", {}).commit(plan, written, [])
+        commit_dataset.Committer(dataset, "pets", {}).commit(plan, written, [])
     except errors.ConfigError as e:
         assert (plan.action, str(e)) == ("refuse", plan.message)
     return plan
@@ -165,10 +165,10 @@ def test_run_leaves_the_shards_of_its_catalog_alone_or_refuses_and_changes_nothi
         return
     catalog = catalog_lib.load_catalog(output)
     named = {shard.name for shard in catalog.splits["train"].shards}
-    assert {name for name in after if "/" not in name and shards.is_shard_name(name)} == named
+    assert {name for name in after if "/" not in name and shard_names.is_shard_name(name)} == named
     assert len(named) == (3 if run == "other-shard-count" else 2)
     assert not [name for name in after if name.startswith(".imagebeam")]
-    assert [problem for _, problems in verify.verify_dataset(output) for problem in problems] == []
+    assert [problem for _, problems in verify_shards.verify_dataset(output) for problem in problems] == []
 
 
 @pytest.mark.parametrize("output", ["local"], indirect=True)
@@ -178,7 +178,7 @@ def test_shard_that_appears_while_a_run_goes_on_stops_its_commit(output: str, re
     written = small_dataset.write_shards(dataset, plan, {"train": refs})
     pathlib.Path(output, FOREIGN[0]).write_bytes(b"somebody else's")
     with pytest.raises(errors.ConfigError, match=f"holds {FOREIGN[0]}, which no catalog.json names"):
-        commit.Committer(dataset, "pets", {}).commit(plan, written, [])
+        commit_dataset.Committer(dataset, "pets", {}).commit(plan, written, [])
     assert sorted(path.name for path in pathlib.Path(output).iterdir()) == [".imagebeam", FOREIGN[0]]
     pathlib.Path(output, FOREIGN[0]).unlink()
     assert convert(dataset, refs).action == "write"

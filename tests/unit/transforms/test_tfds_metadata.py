@@ -12,21 +12,21 @@ from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
+from imagebeam.transforms import commit_dataset, layout, tfds_metadata
+from imagebeam.transforms.elements import ImageRef
 from tests import image_sets
 from tests.unit.imagebeam.reader import written
 from tests.unit.transforms import small_dataset
-from transforms import commit, layout, tfds_metadata
-from transforms.references import ImageRef
 
 LABEL, ENCODED = features.LABEL, features.ENCODED
 
 
-def commit_dataset(
+def commit(
     dataset: layout.DatasetLayout, splits: dict[str, list[ImageRef]], labels: tuple[str, ...]
 ) -> catalog_lib.Catalog:
     plan = small_dataset.make_plan(splits, labels=labels)
     written = small_dataset.write_shards(dataset, plan, splits)
-    catalog = commit.Committer(dataset, "pets", {}).commit(plan, written, [])
+    catalog = commit_dataset.Committer(dataset, "pets", {}).commit(plan, written, [])
     assert catalog is not None
     return catalog
 
@@ -39,7 +39,7 @@ def splits(tmp_path: pathlib.Path) -> dict[str, list[ImageRef]]:
 
 @pytest.fixture
 def catalog(tmp_path: pathlib.Path, splits: dict[str, list[ImageRef]]) -> catalog_lib.Catalog:
-    return commit_dataset(small_dataset.make_layout(tmp_path / "out"), splits, ("cat", "dog"))
+    return commit(small_dataset.make_layout(tmp_path / "out"), splits, ("cat", "dog"))
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_tfds_loads_a_dataset_of_classes(
     dataset = small_dataset.make_layout(
         tmp_path / "out", features=features.resolve_features(renamed, "class", {}), label_base=base, suffix=suffix
     )
-    commit_dataset(dataset, splits, ("cat", "dog"))
+    commit(dataset, splits, ("cat", "dog"))
     builder = tfds.builder_from_directory(dataset.output)
     assert builder.info.features[label_key].names == ["background"] * base + ["cat", "dog"]
     assert (builder.name, builder.info.supervised_keys) == ("pets", (image_key, label_key))
@@ -106,7 +106,7 @@ def test_tfds_loads_a_dataset_of_targets_and_columns(
         label_kind=kind,
     )
     refs = [ref._replace(label=value, columns=(5, 0.25, b"Tom \xff")) for ref, value in zip(splits["train"], values)]
-    commit_dataset(dataset, {"train": refs}, ())
+    commit(dataset, {"train": refs}, ())
     loaded = list(tfds.builder_from_directory(dataset.output).as_dataset(split="train").as_numpy_iterator())
     assert [(each[LABEL], each[LABEL].dtype.name) for each in loaded] == [(value, dtype) for value in values]
     assert {(each["age"], each["dose"], each["name"]) for each in loaded} == {(5, 0.25, b"Tom \xff")}
@@ -121,7 +121,7 @@ def test_tfds_decodes_images_of_every_color_space_to_three_channels(tmp_path: pa
         path.write_bytes(image_sets.make_image(5, image_format, mode))
         refs.append(ImageRef(path.name, str(path), label="cat"))
     dataset = small_dataset.make_layout(tmp_path / "out")
-    commit_dataset(dataset, {"train": refs}, ("cat",))
+    commit(dataset, {"train": refs}, ("cat",))
     loaded = list(tfds.builder_from_directory(dataset.output).as_dataset(split="train").as_numpy_iterator())
     assert [each[ENCODED].shape for each in loaded] == [(16, 24, 3)] * len(kinds)
     gray = Image.open(io.BytesIO(pathlib.Path(refs[0].uri).read_bytes()))

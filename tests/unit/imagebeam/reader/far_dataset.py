@@ -22,7 +22,8 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import records
-from imagebeam.reader import cache, fetch
+from imagebeam.reader import record_bytes
+from imagebeam.reader.shard_cache import cached_source
 from tests import patience
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -128,7 +129,7 @@ def write_dataset(
 def open_source(folder: pathlib.Path, cache_dir: pathlib.Path, max_bytes: int = UNBOUNDED, **options: Any) -> Any:
     """A source of far://, its catalog loaded."""
     options = {"retry_waits_sec": (0, 0), **options}
-    source = cache.CachedSource(f"far://{folder}", str(cache_dir), max_bytes, **options)
+    source = cached_source.CachedSource(f"far://{folder}", str(cache_dir), max_bytes, **options)
     source.load_catalog()
     return source
 
@@ -197,7 +198,7 @@ def opened_in(cache_dir: pathlib.Path) -> list[str]:
     return [path for path in opened if path.startswith(str(cache_dir))]
 
 
-def fetch_all(source: Any, split: str = "train") -> list[bytes | fetch.Trouble]:
+def fetch_all(source: Any, split: str = "train") -> list[bytes | record_bytes.Trouble]:
     view = source.view(source.load_catalog(), split, None)
     return list(view.fetcher.fetch(np.arange(len(view))))
 

@@ -17,8 +17,8 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import errors, example
+from imagebeam.pipelines import convert
 from imagebeam.reader.example_source import ExampleSource
-from pipelines import convert
 from tests import datasets, image_sets
 from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL, SIZE, keys_of
 

@@ -18,7 +18,7 @@ from PIL import Image
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
-from pipelines import bench, inspect, verify
+from imagebeam.pipelines import bench_reader, inspect_dataset, verify_dataset
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -136,12 +136,12 @@ def test_pixels_without_a_shape_are_refused(tmp_path: pathlib.Path, kind: str, d
     for ask in (
         lambda: dataset.as_tf("train", 4),
         lambda: dataset.as_grain("train"),
-        lambda: verify.run_verify(dataset.directory, decode=True),
-        lambda: inspect.save_images(dataset.directory, dataset.catalog, "train", 1, str(tmp_path / "saved")),
+        lambda: verify_dataset.run_verify(dataset.directory, decode=True),
+        lambda: inspect_dataset.save_images(dataset.directory, dataset.catalog, "train", 1, str(tmp_path / "saved")),
     ):
         with pytest.raises(errors.ConfigError, match=message):
             ask()
-    assert verify.run_verify(dataset.directory).problems == ()
+    assert verify_dataset.run_verify(dataset.directory).problems == ()
     assert dataset.as_grain("train", decode=False)[0]["image/key"] == b"0"
 
 
@@ -191,11 +191,11 @@ def test_pixels_that_do_not_fit_are_told_of_everywhere(
         assert next(kept)["image/key"].tolist() == [b"0", b"1", b"2", b"4"]
     with pytest.raises(tf.errors.OpError, match=f"{where}the image cannot be decoded"):
         list(dataset.as_tf("train", **WHOLE))
-    [problem] = verify.run_verify(dataset.directory, decode=True).problems
+    [problem] = verify_dataset.run_verify(dataset.directory, decode=True).problems
     assert problem.shard == "train-00000-of-00001.tfrecord"
     assert re.search(f"record 3: image '3': .*{message}", problem.detail)
     with pytest.raises(errors.VerificationError, match=f"example 3 of train: .*{message}"):
-        inspect.save_images(dataset.directory, dataset.catalog, "train", 5, str(tmp_path / "saved"))
+        inspect_dataset.save_images(dataset.directory, dataset.catalog, "train", 5, str(tmp_path / "saved"))
 
 
 @pytest.mark.parametrize("kind", [features.INT64, features.FLOAT])
@@ -206,7 +206,7 @@ def test_verify_of_large_lists_of_numbers_needs_little_memory(tmp_path: pathlib.
     del examples
     tracemalloc.start()
     try:
-        assert verify.run_verify(dataset.directory, decode=True).problems == ()
+        assert verify_dataset.run_verify(dataset.directory, decode=True).problems == ()
         assert tracemalloc.get_traced_memory()[1] < 16 * large.size + (8 << 20)
     finally:
         tracemalloc.stop()
@@ -218,14 +218,14 @@ def test_verify_of_large_lists_of_numbers_needs_little_memory(tmp_path: pathlib.
 @pytest.mark.parametrize("kind", KINDS)
 def test_verify_decodes_pixels_and_finds_nothing(tmp_path: pathlib.Path, kind: str) -> None:
     dataset = make(tmp_path, kind)
-    result = verify.run_verify(dataset.directory, decode=True)
+    result = verify_dataset.run_verify(dataset.directory, decode=True)
     assert (result.problems, result.num_shards) == ((), 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_inspect_saves_pixels_as_png(tmp_path: pathlib.Path, kind: str) -> None:
     dataset = make(tmp_path, kind)
-    paths = inspect.save_images(dataset.directory, dataset.catalog, "train", 20, str(tmp_path / "saved"))
+    paths = inspect_dataset.save_images(dataset.directory, dataset.catalog, "train", 20, str(tmp_path / "saved"))
     assert [pathlib.Path(path).name for path in paths[:2]] == ["train-00000-0.png", "train-00001-1.png"]
     for path, stored in zip(paths, PICTURES, strict=True):
         with Image.open(path) as saved:
@@ -235,9 +235,9 @@ def test_inspect_saves_pixels_as_png(tmp_path: pathlib.Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bench_measures_pixels(tmp_path: pathlib.Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_POOL_PICTURES", 16)
-    monkeypatch.setattr(bench, "_POOL_CHUNKS", 1)
-    result = bench.run_bench(make(tmp_path, kind), "train", batch_size=4, image_size=8, seconds=0.05, threads=2)
+    monkeypatch.setattr(bench_reader, "_POOL_PICTURES", 16)
+    monkeypatch.setattr(bench_reader, "_POOL_CHUNKS", 1)
+    result = bench_reader.run_bench(make(tmp_path, kind), "train", batch_size=4, image_size=8, seconds=0.05, threads=2)
     assert result.decoder == "TensorFlow"
     assert min(speed.images_per_second for speed in result.stages.values()) > 0
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import strategies
 
 from imagebeam import errors
+from imagebeam.transforms import elements
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.sources import coco, coco_json, protocol, table_rows
 from tests import coco_sets
-from transforms import references
-from transforms.references import Reason
-from transforms.sources import coco, coco_json, listing, rows
 
 Fields = dict[str, Any]
 
@@ -42,18 +42,18 @@ def make_source(root: pathlib.Path, splits: tuple[str, ...] = ("train",), **opti
     return coco.CocoSource(str(root), tuple(parts), coco_json.ObjectRule(**rule), **options)
 
 
-def list_all(source: coco.CocoSource) -> tuple[list[references.ImageRef], listing.Listing]:
+def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], protocol.Listing]:
     """All references, and a listing with all else."""
     found = list(source.list_all())
-    refs = [ref for each in found for ref in references.unpack_refs(each.packed_refs)]
+    refs = [ref for each in found for ref in elements.unpack_refs(each.packed_refs)]
     rejects = tuple(reject for each in found for reject in each.rejects)
     passed_over = {kind: count for each in found for kind, count in each.passed_over.items()}
-    return refs, listing.Listing(
+    return refs, protocol.Listing(
         b"", len(refs), rejects, passed_over, tuple(p for each in found for p in each.problems)
     )
 
 
-def values(ref: references.ImageRef) -> Fields:
+def values(ref: elements.ImageRef) -> Fields:
     return dict(zip((*coco.COLUMNS, coco.MASKS), ref.columns))
 
 
@@ -96,7 +96,7 @@ def test_byte_order_mark_before_the_file_is_passed_over(root: pathlib.Path) -> N
 
 
 def test_source_can_be_sent_and_asked_for(root: pathlib.Path) -> None:
-    source = make_source(root, fields=rows.RowFields(columns=(rows.Column("license", "int64"),)))
+    source = make_source(root, fields=table_rows.RowFields(columns=(table_rows.Column("license", "int64"),)))
     assert pickle.loads(pickle.dumps(source)) == source
     assert hash(source) == hash(make_source(root, fields=source.fields))
 
@@ -104,7 +104,9 @@ def test_source_can_be_sent_and_asked_for(root: pathlib.Path) -> None:
 def test_fields_of_the_images_become_columns(root: pathlib.Path, train: Fields) -> None:
     del train["images"][3]["date_captured"]
     coco_sets.save(root, "train", train)
-    fields = rows.RowFields(columns=(rows.Column("license", "int64"), rows.Column("date_captured", "bytes")))
+    fields = table_rows.RowFields(
+        columns=(table_rows.Column("license", "int64"), table_rows.Column("date_captured", "bytes"))
+    )
     refs, rest = list_all(make_source(root, fields=fields))
     assert [ref.columns[-2:] for ref in refs[:3]] == [(number, b"2013-11-14 17:02:52") for number in (1, 2, 3)]
     (reject,) = rest.rejects
@@ -113,7 +115,7 @@ def test_fields_of_the_images_become_columns(root: pathlib.Path, train: Fields) 
 
 
 def test_missing_value_that_is_an_error_ends_the_run(root: pathlib.Path) -> None:
-    fields = rows.RowFields(columns=(rows.Column("weather", "bytes", missing="error"),))
+    fields = table_rows.RowFields(columns=(table_rows.Column("weather", "bytes", missing="error"),))
     _, rest = list_all(make_source(root, fields=fields))
     assert "instances_train2017.json" in rest.problems[0]
     assert "column 'weather' is empty, and columns.weather.missing is error" in rest.problems[0]

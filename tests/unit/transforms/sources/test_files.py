@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam import errors, storage
+from imagebeam.transforms import elements
+from imagebeam.transforms.sources import files, protocol
+from imagebeam.transforms.sources.files import FilesSource
 from tests import image_sets
-from transforms import references
-from transforms.sources import files, listing
-from transforms.sources.files import FilesSource
 
 JPEG = image_sets.make_image(1)
 PNG = image_sets.make_image(2, "PNG")
@@ -26,15 +26,15 @@ PNG = image_sets.make_image(2, "PNG")
 class Found(NamedTuple):
     """All that a source holds, whatever the order."""
 
-    refs: dict[str, references.ImageRef]
-    rejects: dict[str, references.Reject]
+    refs: dict[str, elements.ImageRef]
+    rejects: dict[str, elements.Reject]
     passed_over: dict[str, int]
     problems: list[str]
 
 
 def gather(source: FilesSource, recursive: bool = True) -> Found:
-    refs: list[references.ImageRef] = []
-    rejects: list[references.Reject] = []
+    refs: list[elements.ImageRef] = []
+    rejects: list[elements.Reject] = []
     passed_over: Counter[str] = Counter()
     problems: list[str] = []
     waiting = [source.start()]
@@ -44,7 +44,7 @@ def gather(source: FilesSource, recursive: bool = True) -> Found:
                 assert not recursive
                 waiting.append(found)
                 continue
-            refs += references.unpack_refs(found.packed_refs) if found.num_refs else []
+            refs += elements.unpack_refs(found.packed_refs) if found.num_refs else []
             rejects += found.rejects
             passed_over.update(found.passed_over)
             problems += found.problems
@@ -69,7 +69,7 @@ def test_image_is_listed_with_what_is_known_of_it(root: pathlib.Path) -> None:
     write(root, "a/b/1.jpg")
     status = (root / "a/b/1.jpg").stat()
     assert gather(FilesSource(str(root))).refs == {
-        "a/b/1.jpg": references.ImageRef("a/b/1.jpg", f"{root}/a/b/1.jpg", len(JPEG), status.st_mtime_ns)
+        "a/b/1.jpg": elements.ImageRef("a/b/1.jpg", f"{root}/a/b/1.jpg", len(JPEG), status.st_mtime_ns)
     }
 
 
@@ -182,7 +182,7 @@ def test_link_that_leads_nowhere_is_a_reject_if_named_as_an_image(root: pathlib.
     found = gather(FilesSource(str(root)))
     detail = "a link that leads nowhere; mend or remove it"
     assert found.rejects == {
-        name: references.Reject(name, f"{root}/{name}", "list", references.Reason.NOT_FOUND, detail)
+        name: elements.Reject(name, f"{root}/{name}", "list", elements.Reason.NOT_FOUND, detail)
         for name in ("gone.jpg", "loop.png")
     }
     assert (found.refs, found.passed_over) == ({}, {"special_file": 1})
@@ -236,19 +236,19 @@ def test_folder_that_cannot_be_listed_is_a_problem_and_the_rest_is_listed(
     [
         (
             PermissionError(errno.EACCES, "Permission denied"),
-            references.Reason.UNREADABLE,
+            elements.Reason.UNREADABLE,
             "cannot be read (Permission denied), so nobody knows whether it is an image: grant read access, or leave "
             "it out with source.include",
         ),
         (
             OSError(errno.EIO, "Input/output error"),
-            references.Reason.UNREADABLE,
+            elements.Reason.UNREADABLE,
             "cannot be read (Input/output error), so nobody knows whether it is an image: grant read access, or leave "
             "it out with source.include",
         ),
         (
             FileNotFoundError(errno.ENOENT, "there is no x"),
-            references.Reason.NOT_FOUND,
+            elements.Reason.NOT_FOUND,
             "cannot be read (there is no x), so nobody knows whether it is an image: run again when nothing removes "
             "files there",
         ),
@@ -259,7 +259,7 @@ def test_file_without_an_image_name_that_cannot_be_read_is_a_reject(
     root: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
     error: OSError,
-    reason: references.Reason,
+    reason: elements.Reason,
     detail: str,
     recursive: bool,
 ) -> None:
@@ -275,7 +275,7 @@ def test_file_without_an_image_name_that_cannot_be_read_is_a_reject(
     found = gather(FilesSource(str(root)), recursive)
     assert (sorted(found.refs), found.passed_over) == (["named.jpg", "readable"], {})
     key = "below/unnamed"
-    assert found.rejects == {key: references.Reject(key, f"{root}/{key}", "list", reason, detail)}
+    assert found.rejects == {key: elements.Reject(key, f"{root}/{key}", "list", reason, detail)}
 
 
 @pytest.mark.parametrize("recursive", [True, False])
@@ -399,7 +399,7 @@ def test_not_recursive_yields_the_folders_it_did_not_enter(root: pathlib.Path) -
 
 
 def test_many_images_come_in_several_listings(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MAX_REFS", 3)
+    monkeypatch.setattr(protocol, "MAX_REFS", 3)
     image_sets.write_folder(root, ("cat", "dog"), 5)
     (root / "gone.jpg").symlink_to("nothing")
     source = FilesSource(str(root))
@@ -411,7 +411,7 @@ def test_many_images_come_in_several_listings(root: pathlib.Path, monkeypatch: p
 def test_empty_folder_gives_one_empty_listing(root: pathlib.Path) -> None:
     source = FilesSource(str(root))
     (found,) = source.list_directory(source.start(), recursive=True)
-    assert found == listing.Listing(references.pack_refs([]), 0, (), {}, ())
+    assert found == protocol.Listing(elements.pack_refs([]), 0, (), {}, ())
 
 
 # A glob as the input's address

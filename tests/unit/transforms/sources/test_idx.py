@@ -12,27 +12,29 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from imagebeam import errors, storage
-from pipelines import convert
+from imagebeam.pipelines import convert
+from imagebeam.transforms import elements
+from imagebeam.transforms.shard import read_ahead
+from imagebeam.transforms.sources import idx, protocol, table_rows
 from tests import datasets, idx_files
-from transforms import fetch, references
-from transforms.sources import idx, listing, rows
 
 IMAGES = {"train": "train-images*", "test": "t10k-images*"}
 LABELS = {"train": "train-labels*", "test": "t10k-labels*"}
-LABELLED = rows.RowFields(label="label")
+NO_FIELDS = table_rows.NO_FIELDS
+LABELLED = table_rows.RowFields(label="label")
 
 
 def open_source(
-    folder: Any, images: Any = IMAGES, labels: Any = LABELS, fields: rows.RowFields = LABELLED
+    folder: Any, images: Any = IMAGES, labels: Any = LABELS, fields: table_rows.RowFields = LABELLED
 ) -> idx.IdxSource:
     return idx.open_source(str(folder), images, labels, fields)
 
 
-def list_refs(source: idx.IdxSource) -> list[references.ImageRef]:
+def list_refs(source: idx.IdxSource) -> list[elements.ImageRef]:
     listings = list(source.list_all())
     assert all(found.rejects == found.problems == () for found in listings)
-    assert all(found.num_refs <= listing.MAX_REFS for found in listings)
-    return [ref for found in listings if found.num_refs for ref in references.unpack_refs(found.packed_refs)]
+    assert all(found.num_refs <= protocol.MAX_REFS for found in listings)
+    return [ref for found in listings if found.num_refs for ref in elements.unpack_refs(found.packed_refs)]
 
 
 @pytest.mark.parametrize("zipped", [(), ("t",), ("train-im", "t10k-la")], ids=["plain", "gz", "mixed"])
@@ -44,7 +46,7 @@ def test_list_all_yields_each_picture_and_its_label(tmp_path: pathlib.Path, zipp
         ("train", 10), ("train", 11), ("test", 0), ("test", 1),
     ]  # fmt: skip
     pictures, digits = (np.concatenate(each) for each in zip(*written.values()))
-    fetched = [np.frombuffer(data, np.uint8) for _, data in fetch.fetch(refs)]
+    fetched = [np.frombuffer(data, np.uint8) for _, data in read_ahead.fetch(refs)]
     np.testing.assert_array_equal(np.array(fetched).reshape(-1, 28, 28), pictures)
     assert [ref.label for ref in refs] == [str(digit) for digit in digits]
     assert all(ref.mtime_ns == os.stat(ref.uri).st_mtime_ns and ref.size == ref.length == 784 for ref in refs)
@@ -57,11 +59,11 @@ def test_list_all_over_a_network_yields_the_same(tmp_path: pathlib.Path) -> None
         store.write_whole(f"memory://mnist/{path.name}", path.read_bytes())
     local, remote = list_refs(open_source(tmp_path)), list_refs(open_source("memory://mnist"))
     assert [ref._replace(uri="", mtime_ns=0) for ref in remote] == [ref._replace(uri="", mtime_ns=0) for ref in local]
-    assert [data for _, data in fetch.fetch(remote)] == [data for _, data in fetch.fetch(local)]
+    assert [data for _, data in read_ahead.fetch(remote)] == [data for _, data in read_ahead.fetch(local)]
 
 
 def test_list_all_of_many_pictures_yields_them_in_bounded_listings(tmp_path: pathlib.Path) -> None:
-    idx_files.write_mnist(tmp_path, 2 * listing.MAX_REFS + 3, 2, side=1)
+    idx_files.write_mnist(tmp_path, 2 * protocol.MAX_REFS + 3, 2, side=1)
     refs = list_refs(open_source(tmp_path))
     assert len({ref.key for ref in refs}) == len(refs) == 20_005
     assert [ref.offset for ref in refs[::10_000]] == [16, 10_016, 20_016]
@@ -70,9 +72,9 @@ def test_list_all_of_many_pictures_yields_them_in_bounded_listings(tmp_path: pat
 def test_open_source_of_color_pictures_knows_their_shape(tmp_path: pathlib.Path) -> None:
     pictures = idx_files.pictures(0, 3, 4, 5, 3)
     idx_files.write(tmp_path / "a", pictures)
-    source = open_source(tmp_path, {"train": "a"}, {}, rows.NO_FIELDS)
+    source = open_source(tmp_path, {"train": "a"}, {}, NO_FIELDS)
     assert source.image_shape == (4, 5, 3)
-    assert [data for _, data in fetch.fetch(list_refs(source))] == [picture.tobytes() for picture in pictures]
+    assert [data for _, data in read_ahead.fetch(list_refs(source))] == [picture.tobytes() for picture in pictures]
     assert {ref.label for ref in list_refs(source)} == {None}
 
 
@@ -93,7 +95,9 @@ def test_open_source_of_globs_in_folders_below_finds_the_files(tmp_path: pathlib
 
 def test_list_all_fills_columns_from_the_label(tmp_path: pathlib.Path) -> None:
     idx_files.write_mnist(tmp_path, 3, 2)
-    fields = rows.RowFields(columns=(rows.Column("label", "int64"), rows.Column("label", "bytes", many=True)))
+    fields = table_rows.RowFields(
+        columns=(table_rows.Column("label", "int64"), table_rows.Column("label", "bytes", many=True))
+    )
     refs = list_refs(open_source(tmp_path, fields=fields))
     digits = [*idx_files.digits(0, 3), *idx_files.digits(1, 2)]
     assert [ref.columns for ref in refs] == [(int(digit), (b"%d" % digit,)) for digit in digits]
@@ -102,11 +106,11 @@ def test_list_all_fills_columns_from_the_label(tmp_path: pathlib.Path) -> None:
 def test_list_all_of_labels_that_are_no_flags_yields_rejects(tmp_path: pathlib.Path) -> None:
     idx_files.write(tmp_path / "train-images", idx_files.pictures(0, 3, 2, 2))
     idx_files.write(tmp_path / "train-labels", np.array([1, 7, 0], np.uint8))
-    flags = rows.RowFields(label_flags=("label",))
+    flags = table_rows.RowFields(label_flags=("label",))
     (found,) = open_source(tmp_path, {"train": "*images"}, {"train": "*labels"}, flags).list_all()
-    assert [ref.label for ref in references.unpack_refs(found.packed_refs)] == [("label",), ()]
+    assert [ref.label for ref in elements.unpack_refs(found.packed_refs)] == [("label",), ()]
     assert [(reject.key, reject.reason) for reject in found.rejects] == [
-        ("train/00001", references.Reason.BAD_VALUE),
+        ("train/00001", elements.Reason.BAD_VALUE),
     ]
 
 
@@ -154,7 +158,7 @@ def test_open_source_of_what_is_no_whole_idx_file_names_it(
     path = tmp_path / "images"
     path.write_bytes(content)
     with pytest.raises(errors.ConfigError) as caught:
-        open_source(tmp_path, {"train": "images"}, {}, rows.NO_FIELDS)
+        open_source(tmp_path, {"train": "images"}, {}, NO_FIELDS)
     assert str(caught.value).startswith(f"'{path}' {message}")
 
 
@@ -171,7 +175,7 @@ def test_open_source_of_broken_gzip_names_it(tmp_path: pathlib.Path, content: by
     path = tmp_path / "images.gz"
     path.write_bytes(content)
     with pytest.raises(errors.ConfigError) as caught:
-        open_source(tmp_path, {"train": "images*"}, {}, rows.NO_FIELDS)
+        open_source(tmp_path, {"train": "images*"}, {}, NO_FIELDS)
     assert str(caught.value).startswith(f"'{path}' {message}")
 
 
@@ -183,28 +187,28 @@ def test_open_source_of_broken_gzip_names_it(tmp_path: pathlib.Path, content: by
                      id="no-labels"),
         pytest.param({"train": "a-*"}, {"train": "few"}, LABELLED,
                      r"few' holds 2 labels, '.*a-images' 3 images: they are not of one split", id="fewer-labels"),
-        pytest.param({"train": "a-*"}, {"train": "few"}, rows.NO_FIELDS, "holds 2 labels", id="labels-not-asked-for"),
+        pytest.param({"train": "a-*"}, {"train": "few"}, NO_FIELDS, "holds 2 labels", id="labels-not-asked-for"),
         pytest.param({"train": "a-*"}, {"train": "a-*"}, LABELLED, "a-images' is no IDX file of labels: it begins with "
                      "0x00000803, expected 0x00000801", id="images-as-labels"),
-        pytest.param({"train": "a-*", "test": "b-*"}, {}, rows.NO_FIELDS, r"images of 4 x 5 x 1 in '.*a-images', of "
+        pytest.param({"train": "a-*", "test": "b-*"}, {}, NO_FIELDS, r"images of 4 x 5 x 1 in '.*a-images', of "
                      r"5 x 4 x 1 in '.*b-images': all must have one shape", id="two-shapes"),
-        pytest.param({"train": "c-*"}, {}, rows.NO_FIELDS,
+        pytest.param({"train": "c-*"}, {}, NO_FIELDS,
                      r"source.idx.images.train, 'c-\*', must name one file in '.*', it names none; check --input",
                      id="none"),
-        pytest.param({"train": "*-images"}, {}, rows.NO_FIELDS, "it names several: a-images, b-images; name one",
+        pytest.param({"train": "*-images"}, {}, NO_FIELDS, "it names several: a-images, b-images; name one",
                      id="several"),
-        pytest.param({"train": "folder"}, {}, rows.NO_FIELDS, "it names none", id="folder"),
-        pytest.param({"train": "x/*"}, {}, rows.NO_FIELDS, r"'.*/x' is no folder that can be listed \(No such file",
+        pytest.param({"train": "folder"}, {}, NO_FIELDS, "it names none", id="folder"),
+        pytest.param({"train": "x/*"}, {}, NO_FIELDS, r"'.*/x' is no folder that can be listed \(No such file",
                      id="no-folder"),
-        pytest.param({"train": "a-*"}, {"trian": "few"}, rows.NO_FIELDS,
+        pytest.param({"train": "a-*"}, {"trian": "few"}, NO_FIELDS,
                      "source.idx.labels names the splits trian, source.idx.images has not all of them", id="split"),
-        pytest.param({}, {}, rows.NO_FIELDS, "source.idx.images has not all of them", id="nothing"),
-        pytest.param({"train": "a-*"}, {}, rows.RowFields(label="digit"), "IDX files have no column 'digit'; their one "
-                     "column is 'label'", id="column"),
+        pytest.param({}, {}, NO_FIELDS, "source.idx.images has not all of them", id="nothing"),
+        pytest.param({"train": "a-*"}, {}, table_rows.RowFields(label="digit"),
+                     "IDX files have no column 'digit'; their one column is 'label'", id="column"),
     ],
 )  # fmt: skip
 def test_open_source_of_files_that_do_not_fit_raises_config_error(
-    tmp_path: pathlib.Path, images: Any, labels: Any, fields: rows.RowFields, message: str
+    tmp_path: pathlib.Path, images: Any, labels: Any, fields: table_rows.RowFields, message: str
 ) -> None:
     idx_files.write(tmp_path / "a-images", idx_files.pictures(0, 3, 4, 5))
     idx_files.write(tmp_path / "b-images", idx_files.pictures(0, 3, 5, 4))
@@ -266,7 +270,7 @@ def test_mutated_files_give_pictures_or_a_clear_error(
     refs = list_refs(source)
     height, width, channels = source.image_shape
     assert len(refs) == source.splits[0].images.shape[0]
-    assert all(len(data) == height * width * channels for _, data in fetch.fetch(refs))
+    assert all(len(data) == height * width * channels for _, data in read_ahead.fetch(refs))
 
 
 @settings(max_examples=100, deadline=None)
@@ -277,10 +281,10 @@ def test_gzip_file_broken_after_it_was_listed_gives_rejects(
     path = tmp_path_factory.mktemp("fuzz") / "images.gz"
     data = gzip.compress(GOOD)
     path.write_bytes(mutate(data, mutations))
-    refs = [references.ImageRef(str(n), str(path), 20, 0, 16 + 20 * n, 20, n) for n in range(3)]
-    for ref, found in fetch.fetch(refs):
-        if isinstance(found, fetch.ReadError):
-            assert found.reason in (references.Reason.CORRUPT, references.Reason.TRUNCATED)
+    refs = [elements.ImageRef(str(n), str(path), 20, 0, 16 + 20 * n, 20, n) for n in range(3)]
+    for ref, found in read_ahead.fetch(refs):
+        if isinstance(found, read_ahead.ReadError):
+            assert found.reason in (elements.Reason.CORRUPT, elements.Reason.TRUNCATED)
         elif len(path.read_bytes()) <= len(data):  # more may be another whole gzip file in front of it
             assert found == GOOD[ref.offset : ref.offset + 20]
 

@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 
 from imagebeam import errors, storage
 from imagebeam.features import BYTES, FLOAT, INT64
+from imagebeam.transforms import elements
+from imagebeam.transforms.elements import ImageRef, Reason, Reject
+from imagebeam.transforms.sources import protocol, table_formats, table_rows
+from imagebeam.transforms.sources.manifest import ManifestSource
 from tests import image_sets
-from transforms import references
-from transforms.references import ImageRef, Reason, Reject
-from transforms.sources import listing, table_formats
-from transforms.sources import rows as rows_lib
-from transforms.sources.manifest import ManifestSource
 
 JPEG = image_sets.make_image(1)
 FORMATS = ("csv", "jsonl", "parquet")
@@ -48,15 +47,15 @@ def encode(rows: Sequence[Row], manifest_format: str) -> bytes:
 
 def read(source: ManifestSource) -> tuple[list[ImageRef], list[Reject], list[str]]:
     found = list(source.list_all())
-    refs = [ref for item in found if item.num_refs for ref in references.unpack_refs(item.packed_refs)]
+    refs = [ref for item in found if item.num_refs for ref in elements.unpack_refs(item.packed_refs)]
     return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
 
 
 def make_source(uri: str, manifest_format: str, **options: Any) -> ManifestSource:
     """A source; `options` are its own, or those of its rows, the columns as (name, kind)."""
-    names = {field.name for field in dataclasses.fields(rows_lib.RowFields)}
-    columns = tuple(rows_lib.Column(*column) for column in options.pop("columns", ()))
-    fields = rows_lib.RowFields(columns=columns, **{name: options.pop(name) for name in names & set(options)})
+    names = {field.name for field in dataclasses.fields(table_rows.RowFields)}
+    columns = tuple(table_rows.Column(*column) for column in options.pop("columns", ()))
+    fields = table_rows.RowFields(columns=columns, **{name: options.pop(name) for name in names & set(options)})
     return ManifestSource(uri, manifest_format, fields=fields, **options)
 
 
@@ -225,7 +224,7 @@ def test_blank_lines_are_no_rows(folder: Folder) -> None:
 
 
 def test_many_rows_come_in_several_listings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MAX_REFS", 3)
+    monkeypatch.setattr(protocol, "MAX_REFS", 3)
     folder.image("a.jpg")
     rows = [{"image": "a.jpg" if index % 2 else "gone.jpg"} for index in range(7)]
     source = folder.source(rows)
@@ -495,9 +494,9 @@ def test_parse_number_takes_finite_numbers_alone(text: str, integer: int | str, 
     for kind, expected in ((INT64, integer), (FLOAT, number)):
         if isinstance(expected, str):
             with pytest.raises(ValueError, match=expected):
-                rows_lib.parse_number(kind, text)
+                table_rows.parse_number(kind, text)
         else:
-            parsed = rows_lib.parse_number(kind, text)
+            parsed = table_rows.parse_number(kind, text)
             assert (parsed, type(parsed)) == (expected, type(expected))
 
 
@@ -505,7 +504,7 @@ def test_parse_number_takes_finite_numbers_alone(text: str, integer: int | str, 
 def test_parse_number_gives_what_can_be_stored_or_a_value_error(value: float | int) -> None:
     for kind, store in ((INT64, struct.Struct("<q")), (FLOAT, struct.Struct("<f"))):
         try:
-            number = rows_lib.parse_number(kind, str(value))
+            number = table_rows.parse_number(kind, str(value))
         except ValueError:
             continue
         assert number == (value if kind == INT64 else float(value))
@@ -528,7 +527,7 @@ def test_parse_number_gives_what_can_be_stored_or_a_value_error(value: float | i
     ],
 )
 def test_parse_column_reads_a_cell_as_its_kind(kind: str, value: object, expected: object) -> None:
-    parsed = rows_lib.parse_column(rows_lib.Column("x", kind), value)
+    parsed = table_rows.parse_column(table_rows.Column("x", kind), value)
     assert (parsed, type(parsed)) == (expected, type(expected))
 
 
@@ -536,18 +535,18 @@ def test_parse_column_reads_a_cell_as_its_kind(kind: str, value: object, expecte
     ("kind", "value"), [(FLOAT, "0"), (FLOAT, "-1.5"), (FLOAT, "1e-40"), (INT64, "0"), (INT64, "-3")]
 )
 def test_parse_column_that_must_be_positive_turns_away_what_has_no_logarithm(kind: str, value: str) -> None:
-    column = rows_lib.Column("x", kind, positive=True)
-    with pytest.raises(rows_lib.BadRowError, match=f"^column 'x': '{value}' has no logarithm; transform: log needs"):
-        rows_lib.parse_column(column, value)
-    assert rows_lib.parse_column(dataclasses.replace(column, missing="default", default=2), value) == 2
-    assert rows_lib.parse_column(column, "1") == 1
+    column = table_rows.Column("x", kind, positive=True)
+    with pytest.raises(table_rows.BadRowError, match=f"^column 'x': '{value}' has no logarithm; transform: log needs"):
+        table_rows.parse_column(column, value)
+    assert table_rows.parse_column(dataclasses.replace(column, missing="default", default=2), value) == 2
+    assert table_rows.parse_column(column, "1") == 1
 
 
 @pytest.mark.parametrize("value", [None, "", float("nan"), b""], ids=repr)
 @pytest.mark.parametrize("kind", [BYTES, INT64, FLOAT])
 def test_parse_column_of_an_empty_cell_is_an_error(kind: str, value: object) -> None:
-    with pytest.raises(rows_lib.BadRowError, match=r"^column 'x' is empty$") as caught:
-        rows_lib.parse_column(rows_lib.Column("x", kind), value)
+    with pytest.raises(table_rows.BadRowError, match=r"^column 'x' is empty$") as caught:
+        table_rows.parse_column(table_rows.Column("x", kind), value)
     assert caught.value.reason is Reason.BAD_VALUE
 
 

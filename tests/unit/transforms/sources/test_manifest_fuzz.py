@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagebeam import errors, example, features
+from imagebeam.transforms import elements, label_images
+from imagebeam.transforms.images import structure
+from imagebeam.transforms.shard import encode
+from imagebeam.transforms.sources import manifest, table_rows
 from tests import image_sets
-from transforms import encode, images, label, references
-from transforms.sources import manifest, rows
 
 PNG = image_sets.make_image(1, "PNG")
 CSV = """image,tags,bald,age,caption,xs,set
@@ -41,9 +43,9 @@ FIELDS = {
     "one": {"label": "tags"},
 }
 COLUMNS = (
-    rows.Column("age", features.INT64, missing="default", default=-1),
-    rows.Column("caption", features.BYTES, many=True),
-    rows.Column("xs", features.FLOAT, many=True, separator=" "),
+    table_rows.Column("age", features.INT64, missing="default", default=-1),
+    table_rows.Column("caption", features.BYTES, many=True),
+    table_rows.Column("xs", features.FLOAT, many=True, separator=" "),
 )
 RECIPE_FEATURES = tuple(
     features.Feature(f"columns/{column.name}", f"columns/{column.name}", column.kind, column.many) for column in COLUMNS
@@ -69,16 +71,16 @@ def follow(source: manifest.ManifestSource) -> None:
         source.check_columns()
     except errors.ConfigError:
         return
-    rule = label.LabelRule(by="column")
-    image = images.check_image(PNG)
+    rule = label_images.LabelRule(by="column")
+    image = structure.check_image(PNG)
     for found in source.list_all():
         assert all(isinstance(problem, str) for problem in found.problems)
         for reject in found.rejects:
-            assert reject.key and reject.detail and isinstance(reject.reason, references.Reason)
-        for ref in references.unpack_refs(found.packed_refs) if found.num_refs else ():
+            assert reject.key and reject.detail and isinstance(reject.reason, elements.Reason)
+        for ref in elements.unpack_refs(found.packed_refs) if found.num_refs else ():
             try:
                 ref = rule.apply(ref)
-            except label.LabelError as e:
+            except label_images.LabelError as e:
                 assert e.detail
                 continue
             ids = {name: index for index, name in enumerate(sorted(ref.classes))}
@@ -116,7 +118,7 @@ def test_damaged_manifest_gives_rejects_problems_and_config_errors_alone(
     write_images(tmp_path)
     table = tmp_path / f"m.{manifest_format}"
     table.write_bytes(mutate(data, edits))
-    known = rows.RowFields(split="set", columns=COLUMNS, **fields)
+    known = table_rows.RowFields(split="set", columns=COLUMNS, **fields)
     follow(manifest.ManifestSource(str(table), manifest_format, fields=known, merge_rows=merge_rows))
 
 
@@ -127,7 +129,7 @@ def test_whole_manifest_gives_an_example_for_each_image(
     write_images(tmp_path)
     table = tmp_path / f"m.{manifest_format}"
     table.write_bytes(data)
-    known = rows.RowFields(columns=COLUMNS, **FIELDS["separator"])
+    known = table_rows.RowFields(columns=COLUMNS, **FIELDS["separator"])
     source = manifest.ManifestSource(str(table), manifest_format, fields=known, merge_rows=True)
     (found,) = source.list_all()
     assert (found.num_refs, found.rejects, found.problems) == (2, (), ())

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.shard import gzip_content
+from imagebeam.transforms.sources import table_rows, tar
 from tests import image_sets, tars
-from transforms import unzip
-from transforms.references import Reason
-from transforms.sources import rows, tar
 
 JPEG = image_sets.make_image(1)
 PNG = image_sets.make_image(2, "PNG")
@@ -39,16 +39,16 @@ def test_members_with_one_stem_are_one_image_with_its_cells(tmp_path: pathlib.Pa
         ]
     tars.write_tar(tmp_path / "b" / "train-0001.tar", members)
     tars.write_tar(tmp_path / "a.tar", [("./0.jpg", JPEG), ("./0.cls", b"7"), ("./0.txt", b"t"), ("./0.json", b"{}")])
-    fields = rows.RowFields(
+    fields = table_rows.RowFields(
         label="cls",
         split="split",
         group="__key__",
         columns=(
-            rows.Column("txt", "bytes"),
-            rows.Column("json.caption", "bytes", missing="default", default="none"),
-            rows.Column("json.box.w", "int64", missing="default", default=-1),
-            rows.Column("json.box.all", "float", many=True),
-            rows.Column("__url__", "bytes"),
+            table_rows.Column("txt", "bytes"),
+            table_rows.Column("json.caption", "bytes", missing="default", default="none"),
+            table_rows.Column("json.box.w", "int64", missing="default", default=-1),
+            table_rows.Column("json.box.all", "float", many=True),
+            table_rows.Column("__url__", "bytes"),
         ),
     )
     found = list_tar(tmp_path, fields=fields)
@@ -97,7 +97,7 @@ def test_sample_that_is_not_one_image_is_a_reject(
 ) -> None:
     good = ("good.jpg", JPEG), ("good.json", b'{"x": 5}')
     tars.write_tar(tmp_path / "in" / "x.tar", [*good, *members])
-    found = list_tar(tmp_path / "in", fields=rows.RowFields(columns=(rows.Column("json.x", "int64"),)))
+    found = list_tar(tmp_path / "in", fields=table_rows.RowFields(columns=(table_rows.Column("json.x", "int64"),)))
     assert [ref.key for ref in found.refs] == ["x.tar/good"]
     (reject,) = found.rejects
     assert (reject.reason, reject.stage, reject.uri) == (reason, "list", str(tmp_path / "in" / "x.tar"))
@@ -163,7 +163,7 @@ def test_tar_cut_short_is_a_problem_that_names_it(tmp_path: pathlib.Path, lost: 
 
 def test_cells_that_no_sample_has_are_a_problem(tmp_path: pathlib.Path) -> None:
     tars.write_tar(tmp_path / "x.tar", [("a.jpg", JPEG), ("a.cls", b"1")])
-    (problem,) = list_tar(tmp_path, fields=rows.RowFields(label="class")).problems
+    (problem,) = list_tar(tmp_path, fields=table_rows.RowFields(label="class")).problems
     assert "has the member or key of .json 'class'; found are __key__, __url__, cls, jpg; set label.column" in problem
 
 
@@ -176,10 +176,10 @@ def test_folder_without_tars_is_a_problem(tmp_path: pathlib.Path) -> None:
 def test_tar_gz_is_listed_as_what_it_holds(tmp_path: pathlib.Path) -> None:
     members = [each for index in range(9) for each in ((f"{index}.jpg", JPEG), (f"{index}.cls", b"3"))]
     tars.write_tar(tmp_path / "x.tar.gz", members, "w:gz")
-    found = list_tar(tmp_path, fields=rows.RowFields(label="cls"))
+    found = list_tar(tmp_path, fields=table_rows.RowFields(label="cls"))
     assert [(ref.key, ref.label) for ref in found.refs] == [(f"x.tar.gz/{index}", "3") for index in range(9)]
     for ref in found.refs:
-        assert unzip.inflate(ref.uri, ref.mtime_ns).read(ref.offset, ref.length) == JPEG
+        assert gzip_content.inflate(ref.uri, ref.mtime_ns).read(ref.offset, ref.length) == JPEG
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_broken_link_to_a_tar_is_a_problem(tmp_path: pathlib.Path) -> None:
 def test_remote_tars_take_few_requests(image_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
-    from imagebeam import fsspec_storage
+    from imagebeam.storage import fsspec_files
 
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as file:
@@ -223,14 +223,14 @@ def test_remote_tars_take_few_requests(image_bytes: int, monkeypatch: pytest.Mon
     for shard in range(3):
         fsspec.filesystem("memory").pipe(f"/tars/{shard}.tar", buffer.getvalue())
     requests = []
-    read = fsspec_storage.FsspecStorage._read
+    read = fsspec_files.FsspecStorage._read
 
     def counted(self: Any, uri: str, offset: int, length: int, version: int) -> bytes:
         requests.append((uri, offset, length))
         return read(self, uri, offset, length, version)
 
-    monkeypatch.setattr(fsspec_storage.FsspecStorage, "_read", counted)
-    found = tars.list_all(tar.TarSource("memory://tars", fields=rows.RowFields(label="cls")))
+    monkeypatch.setattr(fsspec_files.FsspecStorage, "_read", counted)
+    found = tars.list_all(tar.TarSource("memory://tars", fields=table_rows.RowFields(label="cls")))
     assert (len(found.refs), found.rejects, found.problems) == (600, [], [])
     assert [ref.position for ref in found.refs] == list(range(600))
     assert [ref.key for ref in found.refs[:2]] == ["0.tar/0", "0.tar/1"]
@@ -250,6 +250,6 @@ def test_mutated_tars_are_references_rejects_and_problems(
         mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
     cut = mutated[: data.draw(st.integers(0, len(mutated)))] if data.draw(st.booleans()) else mutated
     (folder / "x.tar").write_bytes(cut)
-    found = list_tar(folder, fields=rows.RowFields(columns=(rows.Column("json.x", "int64"),)))
+    found = list_tar(folder, fields=table_rows.RowFields(columns=(table_rows.Column("json.x", "int64"),)))
     assert found.problems or len(found.refs) + len(found.rejects) >= 1
     assert all(0 <= ref.offset <= ref.offset + ref.length <= len(cut) for ref in found.refs)

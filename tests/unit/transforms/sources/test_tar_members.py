@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms.sources import tar_members
-from transforms.sources.tar_members import Member, TarError
+from imagebeam.transforms.sources import tar_members
+from imagebeam.transforms.sources.tar_members import Member, TarError
 
 LONG = "deep/" * 60 + "x" * 120 + ".jpg"
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.shard import gzip_content
+from imagebeam.transforms.sources import table_rows, tfrecord
 from tests import image_sets, tars
-from transforms import unzip
-from transforms.references import Reason
-from transforms.sources import rows, tfrecord
 
 JPEG = image_sets.make_image(1)
 
@@ -73,13 +73,13 @@ def test_records_are_byte_ranges_with_their_features(tmp_path: pathlib.Path, com
     (tmp_path / "in" / "index").mkdir()
     (tmp_path / "in" / "index" / "train-00000-of-00002.index").write_bytes(b"1")
     (tmp_path / "in" / "train-00000-of-00002.json").write_bytes(b"{}")
-    fields = rows.RowFields(
+    fields = table_rows.RowFields(
         label="image/class/label",
         split="split",
         columns=(
-            rows.Column("weights", "float", many=True),
-            rows.Column("name", "bytes"),
-            rows.Column("none", "bytes", missing="default", default="-"),
+            table_rows.Column("weights", "float", many=True),
+            table_rows.Column("name", "bytes"),
+            table_rows.Column("none", "bytes", missing="default", default="-"),
         ),
     )
     found = list_records(tmp_path / "in", fields=fields)
@@ -94,7 +94,7 @@ def test_records_are_byte_ranges_with_their_features(tmp_path: pathlib.Path, com
         weights, name, none = ref.columns
         assert (name, none) == (f"n{number}".encode(), b"-")
         assert [struct.pack("<f", each) for each in weights] == [struct.pack("<f", each) for each in (0.1, number)]
-        data = unzip.inflate(ref.uri).read(ref.offset, ref.length) if compression else tars.read_ref(ref)
+        data = gzip_content.inflate(ref.uri).read(ref.offset, ref.length) if compression else tars.read_ref(ref)
         assert data == image_sets.make_image(number)
     assert found.refs[5].key == f"train-00001-of-00002.tfrecord{suffix}/1"
 
@@ -117,13 +117,13 @@ def test_split_is_that_of_the_shard_s_name(name: str, split: str | None) -> None
 
 def test_feature_called_split_counts_before_the_name(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "train-00000-of-00001", images(1, split=b"test"))
-    assert list_records(tmp_path, fields=rows.RowFields(split="split")).refs[0].split == "test"
+    assert list_records(tmp_path, fields=table_rows.RowFields(split="split")).refs[0].split == "test"
 
 
 def test_key_is_the_feature_that_is_named(tmp_path: pathlib.Path) -> None:
     other = make_example(image__encoded=JPEG, image__key=[b"a", b"b"])
     write(tmp_path / "x.tfrecord", [*images(2), make_example(image__encoded=JPEG), other])
-    found = list_records(tmp_path, fields=rows.RowFields(key="image/key"))
+    found = list_records(tmp_path, fields=table_rows.RowFields(key="image/key"))
     assert [ref.key for ref in found.refs] == ["key0", "key1"]
     assert [(reject.key, reject.reason) for reject in found.rejects] == [
         ("x.tfrecord/2", Reason.BAD_ROW),
@@ -152,7 +152,7 @@ def test_record_without_one_image_is_a_reject(
     tmp_path: pathlib.Path, record: bytes, reason: Reason, detail: str
 ) -> None:
     write(tmp_path / "x.tfrecord", [images(1, n=1)[0], record, images(1, n=2)[0]])
-    found = list_records(tmp_path, fields=rows.RowFields(columns=(rows.Column("n", "int64"),)))
+    found = list_records(tmp_path, fields=table_rows.RowFields(columns=(table_rows.Column("n", "int64"),)))
     assert [ref.columns for ref in found.refs] == [(1,), (2,)]
     (reject,) = found.rejects
     offset = 16 + len(images(1, n=1)[0])
@@ -168,7 +168,7 @@ def test_flipped_byte_in_a_record_rejects_that_record_alone(tmp_path: pathlib.Pa
     second = 16 + len(examples[0])
     data[second + 12 + 40] ^= 1
     (tmp_path / "x.tfrecord").write_bytes(data)
-    found = list_records(tmp_path, fields=rows.RowFields(label="image/class/label"))
+    found = list_records(tmp_path, fields=table_rows.RowFields(label="image/class/label"))
     assert [ref.label for ref in found.refs] == ["0", "2", "3", "4"]
     (reject,) = found.rejects
     assert (reject.key, reject.stage, reject.reason) == ("x.tfrecord/1", "list", Reason.CORRUPT)
@@ -217,7 +217,7 @@ def test_record_whose_length_looks_like_gzip_is_none(tmp_path: pathlib.Path) -> 
 
 def test_feature_that_no_record_has_is_a_problem(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "x.tfrecord", images(2))
-    (problem,) = list_records(tmp_path, fields=rows.RowFields(label="label", split="split")).problems
+    (problem,) = list_records(tmp_path, fields=table_rows.RowFields(label="label", split="split")).problems
     known = "image/class/label, image/encoded, image/key"
     assert f"has the feature 'label', 'split'; found are {known}; set label.column" in problem
 
@@ -251,7 +251,7 @@ def test_mutated_files_are_references_rejects_and_problems(
         mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
     cut = mutated[: data.draw(st.integers(0, len(mutated)))] if data.draw(st.booleans()) else mutated
     (folder / "x.tfrecord").write_bytes(cut)
-    fields = rows.RowFields(key="image/key", columns=(rows.Column("weights", "float", many=True),))
+    fields = table_rows.RowFields(key="image/key", columns=(table_rows.Column("weights", "float", many=True),))
     found = list_records(folder, fields=fields)
     assert found.problems or len(found.refs) + len(found.rejects) == 3 or len(cut) < len(mutated)
     assert all(0 <= ref.offset <= ref.offset + ref.length <= len(cut) for ref in found.refs)

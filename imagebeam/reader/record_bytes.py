@@ -1,0 +1,417 @@
+"""The bytes of records by their place in a split, checked, and named where something is wrong with them."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import io
+import itertools
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, example, records, storage
+from imagebeam.reader import open_files
+from imagebeam.storage import ranges
+
+_MAX_BLOCK_BYTES = 512 << 20  # kept of shards that are not read in place
+_BUFFER_BYTES = 128 << 10  # of a compressed shard
+_HEAD_BYTES = 4096  # of a broken record: enough to find its key in
+_MASKED_CRC = struct.Struct("<I").unpack
+
+
+class Place(Protocol):
+    """Where the bytes of one split's shards come from."""
+
+    announces_shards: bool  # whether to tell which shards are read next before one of them is waited for
+
+    def read(self, shard: int, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop` of a shard, fewer where it ends early."""
+
+    def announce(self, shard: int, start: int, stop: int) -> None:
+        """Takes note that these bytes will be read."""
+
+    def close(self) -> None:
+        """Keeps no files and no bytes from now on, and waits for no lock; what is read later is opened for it alone."""
+
+
+class Shards(Protocol):
+    """The shards of one split as files."""
+
+    def open(self, shard: int) -> BinaryIO:
+        """Opens a shard from its start."""
+
+    def close(self) -> None:
+        """Keeps no files from now on, and waits for no lock."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trouble:
+    """What is wrong with one record."""
+
+    shard: str  # its address
+    index: int  # of the record in its shard
+    offset: int  # bytes from the start of the shard
+    key: str  # "" where it cannot be told
+    detail: str
+
+    def __str__(self) -> str:
+        key = f", key {self.key!r}" if self.key else ""
+        return f"record {self.index} of shard {self.shard}{key}, byte offset {self.offset}: {self.detail}"
+
+
+class Fetcher(Protocol):
+    """Reads records by their numbers."""
+
+    is_local: bool  # whether it waits for no network
+
+    def fetch(self, wanted: np.ndarray) -> Iterator[bytes | Trouble]:
+        """Yields each record's bytes, or what is wrong with it, in the order asked for."""
+
+    def trouble(self, record: int, detail: str) -> Trouble:
+        """`detail` with the name of a record."""
+
+
+class LocalPlace:
+    """Shards on a local disk, read in place: the kernel's page cache is the buffer."""
+
+    announces_shards = False
+
+    def __init__(self, paths: Sequence[str]):
+        self._paths = paths
+        self._files: open_files.Shelf[open_files.OpenFile] = open_files.Shelf()
+
+    def read(self, shard: int, start: int, stop: int) -> bytes:
+        return self._file(shard).read(start, stop)
+
+    def announce(self, shard: int, start: int, stop: int) -> None:
+        """Asks the kernel to read ahead."""
+        if hasattr(os, "posix_fadvise"):
+            file = self._file(shard)
+            os.posix_fadvise(file.descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
+
+    def open(self, shard: int) -> BinaryIO:
+        """A file of its own for a reader that goes through a shard; it keeps no descriptor between two reads."""
+        return io.BufferedReader(_LocalShard(self, shard, os.path.getsize(self._paths[shard])), _BUFFER_BYTES)
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _file(self, shard: int) -> open_files.OpenFile:
+        file = self._files.find(shard)
+        if file is None:
+            file = open_files.OpenFile(self._paths[shard])
+            self._files.put(shard, file)
+        return file
+
+    def __getstate__(self) -> Sequence[str]:
+        return self._paths
+
+    def __setstate__(self, paths: Sequence[str]) -> None:
+        self.__init__(paths)  # type: ignore[misc]
+
+
+class _LocalShard(ranges.SeekableReader):
+    """Reads a shard from any position."""
+
+    def __init__(self, place: LocalPlace, shard: int, size: int):
+        super().__init__(size)
+        self._place = place
+        self._shard = shard
+
+    def _read_at(self, position: int, length: int) -> bytes:
+        return self._place.read(self._shard, position, position + length)
+
+
+class BlockPlace:
+    """Shards that are read in blocks and kept for a while: at an address far away, or compressed."""
+
+    announces_shards = False
+
+    def __init__(
+        self,
+        block_ends: Callable[[int], np.ndarray],
+        load: Callable[[int, int, int], bytes],
+        close: Callable[[], None] | None = None,
+    ):
+        """Keeps nothing yet.
+
+        Args:
+            block_ends: of a shard, the ascending byte offsets where its blocks end.
+            load: gives what is between two of them.
+            close: lets go of what `load` keeps.
+        """
+        self._block_ends = block_ends
+        self._load = load
+        self._close = close
+        self._max_bytes = _MAX_BLOCK_BYTES
+        self._lock = threading.Lock()
+        self._blocks: collections.OrderedDict[tuple[int, int], bytes] = collections.OrderedDict()
+        self._loading: dict[tuple[int, int], threading.Lock] = {}
+        self._num_bytes = 0
+
+    def read(self, shard: int, start: int, stop: int) -> bytes:
+        ends = self._block_ends(shard)
+        block = int(np.searchsorted(ends, start, side="right"))
+        first = int(ends[block - 1]) if block else 0
+        data = self._block(shard, block, first, int(ends[block]))
+        return data[start - first : stop - first]
+
+    def announce(self, shard: int, start: int, stop: int) -> None:
+        """Does nothing: several calls read at once."""
+
+    def close(self) -> None:
+        self._max_bytes = 0  # in force at the next read, if one has the lock now
+        if self._close is not None:
+            self._close()
+        if self._lock.acquire(blocking=False):
+            self._blocks.clear()
+            self._num_bytes = 0
+            self._lock.release()
+
+    def _block(self, shard: int, block: int, first: int, end: int) -> bytes:
+        key = shard, block
+        with self._lock:
+            if key in self._blocks:
+                self._blocks.move_to_end(key)
+                return self._blocks[key]
+            loading = self._loading.setdefault(key, threading.Lock())
+        with loading:
+            with self._lock:
+                if key in self._blocks:
+                    return self._blocks[key]
+            data = self._load(shard, first, end)
+            with self._lock:
+                self._blocks[key] = data
+                self._num_bytes += len(data)
+                self._loading.pop(key, None)
+                while self._num_bytes > self._max_bytes and len(self._blocks) > 1:
+                    self._num_bytes -= len(self._blocks.popitem(last=False)[1])
+            return data
+
+
+class GzipLoader:
+    """Blocks of gzip shards, decompressed from front to back; going back begins anew."""
+
+    def __init__(self, shards: Shards):
+        self._shards = shards
+        self._lock = threading.Lock()
+        self._streams: collections.OrderedDict[int, tuple[BinaryIO, int]] = collections.OrderedDict()
+        self._is_closed = False
+
+    def __call__(self, shard: int, start: int, stop: int) -> bytes:
+        import gzip
+
+        with self._lock:
+            stream, position = self._streams.pop(shard, (None, 0))
+        if stream is None or position > start:
+            stream, position = gzip.GzipFile(fileobj=self._shards.open(shard)), 0  # type: ignore[assignment]
+        assert stream is not None
+        while position < start and (skipped := len(stream.read(min(start - position, 1 << 20)))):
+            position += skipped
+        data = stream.read(stop - start)
+        with self._lock:
+            self._streams[shard] = stream, position + len(data)
+            while len(self._streams) > (1 if self._is_closed else open_files.max_open()):
+                self._streams.popitem(last=False)
+        return data
+
+    def close(self) -> None:
+        """Keeps one stream from now on, and waits for no lock."""
+        self._is_closed = True
+        self._shards.close()
+        if self._lock.acquire(blocking=False):
+            self._streams.clear()
+            self._lock.release()
+
+
+class RecordFetcher:
+    """Reads records of one split. Thread-safe."""
+
+    def __init__(
+        self,
+        directory: str,
+        shards: Sequence[catalog_lib.Shard],
+        place: Place,
+        offsets: Offsets,
+        key_feature: str | None = "image/key",
+    ):
+        self._directory = directory
+        self._shards = shards
+        self._place = place
+        self._offsets = offsets
+        self._key_feature = key_feature
+        self._announces = place.announces_shards
+        self.is_local = isinstance(place, LocalPlace)
+        self._ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
+
+    def fetch(self, wanted: np.ndarray) -> Iterator[bytes | Trouble]:
+        """Yields each record's bytes, or what is wrong with it, in the order asked for.
+
+        Args:
+            wanted: records of the split, int64 [n].
+        """
+        shards = np.searchsorted(self._ends, wanted, side="right")
+        if self._announces:
+            for shard in np.unique(shards).tolist():
+                self._place.announce(shard, 0, self._shards[shard].bytes)
+        for shard, record in zip(shards.tolist(), wanted.tolist()):
+            index = record - int(self._ends[shard]) + self._shards[shard].records
+            offset, end = self._offsets.of(shard, index)
+            try:
+                yield self._read(shard, offset, end)
+            except (OSError, ValueError, EOFError) as e:
+                yield self.trouble(record, f"{e.strerror or e}" if isinstance(e, OSError) else str(e))
+
+    def _read(self, shard: int, offset: int, end: int) -> bytes:
+        start, stop = offset + records.HEADER_BYTES, end - records.FOOTER_BYTES
+        data = self._place.read(shard, start, stop)
+        footer = self._place.read(shard, stop, end)
+        if len(data) < stop - start or len(footer) < records.FOOTER_BYTES:
+            raise ValueError("the shard ends in the middle of it")
+        if records.mask_crc(records.extend_crc(0, data)) != _MASKED_CRC(footer)[0]:
+            if self._place.read(shard, offset, start) != records.frame_header(stop - start):
+                raise ValueError(
+                    f"the index {self._shards[shard].index_name} says that a record of {stop - start} bytes stands "
+                    "here, and the shard holds none such: one of the two is damaged"
+                )
+            raise ValueError(f"the checksum of a record of {len(data)} bytes does not match")
+        return data
+
+    def close(self) -> None:
+        """Keeps no files and no bytes from now on; records can still be read, at a price."""
+        self._place.close()
+
+    def find_ints(self, key: str) -> Iterator[list[int]]:
+        """Yields the values of an int64 feature of each record, in their order; nothing else of a record is read.
+
+        Raises:
+            ExampleError: if a record does not have it, or cannot be read. Checksums are not compared.
+        """
+        record = 0
+        for shard in range(len(self._shards)):
+            offsets = self._offsets.shard(shard)
+            for offset, end in itertools.pairwise(offsets.tolist()):
+                read = functools.partial(
+                    self._read_part, shard, offset + records.HEADER_BYTES, end - records.FOOTER_BYTES
+                )
+                try:
+                    yield example.find_ints(read(0, _HEAD_BYTES), key, read)
+                except (OSError, ValueError, EOFError) as e:
+                    raise errors.ExampleError(str(self.trouble(record, str(e)))) from e
+                record += 1
+
+    def _read_part(self, shard: int, start: int, end: int, first: int, stop: int) -> bytes:
+        """Bytes `first` to `stop` of the record whose content lies from `start` to `end`."""
+        if first >= end - start:
+            return b""
+        return self._place.read(shard, start + first, min(start + stop, end))
+
+    def trouble(self, record: int, detail: str) -> Trouble:
+        """`detail` with the name of a record of the split."""
+        shard = int(np.searchsorted(self._ends, record, side="right"))
+        index = record - int(self._ends[shard]) + self._shards[shard].records
+        offset, end = self._offsets.of(shard, index)
+        uri = storage.join(self._directory, self._shards[shard].name)
+        return Trouble(uri, index, offset, self._key(shard, offset, end), detail)
+
+    def _key(self, shard: int, offset: int, end: int) -> str:
+        """The key of a record that may be broken: small features stand before the image's bytes."""
+        start = offset + records.HEADER_BYTES
+        with contextlib.suppress(OSError, ValueError, EOFError):
+            head = self._place.read(shard, start, min(start + _HEAD_BYTES, end))
+            return example.find_bytes(head, self._key_feature or "").decode("utf-8", "backslashreplace")
+        return ""
+
+
+def are_offsets_of(offsets: np.ndarray, shard: catalog_lib.Shard) -> bool:
+    """Whether they can be the offsets of a shard's records, and its size."""
+    if len(offsets) != shard.records + 1 or offsets[0] != 0 or offsets[-1] != shard.bytes:
+        return False
+    ascend = offsets[1:] > offsets[:-1]
+    return bool(ascend.all() and (np.diff(offsets) >= records.HEADER_BYTES + records.FOOTER_BYTES).all())
+
+
+class Offsets:
+    """Where each record of a split begins: the byte-offset index of each shard, read when it is first needed."""
+
+    def __init__(self, directory: str, shards: Sequence[catalog_lib.Shard], read: Callable[[str], bytes]):
+        self._directory = directory
+        self._shards = shards
+        self._read = read
+        self._begin()
+
+    def _begin(self) -> None:
+        self._loaded: dict[int, np.ndarray] = {}
+        self._locks = [threading.Lock() for _ in self._shards]  # what one thread loads, others wait for
+
+    def of(self, shard: int, index: int) -> tuple[int, int]:
+        """The first byte of a record, and the first after it."""
+        offsets = self.shard(shard)
+        return int(offsets[index]), int(offsets[index + 1])
+
+    def shard(self, shard: int) -> np.ndarray:
+        """uint64 [records + 1]: 8 bytes a record.
+
+        Raises:
+            ShardError: if the index is missing or is not of this shard.
+        """
+        if shard not in self._loaded:
+            with self._locks[shard]:
+                if shard not in self._loaded:
+                    self._loaded[shard] = self._load(self._shards[shard])
+        return self._loaded[shard]
+
+    def _load(self, shard: catalog_lib.Shard) -> np.ndarray:
+        uri = storage.join(self._directory, shard.index_name)
+        try:
+            offsets = np.frombuffer(self._read(uri), "<u8")
+        except (OSError, ValueError) as e:
+            raise errors.ShardError(f"index {uri} cannot be read ({e}): run imagebeam verify {self._directory}") from e
+        if len(offsets) != shard.records + 1:
+            raise errors.ShardError(
+                f"index {uri} is of {max(0, len(offsets) - 1):,} records, its shard has {shard.records:,}: "
+                f"run imagebeam verify {self._directory}"
+            )
+        if not are_offsets_of(offsets, shard):
+            raise errors.ShardError(
+                f"index {uri} is damaged: its offsets do not ascend from 0 to {shard.bytes:,}, the bytes of its shard; "
+                f"run imagebeam verify {self._directory}"
+            )
+        return offsets
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_loaded", "_locks")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+
+class ScannedOffsets(Offsets):
+    """Offsets of compressed shards, which have no index: found by reading each shard once."""
+
+    def __init__(self, directory: str, shards: Sequence[catalog_lib.Shard], open_shard: Callable[[int], BinaryIO]):
+        super().__init__(directory, shards, lambda uri: b"")
+        self._open_shard = open_shard
+
+    def _load(self, shard: catalog_lib.Shard) -> np.ndarray:
+        uri = storage.join(self._directory, shard.name)
+        offsets, end = [], 0
+        try:
+            with self._open_shard(self._shards.index(shard)) as file:
+                for record in records.read_records(file, "gzip"):
+                    offsets.append(record.offset)
+                    end = record.offset + len(record.data) + records.HEADER_BYTES + records.FOOTER_BYTES
+        except (OSError, errors.RecordError) as e:
+            raise errors.ShardError(f"shard {uri} cannot be read: {e}") from e
+        if len(offsets) != shard.records:
+            raise errors.ShardError(f"shard {uri} holds {len(offsets):,} records, the catalog says {shard.records:,}")
+        return np.array([*offsets, end], "<u8")

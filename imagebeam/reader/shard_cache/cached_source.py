@@ -1,0 +1,224 @@
+"""A dataset at any address that fsspec reads, through whole shards that are kept on a local disk.
+
+A shard that is asked for and not there is downloaded (`remote`), checked and kept (`cache_shards`), within a bound that
+all processes of the machine share (`cache_room`)::
+
+    cache_dir/imagebeam-<hash>/<shard>            one folder for an address and the content that its catalog names
+    cache_dir/imagebeam-<hash>/<stem>.index       the byte offsets of a shard's records
+
+What is fetched ahead. A fetch announces the shards of all its records before it waits for the first. Which shards come
+after it is not told, yet shares are regular: every n-th shard, or a run of them (`selection.share_of`). So the shards
+between the first and the last one that were asked for, at their greatest common distance, are of the share, and so are
+those that follow at that distance, but for at most four beyond the end of a run: almost nothing of another machine's
+share is downloaded. Where these fit into the cache, all of them are fetched, each once, in the order of their index:
+blocks in random order touch every shard within minutes. Where they do not fit, only a walk in the order of the shards
+is fetched ahead of, by four shards and at most half of the cache: under a random order that would push out as much as
+it brings. Shards that a reader waits for go first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import posixpath
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, BinaryIO
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, storage
+from imagebeam.reader import dataset_source, record_bytes
+from imagebeam.reader.shard_cache import cache_room, cached_shards, remote_files
+
+_NUM_DOWNLOADS = 4  # at once
+_NUM_AHEAD = 4  # shards beyond those that are surely read
+_RETRY_WAITS_SEC = (1.0, 3.0)
+_BUFFER_BYTES = 1 << 20
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what becomes a local file's name
+
+
+class CachedSource(dataset_source._Source):
+    """A dataset whose shards are read from `cache_dir`, where they are brought when first needed. Thread-safe.
+
+    Pickled, or in a process that was forked, it begins anew on the same folder.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        cache_dir: str,
+        cache_bytes: int,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        num_downloads: int = _NUM_DOWNLOADS,
+        retry_waits_sec: Sequence[float] = _RETRY_WAITS_SEC,
+    ):
+        """Opens the file system; what stands there is read later.
+
+        Args:
+            directory: address of the dataset, of a scheme that fsspec knows.
+            cache_dir: a local folder; made if it is not there. Datasets may share it.
+            cache_bytes: that all shards in it may take.
+            storage_options: what the file system of the address takes beside it, such as credentials.
+            num_downloads: shards that are downloaded at once.
+            retry_waits_sec: between attempts at what fails, one more than there are waits.
+
+        Raises:
+            ConfigError: if the address cannot be read here, or `cache_dir` is not a local folder.
+        """
+        super().__init__(storage.normalize(directory))
+        if storage.scheme_of(cache_dir) != "file":
+            raise errors.ConfigError(f"cache_dir is {cache_dir!r}; give a folder on a local disk")
+        self._remote = remote_files.RemoteFiles(self.directory, storage_options or {}, retry_waits_sec)
+        self._room = cache_room.Room(storage.normalize(cache_dir), cache_bytes)
+        self._num_downloads = num_downloads
+        self._sizes: Mapping[str, int] = {}
+        self._kept: cached_shards.KeptShards | None = None  # of the content that the catalog names
+        self._indexed: Mapping[str, catalog_lib.Shard] = {}
+        self._places: dict[str, _CachedPlace] = {}  # by the name of a split's first shard
+
+    def load_catalog(self) -> catalog_lib.Catalog:
+        catalog = super().load_catalog()
+        shards = [shard for split in catalog.splits.values() for shard in split.shards]
+        for shard in shards:
+            if not _PLAIN_NAME.fullmatch(shard.name):
+                raise errors.CatalogError(
+                    f"{self.directory} names a shard {shard.name!r}, which is not a plain file name; convert again"
+                )
+        content = repr((self.directory, catalog.fingerprint, [(each.name, each.bytes, each.crc32c) for each in shards]))
+        name = hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
+        self._kept = cached_shards.KeptShards(self._remote, self._room, name, self._num_downloads)
+        self._places = {}
+        if catalog.compression == "none":
+            self._indexed = {shard.index_name: shard for shard in shards}
+        return catalog
+
+    def check_shards(self, catalog: catalog_lib.Catalog) -> None:
+        """As of any source, with one listing for all shards where the file system can list."""
+        try:
+            self._sizes = self._remote.list_sizes()
+        except (OSError, NotImplementedError):
+            self._sizes = {}  # each shard is asked for alone
+        super().check_shards(catalog)
+
+    def list_names(self, uri: str) -> Iterable[str]:
+        return self._remote.list_sizes() if uri == self.directory else ()
+
+    def size_of(self, uri: str) -> int:
+        size = self._sizes.get(posixpath.basename(uri))
+        return self._remote.size_of(uri) if size is None else size
+
+    def read(self, uri: str) -> bytes:
+        """All bytes of a small file; those of an index are kept."""
+        shard = self._indexed.get(uri.removeprefix(f"{self.directory}/"))
+        if shard is None or self._kept is None:
+            return self._remote.read(uri)
+        return self._kept.read_index(uri, shard)
+
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.Place:
+        return self._place(shards)
+
+    def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.Shards:
+        return self._place(shards)
+
+    def _place(self, shards: Sequence[catalog_lib.Shard]) -> _CachedPlace:
+        assert self._kept is not None, "the catalog is loaded before what it names is read"
+        known = self._places.get(shards[0].name)
+        return known or self._places.setdefault(shards[0].name, _CachedPlace(self._kept, shards))
+
+
+class _CachedPlace(cached_shards.OfOneProcess):
+    """The shards of one split."""
+
+    announces_shards = True
+
+    def __init__(self, kept: cached_shards.KeptShards, shards: Sequence[catalog_lib.Shard]):
+        largest = max(shards, key=lambda shard: shard.bytes)
+        if largest.bytes > kept.room.max_bytes:
+            raise errors.ConfigError(
+                f"shard {kept.remote.uri_of(largest.name)} has {largest.bytes:,} bytes, more than "
+                f"cache_bytes={kept.room.max_bytes:,}: give at least as many, better those of the whole split, "
+                f"{sum(shard.bytes for shard in shards):,}"
+            )
+        self._kept = kept
+        self._shards = shards
+        super().__init__()
+
+    def begin(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: set[int] = set()
+        self._known: set[int] = set()  # what was asked for or fetched ahead
+        self._previous = -1  # asked for before
+
+    def read(self, shard: int, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop` of a shard; waits until it is there.
+
+        Raises:
+            ShardError: if it cannot be downloaded, or is not what the catalog says.
+            ConfigError: if the disk has no room.
+        """
+        file = self._kept.find_open(self._shards[shard]) or self._open(shard)
+        return file.read(start, stop)
+
+    def announce(self, shard: int, start: int, stop: int) -> None:
+        """Begins to download a shard of which something will be read soon."""
+        if self._kept.find_open(self._shards[shard]) is None:
+            self._kept.announce([self._shards[shard]])
+
+    def open(self, shard: int) -> BinaryIO:
+        """A file of its own for a reader that goes through a shard."""
+        return io.BufferedReader(_ShardReader(self._open(shard)), _BUFFER_BYTES)
+
+    def close(self) -> None:
+        self._kept.close()
+
+    def _open(self, shard: int) -> cached_shards.OpenFile:
+        return self._kept.open(self._shards[shard], [self._shards[each] for each in self._following(shard)])
+
+    def _following(self, shard: int) -> list[int]:
+        """What to fetch ahead now that `shard` is asked for; the module's docstring says why."""
+        with self._lock:
+            self._asked.add(shard)
+            self._known.add(shard)
+            previous, self._previous = self._previous, shard
+            first, last = min(self._asked), max(self._asked)
+            step = math.gcd(*(each - first for each in self._asked))
+            if step == 0:  # of one shard alone nothing follows
+                return []
+            share = range(first, min(last + _NUM_AHEAD * step + 1, len(self._shards)), step)
+            following = [each for each in share if each > shard] + [each for each in share if each < shard]
+            max_bytes = self._kept.room.max_bytes
+            wanted = []
+            if sum(self._shards[each].bytes for each in share) <= max_bytes:
+                wanted = [each for each in following if each not in self._known]
+            elif shard == previous + step:
+                for each in following[:_NUM_AHEAD]:
+                    max_bytes -= 2 * self._shards[each].bytes
+                    if max_bytes < 0:
+                        break
+                    wanted.append(each)
+            self._known.update(wanted)
+            return wanted
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _CachedPlace, (self._kept, self._shards)
+
+
+class _ShardReader(io.RawIOBase):
+    """Reads a shard from its start, at a position that no other reader moves."""
+
+    def __init__(self, file: cached_shards.OpenFile):
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = os.pread(self._file.descriptor, len(buffer), self._position)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)

@@ -1,0 +1,206 @@
+"""Re-reads a dataset against its catalog, and names every difference by shard and byte offset."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, records, shard_names, storage
+
+_CRC_BYTES = 1 << 20  # fits into the cache of a core: three times as fast as 8 MiB
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One difference between what is stored and what the catalog says."""
+
+    shard: str  # the file's name below the dataset
+    offset: int | None  # bytes from the start of the file, where it can be told
+    detail: str
+    # whether the shard holds what was written, and `check_record` complained of a record
+    is_in_record: bool = dataclasses.field(default=False, compare=False)
+
+    def __str__(self) -> str:
+        where = self.shard if self.offset is None else f"{self.shard}, byte offset {self.offset}"
+        return f"{where}: {self.detail}"
+
+
+CheckRecord = Callable[[bytes], str | None]  # a record's bytes -> what is wrong with it
+
+
+def verify_shard(
+    directory: str,
+    shard: catalog_lib.Shard,
+    compression: str = "none",
+    check_record: CheckRecord | None = None,
+    siblings: Iterable[catalog_lib.Shard] = (),
+) -> list[Problem]:
+    """Reads one shard twice, once for its checksum and once for its records, and its index.
+
+    Args:
+        directory: of the dataset.
+        shard: what the catalog says of it.
+        compression: of the shard, "none" or "gzip".
+        check_record: called with the bytes of every record.
+        siblings: the other shards, to recognise a swapped one.
+
+    Returns:
+        What is wrong, empty for a good shard.
+    """
+    uri = storage.join(directory, shard.name)
+    try:
+        num_bytes, crc = checksum_file(uri)
+    except FileNotFoundError:
+        return [Problem(shard.name, None, f"the shard is missing; the catalog says {shard.bytes:,} bytes")]
+    except OSError as e:
+        return [Problem(shard.name, None, f"the shard cannot be read ({e.strerror or e})")]
+    problems = list(_content_problems(uri, shard, num_bytes, crc, compression, check_record, siblings))
+    if compression == "none" and not problems:
+        problems += _index_problems(directory, shard)
+    return problems
+
+
+def _content_problems(
+    uri: str,
+    shard: catalog_lib.Shard,
+    num_bytes: int,
+    crc: int,
+    compression: str,
+    check_record: CheckRecord | None,
+    siblings: Iterable[catalog_lib.Shard],
+) -> Iterator[Problem]:
+    same = (num_bytes, crc) == (shard.bytes, shard.crc32c)
+    if same and check_record is None:
+        return
+    for sibling in siblings if num_bytes and not same else ():
+        if (sibling.bytes, sibling.crc32c) == (num_bytes, crc) and sibling != shard:
+            yield Problem(shard.name, 0, f"the shard holds the content of {sibling.name}: the two were swapped")
+            return
+    count, end = 0, 0
+    try:
+        with storage.storage_of(uri).open_read(uri) as file:
+            for record in records.read_records(file, compression):
+                if count == shard.records:
+                    detail = f"an extra record; the catalog says {shard.records:,} records"
+                    yield Problem(shard.name, record.offset, detail)
+                if check_record is not None and (complaint := check_record(record.data)):
+                    yield Problem(shard.name, record.offset, f"record {count}: {complaint}", is_in_record=same)
+                count += 1
+                end = record.offset + records.HEADER_BYTES + len(record.data) + records.FOOTER_BYTES
+    except errors.RecordError as e:
+        yield Problem(shard.name, e.offset, f"record {count}: {e.detail}")
+        return
+    if count < shard.records:
+        detail = f"the shard holds {count:,} records, the catalog says {shard.records:,}: it was cut short"
+        yield Problem(shard.name, end, detail)
+    elif not same and count == shard.records:
+        detail = (
+            f"the shard holds {num_bytes:,} bytes with crc32c {crc:08x}, "
+            f"the catalog says {shard.bytes:,} bytes with {shard.crc32c:08x}"
+        )
+        yield Problem(shard.name, 0, detail)
+
+
+def _index_problems(directory: str, shard: catalog_lib.Shard) -> list[Problem]:
+    uri = storage.join(directory, shard.index_name)
+    store = storage.storage_of(uri)
+    try:
+        data = store.read(uri)
+        offsets = records.decode_index(data)
+    except FileNotFoundError:
+        return [Problem(shard.index_name, None, "the index is missing")]
+    except (OSError, ValueError) as e:
+        return [Problem(shard.index_name, None, f"the index cannot be read ({e})")]
+    if len(offsets) != shard.records + 1 or offsets[-1] != shard.bytes:
+        detail = f"the index lists {len(offsets) - 1:,} records in {offsets[-1]:,} bytes, the catalog says "
+        return [Problem(shard.index_name, None, f"{detail}{shard.records:,} in {shard.bytes:,}")]
+    shard_uri = storage.join(directory, shard.name)
+    with store.open_read(shard_uri) as file:
+        for index, (start, end) in enumerate(itertools.pairwise(offsets)):
+            length = end - start - records.HEADER_BYTES - records.FOOTER_BYTES
+            if length >= 0 and end <= shard.bytes:
+                file.seek(start)
+                if file.read(records.HEADER_BYTES) == records.frame_header(length):
+                    continue
+            detail = f"the index says record {index} takes bytes {start:,} to {end:,}, where the shard holds none such"
+            return [Problem(shard.index_name, index * 8, detail)]
+    found = catalog_lib.File(len(data), records.extend_crc(0, data))
+    return _differences(shard.index_name, found, shard.index_file)
+
+
+def _differences(name: str, found: catalog_lib.File, expected: catalog_lib.File) -> list[Problem]:
+    """What tells a file from what the catalog says of it."""
+    if found.bytes != expected.bytes:
+        return [Problem(name, None, f"the file has {found.bytes:,} bytes, the catalog says {expected.bytes:,}")]
+    if expected.crc32c is not None and expected.crc32c != found.crc32c:
+        detail = f"the file has the crc32c {found.crc32c:08x}, the catalog says {expected.crc32c:08x}"
+        return [Problem(name, None, f"{detail}: its content was changed")]
+    return []
+
+
+def verify_file(directory: str, name: str, expected: catalog_lib.File) -> list[Problem]:
+    """Reads a committed file that is neither a shard nor an index; returns what is wrong with it.
+
+    Args:
+        directory: of the dataset.
+        name: of the file, below the dataset.
+        expected: what the catalog says of it.
+    """
+    try:
+        found = catalog_lib.File(*checksum_file(storage.join(directory, name)))
+    except FileNotFoundError:
+        return [Problem(name, None, f"the file is missing; the catalog says {expected.bytes:,} bytes")]
+    except OSError as e:
+        return [Problem(name, None, f"the file cannot be read ({e.strerror or e})")]
+    return _differences(name, found, expected)
+
+
+def find_unnamed_shards(directory: str, named: Collection[str], suffixes: Collection[str] = ()) -> list[str]:
+    """The files in `directory` that a reader which lists it takes for shards, but for those in `named`; sorted.
+
+    Args:
+        directory: an address; there need not be such a folder.
+        named: the names of shards that belong there.
+        suffixes: that shards' names have here, beside those that TFRecord files have by custom.
+    """
+    try:
+        entries = list(storage.storage_of(directory).list_directory(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(
+        each.name for each in entries if each.name not in named and shard_names.is_shard_name(each.name, suffixes)
+    )
+
+
+def checksum_file(uri: str) -> tuple[int, int]:
+    """The size in bytes and the crc32c of a file."""
+    num_bytes = crc = 0
+    with storage.storage_of(uri).open_read(uri) as file:
+        while chunk := file.read(_CRC_BYTES):
+            num_bytes += len(chunk)
+            crc = records.extend_crc(crc, chunk)
+    return num_bytes, crc
+
+
+def verify_dataset(directory: str, check_record: CheckRecord | None = None) -> Iterator[tuple[str, list[Problem]]]:
+    """Yields the name of each committed file and what is wrong with it.
+
+    First the shards in the order of the catalog, each with its index; then the other files; last the files that are
+    named like shards and that the catalog does not name.
+
+    Raises:
+        CatalogError: if there is no catalog, or it was edited.
+    """
+    directory = storage.normalize(directory)
+    catalog = catalog_lib.load_catalog(directory)
+    every = [shard for split in catalog.splits.values() for shard in split.shards]
+    for shard in every:
+        yield shard.name, verify_shard(directory, shard, catalog.compression, check_record, every)
+    for name, file in catalog.files.items():
+        yield name, verify_file(directory, name, file)
+    suffixes = {shard_names.suffix_of(shard.name) for shard in every}
+    for name in find_unnamed_shards(directory, {shard.name for shard in every}, suffixes):
+        detail = "the catalog does not name this file, and readers that list the folder read it; move or delete it"
+        yield name, [Problem(name, None, detail)]

@@ -1,0 +1,148 @@
+"""Shows what is in a dataset, and writes some of its images as files."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, example, features, records, storage
+from imagebeam.pipelines import progress, terminal
+from imagebeam.reader import bare_pixels
+
+_MAX_SHOWN = 8  # values of a list
+_MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # of a file's name, which most file systems limit to 255 bytes
+
+
+def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str, str]]:
+    """The dataset as rows of a table."""
+    rows = [("dataset", f"{catalog.name}, written {catalog.created}, fingerprint {catalog.fingerprint}")]
+    rows += progress.summary_rows(catalog, directory, seconds=None)
+    rows.append(("compression", catalog.compression))
+    if catalog.labels:
+        shown = [f"{index} {name}" for index, name in enumerate(catalog.labels[:8], start=catalog.label_base)]
+        rows.append(("classes", ", ".join(shown) + (", ..." if len(catalog.labels) > 8 else "")))
+    rows += [(f"  {each.key}", f"{each.kind} list" if each.many else each.kind) for each in catalog.features]
+    return rows
+
+
+def read_examples(directory: str, catalog: catalog_lib.Catalog, split: str) -> Iterator[dict[str, list[Any]]]:
+    """The examples of a split in the order of its shards.
+
+    Raises:
+        VerificationError: at a broken record.
+    """
+    for shard in catalog.splits[split].shards:
+        uri = storage.join(directory, shard.name)
+        try:
+            with storage.storage_of(uri).open_read(uri) as file:
+                for record in records.read_records(file, catalog.compression):
+                    yield example.parse_example(record.data)
+        except (errors.RecordError, OSError) as e:
+            raise errors.VerificationError(f"{uri}: {e}; imagebeam verify {directory} names all that is broken") from e
+
+
+def describe_example(values: dict[str, list[Any]]) -> str:
+    """The features of one example in a line."""
+    parts = []
+    for key, found in values.items():
+        shown = [_describe(value) for value in found[:_MAX_SHOWN]]
+        if len(found) > _MAX_SHOWN:
+            shown.append(f"... {len(found):,} values")
+        parts.append(f"{key}={shown[0] if len(found) == 1 else '[' + ', '.join(shown) + ']'}")
+    return terminal.printable("  ".join(parts))
+
+
+def _describe(value: bytes | int | float) -> str:
+    if isinstance(value, bytes):
+        return f"<{len(value):,} bytes>" if len(value) > 200 or not _is_text(value) else value.decode()
+    return f"{value:.7g}" if isinstance(value, float) else str(value)  # all digits that 32 bits hold
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        return value.decode().isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def save_images(
+    directory: str, catalog: catalog_lib.Catalog, split: str, count: int, folder: str | os.PathLike[str]
+) -> list[str]:
+    """Writes the first images of a split as files, named by position, label and key; returns their addresses.
+
+    Those that are stored as pixels become PNGs.
+
+    Raises:
+        ConfigError: if there are no images, or pixels without a shape, or `folder` cannot be written.
+        VerificationError: at a broken record, or image.
+    """
+    keys = {feature.source: feature.key for feature in catalog.features}
+    if features.ENCODED not in keys:
+        raise errors.ConfigError("--save-to: the examples hold no image")
+    is_raw = bare_pixels.is_raw(catalog, bare_pixels.formats_in(catalog_lib.load_statistics(directory), split))
+    pixels = bare_pixels.PixelReader(catalog) if is_raw else None
+    folder = os.fspath(folder)
+    target = _make_folder(folder)
+    uris = []
+    for index, values in enumerate(itertools.islice(read_examples(directory, catalog, split), count)):
+        labels, names = (_texts(values, keys.get(source)) for source in (features.TEXT, "image/key"))
+        name = "-".join([f"{split}-{index:05d}", *filter(None, ["+".join(labels), *names])])
+        try:
+            image = values[keys[features.ENCODED]][0] if pixels is None else _to_png(pixels.read(values))
+        except ValueError as e:
+            raise errors.VerificationError(f"{directory}, example {index} of {split}: {e}") from e
+        image_format = "png" if pixels else next(filter(None, _texts(values, keys.get("image/format"))), "image")
+        uri = storage.join(target, f"{_file_name(name, _MAX_STEM_BYTES)}.{_file_name(image_format, _MAX_FORMAT_BYTES)}")
+        try:
+            storage.storage_of(uri).write_whole(uri, image, durable=False)
+        except OSError as e:
+            raise _unwritable(folder, e) from e
+        uris.append(uri)
+    return uris
+
+
+def _file_name(text: str, max_bytes: int) -> str:
+    """`text` as a part of a file's name: no separators, and no longer than file systems take, which count bytes."""
+    return re.sub(r"[^\w.=+-]+", "_", text).encode()[:max_bytes].decode(errors="ignore")
+
+
+def _make_folder(folder: str) -> str:
+    """The address of a folder that is there now.
+
+    Raises:
+        ConfigError: if it cannot be made.
+    """
+    if not folder:
+        raise errors.ConfigError("--save-to is empty: give a folder")
+    uri = storage.normalize(folder)
+    try:
+        storage.storage_of(uri).make_directories(uri)
+    except OSError as e:
+        raise _unwritable(folder, e) from e
+    return uri
+
+
+def _unwritable(folder: str, error: OSError) -> errors.ConfigError:
+    return errors.ConfigError(
+        f"--save-to {folder!r} cannot be written ({error.strerror or error}); give another folder, it is made if it is "
+        "not there"
+    )
+
+
+def _to_png(pixels: bare_pixels.Pixels) -> bytes:
+    import PIL.Image
+
+    mode = ("L", "LA", "RGB", "RGBA")[pixels.channels - 1]
+    buffer = io.BytesIO()
+    PIL.Image.frombytes(mode, (pixels.width, pixels.height), pixels.data).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _texts(values: dict[str, list[Any]], key: str | None) -> list[str]:
+    found = values.get(key, []) if key else []
+    return [value.decode(errors="replace") for value in found if isinstance(value, bytes)]

@@ -1,0 +1,200 @@
+"""The pipeline itself, as a story. Everything here is decided by the config before anything is read."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+
+from imagebeam import errors, storage
+from imagebeam.pipelines import column_settings, label_files, open_source
+from imagebeam.pipelines import config as config_lib
+from imagebeam.transforms import (
+    assign_splits,
+    commit_dataset,
+    label_images,
+    layout,
+    list_images,
+    place_in_shards,
+    rank_references,
+    store_dead_letters,
+    transform_columns,
+    write_shards,
+    write_shards_with_beam,
+)
+from imagebeam.transforms.images import prepare, structure
+from imagebeam.transforms.shard import read_ahead
+from imagebeam.transforms.sources import idx, protocol
+
+
+class Job(NamedTuple):
+    """A config in the terms of the transforms."""
+
+    source: protocol.Source
+    label: label_images.LabelRule
+    split: assign_splits.SplitRule
+    order: rank_references.Order
+    writer: type[write_shards.WriteShards] | type[write_shards_with_beam.WriteShardsWithBeam]
+    committer: commit_dataset.Committer
+    transforms: tuple[transform_columns.ColumnTransform, ...] = ()
+    scratch: str = ""  # where tf.Transform writes first
+
+    @property
+    def layout(self) -> layout.DatasetLayout:
+        return self.committer.layout
+
+
+def build(pipeline: beam.Pipeline, job: Job, plan_only: bool = False) -> None:
+    """Adds the steps of `job`, from the listing to the commit."""
+    listed = pipeline | "List" >> list_images.ListImages(job.source)  # ImageRef
+    labelled = listed.images | "Label" >> label_images.LabelImages(job.label)  # ImageRef
+    assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # ImageRef
+    rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
+    tallies = (listed.tallies, labelled.tallies) | "Tallies" >> beam.Flatten()  # Tally
+    placed = assigned.images | "Place" >> place_in_shards.PlaceInShards(job.layout, job.order, tallies, rejects)
+    if plan_only:
+        return
+    _ = placed.plan | "RememberInputs" >> beam.ParDo(place_in_shards.RememberInputsFn(job.layout))
+    shards = placed.shards | "Transform" >> transform_columns.TransformColumns(
+        job.transforms, placed.plan, job.layout, job.scratch
+    )  # (shard, [packed ImageRef])
+    written = shards | "Write" >> job.writer(placed.plan, job.layout)  # WrittenShard
+    early_rejects = rejects | "StoreDeadLetters" >> store_dead_letters.StoreDeadLetters(job.layout, placed.plan)
+    _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, placed.plan, early_rejects)
+
+
+def make_job(
+    config: config_lib.Config,
+    overwrite: bool = False,
+    report: str = "",
+    source: protocol.Source | None = None,
+    scratch: str = "",
+) -> Job:
+    """The job that `config` describes.
+
+    Args:
+        config: with `source.uri` and `output.uri`.
+        overwrite: whether another dataset in the output is replaced.
+        report: where the run leaves word of its plan and its end.
+        source: that of `config`, where it is made already.
+        scratch: folder where tf.Transform writes first.
+
+    Raises:
+        ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says.
+    """
+    source = source or open_source.make_source(config)
+    output = storage.normalize(str(config.output.uri))
+    if config.output.writer == "beam" and storage.scheme_of(output) not in ("file", "gs"):
+        raise errors.ConfigError(
+            f"output.writer is 'beam', and --output is {output!r}: Beam's own writer is for local paths and gs://; "
+            "leave output.writer out"
+        )
+    # a class that no image has keeps its id: the columns are all the classes there are
+    in_column = config.label.by == "column"
+    vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
+    raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else config.source.tfrecord.raw_shape
+    dataset = layout.DatasetLayout(
+        output=output,
+        identity=json.dumps([config.identity(), _beside_the_config(config, raw_shape)], sort_keys=True),
+        features=config.resolve_features(),
+        columns=(*open_source.given_columns(config), *(f"columns/{name}" for name in config.columns)),
+        label_kind=config.label.kind,
+        label_base=config.label.base,
+        vocabulary=vocabulary,
+        label_by=config.label.by,
+        stratified=config.split.stratify,
+        texts=label_files.read_texts(config.label.texts, in_column),
+        unknown_label_is_error=config.label.unknown == "error",
+        declared_splits=config.split.declared,
+        sizing=layout.Sizing(
+            config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
+        ),
+        policy=_image_policy(config, raw_shape),
+        read_ahead=read_ahead.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead),
+        compression=config.output.compression,
+        suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
+        analyze=config.statistics.analyze if config.transformed else None,
+        max_reject_fraction=config.rejects.max_fraction,
+        keep=open_source.keep_rule(config),
+        overwrite=overwrite,
+        saved_listing=config.source.by == "listing",
+        report=report,
+        table=open_source.as_table(source),
+        hints=open_source.notes_on_labels(config, source),
+    )
+    seed = config.split.seed
+    return Job(
+        source=source,
+        label=_label_rule(config, vocabulary, open_source.advise_on_folders(config, source)),
+        split=_split_rule(config),
+        order=rank_references.HashOrder(seed, place_in_shards.PURPOSE)
+        if config.output.shuffle == "hash"
+        else rank_references.ListedOrder(),
+        writer=write_shards.WriteShards
+        if config.output.writer == "stream"
+        else write_shards_with_beam.WriteShardsWithBeam,
+        committer=commit_dataset.Committer(
+            dataset, config.output.name or config_lib.default_name(output), config.model_dump(mode="json")
+        ),
+        transforms=column_settings.make_transforms(config, dataset.columns),
+        scratch=scratch,
+    )
+
+
+def _beside_the_config(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:
+    """What else decides what the shards hold: versions of libraries, the shape of bare pixels."""
+    facts: dict[str, Any] = {}
+    if config.output.compression == "gzip" or (config.source.by == "coco" and config.source.coco.masks):
+        facts["zlib"] = zlib.ZLIB_RUNTIME_VERSION
+    decodes = config.image.check == "decode" or config.image.encode != prepare.KEEP or config.statistics.pixels
+    if decodes or config.source.masks.rule is not None:
+        facts["pillow"] = structure.pillow_version()
+    if raw_shape is not None:
+        facts["raw_shape"] = raw_shape
+    return facts | column_settings.versions(config)
+
+
+def _image_policy(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> prepare.ImagePolicy:
+    return prepare.ImagePolicy(
+        check=config.image.check,
+        raw_shape=raw_shape,
+        encode=config.image.encode,
+        quality=config.image.quality,
+        color=config.image.color,
+        resize=config.image.resize,
+        shortest_side=config.image.shortest_side,
+        # boxes and masks count the pixels as they lie in the file
+        turn_upright=config.source.by != "coco" and config.source.masks.image is None,
+        sum_pixels=config.statistics.pixels,
+    )
+
+
+def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None, advice: str) -> label_images.LabelRule:
+    group = config.split.group
+    return label_images.LabelRule(
+        by=config.label.by,
+        level=1 if config.split.by == "directory" else 0,
+        pattern=config.label.pattern,
+        group=group if group and f"(?P<{group}>" in (config.label.pattern or "") else None,  # else it is a column
+        kind=config.label.kind,
+        vocabulary=None if vocabulary is None else frozenset(vocabulary),
+        lists=label_files.read_lists(config.label.lists),
+        advice=advice,
+    )
+
+
+def _split_rule(config: config_lib.Config) -> assign_splits.SplitRule:
+    return assign_splits.SplitRule(
+        by=config.split.by,
+        name=config.split.name,
+        fractions=tuple((config.split.fractions or {}).items()),
+        counts=tuple((config.split.counts or {}).items()),
+        carve=tuple((name, carve.split, carve.first) for name, carve in config.split.carve.items()),
+        stratify=config.split.stratify,
+        grouped=config.split.group is not None,
+        seed=config.split.seed,
+        rename=tuple(config.split.rename.items()),
+        declared=config.split.declared,
+    )

@@ -1,0 +1,372 @@
+"""Which source a config names. No Beam here: the source is listed while Beam is imported."""
+
+from __future__ import annotations
+
+import glob
+import os
+import posixpath
+from typing import TypeAlias, cast
+
+from imagebeam import errors, features, storage
+from imagebeam.pipelines import config as config_lib
+from imagebeam.storage import remote
+from imagebeam.transforms import kept_features, output_folder
+from imagebeam.transforms.sources import (
+    coco,
+    coco_json,
+    containers,
+    files,
+    idx,
+    manifest,
+    paired_files,
+    protocol,
+    saved_listing,
+    table_formats,
+    table_per_folder,
+    table_rows,
+    tar,
+    tfrecord,
+)
+
+
+def make_source(config: config_lib.Config) -> protocol.Source:
+    """The source of `config`, looked at so far that what is plainly wrong is told at once.
+
+    Raises:
+        ConfigError: if an address, the manifest's columns or the IDX files are not as the config says.
+    """
+    for option, address in (("--input", config.source.uri), ("--output", config.output.uri)):
+        if not address:
+            raise errors.ConfigError(f"{option} is missing: give an address")
+        _check_address(option, storage.normalize(address))
+    uri, output = storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri))
+    if config.source.by == "listing":
+        listed = saved_listing.SavedSource(uri, config.source.masks.rule)
+        listed.check()
+        return listed
+    if config.source.by == "manifest":
+        found = _manifest_source(config, uri, output)
+        found.check_columns()
+        if isinstance(found, table_per_folder.TablesSource) or found.image is not None:
+            return found
+        return _paired_source(config, found, output)
+    if config.source.by == "idx":
+        return _idx_source(config, uri)
+    if config.source.by == "coco":
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            return _coco_source(config, uri)
+    with remote.budget(remote.CHECK_BUDGET_SEC):
+        if config.source.by in ("tar", "tfrecord"):
+            return _container_source(config, uri, output)
+        return _files_source(config, uri, output)
+
+
+def _check_address(option: str, uri: str) -> None:
+    """Looks whether what is reached over a network is there and answers, before anything is done.
+
+    Raises:
+        ConfigError: if not, or if there is no such scheme.
+    """
+    store = storage.storage_of(uri)
+    if store.is_local:
+        return
+    with remote.budget(remote.CHECK_BUDGET_SEC):
+        root = storage.root_of(uri)
+        try:
+            store.stat(root)
+        except FileNotFoundError as e:
+            raise errors.ConfigError(f"{option} {uri!r}: {e.strerror}; check the address, or create it") from e
+        except OSError as e:
+            raise errors.ConfigError(f"{option} {uri!r} cannot be reached: {e.strerror or e}") from e
+
+
+def _files_source(config: config_lib.Config, uri: str, output: str) -> files.FilesSource:
+    root, include, kind = _folder_of(config, uri, output)
+    if kind != storage.DIRECTORY:
+        raise errors.ConfigError(f"--input {uri!r} is no folder; {_advise_on_file(root)}")
+    return files.FilesSource(root, include, exclude=_leave_out(output, root), masks=config.source.masks.rule)
+
+
+def _advise_on_file(uri: str) -> str:
+    """Which source reads a file that is no folder of images."""
+    if saved_listing.is_listing(uri):
+        return f"it is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
+    name = posixpath.basename(uri)
+    for by, source in (("tar", tar.TarSource), ("tfrecord", tfrecord.TfrecordSource)):
+        if source.FILE_NAME.fullmatch(name):
+            return f"for {source.EXPECTED} set source.by: {by}"
+    return "for a table of images set source.by=manifest"
+
+
+def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.TarSource | tfrecord.TfrecordSource:
+    root, include, kind = _folder_of(config, uri, output)
+    if kind != storage.DIRECTORY:
+        name = posixpath.basename(root)
+        expected: type[containers.ContainerSource]
+        expected = tar.TarSource if config.source.by == "tar" else tfrecord.TfrecordSource
+        if not expected.FILE_NAME.fullmatch(name):
+            raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {expected.EXPECTED}")
+        root, include = posixpath.dirname(root), (glob.escape(name),)
+    else:
+        output = _leave_out(output, root)
+    if config.source.by == "tar":
+        return tar.TarSource(root, include, output, row_fields(config))
+    wanted = config.source.tfrecord
+    fields, keeps_features = row_fields(config, wanted.key), config.kept_in_records != ()
+    return tfrecord.TfrecordSource(root, include, output, fields, wanted.image, keeps_features)
+
+
+def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, tuple[str, ...], str]:
+    """What is to be listed: its address, the globs that count below it, and which kind of entry it is."""
+    root, include = files.split_glob(uri)
+    if include != files.EVERYTHING and config.source.include != files.EVERYTHING:
+        raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")
+    try:
+        kind = storage.storage_of(root).stat(root).kind
+    except OSError as e:
+        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
+    _refuse_input_as_output(output, root)
+    return root, config.source.include if include == files.EVERYTHING else include, kind
+
+
+def _refuse_input_as_output(output: str, root: str) -> None:
+    if _real_address(output) == _real_address(root):
+        raise errors.ConfigError(f"--output {output!r} is the input itself; choose a folder of its own")
+
+
+def _leave_out(output: str, root: str) -> str:
+    """The address under which a listing of the folder `root` meets the output, so that it can leave it out.
+
+    Raises:
+        ConfigError: if the output is that folder itself, or lies below it and holds what a listing must not miss.
+    """
+    _refuse_input_as_output(output, root)
+    real_output, real_root = _real_address(output), _real_address(root)
+    if not real_output.startswith(storage.join(real_root, "")):
+        return output
+    try:
+        others = output_folder.OutputFolder(output).find_files_of_others()
+    except OSError as e:
+        raise errors.ConfigError(
+            f"--output {output!r} lies inside the input, and what it holds cannot be listed ({e.strerror or e}); "
+            "grant read access to it, or choose an --output elsewhere"
+        ) from e
+    if others:
+        raise errors.ConfigError(
+            f"--output {output!r} lies inside the input {root!r}, which is listed without it, and holds "
+            f"{output_folder.name_some(others)}, which imagebeam did not write: they would be lost without a word; "
+            "choose a new folder as --output, or one outside of the input"
+        )
+    return storage.join(root, real_output[len(storage.join(real_root, "")) :])
+
+
+def _real_address(uri: str) -> str:
+    """An address that two names of one folder share: links of local paths are followed."""
+    return os.path.realpath(uri) if storage.storage_of(uri).is_local else uri
+
+
+def _manifest_source(
+    config: config_lib.Config, uri: str, output: str
+) -> manifest.ManifestSource | table_per_folder.TablesSource:
+    wanted = config.source.manifest
+    if wanted.path is None:
+        if _is_folder(uri):
+            raise errors.ConfigError(
+                f"--input {uri!r} is a folder: give the table itself, or its name in the folder as "
+                "source.manifest.path; for images without a table set source.by: files"
+            )
+        return _table(config, uri)
+    absolute = wanted.path.startswith(("/", "~", "file://")) or storage.scheme_of(wanted.path) != "file"
+    path = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
+    if not table_per_folder.is_glob(wanted.path) or storage.storage_of(path).exists(path):
+        table = _table(config, path)
+        below = path.startswith(storage.join(uri, ""))
+        return table_per_folder.TablesSource((table,), uri, output) if below and table.image is not None else table
+    if absolute:
+        raise errors.ConfigError(
+            f"source.manifest.path {wanted.path!r} is a glob and not relative; give the folder as --input, and the "
+            "glob below it"
+        )
+    if wanted.image is None:
+        raise errors.ConfigError(
+            f"source.manifest.path {wanted.path!r} is a glob, and source.manifest.files goes with the rows of one "
+            "table; name that table, or the images in source.manifest.image"
+        )
+    left_out = _leave_out(output, uri)
+    found = table_per_folder.find_tables(uri, wanted.path, exclude=left_out, format=wanted.format)
+    return table_per_folder.TablesSource(tuple(_table(config, each, keys_below=uri) for each in found), uri, left_out)
+
+
+def _is_folder(uri: str) -> bool:
+    try:
+        return storage.storage_of(uri).stat(uri).kind == storage.DIRECTORY
+    except OSError:  # the table's own error says it
+        return False
+
+
+def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -> manifest.ManifestSource:
+    wanted = config.source.manifest
+    format = wanted.format or table_formats.format_of(uri)
+    if (wanted.header or wanted.delimiter) and format != "csv":
+        raise errors.ConfigError(f"source.manifest.header and delimiter are for CSV, and {uri!r} is read as {format}")
+    if wanted.encoding != table_formats.UTF8 and format == "parquet":
+        raise errors.ConfigError(f"source.manifest.encoding is for CSV and JSON lines, and {uri!r} is read as parquet")
+    return manifest.ManifestSource(
+        uri=uri,
+        format=format,
+        image=wanted.image,
+        fields=row_fields(config, wanted.key),
+        allow_outside=wanted.allow_outside,
+        keys_below=keys_below,
+        merge_rows=wanted.merge_rows,
+        header=wanted.header,
+        delimiter=wanted.delimiter,
+        encoding=wanted.encoding,
+    )
+
+
+def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
+    if config.label.by not in ("column", "columns", "none"):
+        raise errors.ConfigError(
+            f"label.by is {config.label.by!r}, and source.by: idx has its labels in files: set label.by: column, "
+            f"label.column: {idx.LABEL} and label.type: int, or label.by: none"
+        )
+    return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, row_fields(config))
+
+
+def _paired_source(config: config_lib.Config, table: manifest.ManifestSource, output: str) -> paired_files.PairedSource:
+    glob = str(config.source.manifest.files)
+    absolute = glob.startswith(("/", "~", "file://")) or storage.scheme_of(glob) != "file"
+    uri = storage.normalize(glob if absolute else storage.join(table.root, glob))
+    root, include = files.split_glob(uri)
+    if include == files.EVERYTHING:  # a folder, or a name that is no glob
+        raise errors.ConfigError(f"source.manifest.files {glob!r} is no glob; write for example 'faces/*.png'")
+    try:
+        kind = storage.storage_of(root).stat(root).kind
+    except OSError as e:
+        raise errors.ConfigError(
+            f"source.manifest.files {glob!r}: {root!r} cannot be read ({e.strerror or e}); "
+            "give it relative to the table's folder"
+        ) from e
+    if kind != storage.DIRECTORY:
+        raise errors.ConfigError(f"source.manifest.files {glob!r}: {root!r} is no folder")
+    return paired_files.PairedSource(table, files.FilesSource(root, include, exclude=_leave_out(output, root)))
+
+
+def _coco_source(config: config_lib.Config, uri: str) -> coco.CocoSource:
+    wanted = config.source.coco
+    parts = (
+        coco.Part(split, storage.join(uri, path), _path_below(wanted.images[split]))
+        for split, path in wanted.annotations.items()
+    )
+    source = coco.CocoSource(
+        root=uri,
+        parts=tuple(parts),
+        objects=coco_json.ObjectRule(wanted.masks, wanted.outside == "reject", wanted.crowd),
+        without_objects=wanted.without_objects,
+        fields=row_fields(config),
+    )
+    source.check()
+    return source
+
+
+def _path_below(path: str) -> str:
+    """A folder below the source's address, without a slash around it; "" is that address."""
+    folder = posixpath.normpath(path.strip("/"))
+    return "" if folder == "." else folder
+
+
+_Table: TypeAlias = "manifest.ManifestSource | table_per_folder.TablesSource | paired_files.PairedSource"
+
+
+def as_table(source: protocol.Source) -> _Table | None:
+    """The source, if its references are rows of a table."""
+    is_table = isinstance(source, (manifest.ManifestSource, table_per_folder.TablesSource, paired_files.PairedSource))
+    return cast("_Table", source) if is_table else None
+
+
+def advise_on_folders(config: config_lib.Config, source: protocol.Source) -> str:
+    """What to do about an image without the folder that is its class."""
+    if config.label.by != "directory":
+        return ""
+    if (table := as_table(source)) is not None:
+        names = ", ".join(map(repr, table.column_names()))
+        return (
+            "label.by: directory takes the folder in the path; for a column of the table set label.by: column and "
+            f"label.column (its columns are {names}), without labels label.by: none"
+        )
+    if config.source.by not in ("files", "listing"):
+        return "set label.by: column and label.column, or label.by: none"
+    by_directory = config.split.by == "directory"
+    below = "'*/*/*'" if by_directory else "'*/*'"
+    given = "where the folders are classes alone, set split={by: none}; " if by_directory else ""
+    return (
+        f"the folder with the image is the class: {given}where a few images lie beside the folders of the others, "
+        f"leave them out with source.include={below}; where the folder given is itself a class, give the one above it "
+        "as --input; without classes set label.by: none, for classes in the file names label.by: filename"
+    )
+
+
+def notes_on_labels(config: config_lib.Config, source: protocol.Source) -> tuple[str, ...]:
+    """What a user should know of a table whose labels are not asked for."""
+    table = as_table(source)
+    if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
+        return ()
+    used = {config.source.manifest.image, config.source.manifest.key, config.split.column, config.split.group}
+    unused = [name for name in table.column_names() if name not in used and name not in config.columns]
+    if not unused:
+        return ()
+    return (
+        "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
+        f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
+    )
+
+
+def given_columns(config: config_lib.Config) -> tuple[str, ...]:
+    """The sources of what `config.source` gives of each image beside `config.columns`, in their order."""
+    if config.source.by != "coco":
+        return ()
+    return coco.COLUMNS + ((coco.MASKS,) if config.source.coco.masks else ())
+
+
+def keep_rule(config: config_lib.Config) -> kept_features.KeepRule | None:
+    """Which features of records that are written anew are kept; None where the source is no such records."""
+    wanted = config.source.tfrecord
+    if config.source.by != "tfrecord":
+        return None
+    elsewhere = {wanted.image, *config.columns}
+    if config.label.column is not None:
+        elsewhere.add(config.label.column)
+    if wanted.key is not None and wanted.key == config.features.get("image/key", "image/key"):
+        elsewhere.add(wanted.key)
+    return kept_features.KeepRule(
+        names=config.kept_in_records,
+        elsewhere=frozenset(elsewhere),
+        renamed=tuple((name.removeprefix("columns/"), key) for name, key in config.renamed_in_records.items()),
+    )
+
+
+def row_fields(config: config_lib.Config, key: str | None = None) -> table_rows.RowFields:
+    """What a row says of its image, where the source is a table."""
+    kinds = {"string": features.BYTES, "int": features.INT64, "float": features.FLOAT}
+    columns = [
+        table_rows.Column(
+            name,
+            kinds[column.type],
+            column.list,
+            column.separator,
+            column.missing,
+            column.default,
+            column.transform == "log",
+        )
+        for name, column in config.columns.items()
+    ]
+    return table_rows.RowFields(
+        key=key,
+        label=config.label.column,
+        label_separator=config.label.separator,
+        label_flags=config.label.columns,
+        split=config.split.column,
+        group=config.split.group,
+        columns=tuple(columns),
+    )

@@ -1,0 +1,136 @@
+"""Re-reads a dataset against its catalog, on request decoding every image."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, example, features, storage, verify_shards
+from imagebeam.pipelines import image_decoder
+from imagebeam.reader import bare_pixels
+from imagebeam.transforms.images import structure
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyResult:
+    """What was read, and what is wrong with it."""
+
+    catalog: catalog_lib.Catalog
+    num_shards: int
+    problems: tuple[verify_shards.Problem, ...]
+
+    @property
+    def advice(self) -> str:
+        """How much is wrong, and what to do; "" for a good dataset."""
+        num_records = sum(problem.is_in_record for problem in self.problems)
+        broken = {problem.shard for problem in self.problems if not problem.is_in_record}
+        every = [shard for split in self.catalog.splits.values() for shard in split.shards]
+        of_shards = len(broken.intersection(name for each in every for name in (each.name, each.index_name)))
+        of_files = len(broken.intersection(self.catalog.files))
+        unnamed = len(broken) - of_shards - of_files
+        differ = [f"{of_shards:,} of {self.num_shards:,} shards"] if of_shards else []
+        differ += [f"{of_files:,} of {len(self.catalog.files):,} other files"] if of_files else []
+        texts = []
+        if unnamed == 1:
+            texts.append("1 file named like a shard is not in the catalog: move or delete it")
+        elif unnamed:
+            texts.append(f"{unnamed:,} files named like shards are not in the catalog: move or delete them")
+        if differ:
+            texts.append(f"{' and '.join(differ)} differ from the catalog; convert again with --overwrite")
+        if num_records:
+            texts.append(
+                f"{num_records:,} of {self.catalog.counts.written:,} records are as they were written, and cannot be "
+                "read: mend or remove those images in the input, then convert again with --overwrite"
+            )
+        return "; ".join(texts)
+
+
+def find_folder(directory: str | os.PathLike[str]) -> str:
+    """The address of a dataset's folder, normalized.
+
+    Raises:
+        ConfigError: if there is no such folder.
+    """
+    given = os.fspath(directory)
+    if not given:
+        raise errors.ConfigError("the address of the dataset is empty; give the --output of a convert command")
+    uri = storage.normalize(given)
+    try:
+        kind = storage.storage_of(uri).stat(uri).kind
+    except (FileNotFoundError, NotADirectoryError) as e:
+        raise errors.ConfigError(f"{given!r} is not there; give the --output of a convert command") from e
+    except OSError:  # loading the catalog says what is wrong
+        return uri
+    if kind != storage.DIRECTORY:
+        raise errors.ConfigError(f"{given!r} is a file; give the folder of the dataset: {os.path.dirname(uri)}")
+    return uri
+
+
+def run_verify(directory: str | os.PathLike[str], decode: bool = False) -> VerifyResult:
+    """Reads every committed file of the dataset.
+
+    Args:
+        directory: the dataset's.
+        decode: whether each image is decoded, too.
+
+    Raises:
+        ConfigError: if there is no such folder.
+        CatalogError: if there is no catalog, or it was edited.
+    """
+    directory = find_folder(directory)
+    catalog = catalog_lib.load_catalog(directory)
+    check = None
+    if decode:
+        formats = bare_pixels.formats_in(catalog_lib.load_statistics(directory))
+        check = _DecodeRecord(catalog, bare_pixels.is_raw(catalog, formats))
+    problems = [problem for _, found in verify_shards.verify_dataset(directory, check) for problem in found]
+    num_shards = sum(len(split.shards) for split in catalog.splits.values())
+    return VerifyResult(catalog, num_shards, tuple(problems))
+
+
+class _DecodeRecord:
+    """Decodes the image in a record; returns what is wrong with it."""
+
+    def __init__(self, catalog: catalog_lib.Catalog, is_raw: bool):
+        keys = {feature.source: feature.key for feature in catalog.features}
+        if features.ENCODED not in keys:
+            raise errors.ConfigError("--decode: the examples hold no image; run verify without it")
+        self._features = catalog.features
+        self._pixels = bare_pixels.PixelReader(catalog) if is_raw else None
+        self._image = keys[features.ENCODED]
+        self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
+        self._key = keys.get("image/key")
+        self._decoder = image_decoder.ImageDecoder()
+        # lists of numbers as arrays: as Python's numbers those of a large picture take a gigabyte
+        self._arrays = frozenset(each.key for each in self._features if each.many and each.kind != features.BYTES)
+
+    def __call__(self, data: bytes) -> str | None:
+        try:
+            values = example.parse_example(data, self._arrays)
+        except ValueError as e:
+            return str(e)
+        missing = [each.key for each in self._features if not each.many and len(values.get(each.key, ())) != 1]
+        if missing:
+            return f"the example has not exactly one value of {', '.join(missing)}"
+        lost = [each.key for each in self._features if each.many and each.key not in values]
+        if lost:
+            return f"the example lacks the list {', '.join(lost)}"
+        key = f"image {values[self._key][0].decode('utf-8', 'backslashreplace')!r}: " if self._key else ""
+        try:
+            if self._pixels is None:
+                size = tuple(values[each][0] for each in self._size)
+                self._decoder.check(values[self._image][0], size if len(size) == 2 else None)
+            else:
+                self._pixels.read(values)
+        except structure.BadImageError as e:
+            return f"{key}{e.reason}: {e.detail}"
+        except ValueError as e:
+            return f"{key}{e}"
+        return None
+
+
+def needs_tensorflow(directory: str) -> bool:
+    """Whether images of the dataset are decoded by TensorFlow, which takes seconds to import."""
+    formats = bare_pixels.formats_in(catalog_lib.load_statistics(storage.normalize(directory)))
+    return not formats <= ({bare_pixels.FORMAT, "jpeg"} if image_decoder.has_decoder_in_c() else {bare_pixels.FORMAT})

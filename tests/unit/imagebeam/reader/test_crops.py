@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from imagebeam.reader import crops, order
+from imagebeam.reader import options as options_lib
+
+HEIGHTS = np.array([375, 500, 1, 3000, 20, 7])
+WIDTHS = np.array([500, 333, 400, 20, 3000, 7])
+
+
+def uniforms(count: int, seed: int = 0) -> np.ndarray:
+    return order.uniforms(np.arange(count), np.zeros(count, np.int64), order.make_key(seed), crops.NUM_UNIFORMS)
+
+
+@pytest.mark.parametrize("crop", ["random", "center", "squash"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_window_lies_inside_the_picture_whatever_its_shape(crop: str, dtype: type) -> None:
+    height, width = np.repeat(HEIGHTS, 200).astype(dtype), np.repeat(WIDTHS, 200).astype(dtype)
+    options = options_lib.ReadOptions(crop=crop, image_size=(224, 160))
+    found = crops.windows(height, width, uniforms(len(height)), options)
+    top, left, rows, columns = found.T
+    assert found.dtype == np.int32 and found.flags.c_contiguous
+    assert (top >= 0).all() and (left >= 0).all() and (rows >= 1).all() and (columns >= 1).all()
+    assert (top + rows <= height).all() and (left + columns <= width).all()
+    if crop == "squash":
+        assert (rows == height).all() and (columns == width).all()
+
+
+@pytest.mark.parametrize("crop", ["random", "center", "squash"])
+def test_no_pictures_have_no_windows(crop: str) -> None:
+    nothing = np.zeros(0, np.int64)
+    options = options_lib.ReadOptions(crop=crop)
+    assert crops.windows(nothing, nothing, uniforms(0), options).shape == (0, 4)
+
+
+def test_random_windows_have_the_areas_ratios_and_places_asked_for() -> None:
+    count = 20_000
+    height, width = np.full(count, 400), np.full(count, 500)
+    top, left, rows, columns = crops.random_windows(height, width, uniforms(count), (0.08, 1.0), (0.75, 4 / 3)).T
+    areas, ratios = rows * columns / 200_000, columns / rows
+    assert 0.079 < areas.min() < 0.09 and 0.95 < areas.max() <= 1.0
+    assert 0.74 < ratios.min() < 0.76 and 1.32 < ratios.max() < 1.35
+    assert abs(np.log(ratios[areas < 0.5]).mean()) < 0.02
+    free = rows < 400
+    assert abs((top[free] / (400 - rows[free])).mean() - 0.5) < 0.02
+    assert (left == 0).any() and (left + columns == 500).any()
+
+
+def test_picture_into_which_no_random_window_fits_gives_its_middle() -> None:
+    part = crops.random_windows(np.array([10]), np.array([1000]), uniforms(1), (0.9, 1.0), (0.75, 4 / 3))
+    assert part.tolist() == [[0, 493, 10, 13]]
+
+
+def test_center_window_is_the_middle_of_the_shorter_side() -> None:
+    part = crops.center_windows(np.array([375]), np.array([500]), (224, 224), 224 / 256)
+    assert part.tolist() == [[23, 86, 328, 328]]

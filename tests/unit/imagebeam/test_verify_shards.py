@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import pathlib
+from collections.abc import Sequence
+
+import google_crc32c
+import pytest
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, records, verify_shards
+from imagebeam.catalog import Catalog, Counts, File, Shard, Split
+from imagebeam.verify_shards import Problem
+
+FIRST, SECOND = "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"
+FIRST_INDEX = "index/train-00000-of-00002.index"
+TEST, EMPTY = "test-00000-of-00002.tfrecord", "test-00001-of-00002.tfrecord"
+CONTENTS = {FIRST: [b"one", b"two", b"three"], SECOND: [b"four", b"five"], TEST: [b"six"], EMPTY: []}
+OFFSETS = [0, 19, 38]  # of the records of FIRST
+END = 59  # its size
+
+
+def encode(contents: Sequence[bytes], compression: str = "none") -> tuple[bytes, Sequence[int]]:
+    """The bytes of a shard, and the offsets of its records."""
+    file = io.BytesIO()
+    writer = records.RecordWriter(file, compression)
+    for content in contents:
+        writer.write(content)
+    writer.finish()
+    return file.getvalue(), writer.offsets
+
+
+def write_dataset(folder: pathlib.Path, compression: str = "none") -> pathlib.Path:
+    written = {}
+    (folder / "index").mkdir(parents=True)
+    for name, contents in CONTENTS.items():
+        data, offsets = encode(contents, compression)
+        written[name] = Shard(name, len(contents), len(data), google_crc32c.value(data))
+        (folder / name).write_bytes(data)
+        if compression == "none":
+            (folder / written[name].index_name).write_bytes(records.encode_index(offsets, len(data)))
+    catalog = Catalog(
+        name="numbers",
+        fingerprint="0",
+        compression=compression,
+        splits={"train": Split((written[FIRST], written[SECOND])), "test": Split((written[TEST], written[EMPTY]))},
+        labels=(),
+        label_kind=None,
+        label_base=0,
+        features=(),
+        config={},
+        counts=Counts(6, 6, {}, {}),
+        versions={},
+        created="",
+    )
+    (folder / "catalog.json").write_text(catalog.to_json())
+    return folder
+
+
+@pytest.fixture
+def dataset(tmp_path: pathlib.Path) -> pathlib.Path:
+    return write_dataset(tmp_path / "dataset")
+
+
+def find_problems(folder: pathlib.Path) -> list[Problem]:
+    return [problem for _, problems in verify_shards.verify_dataset(str(folder)) for problem in problems]
+
+
+def flip(path: pathlib.Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x40
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_good_dataset_has_no_problem(tmp_path: pathlib.Path, compression: str) -> None:
+    folder = write_dataset(tmp_path / "dataset", compression)
+    expected = [(name, []) for name in (FIRST, SECOND, TEST, EMPTY)]
+    assert list(verify_shards.verify_dataset(str(folder))) == expected
+    assert list(verify_shards.verify_dataset(f"file://{folder}/")) == expected
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        (Problem("a.tfrecord", 7, "broken"), "a.tfrecord, byte offset 7: broken"),
+        (Problem("a.tfrecord", None, "missing"), "a.tfrecord: missing"),
+    ],
+    ids=["with-offset", "without-offset"],
+)
+def test_problem_reads_as_a_line(problem: Problem, text: str) -> None:
+    assert str(problem) == text
+
+
+# Shards
+
+
+@pytest.mark.parametrize("position", range(END))
+def test_flipped_byte_is_told_at_its_record(dataset: pathlib.Path, position: int) -> None:
+    flip(dataset / FIRST, position)
+    index = position // 19 if position < 57 else 2
+    size = len(CONTENTS[FIRST][index])
+    of = "record's length does" if position - OFFSETS[index] < 12 else f"record of {size} bytes does"
+    assert find_problems(dataset) == [
+        Problem(FIRST, OFFSETS[index], f"record {index}: the checksum of a {of} not match")
+    ]
+
+
+def test_gzip_flipped_byte_is_told_wherever_it_is(tmp_path: pathlib.Path) -> None:
+    folder = write_dataset(tmp_path / "dataset", "gzip")
+    for position in range((folder / FIRST).stat().st_size):
+        flip(folder / FIRST, position)
+        (problem,) = find_problems(folder)
+        assert problem.shard == FIRST
+        assert problem.offset in (*OFFSETS, END)
+        flip(folder / FIRST, position)
+    assert find_problems(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("length", "offset", "detail"),
+    [
+        pytest.param(END - 1, 38, "record 2: a record of 5 bytes is cut short", id="in-a-record"),
+        pytest.param(40, 38, "record 2: a record's header is cut short after 2 of 12 bytes", id="in-a-header"),
+        pytest.param(38, 38, "the shard holds 2 records, the catalog says 3: it was cut short", id="between-records"),
+        pytest.param(0, 0, "the shard holds 0 records, the catalog says 3: it was cut short", id="to-nothing"),
+    ],
+)
+def test_truncated_shard_is_told_where_it_ends(dataset: pathlib.Path, length: int, offset: int, detail: str) -> None:
+    (dataset / FIRST).write_bytes((dataset / FIRST).read_bytes()[:length])
+    assert find_problems(dataset) == [Problem(FIRST, offset, detail)]
+
+
+def test_missing_shard_is_told(dataset: pathlib.Path) -> None:
+    (dataset / FIRST).unlink()
+    assert find_problems(dataset) == [Problem(FIRST, None, f"the shard is missing; the catalog says {END} bytes")]
+
+
+def test_shard_that_cannot_be_read_is_told(dataset: pathlib.Path) -> None:
+    (dataset / FIRST).unlink()
+    (dataset / FIRST).mkdir()
+    assert find_problems(dataset) == [Problem(FIRST, None, "the shard cannot be read (Is a directory)")]
+
+
+@pytest.mark.parametrize("num_extra", [1, 3])
+def test_extra_records_are_told_once_where_they_begin(dataset: pathlib.Path, num_extra: int) -> None:
+    with open(dataset / FIRST, "ab") as file:
+        file.write(encode([b"more"] * num_extra)[0])
+    assert find_problems(dataset) == [Problem(FIRST, END, "an extra record; the catalog says 3 records")]
+
+
+def test_extra_bytes_are_told_where_they_begin(dataset: pathlib.Path) -> None:
+    with open(dataset / FIRST, "ab") as file:
+        file.write(b"more")
+    detail = "record 3: a record's header is cut short after 4 of 12 bytes"
+    assert find_problems(dataset) == [Problem(FIRST, END, detail)]
+
+
+def test_swapped_shards_name_each_other(dataset: pathlib.Path) -> None:
+    (dataset / FIRST).rename(dataset / "first")
+    (dataset / SECOND).rename(dataset / FIRST)
+    (dataset / "first").rename(dataset / SECOND)
+    assert find_problems(dataset) == [
+        Problem(FIRST, 0, f"the shard holds the content of {SECOND}: the two were swapped"),
+        Problem(SECOND, 0, f"the shard holds the content of {FIRST}: the two were swapped"),
+    ]
+
+
+def test_records_with_right_checksums_but_other_content_are_told(dataset: pathlib.Path) -> None:
+    other = encode([b"one", b"TWO", b"three"])[0]
+    detail = (
+        f"the shard holds {END} bytes with crc32c {google_crc32c.value(other):08x}, the catalog says {END} bytes with "
+        f"{google_crc32c.value((dataset / FIRST).read_bytes()):08x}"
+    )
+    (dataset / FIRST).write_bytes(other)
+    assert find_problems(dataset) == [Problem(FIRST, 0, detail)]
+
+
+def test_every_damaged_shard_is_told(dataset: pathlib.Path) -> None:
+    flip(dataset / FIRST, 0)
+    (dataset / SECOND).unlink()
+    flip(dataset / TEST, 12)
+    assert [(problem.shard, problem.offset) for problem in find_problems(dataset)] == [
+        (FIRST, 0),
+        (SECOND, None),
+        (TEST, 0),
+    ]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_check_record_sees_every_record_and_its_complaint_is_told(tmp_path: pathlib.Path, compression: str) -> None:
+    folder, seen = write_dataset(tmp_path / "dataset", compression), []
+
+    def check(data: bytes) -> str | None:
+        seen.append(data)
+        return "is two" if data == b"two" else None
+
+    found = dict(verify_shards.verify_dataset(str(folder), check))
+    assert seen == [content for contents in CONTENTS.values() for content in contents]
+    assert found == {FIRST: [Problem(FIRST, 19, "record 1: is two")], SECOND: [], TEST: [], EMPTY: []}
+
+
+# Indexes
+
+
+@pytest.mark.parametrize("position", range(8 * 4))
+def test_flipped_byte_of_an_index_is_told(dataset: pathlib.Path, position: int) -> None:
+    flip(dataset / FIRST_INDEX, position)
+    (problem,) = find_problems(dataset)
+    entry = position // 8
+    if entry == 3:
+        assert problem.offset is None
+        assert problem.detail.startswith("the index lists 3 records in ")
+        assert problem.detail.endswith(f" bytes, the catalog says 3 in {END}")
+    else:  # the entry is the start of one record and the end of the one before
+        record = max(entry - 1, 0)
+        assert problem.offset == record * 8
+        assert problem.detail.startswith(f"the index says record {record} takes bytes ")
+    assert problem.shard == FIRST_INDEX
+
+
+@pytest.mark.parametrize(
+    ("data", "offset", "detail"),
+    [
+        pytest.param(None, None, "the index is missing", id="missing"),
+        pytest.param(
+            b"",
+            None,
+            "the index cannot be read (an index of 0 bytes is not a whole number of 8-byte offsets)",
+            id="empty",
+        ),
+        pytest.param(
+            bytes(33),
+            None,
+            "the index cannot be read (an index of 33 bytes is not a whole number of 8-byte offsets)",
+            id="odd",
+        ),
+        pytest.param(
+            records.encode_index([0, 19], END),
+            None,
+            f"the index lists 2 records in {END} bytes, the catalog says 3 in {END}",
+            id="short",
+        ),
+        pytest.param(
+            records.encode_index([0, 38, 19], END),
+            0,
+            "the index says record 0 takes bytes 0 to 38, where the shard holds none such",
+            id="out-of-order",
+        ),
+        pytest.param(
+            records.encode_index([0, 19, 2**64 - 1], END),
+            8,
+            "the index says record 1 takes bytes 19 to 18,446,744,073,709,551,615, where the shard holds none such",
+            id="beyond-the-shard",
+        ),
+        pytest.param(
+            records.encode_index([0, 19, 19], END),
+            8,
+            "the index says record 1 takes bytes 19 to 19, where the shard holds none such",
+            id="record-of-no-bytes",
+        ),
+    ],
+)
+def test_wrong_index_is_told(dataset: pathlib.Path, data: bytes | None, offset: int | None, detail: str) -> None:
+    if data is None:
+        (dataset / FIRST_INDEX).unlink()
+    else:
+        (dataset / FIRST_INDEX).write_bytes(data)
+    assert find_problems(dataset) == [Problem(FIRST_INDEX, offset, detail)]
+
+
+def test_index_of_another_shard_is_told(dataset: pathlib.Path) -> None:
+    contents = [b"three", b"one", b"two"]
+    (dataset / FIRST_INDEX).write_bytes(records.encode_index(encode(contents)[1], END))
+    detail = "the index says record 0 takes bytes 0 to 21, where the shard holds none such"
+    assert find_problems(dataset) == [Problem(FIRST_INDEX, 0, detail)]
+
+
+def test_index_of_the_right_form_and_another_checksum_is_told(dataset: pathlib.Path) -> None:
+    """What the framing cannot show: the index fits the shard, but is not what was written."""
+    shard = Shard(FIRST, 3, END, google_crc32c.value((dataset / FIRST).read_bytes()))
+    data = (dataset / FIRST_INDEX).read_bytes()
+    right = dataclasses.replace(shard, index_crc32c=google_crc32c.value(data))
+    assert verify_shards.verify_shard(str(dataset), right) == []
+    wrong = dataclasses.replace(shard, index_crc32c=7)
+    found = f"{google_crc32c.value(data):08x}"
+    detail = f"the file has the crc32c {found}, the catalog says 00000007: its content was changed"
+    assert verify_shards.verify_shard(str(dataset), wrong) == [Problem(FIRST_INDEX, None, detail)]
+
+
+# Other files
+
+NOTES = b"cat\ndog\n"
+
+
+def name_files(dataset: pathlib.Path, **files: File) -> None:
+    catalog = catalog_lib.load_catalog(str(dataset))
+    (dataset / "catalog.json").write_text(dataclasses.replace(catalog, files=files).to_json())
+
+
+@pytest.mark.parametrize(
+    ("data", "crc32c", "detail"),
+    [
+        pytest.param(NOTES, google_crc32c.value(NOTES), None, id="as-written"),
+        pytest.param(
+            b"cow\ndog\n",
+            google_crc32c.value(NOTES),
+            f"the file has the crc32c {google_crc32c.value(b'cow' + NOTES[3:]):08x}, the catalog says "
+            f"{google_crc32c.value(NOTES):08x}: its content was changed",
+            id="changed",
+        ),
+        pytest.param(NOTES[:5], google_crc32c.value(NOTES), "the file has 5 bytes, the catalog says 8", id="cut-short"),
+        pytest.param(None, google_crc32c.value(NOTES), "the file is missing; the catalog says 8 bytes", id="missing"),
+        pytest.param(b"cow\ndog\n", None, None, id="changed-and-no-checksum-known"),
+        pytest.param(NOTES[:5], None, "the file has 5 bytes, the catalog says 8", id="cut-short-and-no-checksum-known"),
+    ],
+)
+def test_file_is_compared_with_its_size_and_checksum(
+    dataset: pathlib.Path, data: bytes | None, crc32c: int | None, detail: str | None
+) -> None:
+    name_files(dataset, notes=File(len(NOTES), crc32c))
+    if data is not None:
+        (dataset / "notes").write_bytes(data)
+    assert find_problems(dataset) == ([] if detail is None else [Problem("notes", None, detail)])
+
+
+def test_file_that_cannot_be_read_is_told(dataset: pathlib.Path) -> None:
+    name_files(dataset, notes=File(8, 1))
+    (dataset / "notes").mkdir()
+    assert find_problems(dataset) == [Problem("notes", None, "the file cannot be read (Is a directory)")]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("train-00001-of-00003.tfrecord", True),
+        ("train-00000-of-00001", True),
+        ("train-00000-of-00002.tfrecord.gz", True),
+        ("train-00000-of-00001.parquet", False),
+        ("README.md", False),
+    ],
+)
+def test_file_named_like_a_shard_that_the_catalog_does_not_name_is_told(
+    dataset: pathlib.Path, name: str, told: bool
+) -> None:
+    (dataset / name).write_bytes(b"somebody else's")
+    detail = "the catalog does not name this file, and readers that list the folder read it; move or delete it"
+    assert find_problems(dataset) == ([Problem(name, None, detail)] if told else [])
+
+
+# The catalog
+
+
+def test_dataset_without_or_with_an_edited_catalog_is_refused(dataset: pathlib.Path) -> None:
+    catalog = dataset / "catalog.json"
+    catalog.write_text(catalog.read_text().replace("numbers", "letters"))
+    with pytest.raises(errors.CatalogError, match="was edited after it was written"):
+        find_problems(dataset)
+    catalog.unlink()
+    with pytest.raises(errors.CatalogError, match=r"holds no catalog\.json"):
+        find_problems(dataset)
+
+
+def test_shard_of_equal_content_is_not_taken_for_swapped(dataset: pathlib.Path) -> None:
+    data = (dataset / FIRST).read_bytes()
+    shard = Shard(FIRST, 3, END, google_crc32c.value(data))
+    twin = dataclasses.replace(shard, name=SECOND)
+    assert verify_shards.verify_shard(str(dataset), shard, siblings=[shard, twin]) == []

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+from typing import Any
+
+import pytest
+
+from imagebeam import errors, features
+from imagebeam.pipelines import column_settings
+from imagebeam.pipelines import config as config_lib
+from imagebeam.transforms.transform_columns import ColumnTransform
+
+AGE = {"type": "float", "transform": "z_score"}
+
+
+def parse(**sections: Any) -> config_lib.Config:
+    return config_lib.parse_config({"source": {"by": "manifest"}, **sections}, where="a test")
+
+
+def test_transforms_know_where_the_value_is_and_what_it_is_called() -> None:
+    city = {"transform": "vocabulary", "top_k": 9, "num_oov_buckets": 2}
+    config = parse(columns={"note": {}, "age": AGE, "city": city}, features={"columns/city": "town"})
+    sources = ("columns/note", "image/object/area", "columns/age", "columns/city")
+    assert column_settings.make_transforms(config, sources) == (
+        ColumnTransform("age", "age", 2, features.FLOAT, "z_score"),
+        ColumnTransform("city", "town", 3, features.BYTES, "vocabulary", top_k=9, num_oov_buckets=2),
+    )
+
+
+def test_column_that_is_not_written_is_not_transformed() -> None:
+    config = parse(columns={"age": AGE}, features={"columns/age": None})
+    assert config.transformed == ()
+    assert column_settings.make_transforms(config, ("columns/age",)) == ()
+
+
+@pytest.mark.parametrize("missing", ["tensorflow", "tensorflow_transform"])
+def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    def version(package: str) -> str:
+        if package == missing:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "1.2"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(
+        errors.ConfigError, match=rf"columns.age.transform needs {missing}, .* 'imagebeam\[transform\]'"
+    ):
+        column_settings.versions(parse(columns={"age": AGE}))
+    assert column_settings.versions(parse(columns={"age": {}})) == {}
+
+
+def test_scratch_folder_is_on_this_machine_for_a_runner_that_is() -> None:
+    config = parse(columns={"age": AGE}, output={"uri": "s3://b/out"})
+    folder = pathlib.Path(column_settings.scratch_folder(config, ["--direct_running_mode=multi_processing"]))
+    assert folder.is_dir()
+    folder.rmdir()
+    assert column_settings.scratch_folder(parse(), []) == ""
+
+
+@pytest.mark.parametrize("output", ["gs://b/out", "/shared/out"])
+def test_scratch_folder_is_below_the_output_for_another_runner(output: str) -> None:
+    config = parse(columns={"age": AGE}, output={"uri": output})
+    assert column_settings.scratch_folder(config, ["--runner=DataflowRunner"]).startswith(
+        f"{output}/.imagebeam/transform-"
+    )
+
+
+def test_output_that_tensorflow_does_not_reach_is_refused_on_another_runner() -> None:
+    config = parse(columns={"age": AGE}, output={"uri": "s3://b/out"})
+    with pytest.raises(errors.ConfigError, match="transform on FlinkRunner: TensorFlow cannot write to 's3://b/out'"):
+        column_settings.scratch_folder(config, ["--runner=FlinkRunner"])
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        pytest.param({"buckets": 3}, "columns.age: buckets is for transform: bucketize, not none", id="buckets"),
+        pytest.param(AGE | {"top_k": 3}, "columns.age: top_k is for transform: vocabulary, not z_score", id="top-k"),
+        pytest.param(
+            {"type": "int", "transform": "log", "missing": "default", "default": 0},
+            "columns.age: default 0 has no logarithm; give one above 0",
+            id="log-of-default",
+        ),
+    ],
+)
+def test_options_that_a_transform_cannot_use_are_refused(column: dict[str, Any], expected: str) -> None:
+    with pytest.raises(errors.ConfigError, match=expected):
+        parse(columns={"age": column})
+
+
+def test_analysis_of_train_needs_a_split_of_that_name() -> None:
+    split = {"by": "hash", "fractions": {"a": 0.5, "b": 0.5}}
+    with pytest.raises(errors.ConfigError, match=r"the splits are a, b; set statistics\.analyze: all"):
+        parse(columns={"age": AGE}, split=split)
+    assert parse(columns={"age": AGE}, split=split, statistics={"analyze": "all"}).transformed == ("age",)
+    assert parse(columns={"age": {"type": "float"}}, split=split).transformed == ()

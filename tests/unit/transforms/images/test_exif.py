@@ -1,0 +1,81 @@
+"""The orientation in EXIF data, held against what Pillow reads."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+from PIL import Image
+
+from imagebeam.transforms.images import exif, pixels, structure
+from tests.pictures import encode, photo
+
+
+def tiff(order: str, *entries: bytes, start: int = 8) -> bytes:
+    mark = b"II*\0" if order == "<" else b"MM\0*"
+    gap = bytes(start - 8)
+    return mark + struct.pack(order + "I", start) + gap + struct.pack(order + "H", len(entries)) + b"".join(entries)
+
+
+def entry(order: str, tag: int, kind: int, value: int, number: int = 1) -> bytes:
+    size = {1: "B3x", 3: "H2x", 4: "I"}[kind]
+    return struct.pack(f"{order}HHI{size}", tag, kind, number, value)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", [1, 3, 4])
+@pytest.mark.parametrize("start", [8, 30])
+@pytest.mark.parametrize("orientation", range(10))
+def test_orientation_is_read_in_every_byte_order_and_type(order: str, kind: int, start: int, orientation: int) -> None:
+    others = [entry(order, 0x010F, 4, 77), entry(order, 0x0128, 3, 2)]
+    data = tiff(order, others[0], entry(order, 0x0112, kind, orientation), others[1], start=start)
+    expected = orientation if 1 <= orientation <= 8 else 1
+    assert exif.read_orientation(b"xx" + data, 2, 2 + len(data)) == expected
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_of_checked_image_is_that_of_pillow(image_format: str, orientation: int) -> None:
+    data = Image.Exif()
+    data[0x010F], data[0x0112], data[0x8769] = "a camera", orientation, {0x9003: "2020:01:01 00:00:00"}
+    file = io.BytesIO()
+    photo(23, 17).save(file, image_format, exif=data)
+    assert structure.check_image(file.getvalue()).orientation == orientation
+    assert pixels.orientation(Image.open(file)) == orientation
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"II*\0",
+        b"II*\0\xff\xff\xff\xff",
+        b"II*\0\x08\0\0\0",
+        b"II*\0\x08\0\0\0\x05\0",
+        b"XX*\0" + tiff("<", entry("<", 0x0112, 3, 6))[4:],
+        tiff("<", entry("<", 0x0112, 3, 6, number=2)),
+        tiff("<", entry("<", 0x0112, 3, 6))[:-1],
+        tiff("<", struct.pack("<HHI4s", 0x0112, 5, 1, b"\6\0\0\0")),
+    ],
+    ids=["empty", "cut", "far", "no-count", "no-entries", "order", "two-values", "cut-entry", "fraction"],
+)
+def test_broken_exif_asks_for_no_turn(data: bytes) -> None:
+    assert exif.read_orientation(data, 0, len(data)) == 1
+    assert structure.check_image(encode(photo(23, 17), exif=exif.HEADER + data)).orientation == 1
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(strategies.binary(max_size=60), strategies.sampled_from([b"", b"II*\0", b"MM\0*"]))
+def test_any_exif_has_an_orientation(data: bytes, head: bytes) -> None:
+    assert 1 <= exif.read_orientation(head + data, 0, len(head + data)) <= 8
+
+
+def test_second_exif_segment_does_not_hide_the_first() -> None:
+    turned = encode(photo(23, 17), exif=exif.HEADER + tiff("<", entry("<", 0x0112, 3, 6)))
+    second = exif.HEADER + tiff("<", entry("<", 0x0112, 3, 1))
+    segment = b"\xff\xe1" + struct.pack(">H", len(second) + 2) + second
+    where = turned.index(b"\xff\xdb")
+    assert structure.check_image(turned[:where] + segment + turned[where:]).orientation == 6

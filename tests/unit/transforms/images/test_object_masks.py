@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from imagebeam.transforms.images import object_masks
+
+# Polygons, and what the C code of COCO's own tools (maskApi.c: rleFrPoly, rleMerge, rleToString) made of them.
+REFERENCE = json.loads((pathlib.Path(__file__).parent / "coco_masks.json").read_text())
+
+
+def decode(png: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(png)) as image:
+        assert (image.format, image.mode) == ("PNG", "L")
+        return np.asarray(image)
+
+
+def draw(segmentation: Any, height: int, width: int) -> np.ndarray:
+    return decode(object_masks.render(object_masks.pack(segmentation, height, width), (height, width)))
+
+
+def from_runs(runs: list[int], height: int, width: int) -> np.ndarray:
+    """By the definition: outside, inside, outside..., down the columns."""
+    pixels = [index % 2 for index, count in enumerate(runs) for _ in range(count)]
+    return np.array([[pixels[x * height + y] for x in range(width)] for y in range(height)])
+
+
+@pytest.mark.parametrize("case", REFERENCE, ids=[str(index) for index in range(len(REFERENCE))])
+def test_polygons_and_run_lengths_are_drawn_as_by_the_reference_implementation(case: dict[str, Any]) -> None:
+    height, width = case["size"]
+    expected = from_runs(case["runs"], height, width)
+    assert expected.sum() == case["area"]
+    for segmentation in (
+        case["polygons"],
+        {"size": [height, width], "counts": case["runs"]},
+        {"size": [height, width], "counts": case["counts"]},
+    ):
+        np.testing.assert_array_equal(draw(segmentation, height, width), expected)
+
+
+def test_polygon_covers_what_pillow_draws_but_for_its_outline() -> None:
+    corners = [20.0, 10.0, 90.0, 30.0, 70.0, 75.0, 30.0, 60.0]
+    picture = Image.new("L", (120, 80))
+    ImageDraw.Draw(picture).polygon(corners, fill=1)
+    assert np.mean(draw([corners], 80, 120) != np.asarray(picture)) < 0.02
+
+
+def test_whole_picture_and_beyond_is_all_ones() -> None:
+    assert draw([[-5, -5, 15, -5, 15, 13, -5, 13]], 8, 10).tolist() == [[1] * 10] * 8
+
+
+def test_picture_of_more_than_short_numbers_is_drawn_right() -> None:
+    mask = draw([[7000, 0, 7010, 0, 7010, 3, 7000, 3]], 3, 8000)
+    assert mask.sum() == 30
+    assert mask[:, 7000:7010].all()
+
+
+def test_mask_of_a_scaled_picture_is_scaled_without_values_in_between() -> None:
+    packed = object_masks.pack([[4, 2, 12, 2, 12, 6, 4, 6]], 8, 16)
+    half = decode(object_masks.render(packed, (8, 16), (4, 8)))
+    assert half.tolist() == [[0] * 8, [0, 0, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0, 0], [0] * 8]
+    twice = decode(object_masks.render(packed, (8, 16), (16, 32)))
+    assert twice.tolist() == np.kron(decode(object_masks.render(packed, (8, 16))), np.ones((2, 2), int)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("segmentation", "message"),
+    [
+        pytest.param(None, "neither a list of polygons nor an object", id="missing"),
+        pytest.param([], "neither a list of polygons nor an object", id="no-polygon"),
+        pytest.param([[1, 2, 3, 4]], "a polygon of 4 numbers; x and y of 3 corners are 6", id="two-corners"),
+        pytest.param([[1, 2, 3, 4, 5, 6, 7]], "a polygon of 7 numbers", id="odd"),
+        pytest.param([1, 2, 3, 4, 5, 6], "a polygon that is no list of numbers", id="flat"),
+        pytest.param([[1, 2, "3", 4, 5, 6]], "a polygon that is no list of numbers", id="text"),
+        pytest.param([[1, 2, True, 4, 5, 6]], "a polygon that is no list of numbers", id="true"),
+        pytest.param([[1, 2, 1e9, 4, 5, 6]], "lies far outside of the 10 x 8 px", id="far"),
+        pytest.param([[1, 2, float("inf"), 4, 5, 6]], "lies far outside of the 10 x 8 px", id="infinite"),
+        pytest.param([[0, 0, 10, 0, 0, 0] * 60_000], "whose outline is 1,", id="endless"),
+        pytest.param({"counts": [80]}, r"segmentation.size is None, the picture's is \[8, 10\]", id="no-size"),
+        pytest.param({"counts": [80], "size": [10, 8]}, r"segmentation.size is \[10, 8\]", id="turned"),
+        pytest.param({"counts": [79], "size": [8, 10]}, "counts sum to 79, the picture has 80 pixels", id="short"),
+        pytest.param({"counts": [-1, 81], "size": [8, 10]}, "neither a list of run lengths", id="negative"),
+        pytest.param({"counts": [80.0], "size": [8, 10]}, "neither a list of run lengths", id="float"),
+        pytest.param({"size": [8, 10]}, "neither a list of run lengths", id="no-counts"),
+        pytest.param({"counts": "\x7f", "size": [8, 10]}, "which compressed run lengths do not", id="character"),
+        pytest.param({"counts": "o" * 20, "size": [8, 10]}, "which compressed run lengths do not", id="endless-number"),
+        pytest.param({"counts": "P", "size": [8, 10]}, "ends in the middle of a run length", id="cut"),
+    ],
+)
+def test_segmentation_that_makes_no_mask_is_an_error(segmentation: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        object_masks.pack(segmentation, 8, 10)
+
+
+def test_picture_too_large_for_masks_is_an_error() -> None:
+    with pytest.raises(ValueError, match="has 400,000,000 pixels; masks are drawn for up to 268,435,456"):
+        object_masks.pack([[1, 2, 3, 4, 5, 6]], 20_000, 20_000)

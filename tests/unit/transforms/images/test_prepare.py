@@ -1,0 +1,456 @@
+from __future__ import annotations
+
+import io
+import random
+import zlib
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import pixels, structure
+from imagebeam.transforms.images.prepare import ImagePolicy
+from tests import image_sets, pictures
+
+ENCODINGS = ("jpeg", "png", "raw", "int64_list", "float_list")
+MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+NOISE = np.random.default_rng(7).integers(0, 256, (13, 17, 4)).astype(np.uint8)
+
+
+def picture_of(mode: str) -> PIL.Image.Image:
+    """Noise of 13 x 17 pixels."""
+    if mode == "I;16":
+        return PIL.Image.fromarray(NOISE[..., 0].astype(np.uint16) * 257 + NOISE[..., 1] % 3)
+    rgba = PIL.Image.fromarray(NOISE)
+    return rgba if mode == "RGBA" else rgba.convert("RGB").convert(mode) if mode != "LA" else rgba.convert("LA")
+
+
+def save(picture: PIL.Image.Image, format: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def open_picture(data: bytes) -> PIL.Image.Image:
+    return PIL.Image.open(io.BytesIO(data))
+
+
+def values_of(image: structure.Image) -> np.ndarray:
+    """The stored pixels, uint8 [height, width, channels], of an image that is stored as pixels."""
+    assert image.format == "raw"
+    return np.frombuffer(image.data, np.uint8).reshape(image.height, image.width, image.channels)
+
+
+def rejection(policy: ImagePolicy, data: bytes) -> structure.BadImageError:
+    with pytest.raises(structure.BadImageError) as caught:
+        policy.prepare(data)
+    return caught.value
+
+
+# --- kept ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check", ["structure", "decode"])
+@pytest.mark.parametrize("sum_pixels", [False, True], ids=["plain", "summed"])
+def test_kept_image_is_its_own_bytes(check: str, sum_pixels: bool) -> None:
+    data = image_sets.make_image(1) + b"what follows the end"
+    image = ImagePolicy(check=check, sum_pixels=sum_pixels).prepare(data)
+    assert image.data is data
+    assert (image.format, image.height, image.width, image.sums is None) == ("jpeg", 16, 24, not sum_pixels)
+
+
+@pytest.mark.parametrize("options", [{"check": "decode"}, {"sum_pixels": True}], ids=["check", "sums"])
+def test_kept_image_that_is_decoded_must_be_decodable(options: dict[str, Any]) -> None:
+    data = bytearray(save(picture_of("RGB"), "PNG"))
+    at = data.index(b"IDAT") + 4
+    length = int.from_bytes(data[at - 8 : at - 4], "big")
+    data[at : at + length] = bytes(length)
+    data[at + length : at + length + 4] = _crc(data[at - 4 : at + length])
+    assert ImagePolicy().prepare(bytes(data)).height == 13
+    assert rejection(ImagePolicy(**options), bytes(data)).reason is Reason.UNDECODABLE
+
+
+def _crc(chunk: bytes) -> bytes:
+    return zlib.crc32(chunk).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("format", ["GIF", "BMP", "WEBP", "TIFF", "PPM"])
+def test_other_formats_are_rejects_where_bytes_are_kept(format: str) -> None:
+    error = rejection(ImagePolicy(), save(picture_of("RGB"), format))
+    assert error.reason is Reason.UNSUPPORTED_FORMAT
+    assert error.detail.endswith("expected jpeg or png: set image.encode, or convert it first")
+
+
+# --- encoded anew ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_gray_becomes_one_channel_and_color_three(encoding: str) -> None:
+    for mode, channels, colorspace in (("L", 1, "GRAY"), ("RGB", 3, "RGB"), ("P", 3, "RGB"), ("1", 1, "GRAY")):
+        image = ImagePolicy(encode=encoding).prepare(save(picture_of(mode), "PNG"))
+        assert (image.height, image.width, image.channels, image.colorspace) == (13, 17, channels, colorspace)
+        assert image.format == (encoding if encoding in ("jpeg", "png") else "raw")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_colors_of_png_are_those_that_tensorflow_decodes(mode: str) -> None:
+    data = save(picture_of(mode), "PNG")
+    expected = tf.io.decode_png(data, channels=3).numpy()
+    assert np.array_equal(values_of(ImagePolicy(encode="raw", color="rgb").prepare(data)), expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_kept_colors_of_png_are_those_that_tensorflow_decodes(mode: str) -> None:
+    data = save(picture_of(mode), "PNG")
+    expected = tf.io.decode_png(data).numpy()
+    assert np.array_equal(values_of(ImagePolicy(encode="raw").prepare(data)), expected)
+
+
+def test_palette_with_transparency_keeps_its_alpha() -> None:
+    data = save(picture_of("P"), "PNG", transparency=3)
+    image = ImagePolicy(encode="png").prepare(data)
+    assert (image.channels, image.colorspace) == (4, "RGBA")
+    assert np.array_equal(np.asarray(open_picture(image.data)), tf.io.decode_png(data).numpy())
+
+
+def test_cmyk_jpeg_becomes_rgb_as_tensorflow_decodes_it() -> None:
+    data = save(pictures.photo(60, 40).convert("CMYK"), "JPEG", quality=95)
+    found = values_of(ImagePolicy(encode="raw").prepare(data)).astype(int)
+    expected = tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE").numpy()
+    assert np.abs(found - expected).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_jpeg_has_no_alpha(mode: str) -> None:
+    data = save(picture_of(mode), "PNG")
+    stored = ImagePolicy(encode="jpeg", quality=100).prepare(data)
+    expected = open_picture(data).convert("RGB" if mode == "RGBA" else "L")
+    assert stored.channels == len(expected.getbands())
+    assert stored.data == save(expected, "JPEG", quality=100)
+
+
+def test_quality_is_that_of_the_jpeg() -> None:
+    photo = pictures.photo(120, 90)
+    data = save(photo, "PNG")
+    for quality in (30, 95):
+        assert ImagePolicy(encode="jpeg", quality=quality).prepare(data).data == save(photo, "JPEG", quality=quality)
+
+
+def test_png_is_lossless() -> None:
+    for mode in ("L", "LA", "RGB", "RGBA"):
+        picture = picture_of(mode)
+        stored = ImagePolicy(encode="png").prepare(save(picture, "PNG"))
+        assert np.array_equal(np.asarray(open_picture(stored.data)), np.asarray(picture))
+        assert structure.check_image(stored.data, "decode") == stored
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
+def test_mean_is_that_of_the_three_channels_rounded_down(mode: str) -> None:
+    data = save(picture_of(mode), "PNG")
+    expected = np.floor(np.mean(np.asarray(open_picture(data).convert("RGB")).astype(np.float64), axis=2))
+    image = ImagePolicy(encode="int64_list", color="mean").prepare(data)
+    assert np.array_equal(values_of(image)[..., 0], expected)
+    assert image.colorspace == "GRAY"
+
+
+@pytest.mark.parametrize("color", ["mean", "gray"])
+def test_mean_and_luma_of_gray_are_itself(color: str) -> None:
+    for mode in ("L", "LA"):
+        image = ImagePolicy(encode="raw", color=color).prepare(save(picture_of(mode), "PNG"))
+        assert np.array_equal(values_of(image)[..., 0], np.asarray(picture_of(mode).convert("L")))
+
+
+def test_gray_is_luma() -> None:
+    image = ImagePolicy(encode="raw", color="gray").prepare(save(picture_of("RGB"), "PNG"))
+    red, green, blue = np.moveaxis(NOISE[..., :3].astype(float), -1, 0)
+    assert np.abs(values_of(image)[..., 0] - (0.299 * red + 0.587 * green + 0.114 * blue)).max() < 1
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "is_lossless"),
+    [
+        ("GIF", {}, True),
+        ("BMP", {}, True),
+        ("WEBP", {"lossless": True}, True),
+        ("TIFF", {"compression": "tiff_lzw"}, True),
+        ("PPM", {}, True),
+        ("AVIF", {}, False),
+        ("JPEG2000", {}, True),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_formats_are_taken_where_images_are_encoded_anew(
+    format: str, options: dict[str, Any], is_lossless: bool
+) -> None:
+    photo = pictures.photo(40, 30)
+    data = save(photo, format, **options)
+    for encoding in ENCODINGS:
+        assert ImagePolicy(encode=encoding).prepare(data).width == 40
+    found = values_of(ImagePolicy(encode="raw", color="rgb").prepare(data))
+    assert np.array_equal(found, np.asarray(open_picture(data).convert("RGB")))
+    if is_lossless and format != "GIF":
+        assert np.array_equal(found, np.asarray(photo))
+
+
+@pytest.mark.parametrize("format", ["GIF", "WEBP", "TIFF", "PNG"])
+def test_first_of_several_pictures_is_taken(format: str) -> None:
+    first, second = PIL.Image.new("RGB", (5, 4), (255, 0, 0)), PIL.Image.new("RGB", (5, 4), (0, 0, 255))
+    options = {"lossless": True} if format == "WEBP" else {}
+    data = save(first, format, save_all=True, append_images=[second], **options)
+    found = values_of(ImagePolicy(encode="raw", color="rgb").prepare(data))
+    assert np.array_equal(found, np.asarray(first))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32], ids=["int32", "float32"])
+def test_values_for_which_there_is_no_rule_are_rejects(dtype: type) -> None:
+    data = save(PIL.Image.fromarray(NOISE[..., 0].astype(dtype)), "TIFF")
+    error = rejection(ImagePolicy(encode="png"), data)
+    assert error.reason is Reason.UNSUPPORTED_FORMAT
+    assert error.detail.startswith("tiff of Pillow's mode ")
+    assert error.detail.endswith(": convert it to 8 bits a channel first")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "detail"),
+    [
+        (b"", Reason.EMPTY_FILE, "0 bytes"),
+        (b"hello, world", Reason.NOT_AN_IMAGE, "text: "),
+        (b"8BPS\0\1" + bytes(30), Reason.UNSUPPORTED_FORMAT, "psd (first bytes"),
+        (image_sets.make_image(1)[:-30], Reason.TRUNCATED, "no end-of-image marker"),
+        (image_sets.make_image(1, "GIF")[:-100], Reason.UNDECODABLE, "Pillow: image file is truncated"),
+        (image_sets.make_image(1, "BMP")[:-30], Reason.UNDECODABLE, "Pillow: image file is truncated"),
+    ],
+    ids=["empty", "text", "psd", "truncated-jpeg", "truncated-gif", "truncated-bmp"],
+)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_what_is_no_whole_image_is_a_reject(encoding: str, data: bytes, reason: Reason, detail: str) -> None:
+    error = rejection(ImagePolicy(encode=encoding), data)
+    assert error.reason is reason
+    assert error.detail.startswith(detail)
+
+
+def test_unsupported_format_names_those_that_are() -> None:
+    error = rejection(ImagePolicy(encode="png"), b"8BPS\0\1" + bytes(30))
+    assert error.detail.endswith(
+        "expected jpeg or png or gif or bmp or webp or tiff or ppm or avif or jp2: convert it first"
+    )
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+def test_nothing_of_the_metadata_is_stored(format: str) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x010E] = "a description"
+    options = {"comment": b"a comment"} if format == "JPEG" else {}
+    data = save(picture_of("RGB"), format, icc_profile=b"a profile" * 20, exif=exif, dpi=(300, 300), **options)
+    for encoding in ("jpeg", "png"):
+        stored = ImagePolicy(encode=encoding).prepare(data).data
+        assert not [word for word in (b"profile", b"description", b"comment", b"tRNS", b"pHYs") if word in stored]
+
+
+# --- turned ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_images_encoded_anew_are_turned_upright(format: str, orientation: int) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if format == "WEBP" else {}
+    data = save(pictures.photo(30, 20), format, exif=exif, **options)
+    expected = np.asarray(PIL.ImageOps.exif_transpose(open_picture(data)))
+    assert np.array_equal(values_of(ImagePolicy(encode="raw").prepare(data)), expected)
+    as_stored = ImagePolicy(encode="raw", turn_upright=False).prepare(data)
+    assert ImagePolicy(encode="raw").prepare(data).orientation == 1
+    assert as_stored.orientation == (1 if format == "TIFF" else orientation)  # Pillow turns a TIFF as it decodes it
+    assert np.array_equal(values_of(as_stored), np.asarray(open_picture(data)))
+    if format in ("JPEG", "PNG"):
+        kept = ImagePolicy().prepare(data)
+        assert (kept.height, kept.width, kept.data, kept.orientation) == (20, 30, data, orientation)
+
+
+@pytest.mark.parametrize(
+    "exif",
+    [b"Exif\0\0nonsense", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0MM\0*\0\0\0\x08\0\1\x01\x12\0\2\0\0\0\1a\0\0\0"],
+    ids=["nonsense", "offset-beyond-the-end", "orientation-is-text"],
+)
+def test_broken_exif_leaves_the_picture_as_it_is(exif: bytes) -> None:
+    data = save(pictures.photo(30, 20), "JPEG", exif=exif)
+    assert np.array_equal(values_of(ImagePolicy(encode="raw").prepare(data)), np.asarray(open_picture(data)))
+
+
+# --- scaled ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("color", ["keep", "mean"])
+def test_resize_is_pillows_bicubic(color: str) -> None:
+    photo = pictures.photo(60, 40)
+    image = ImagePolicy(encode="raw", color=color, resize=(25, 20)).prepare(save(photo, "PNG"))
+    mean = PIL.Image.fromarray((np.asarray(photo).astype(int).sum(2) // 3).astype(np.uint8))
+    expected = np.asarray((photo if color == "keep" else mean).resize((20, 25)))  # bicubic is Pillow's default
+    assert np.array_equal(values_of(image).squeeze(), expected)
+    assert (image.height, image.width) == (25, 20)
+
+
+def test_palette_is_resized_as_colors_not_as_indices() -> None:
+    data = save(pictures.photo(60, 40).convert("P"), "PNG")
+    found = values_of(ImagePolicy(encode="raw", resize=(20, 30)).prepare(data))
+    assert np.array_equal(found, np.asarray(open_picture(data).convert("RGB").resize((30, 20))))
+
+
+@pytest.mark.parametrize(
+    ("size", "shortest_side", "expected"),
+    [
+        ((60, 40), 20, (30, 20)),
+        ((40, 60), 20, (20, 30)),
+        ((40, 40), 20, (20, 20)),
+        ((41, 30), 20, (27, 20)),  # 27.33
+        ((43, 40), 20, (22, 20)),  # 21.5
+        ((60, 40), 40, (60, 40)),
+        ((60, 40), 50, (60, 40)),  # smaller ones stay
+        ((400, 1), 20, (400, 1)),
+    ],
+)
+def test_shortest_side_keeps_the_aspect_ratio(
+    size: tuple[int, int], shortest_side: int, expected: tuple[int, int]
+) -> None:
+    data = save(PIL.Image.new("L", size), "PNG")
+    image = ImagePolicy(encode="raw", shortest_side=shortest_side).prepare(data)
+    assert (image.width, image.height) == expected
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10_000), st.integers(1, 10_000), st.integers(1, 10_000))
+def test_scaled_sides_are_the_nearest_pixels(width: int, height: int, shortest_side: int) -> None:
+    found = pixels.scaled(width, height, shortest_side)
+    assert min(found) >= shortest_side == found[width > height]
+    assert abs(max(found) - max(width, height) * shortest_side / min(width, height)) <= 0.5
+
+
+def test_picture_that_the_format_cannot_hold_is_too_large() -> None:
+    data = save(PIL.Image.new("L", (65_501, 1)), "PNG")
+    assert ImagePolicy(encode="png").prepare(data).width == 65_501
+    error = rejection(ImagePolicy(encode="jpeg"), data)
+    assert error.reason is Reason.TOO_LARGE
+    assert error.detail == "1 x 65501 pixels are more than decoders take: scale it down"
+
+
+@pytest.mark.parametrize(("encoding", "fits"), [("raw", True), ("int64_list", False), ("float_list", False)])
+def test_pixels_that_an_example_cannot_hold_are_too_large(
+    encoding: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = save(PIL.Image.new("L", (40, 30)), "PNG")
+    monkeypatch.setattr(structure, "MAX_IMAGE_BYTES", 1500)
+    if fits:
+        assert ImagePolicy(encode=encoding).prepare(data).width == 40
+        return
+    error = rejection(ImagePolicy(encode=encoding), data)
+    assert error.reason is Reason.TOO_LARGE
+    assert "30 x 40 x 1 pixels are up to " in error.detail
+
+
+# --- bare pixels -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_bare_pixels_take_the_same_way(channels: int) -> None:
+    array = np.ascontiguousarray(NOISE[..., :channels])
+    shape = (13, 17, channels)
+    data = array.tobytes()
+    kept = ImagePolicy(raw_shape=shape).prepare(data)
+    assert kept.data is data
+    for encoding in ("raw", "int64_list", "float_list"):
+        image = ImagePolicy(raw_shape=shape, encode=encoding).prepare(data)
+        assert image == kept
+        assert (image.format, image.height, image.width, image.channels) == ("raw", *shape)
+    png = ImagePolicy(raw_shape=shape, encode="png").prepare(data)
+    assert np.array_equal(tf.io.decode_png(png.data).numpy(), array)
+    jpeg = ImagePolicy(raw_shape=shape, encode="jpeg").prepare(data)
+    assert jpeg.channels == (1 if channels < 3 else 3)
+    resized = ImagePolicy(raw_shape=shape, encode="raw", color="mean", resize=(4, 5)).prepare(data)
+    assert (resized.height, resized.width, resized.channels) == (4, 5, 1)
+
+
+@pytest.mark.parametrize("encoding", ["keep", *ENCODINGS])
+def test_bare_pixels_of_another_number_are_rejects(encoding: str) -> None:
+    error = rejection(ImagePolicy(raw_shape=(4, 5, 3), encode=encoding), bytes(59))
+    assert (error.reason, error.detail) == (Reason.TRUNCATED, "59 bytes, 4 x 5 x 3 pixels are 60")
+
+
+# --- sums ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["keep", *ENCODINGS])
+@pytest.mark.parametrize("mode", MODES)
+def test_sums_are_those_of_the_stored_pixels_as_a_reader_decodes_them(mode: str, encoding: str) -> None:
+    image = ImagePolicy(encode=encoding, sum_pixels=True).prepare(save(picture_of(mode), "PNG"))
+    if image.format == "raw":
+        stored = values_of(image)[..., : 1 if image.channels < 3 else 3]
+        stored = np.broadcast_to(stored, (13, 17, 3))
+    elif image.format == "jpeg":
+        stored = np.asarray(open_picture(image.data).convert("RGB"))
+    else:
+        stored = tf.io.decode_png(image.data, channels=3).numpy()
+    expected = stored.reshape(-1, 3).astype(np.int64)
+    assert image.sums == (13 * 17, tuple(expected.sum(0)), tuple((expected**2).sum(0)))
+    assert image._replace(sums=None) == ImagePolicy(encode=encoding).prepare(save(picture_of(mode), "PNG"))
+
+
+def test_sums_of_bare_pixels_are_theirs() -> None:
+    image = ImagePolicy(raw_shape=(1, 2, 1), sum_pixels=True).prepare(b"\x03\xff")
+    assert image.sums == (2, (258,) * 3, (9 + 255**2,) * 3)
+
+
+# --- broken in any way -----------------------------------------------------------------------------------------------
+
+_SEEDS = [
+    *(save(pictures.photo(24, 18), format) for format in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")),
+    save(pictures.photo(24, 18), "TIFF", compression="tiff_lzw"),
+    save(pictures.photo(24, 18).convert("P"), "GIF", save_all=True, append_images=[pictures.photo(24, 18)]),
+    save(pictures.photo(24, 18).convert("CMYK"), "JPEG"),
+    save(picture_of("I;16"), "PNG"),
+    save(pictures.photo(24, 18), "JPEG2000"),
+    save(pictures.photo(24, 18), "AVIF"),
+    save(pictures.photo(24, 18), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\1\x01\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\0"),
+]
+
+
+def mutate(data: bytes, seed: int) -> bytes:
+    """`data` with some bytes changed, cut out, put in or cut off; mostly in its head, where the structure is."""
+    rng = random.Random(seed)
+    mutated = bytearray(data)
+    for _ in range(rng.randint(1, 6)):
+        at = min(int(rng.expovariate(1 / 60)), len(mutated) - 1) if rng.random() < 0.7 else rng.randrange(len(mutated))
+        what = rng.random()
+        if what < 0.6:
+            mutated[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        elif what < 0.75:
+            del mutated[at : at + rng.randint(1, 8)]
+        elif what < 0.9:
+            mutated[at:at] = rng.randbytes(rng.randint(1, 8))
+        else:
+            del mutated[max(at, 12) :]
+        if not mutated:
+            return b""
+    return bytes(mutated)
+
+
+@pytest.mark.parametrize("encoding", ["keep", *ENCODINGS])
+@settings(max_examples=200, deadline=None)
+@given(which=st.integers(0, len(_SEEDS) - 1), seed=st.integers(0, 2**32))
+def test_broken_bytes_become_an_image_or_a_reject(encoding: str, which: int, seed: int) -> None:
+    policy = ImagePolicy(encode=encoding, shortest_side=None if encoding == "keep" else 10, sum_pixels=True)
+    try:
+        image = policy.prepare(mutate(_SEEDS[which], seed))
+    except structure.BadImageError as e:
+        assert e.detail
+    else:
+        assert min(image.height, image.width) > 0
+        assert image.sums is not None
+        if image.format == "raw":
+            assert len(image.data) == image.height * image.width * image.channels

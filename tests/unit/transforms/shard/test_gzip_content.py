@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import concurrent.futures
+import gzip
+import io
+import os
+import pathlib
+
+import pytest
+
+from imagebeam import errors, storage
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.shard import gzip_content
+
+CONTENT = b"".join(index.to_bytes(4, "big") for index in range(50_000))
+
+
+def write(path: pathlib.Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return str(path)
+
+
+def inflated(path: pathlib.Path, data: bytes) -> bytes:
+    with gzip_content.open_inflated(write(path, data)) as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("content", [b"", b"x", CONTENT, bytes(9_000_000)], ids=["nothing", "byte", "text", "zeros"])
+def test_open_inflated_yields_what_the_file_holds(tmp_path: pathlib.Path, content: bytes) -> None:
+    assert inflated(tmp_path / "a.gz", gzip.compress(content)) == content
+
+
+@pytest.mark.parametrize("padding", [b"", bytes(1000)], ids=["joined", "padded"])
+def test_open_inflated_of_joined_files_yields_them_all(tmp_path: pathlib.Path, padding: bytes) -> None:
+    members = [gzip.compress(bytes([index % 256]) * index) for index in range(300)]
+    expected = b"".join(bytes([index % 256]) * index for index in range(300))
+    assert inflated(tmp_path / "a.gz", padding.join(members) + padding) == expected
+
+
+def test_open_inflated_is_seekable_and_each_file_has_its_own_position(tmp_path: pathlib.Path) -> None:
+    uri = write(tmp_path / "a.gz", gzip.compress(CONTENT))
+    with gzip_content.open_inflated(uri) as one, gzip_content.open_inflated(uri) as other:
+        assert one.seek(-4, io.SEEK_END) == len(CONTENT) - 4
+        assert (one.read(), one.read(), other.read(8)) == (CONTENT[-4:], b"", CONTENT[:8])
+        other.seek(4, io.SEEK_CUR)
+        assert (other.tell(), other.read(4)) == (12, CONTENT[12:16])
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "expected"),
+    [
+        pytest.param(8, 4, CONTENT[8:12], id="middle"),
+        pytest.param(len(CONTENT) - 2, 4, CONTENT[-2:], id="over-the-end"),
+        pytest.param(len(CONTENT) + 9, 4, b"", id="beyond"),
+    ],
+)
+def test_inflate_reads_ranges(tmp_path: pathlib.Path, offset: int, length: int, expected: bytes) -> None:
+    assert gzip_content.inflate(write(tmp_path / "a.gz", gzip.compress(CONTENT))).read(offset, length) == expected
+
+
+def flip(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :]
+
+
+WHOLE = gzip.compress(CONTENT)
+CUT_SHORT = "is gzip that was cut short; fetch it again"
+
+
+def broken(part: str) -> str:
+    return f"is broken gzip (incorrect {part} check); fetch it again"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "detail"),
+    [
+        pytest.param(b"", Reason.TRUNCATED, CUT_SHORT, id="empty"),
+        pytest.param(WHOLE[:5], Reason.TRUNCATED, CUT_SHORT, id="header"),
+        pytest.param(WHOLE[:-9], Reason.TRUNCATED, CUT_SHORT, id="data"),
+        pytest.param(WHOLE[:-1], Reason.TRUNCATED, CUT_SHORT, id="trailer"),
+        pytest.param(WHOLE + WHOLE[:9], Reason.TRUNCATED, CUT_SHORT, id="second"),
+        pytest.param(CONTENT, Reason.CORRUPT, broken("header"), id="no-gzip"),
+        pytest.param(
+            flip(WHOLE, len(WHOLE) - 8),
+            Reason.CORRUPT,
+            broken("data"),
+            id="crc",
+        ),
+        pytest.param(
+            flip(WHOLE, len(WHOLE) - 1),
+            Reason.CORRUPT,
+            broken("length"),
+            id="length",
+        ),
+        pytest.param(WHOLE + b"rest", Reason.CORRUPT, broken("header"), id="garbage"),
+    ],
+)
+def test_inflate_of_broken_gzip_says_how_it_is_broken_each_time(
+    tmp_path: pathlib.Path, data: bytes, reason: Reason, detail: str
+) -> None:
+    uri = write(tmp_path / "a.gz", data)
+    for _ in range(2):
+        with pytest.raises(gzip_content.BrokenGzipError) as caught:
+            gzip_content.inflate(uri)
+        assert (caught.value.reason, caught.value.detail) == (reason, detail)
+
+
+def count_unpacking(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    unpacked = []
+    unpack = gzip_content._unpack
+
+    def counted(uri: str, version: int) -> gzip_content.Inflated:
+        unpacked.append(os.path.basename(uri))
+        return unpack(uri, version)
+
+    monkeypatch.setattr(gzip_content, "_unpack", counted)
+    return unpacked
+
+
+def test_inflate_by_many_threads_unpacks_each_file_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = count_unpacking(monkeypatch)
+    uris = [write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)) for index in range(3)]
+    with concurrent.futures.ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda index: gzip_content.inflate(uris[index % 3]).read(index, 4), range(600)))
+    assert found == [CONTENT[index : index + 4] for index in range(600)]
+    assert sorted(unpacked) == ["0.gz", "1.gz", "2.gz"]
+
+
+def test_inflate_of_broken_gzip_reads_it_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked = count_unpacking(monkeypatch)
+    uri = write(tmp_path / "a.gz", WHOLE[:-1])
+    for _ in range(3):
+        with pytest.raises(gzip_content.BrokenGzipError):
+            gzip_content.inflate(uri)
+    assert unpacked == ["a.gz"]
+
+
+@pytest.mark.parametrize("bound", [("MAX_FILES", 2), ("MAX_BYTES", 2 * len(CONTENT))], ids=["files", "bytes"])
+def test_inflate_keeps_a_bounded_number_and_lets_go_of_the_least_lately_used(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, bound: tuple[str, int]
+) -> None:
+    monkeypatch.setattr(gzip_content, "_UNPACKED", gzip_content._Unpacked())
+    monkeypatch.setattr(gzip_content, *bound)
+    unpacked = count_unpacking(monkeypatch)
+    uris = [write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)) for index in range(3)]
+    with gzip_content.open_inflated(uris[0]) as file:
+        for index in (1, 2, 1, 2, 0):
+            assert gzip_content.inflate(uris[index]).read(0, 8) == CONTENT[:8]
+        assert unpacked == ["0.gz", "1.gz", "2.gz", "0.gz"]
+        assert file.read() == CONTENT  # which was let go of, and is still open here
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc")
+def test_inflate_that_lets_go_of_a_file_closes_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gzip_content, "_UNPACKED", gzip_content._Unpacked())
+    monkeypatch.setattr(gzip_content, "MAX_FILES", 2)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    for index in range(9):
+        gzip_content.inflate(write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)))
+        with pytest.raises(gzip_content.BrokenGzipError):
+            gzip_content.inflate(write(tmp_path / f"broken-{index}.gz", WHOLE[:-1]))
+    assert len(os.listdir("/proc/self/fd")) - before <= 2
+
+
+def test_inflate_leaves_no_file_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    gzip_content.inflate(write(tmp_path / "a.gz", WHOLE))
+    assert os.listdir(tmp_path) == ["a.gz"]
+
+
+def test_inflate_of_file_written_since_it_was_listed_says_so(tmp_path: pathlib.Path) -> None:
+    uri = write(tmp_path / "a.gz", WHOLE)
+    listed = os.stat(uri).st_mtime_ns
+    assert gzip_content.inflate(uri, listed).read(0, 4) == CONTENT[:4]
+    write(tmp_path / "a.gz", gzip.compress(b"other"))
+    os.utime(uri, ns=(0, listed + 1))
+    assert gzip_content.inflate(uri).read(0, 9) == b"other"
+    with pytest.raises(storage.ChangedError):
+        gzip_content.inflate(uri, listed - 1)
+
+
+def test_inflate_over_a_network_reads_the_same(tmp_path: pathlib.Path) -> None:
+    store = storage.storage_of("memory://x")
+    store.write_whole("memory://zipped/a.gz", WHOLE)
+    assert gzip_content.inflate("memory://zipped/a.gz").read(4, 8) == CONTENT[4:12]
+    with gzip_content.open_content("memory://zipped/a.gz") as file:
+        assert file.read() == CONTENT
+
+
+def test_open_content_of_plain_file_yields_its_bytes(tmp_path: pathlib.Path) -> None:
+    with gzip_content.open_content(write(tmp_path / "a.gzip", WHOLE)) as file:
+        assert (file.read(), gzip_content.is_zipped("a.gzip"), gzip_content.is_zipped("a.gz")) == (WHOLE, False, True)
+
+
+def test_inflate_of_missing_file_raises(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        gzip_content.inflate(str(tmp_path / "a.gz"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+def test_inflate_without_room_names_the_folder_and_the_remedy(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/scratch")
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: io.FileIO("/dev/full", "r+"))
+    with pytest.raises(errors.ImagebeamError, match=r"a.gz holds cannot be unpacked to /scratch .*; set TMPDIR"):
+        gzip_content.inflate(write(tmp_path / "a.gz", WHOLE))

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from imagebeam import storage
+from imagebeam.transforms.elements import ImageRef, Reason
+from imagebeam.transforms.shard import read_ahead
+
+
+@pytest.fixture
+def refs(tmp_path: pathlib.Path) -> list[ImageRef]:
+    """References of 50 files, file i of i bytes i."""
+    refs = []
+    for index in range(50):
+        path = tmp_path / f"{index}.jpg"
+        path.write_bytes(bytes([index]) * index)
+        refs.append(ImageRef(path.name, str(path), index))
+    return refs
+
+
+def count_open(folder: pathlib.Path) -> int:
+    """How many files of a folder this process has open."""
+    targets = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            targets.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except FileNotFoundError:  # the one of the listing itself
+            continue
+    return sum(target.startswith(f"{folder}/") for target in targets)
+
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc")
+
+AGAIN = "to take it in, run the same convert command again with --overwrite"
+
+
+def read_error(ref: ImageRef) -> read_ahead.ReadError:
+    ((found, error),) = read_ahead.fetch([ref])
+    assert found == ref
+    assert isinstance(error, read_ahead.ReadError)
+    return error
+
+
+@pytest.mark.parametrize("known", [pytest.param(True, id="sizes-known"), pytest.param(False, id="sizes-unknown")])
+def test_fetch_of_files_yields_their_bytes_in_the_order_given(refs: list[ImageRef], known: bool) -> None:
+    asked = [ref if known else ref._replace(size=-1) for ref in reversed(refs)]
+    assert list(read_ahead.fetch(asked)) == [(ref, bytes([int(ref.key[:-4])]) * int(ref.key[:-4])) for ref in asked]
+
+
+def test_fetch_of_nothing_yields_nothing() -> None:
+    assert list(read_ahead.fetch([])) == []
+
+
+def test_fetch_between_failures_yields_the_others_in_order(refs: list[ImageRef], tmp_path: pathlib.Path) -> None:
+    asked = [ref for good in refs for ref in (good, ImageRef("gone", str(tmp_path / "gone")))]
+    fetched = list(read_ahead.fetch(asked))
+    assert [ref for ref, _ in fetched] == asked
+    assert [data for _, data in fetched[::2]] == [bytes([index]) * index for index in range(50)]
+    assert {str(error) for _, error in fetched[1::2]} == {"No such file or directory"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "detail"),
+    [
+        pytest.param("missing", Reason.NOT_FOUND, "No such file or directory", id="missing"),
+        pytest.param("directory", Reason.UNREADABLE, "Is a directory", id="directory"),
+        pytest.param("pipe", Reason.UNREADABLE, "Illegal seek", id="pipe"),
+        pytest.param("loop", Reason.UNREADABLE, "Too many levels of symbolic links", id="link-loop"),
+        pytest.param("below-file", Reason.UNREADABLE, "Not a directory", id="below-file"),
+    ],
+)
+def test_fetch_of_what_cannot_be_read_yields_the_reason(
+    tmp_path: pathlib.Path, kind: str, reason: Reason, detail: str
+) -> None:
+    path = tmp_path / kind
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)  # nobody writes to it: a read that waits would wait for ever
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "below-file":
+        path.write_bytes(b"x")
+        path = path / "image.jpg"
+    error = read_error(ImageRef("k", str(path)))
+    assert (error.reason, error.detail, str(error)) == (reason, detail, detail)
+
+
+def fail_to_open(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", fail)
+
+
+def test_fetch_without_permission_yields_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_to_open(monkeypatch, errno.EACCES)  # root may read everything
+    error = read_error(ImageRef("k", "/data/1.jpg"))
+    assert (error.reason, error.detail) == (Reason.UNREADABLE, "Permission denied")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM], ids=errno.errorcode.get)
+def test_fetch_on_a_machine_at_its_limits_raises_instead_of_rejecting(
+    refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fail_to_open(monkeypatch, number)
+    with pytest.raises(OSError, match=os.strerror(number)) as caught:
+        list(read_ahead.fetch(refs))
+    assert not isinstance(caught.value, read_ahead.ReadError)
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "expected"),
+    [
+        pytest.param(0, 4, b"0123", id="beginning"),
+        pytest.param(3, 4, b"3456", id="middle"),
+        pytest.param(7, -1, b"789", id="to-the-end"),
+        pytest.param(10, 0, b"", id="nothing"),
+    ],
+)
+def test_fetch_of_byte_range_yields_those_bytes(
+    tmp_path: pathlib.Path, offset: int, length: int, expected: bytes
+) -> None:
+    path = tmp_path / "images.tar"
+    path.write_bytes(b"0123456789")
+    ref = ImageRef("member", str(path), size=max(length, 3), offset=offset, length=length)
+    assert list(read_ahead.fetch([ref])) == [(ref, expected)]
+
+
+def test_fetch_of_byte_range_past_the_end_yields_how_much_is_missing(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "images.tar"
+    path.write_bytes(b"0123456789")
+    error = read_error(ImageRef("member", str(path), size=2000, offset=8, length=2000))
+    assert (error.reason, error.detail) == (Reason.TRUNCATED, "the file ends 1,998 bytes early")
+
+
+@pytest.mark.parametrize("listed", [1, 9, 11, 2_000_000], ids="size-listed-{}".format)
+@pytest.mark.parametrize("size", [0, 10, 1_500_000], ids="size-now-{}".format)
+def test_fetch_of_file_of_another_size_than_listed_says_so(tmp_path: pathlib.Path, listed: int, size: int) -> None:
+    path = tmp_path / "image.jpg"
+    path.write_bytes(os.urandom(size))
+    error = read_error(ImageRef("k", str(path), size=listed))
+    detail = f"grew or shrank from {listed:,} to {size:,} bytes since it was listed; {AGAIN}"
+    assert (error.reason, error.detail) == (Reason.CHANGED, detail)
+
+
+def test_fetch_of_file_written_since_it_was_listed_says_so(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "image.jpg"
+    path.write_bytes(b"image")
+    listed = path.stat()
+    os.utime(path, ns=(0, listed.st_mtime_ns + 1))
+    error = read_error(ImageRef("k", str(path), listed.st_size, listed.st_mtime_ns))
+    assert (error.reason, error.detail) == (Reason.CHANGED, f"was written since it was listed; {AGAIN}")
+
+
+@needs_proc
+def test_fetch_reads_ahead_with_a_bounded_number_of_open_files(refs: list[ImageRef], tmp_path: pathlib.Path) -> None:
+    most = 0
+
+    def watched() -> Iterator[ImageRef]:
+        nonlocal most
+        for ref in refs:
+            yield ref
+            most = max(most, count_open(tmp_path))  # when the next is asked for: the last one has been opened
+
+    for _ in read_ahead.fetch(watched()):
+        most = max(most, count_open(tmp_path))
+    assert most == read_ahead.MAX_READS - 1
+    assert count_open(tmp_path) == 0
+
+
+@needs_proc
+def test_fetch_of_large_images_reads_ahead_a_bounded_number_of_bytes(
+    refs: list[ImageRef], tmp_path: pathlib.Path
+) -> None:
+    ahead = [(ref.size, count_open(tmp_path)) for ref, _ in read_ahead.fetch(refs, read_ahead.ReadAhead(32, 100))]
+    assert [opened for size, opened in ahead if size >= 40] == [2] * 8 + [1, 0]  # 2 of 40 to 49 bytes, no third
+    assert len(ahead) == 50
+
+
+def test_fetch_of_image_above_the_bound_still_yields_it(refs: list[ImageRef]) -> None:
+    assert [len(data) for _, data in read_ahead.fetch(refs, read_ahead.ReadAhead(32, 10))] == list(range(50))
+
+
+@needs_proc
+@pytest.mark.parametrize("num_taken", [1, 20])
+def test_fetch_that_is_given_up_early_closes_its_files(
+    refs: list[ImageRef], tmp_path: pathlib.Path, num_taken: int
+) -> None:
+    fetched = read_ahead.fetch(refs)
+    for _ in range(num_taken):
+        next(fetched)
+    assert count_open(tmp_path) > 0
+    fetched.close()
+    assert count_open(tmp_path) == 0
+
+
+def ranges(path: pathlib.Path, content: bytes, count: int = 50) -> list[ImageRef]:
+    """References of parts of a file that holds `content`, part i of i bytes."""
+    size = path.stat()
+    starts = [index * (index - 1) // 2 for index in range(count)]
+    assert starts[-1] + count <= len(content)
+    return [
+        ImageRef(str(index), str(path), index, size.st_mtime_ns, offset=start, length=index)
+        for index, start in enumerate(starts)
+    ]
+
+
+CONTENT = bytes(index * 7 % 251 for index in range(2000))
+
+
+def part(ref: ImageRef) -> bytes:
+    return CONTENT[ref.offset : ref.offset + ref.length]
+
+
+@needs_proc
+def test_fetch_of_many_parts_of_one_file_opens_it_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "images.tar"
+    path.write_bytes(CONTENT)
+    opened = []
+    open_file = read_ahead._open
+    monkeypatch.setattr(read_ahead, "_open", lambda path: opened.append(path) or open_file(path))
+    asked = ranges(path, CONTENT)
+    fetched = read_ahead.fetch(asked)
+    assert next(fetched) == (asked[0], b"")
+    assert count_open(tmp_path) == 1
+    assert list(fetched) == [(ref, part(ref)) for ref in asked[1:]]
+    assert opened == [str(path)]
+    assert count_open(tmp_path) == 0
+
+
+@needs_proc
+def test_fetch_of_parts_of_many_files_keeps_a_bounded_number_open(tmp_path: pathlib.Path) -> None:
+    asked = []
+    for index in range(2 * read_ahead._MAX_SHARED):
+        path = tmp_path / f"{index}.tar"
+        path.write_bytes(CONTENT)
+        asked.append(ranges(path, CONTENT))
+    in_turn = [ref for refs in zip(*asked) for ref in refs]
+    most = 0
+    for ref, data in read_ahead.fetch(in_turn):
+        assert data == part(ref)
+        most = max(most, count_open(tmp_path))
+    assert most == read_ahead._MAX_SHARED
+    assert count_open(tmp_path) == 0
+
+
+def test_fetch_of_part_of_file_written_meanwhile_says_so(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "images.tar"
+    path.write_bytes(CONTENT)
+    asked = ranges(path, CONTENT)
+    fetched = read_ahead.fetch(asked)
+    assert next(fetched) == (asked[0], b"")
+    os.utime(path, ns=(0, asked[0].mtime_ns + 1))
+    _, error = next(fetched)
+    assert isinstance(error, read_ahead.ReadError)
+    assert (error.reason, error.detail) == (Reason.CHANGED, f"was written since it was listed; {AGAIN}")
+
+
+def test_fetch_of_parts_of_gzip_files_yields_what_they_hold(tmp_path: pathlib.Path) -> None:
+    plain, zipped = tmp_path / "images.idx", tmp_path / "images.idx.gz"
+    plain.write_bytes(CONTENT)
+    zipped.write_bytes(gzip.compress(CONTENT))
+    remote = "memory://fetched/images.idx.gz"
+    storage.storage_of(remote).write_whole(remote, gzip.compress(CONTENT))
+    over_network = [ref._replace(uri=remote, mtime_ns=0) for ref in ranges(zipped, CONTENT)]
+    asked = [ref for refs in zip(ranges(plain, CONTENT), ranges(zipped, CONTENT), over_network) for ref in refs]
+    assert list(read_ahead.fetch(asked)) == [(ref, part(ref)) for ref in asked]
+
+
+def test_fetch_of_whole_gzip_file_yields_its_own_bytes(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "image.gz"
+    path.write_bytes(gzip.compress(CONTENT))
+    ref = ImageRef("k", str(path))
+    assert list(read_ahead.fetch([ref])) == [(ref, path.read_bytes())]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "detail"),
+    [
+        pytest.param("cut", Reason.TRUNCATED, "the file is gzip that was cut short; fetch it again", id="cut-short"),
+        pytest.param(
+            "plain", Reason.CORRUPT, "the file is broken gzip (incorrect header check); fetch it again", id="no-gzip"
+        ),
+        pytest.param("short", Reason.TRUNCATED, "the file ends 10 bytes early", id="holds-less"),
+        pytest.param("touched", Reason.CHANGED, f"was written since it was listed; {AGAIN}", id="written-since"),
+        pytest.param("gone", Reason.NOT_FOUND, "No such file or directory", id="gone"),
+    ],
+)
+def test_fetch_of_part_of_broken_gzip_file_yields_the_reason(
+    tmp_path: pathlib.Path, change: str, reason: Reason, detail: str
+) -> None:
+    path = tmp_path / "images.gz"
+    data = gzip.compress(CONTENT)
+    path.write_bytes({"cut": data[:-3], "plain": CONTENT, "short": gzip.compress(CONTENT[:-10])}.get(change, data))
+    listed = path.stat().st_mtime_ns - (change == "touched")
+    if change == "gone":
+        path.unlink()
+    asked = [ImageRef("k", str(path), 20, listed, offset=len(CONTENT) - 20, length=20)] * 2
+    for _, error in read_ahead.fetch(asked):
+        assert isinstance(error, read_ahead.ReadError)
+        assert (error.reason, error.detail) == (reason, detail)

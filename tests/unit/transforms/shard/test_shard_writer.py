@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Callable
+
+import google_crc32c
+import pytest
+
+from imagebeam import example, records, storage
+from imagebeam.transforms import elements
+from imagebeam.transforms.elements import ImageRef, Reason, Reject, WrittenShard
+from imagebeam.transforms.layout import DatasetLayout
+from imagebeam.transforms.shard import encode, read_back, shard_writer, writer_processes
+from tests.unit.transforms import small_dataset
+
+SHARD = "train-00000-of-00001.tfrecord"
+INDEX = "train-00000-of-00001.index"
+DONE = SHARD + shard_writer.DONE_SUFFIX
+REJECTS = SHARD + shard_writer.REJECTS_SUFFIX
+
+
+@pytest.fixture
+def refs(tmp_path: pathlib.Path) -> list[ImageRef]:
+    return small_dataset.make_refs(tmp_path / "pets")
+
+
+@pytest.fixture
+def layout(tmp_path: pathlib.Path) -> DatasetLayout:
+    return small_dataset.make_layout(tmp_path / "out")
+
+
+def staged_files(layout: DatasetLayout) -> dict[str, bytes]:
+    return small_dataset.read_files(pathlib.Path(layout.staging("f1")))
+
+
+def write(layout: DatasetLayout, refs: list[ImageRef]) -> WrittenShard:
+    """Writes all of `refs` into one shard."""
+    plan = small_dataset.make_plan({"train": refs}, num_shards=1, labels=("cat", "dog"))
+    (written,) = small_dataset.write_shards(layout, plan, {"train": refs})
+    return written
+
+
+def refuse_to_write(*_: object) -> WrittenShard:
+    raise AssertionError("a finished shard was written again")
+
+
+def test_write_notes_each_image_as_it_goes(
+    layout: DatasetLayout, refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[int] = []
+    monkeypatch.setattr(writer_processes, "note_progress", notes.append)
+    write(layout, refs)
+    assert notes == list(range(len(refs)))
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_write_puts_the_images_in_order_and_counts_them(
+    refs: list[ImageRef], layout: DatasetLayout, compression: str
+) -> None:
+    layout = dataclasses.replace(layout, compression=compression)
+    written = write(layout, refs)
+    stored = staged_files(layout)[SHARD]
+    assert (written.split, written.shard.name, written.shard.records) == ("train", SHARD, 10)
+    assert (written.shard.bytes, written.shard.crc32c) == (len(stored), records.extend_crc(0, stored))
+    assert written.rejected == {}
+    assert written.statistics["labels"] == {"cat": 5, "dog": 5}
+    with open(storage.join(layout.staging("f1"), SHARD), "rb") as file:
+        found = list(records.read_records(file, compression))
+    examples = [example.parse_example(record.data) for record in found]
+    assert [each["image/key"] for each in examples] == [[ref.key.encode()] for ref in refs]
+    assert [each["image/class/label"] for each in examples] == [[0]] * 5 + [[1]] * 5
+    assert [each["image/encoded"] for each in examples] == [[pathlib.Path(ref.uri).read_bytes()] for ref in refs]
+    if compression == "none":
+        offsets = records.decode_index(staged_files(layout)[INDEX])
+        assert list(offsets) == [*(record.offset for record in found), len(stored)]
+    else:
+        assert INDEX not in staged_files(layout)
+
+
+def test_refs_of_task_come_in_the_order_of_ranks(refs: list[ImageRef]) -> None:
+    runs = [(start, elements.pack_refs(refs[start : start + 3])) for start in (6, 0, 9, 3)]
+    task = shard_writer.ShardTask("train", 0, 1, ((0, b""), *runs))
+    assert list(task.refs()) == refs
+
+
+def test_write_twice_from_scratch_gives_equal_bytes(refs: list[ImageRef], layout: DatasetLayout) -> None:
+    first = write(layout, refs), staged_files(layout)
+    storage.storage_of(layout.output).remove_tree(layout.control)
+    assert (write(layout, refs), staged_files(layout)) == first
+
+
+def test_write_of_one_shard_by_many_at_once_leaves_one(refs: list[ImageRef], layout: DatasetLayout) -> None:
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        written = [each._replace(is_kept=False) for each in pool.map(lambda _: write(layout, refs), range(8))]
+    assert all(each == written[0] for each in written)
+    assert sorted(staged_files(layout)) == [INDEX, SHARD, DONE]
+
+
+def test_write_of_finished_shard_keeps_it(
+    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, files = write(layout, refs), staged_files(layout)
+    monkeypatch.setattr(shard_writer.ShardWriter, "_write", refuse_to_write)
+    assert (write(layout, refs), staged_files(layout)) == (first._replace(is_kept=True), files)
+
+
+def test_finished_shard_says_what_its_index_is_also_where_an_older_version_left_it_out(
+    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write(layout, refs)
+    index = staged_files(layout)[INDEX]
+    assert first.shard.index_file == (len(index), google_crc32c.value(index))
+    done = pathlib.Path(layout.staging("f1"), DONE)
+    fields = json.loads(done.read_text())
+    del fields["shard"]["index_crc32c"]
+    done.write_text(json.dumps(fields))
+    monkeypatch.setattr(shard_writer.ShardWriter, "_write", refuse_to_write)
+    assert write(layout, refs) == first._replace(is_kept=True)
+
+
+def empty(path: pathlib.Path) -> None:
+    path.write_bytes(b"")
+
+
+def flip_a_bit(path: pathlib.Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def change_fields(path: pathlib.Path) -> None:
+    path.write_text(json.dumps({"shards": {}}))  # as another version might
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        pytest.param(SHARD, os.unlink, id="shard-missing"),
+        pytest.param(SHARD, empty, id="shard-empty"),
+        pytest.param(SHARD, flip_a_bit, id="shard-changed"),
+        pytest.param(INDEX, os.unlink, id="index-missing"),
+        pytest.param(INDEX, empty, id="index-empty"),
+        pytest.param(INDEX, flip_a_bit, id="index-changed"),
+        pytest.param(REJECTS, os.unlink, id="rejects-missing"),
+        pytest.param(REJECTS, empty, id="rejects-empty"),
+        pytest.param(DONE, os.unlink, id="word-missing"),
+        pytest.param(DONE, empty, id="word-empty"),
+        pytest.param(DONE, change_fields, id="word-of-another-version"),
+    ],
+)
+def test_write_of_shard_whose_staged_files_are_damaged_writes_it_again(
+    refs: list[ImageRef], layout: DatasetLayout, name: str, damage: Callable[[pathlib.Path], None]
+) -> None:
+    pathlib.Path(refs[3].uri).write_bytes(b"no image")
+    first, files = write(layout, refs), staged_files(layout)
+    damage(pathlib.Path(layout.staging("f1"), name))
+    assert (write(layout, refs), staged_files(layout)) == (first, files)
+
+
+def test_write_of_shard_that_a_cut_commit_has_moved_to_the_output_keeps_it(
+    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write(layout, refs)
+    output, staging = pathlib.Path(layout.output), pathlib.Path(layout.staging("f1"))
+    (output / "index").mkdir()
+    os.replace(staging / SHARD, output / SHARD)
+    os.replace(staging / INDEX, output / "index" / INDEX)
+    monkeypatch.setattr(shard_writer.ShardWriter, "_write", refuse_to_write)
+    assert write(layout, refs) == first._replace(is_kept=True)
+
+
+def test_write_of_shard_beside_that_of_another_dataset_in_the_output_writes_it(
+    refs: list[ImageRef], layout: DatasetLayout
+) -> None:
+    first = write(layout, refs)
+    os.replace(pathlib.Path(layout.staging("f1"), SHARD), pathlib.Path(layout.output, SHARD))
+    flip_a_bit(pathlib.Path(layout.output, SHARD))
+    assert write(layout, refs) == first
+    assert len(staged_files(layout)[SHARD]) == first.shard.bytes
+
+
+def test_write_of_bad_images_stores_rejects_and_leaves_them_out(refs: list[ImageRef], layout: DatasetLayout) -> None:
+    refs = [ref._replace(size=-1, mtime_ns=0) for ref in refs]  # as where a listing knows neither
+    pathlib.Path(refs[2].uri).write_bytes(b"no image")
+    pathlib.Path(refs[4].uri).unlink()
+    pathlib.Path(refs[7].uri).write_bytes(b"")
+    written = write(layout, [*refs, ImageRef("odd\udcff", "/nowhere/odd\udcff")])
+    assert written.rejected == {"empty_file": 1, "not_an_image": 1, "not_found": 2}
+    assert (written.shard.records, written.statistics["labels"]) == (7, {"cat": 3, "dog": 4})
+    rejects = [Reject(**json.loads(line)) for line in staged_files(layout)[REJECTS].splitlines()]
+    assert [(reject.key, reject.stage, reject.reason) for reject in rejects] == [
+        (refs[2].key, "check", Reason.NOT_AN_IMAGE),
+        (refs[4].key, "read", Reason.NOT_FOUND),
+        (refs[7].key, "check", Reason.EMPTY_FILE),
+        ("odd\udcff", "read", Reason.NOT_FOUND),
+    ]
+    assert rejects[0].detail == "text: the first of 8 bytes are b'no image'"
+    assert rejects[3].uri == "/nowhere/odd\udcff"
+
+
+def test_write_of_no_image_leaves_an_empty_shard(layout: DatasetLayout) -> None:
+    written = write(layout, [])
+    files = staged_files(layout)
+    assert (written.shard.records, written.shard.bytes, written.shard.crc32c) == (0, 0, 0)
+    assert (files[SHARD], files[INDEX]) == (b"", bytes(8))
+    assert sorted(files) == [INDEX, SHARD, DONE]
+
+
+@pytest.mark.parametrize("error", [KeyError, OSError, KeyboardInterrupt])
+def test_write_that_fails_leaves_no_temporary_file(
+    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def encode_two(self: encode.ExampleRecipe, ref: ImageRef, image: object) -> tuple[bytes, bytes]:
+        if ref == refs[2]:
+            raise error("boom")
+        return b"record", b""
+
+    monkeypatch.setattr(encode.ExampleRecipe, "encode", encode_two)
+    with pytest.raises(error, match="boom"):
+        write(layout, refs)
+    assert staged_files(layout) == {}
+
+
+def test_write_on_a_disk_that_reads_back_other_bytes_says_so(
+    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_back.ReadBack, "finish", lambda self: (0, 0))
+    message = rf"^shard .*/{SHARD} reads back other bytes than were written: memory or disk is at fault$"
+    with pytest.raises(OSError, match=message):
+        write(layout, refs)
+    assert DONE not in staged_files(layout)
+
+
+def test_decode_written_is_the_inverse_of_encode_written(refs: list[ImageRef], layout: DatasetLayout) -> None:
+    written = write(layout, refs)
+    assert shard_writer.decode_written(shard_writer.encode_written(written)) == written

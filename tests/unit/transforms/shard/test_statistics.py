@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagebeam.transforms.elements import ImageRef
+from imagebeam.transforms.images.structure import Image, PixelSums
+from imagebeam.transforms.shard import statistics
+
+sums = st.builds(
+    lambda pixels: PixelSums(len(pixels), *(tuple(sum(p[c] ** n for p in pixels) for c in range(3)) for n in (1, 2))),
+    st.lists(st.tuples(*[st.integers(0, 255)] * 3), min_size=1, max_size=4),
+)
+images = st.builds(
+    Image,
+    data=st.binary(max_size=3),
+    format=st.sampled_from(["jpeg", "png"]),
+    height=st.integers(1, 100),
+    width=st.integers(1, 100),
+    channels=st.just(3),
+    colorspace=st.sampled_from(["RGB", "GRAY"]),
+    sums=st.none() | sums,
+    orientation=st.integers(1, 8),
+)
+labelled = st.lists(st.tuples(st.sampled_from(["cat", "dog", "caf\udce9"]), images), max_size=12)
+
+NOTHING = {
+    "formats": {},
+    "colorspaces": {},
+    "orientations": {},
+    "labels": {},
+    "shorter_side": {},
+    "aspect_ratio": {},
+    "height": {},
+    "width": {},
+    "bytes": {},
+    "pixels": {},
+}
+
+
+def count(members: list[tuple[str | int | None, Image]]) -> dict[str, object]:
+    builder = statistics.StatisticsBuilder()
+    for label, image in members:
+        builder.add(ImageRef("k", "/k", label=label), image)
+    return builder.build()
+
+
+def test_build_counts_kinds_and_ranges() -> None:
+    members = [
+        ("dog", Image(b"12", "png", 7, 30, 4, "RGBA", orientation=6)),
+        ("cat", Image(b"123", "jpeg", 5, 20, 3, "RGB")),
+        ("dog", Image(b"1234", "jpeg", 9, 10, 1, "GRAY")),
+    ]
+    counted = count(members)
+    assert counted == {
+        "formats": {"jpeg": 2, "png": 1},
+        "colorspaces": {"GRAY": 1, "RGB": 1, "RGBA": 1},
+        "orientations": {"6": 1},
+        "labels": {"cat": 1, "dog": 2},
+        "shorter_side": {"4-7": 2, "8-15": 1},
+        "aspect_ratio": {"1.05-1.25": 1, ">=2": 2},
+        "pixels": {},
+        "height": {"min": 5, "max": 9, "sum": 21},
+        "width": {"min": 10, "max": 30, "sum": 60},
+        "bytes": {"min": 2, "max": 4, "sum": 9},
+    }
+    assert list(counted["labels"]) == ["cat", "dog"]  # sorted, so that the same images give the same file
+
+
+@pytest.mark.parametrize(
+    "label", [pytest.param(3, id="int"), pytest.param(2.5, id="float"), pytest.param(None, id="none")]
+)
+def test_build_of_images_without_class_counts_no_labels(label: int | float | None) -> None:
+    assert count([(label, Image(b"", "png", 1, 1, 3, "RGB"))])["labels"] == {}
+
+
+def test_build_of_nothing_has_empty_ranges() -> None:
+    assert count([]) == NOTHING
+
+
+@given(st.lists(labelled, max_size=4))
+def test_merge_of_parts_is_the_statistics_of_the_whole(parts: list[list[tuple[str, Image]]]) -> None:
+    merged = statistics.merge_statistics(map(count, parts))
+    assert NOTHING | merged == count([member for part in parts for member in part])
+
+
+@given(labelled)
+def test_build_of_large_shard_sums_up_in_between_and_keeps_few_values(members: list[tuple[str, Image]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "_MAX_VALUES", 3)
+        builder = statistics.StatisticsBuilder()
+        for label, image in members:
+            builder.add(ImageRef("k", "/k", label=label), image)
+            assert all(len(values) < 3 for values in builder._values.values())
+        assert builder.build() == count(members)
+    assert builder.build() == count(members)  # by lists that are never full
+
+
+# --- as they stand in statistics.json --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "side", "ratio"),
+    [
+        (1, 1, "1-1", "0.95-1.05"),
+        (3, 2, "2-3", "0.5-0.67"),
+        (375, 500, "256-511", "1.25-1.5"),
+        (256, 512, "256-511", ">=2"),
+        (1024, 511, "256-511", "<0.5"),
+        (1024, 512, "512-1023", "0.5-0.67"),
+        (65_500, 65_500, "32768-65535", "0.95-1.05"),
+    ],
+)
+def test_sizes_and_aspect_ratios_are_counted_in_bins(height: int, width: int, side: str, ratio: str) -> None:
+    counted = count([(None, Image(b"", "png", height, width, 3, "RGB"))] * 2)
+    assert (counted["shorter_side"], counted["aspect_ratio"]) == ({side: 2}, {ratio: 2})
+
+
+def test_bins_stand_in_the_order_of_what_they_count() -> None:
+    sizes = [(1000, 300), (9, 9), (100, 250), (40, 50)]
+    parts = [count([(None, Image(b"", "png", *size, 3, "RGB"))]) for size in sizes]
+    merged = json.loads(json.dumps(statistics.merge_statistics(parts)))
+    assert list(merged["shorter_side"]) == ["8-15", "32-63", "64-127", "256-511"]
+    assert list(merged["aspect_ratio"]) == ["<0.5", "0.95-1.05", "1.25-1.5", ">=2"]
+
+
+@settings(deadline=None)
+@given(st.lists(labelled, max_size=4))
+def test_merge_of_stored_parts_is_that_of_the_parts(parts: list[list[tuple[str, Image]]]) -> None:
+    counted = [count(part) for part in parts]
+    stored = [json.loads(json.dumps(each)) for each in counted]
+    described = statistics.describe_statistics(statistics.merge_statistics(stored))
+    assert described == statistics.describe_statistics(statistics.merge_statistics(counted))
+
+
+def test_mean_and_deviation_are_those_of_all_pixels() -> None:
+    rng = np.random.default_rng(3)
+    pictures = [rng.integers(0, 256, (height, 5, 3)) for height in (1, 7, 30)]
+    members = []
+    for each in pictures:
+        pixels = each.reshape(-1, 3)
+        counted = PixelSums(len(pixels), tuple(pixels.sum(0).tolist()), tuple((pixels**2).sum(0).tolist()))
+        members.append((None, Image(b"", "png", 5, len(pixels) // 5, 3, "RGB", counted)))
+    described = statistics.describe_statistics(statistics.merge_statistics(map(count, ([each] for each in members))))
+    pixels = np.concatenate([each.reshape(-1, 3) for each in pictures])
+    assert described["pixels"]["images"] == 3
+    np.testing.assert_allclose(described["pixels"]["mean"], pixels.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(described["pixels"]["std"], pixels.std(0), rtol=1e-12)
+
+
+def test_deviation_of_very_many_pixels_loses_no_digits() -> None:
+    number = 10**15  # half of them 200, half 201: a difference of floats would say 0, or no number at all
+    totals, squares = (number // 2 * 401,) * 3, (number // 2 * (200**2 + 201**2),) * 3
+    image = Image(b"", "png", 1, 1, 3, "RGB", PixelSums(number, totals, squares))
+    described = statistics.describe_statistics(count([(None, image)]))
+    assert described["pixels"] == {"images": 1, "mean": [200.5] * 3, "std": [0.5] * 3}
+
+
+def test_what_was_not_summed_up_is_not_described() -> None:
+    described = statistics.describe_statistics(count([(None, Image(b"", "png", 1, 1, 3, "RGB"))]))
+    assert not described.keys() & {"pixels", "class_weights"}
+
+
+def test_class_weights_give_each_class_the_same_weight_in_all() -> None:
+    image = Image(b"", "png", 1, 1, 3, "RGB")
+    described = statistics.describe_statistics(count([("cat", image)] * 6 + [("dog", image)] * 2))
+    assert described["class_weights"] == {"cat": 8 / (2 * 6), "dog": 8 / (2 * 2)}
+    assert math.isclose(sum(described["labels"][name] * w for name, w in described["class_weights"].items()), 8)
+
+
+def test_class_weights_of_several_labels_an_image_count_labels() -> None:
+    assert statistics.class_weights({"car": 3, "cat": 1}) == {"car": 4 / 6, "cat": 4 / 2}

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import imagebeam
+from imagebeam.transforms.shard import writer_processes
+from tests import command_line, patience
+
+EVALUATE = eval  # tasks are expressions
+OPEN_FILES = (
+    "[int(name) for name in __import__('os').listdir('/proc/self/fd') if int(name) > 2]"  # but the standard ones
+)
+NOTE_PROGRESS = "__import__('importlib').import_module('imagebeam.transforms.shard.writer_processes').note_progress"
+KILL_ITSELF = "__import__('os').kill(__import__('os').getpid(), 9)"
+
+LAUNCHER = """
+import time
+from imagebeam.transforms.shard import writer_processes
+with writer_processes.start(3) as pool:
+    print(*(process._popen.pid for process in pool._processes), flush=True)
+    {meanwhile}
+    time.sleep(3600)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process still runs; one that nobody has waited for does not."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends by itself is not killed meanwhile."""
+    monkeypatch.setattr(writer_processes, "_PATIENCE_SEC", patience.HANG_SEC)
+
+
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks for processes in /proc")
+
+
+def test_tasks_run_in_other_processes_and_answer_in_the_order_asked() -> None:
+    with writer_processes.start(2) as pool:
+        assert writer_processes.current() is pool
+        tasks = [f"__import__('time').sleep(0.05) or ({index}, __import__('os').getpid())" for index in range(8)]
+        answers = [future.result() for future in [pool.submit(EVALUATE, task) for task in tasks]]
+    assert writer_processes.current() is None
+    assert [index for index, _ in answers] == list(range(8))
+    pids = {pid for _, pid in answers}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def test_processes_of_two_threads_are_their_own_and_outlive_each_other() -> None:
+    both_started, first_closed = threading.Barrier(2), threading.Event()
+    found: dict[str, object] = {}
+
+    def run(name: str) -> None:
+        with writer_processes.start(1) as pool:
+            both_started.wait(timeout=patience.HANG_SEC)
+            found[name] = writer_processes.current() is pool
+            if name == "second":
+                first_closed.wait(timeout=patience.HANG_SEC)
+                found["answer"] = pool.submit(EVALUATE, "6 * 7").result()
+                found["is found"] = writer_processes.current() is pool and writer_processes.find(pool.token) is pool
+        if name == "first":
+            found["is closed"] = writer_processes.current() is None and writer_processes.find(pool.token) is None
+            first_closed.set()
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("first", "second")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"first": True, "second": True, "is closed": True, "answer": 42, "is found": True}
+
+
+def test_task_after_another_function_runs_in_the_new_one() -> None:
+    with writer_processes.start(1) as pool:
+        assert pool.submit(EVALUATE, "1 + 1").result() == 2
+        assert pool.submit(len, "1 + 1").result() == 5
+        assert pool.submit(EVALUATE, "1 + 1").result() == 2
+
+
+def test_task_that_notes_its_progress_is_counted_until_it_ends(tmp_path: pathlib.Path) -> None:
+    note, wait = (f"{NOTE_PROGRESS}({count})" for count in (7, 8))
+    go_on = f"[None for _ in iter(lambda: __import__('os').path.exists({str(tmp_path / 'go')!r}), True)]"
+    with writer_processes.start(2) as pool:
+        futures = [pool.submit(EVALUATE, f"({note}, {wait}, {go_on}, {index})[-1]") for index in range(2)]
+        patience.wait_until(lambda: pool.count_images() == 14)  # the second note came too soon after the first
+        (tmp_path / "go").touch()
+        assert [future.result() for future in futures] == [0, 1]
+        assert pool.count_images() == 0
+        assert pool.submit(EVALUATE, "1 + 1").result() == 2
+
+
+def test_task_that_prints_leaves_the_answers_whole(capfd: pytest.CaptureFixture[str]) -> None:
+    with writer_processes.start(1) as pool:
+        assert (
+            pool.submit(EVALUATE, "print('noise', flush=True) or __import__('os').system('echo more') or 7").result()
+            == 7
+        )
+        assert pool.submit(EVALUATE, "8").result(patience.HANG_SEC) == 8
+    assert capfd.readouterr().err.split() == ["noise", "more"]
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        pytest.param("1 // 0", r"(?s)^Traceback .*ZeroDivisionError: integer division or modulo by zero", id="error"),
+        pytest.param("bytes(1 << 60)", r"(?s)^Traceback .*(MemoryError|OverflowError)", id="too-little-memory"),
+    ],
+)
+def test_task_that_raises_gives_writer_error_with_the_traceback_and_the_process_lives(task: str, message: str) -> None:
+    with writer_processes.start(1) as pool:
+        with pytest.raises(writer_processes.WriterError, match=message):
+            pool.submit(EVALUATE, task).result()
+        assert pool.submit(EVALUATE, "7").result() == 7
+
+
+@pytest.mark.parametrize(
+    ("task", "code"),
+    [
+        pytest.param(KILL_ITSELF, -9, id="killed"),
+        pytest.param("__import__('os')._exit(3)", 3, id="exited"),
+        pytest.param("__import__('sys').exit(5)", 5, id="exited-by-exception"),
+        pytest.param("lambda: 0", 1, id="answer-that-cannot-be-sent"),
+    ],
+)
+def test_task_whose_process_ends_gives_writer_error_with_the_code(
+    task: str, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with writer_processes.start(1) as pool:
+        for _ in range(2):  # the second finds the process gone already
+            with pytest.raises(
+                writer_processes.WriterError, match=f"^a writer process ended with code {code}; was it out of"
+            ):
+                pool.submit(EVALUATE, task).result(timeout=patience.HANG_SEC)
+
+
+@needs_proc
+def test_task_whose_process_is_killed_while_it_answers_gives_writer_error() -> None:
+    with writer_processes.start(1) as pool:
+        answers = min(pool.submit(EVALUATE, OPEN_FILES).result())
+        begin = f"__import__('os').write({answers}, b'\\x80\\x05C\\x64half')"  # "100 bytes follow", and 4 do
+        with pytest.raises(writer_processes.WriterError, match=r"^a writer process ended with code -9"):
+            pool.submit(EVALUATE, f"{begin} and {KILL_ITSELF}").result(timeout=patience.HANG_SEC)
+
+
+@needs_proc
+def test_task_whose_process_closes_its_answers_and_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_processes, "_PATIENCE_SEC", 0.1)
+    with writer_processes.start(1) as pool:
+        answers = min(pool.submit(EVALUATE, OPEN_FILES).result())
+        with pytest.raises(writer_processes.WriterError, match=r"^a writer process ended with code -9"):
+            pool.submit(EVALUATE, f"__import__('os').close({answers}) or __import__('time').sleep(3600)").result(
+                patience.HANG_SEC
+            )
+
+
+@needs_proc
+@pytest.mark.parametrize("pause_sec", [0, 0.01, 0.3])
+def test_close_ends_processes_in_the_middle_of_a_task(pause_sec: float) -> None:
+    with writer_processes.start(2) as pool:
+        pids = [process._popen.pid for process in pool._processes]
+        futures = [pool.submit(EVALUATE, "__import__('time').sleep(3600)") for _ in range(4)]
+        time.sleep(pause_sec)
+    assert not any(map(is_alive, pids))
+    assert [future.cancelled() for future in futures[2:]] == [True] * 2
+    for future in futures[:2]:
+        assert future.cancelled() or isinstance(future.exception(timeout=0), writer_processes.WriterError)
+
+
+def launch(meanwhile: str = "") -> tuple[subprocess.Popen[str], list[int]]:
+    """A launcher in a process of its own, and its writer processes."""
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER.format(meanwhile=meanwhile)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=command_line.ROOT,
+    )
+    assert launcher.stdout is not None
+    return launcher, [int(pid) for pid in launcher.stdout.readline().split()]
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        pytest.param("", id="idle"),
+        pytest.param("pool.submit(eval, '__import__(\"time\").sleep(3600)')", id="busy"),
+    ],
+)
+def test_processes_of_a_killed_launcher_are_gone(meanwhile: str) -> None:
+    launcher, pids = launch(meanwhile)
+    try:
+        time.sleep(0.5)
+        assert [is_alive(pid) for pid in pids] == [True] * 3
+    finally:
+        launcher.send_signal(signal.SIGKILL)
+        launcher.communicate()
+    patience.wait_until(lambda: not any(map(is_alive, pids)))
+
+
+def test_processes_started_beside_a_users_own_modules_take_ours(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imagebeam.py").write_text("raise ImportError('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    with writer_processes.start(1) as pool:
+        assert pool.submit(EVALUATE, "__import__('imagebeam').__path__[0]").result() == imagebeam.__path__[0]
+
+
+def test_work_begun_early_is_taken_once_and_then_done_anew() -> None:
+    with writer_processes.start(1) as pool:
+        pool.begin(eval, "__import__('time').time()")
+        pool.submit(EVALUATE, "__import__('time').sleep(0.01)").result()
+        before = time.time()
+        assert pool.take(eval, "__import__('time').time()").result() < before
+        assert pool.take(eval, "__import__('time').time()").result() >= before

@@ -1,0 +1,503 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+
+import apache_beam as beam
+import google_crc32c
+import pytest
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.testing import test_pipeline
+from apache_beam.testing.util import assert_that, equal_to
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, features, storage, verify_shards
+from imagebeam.transforms import commit_dataset, elements, layout, output_folder, transform_columns
+from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
+from imagebeam.transforms.shard import shard_writer
+from tests.unit.transforms import small_dataset
+
+EARLY = [Reject("odd\udcff", "/data/odd\udcff", "label", Reason.NO_LABEL, "no folder")]
+
+
+@dataclasses.dataclass
+class Dataset:
+    """What one run writes into an output."""
+
+    layout: layout.DatasetLayout
+    splits: dict[str, list[ImageRef]]
+    plan: DatasetPlan
+
+    @property
+    def committer(self) -> commit_dataset.Committer:
+        return commit_dataset.Committer(self.layout, "pets", {"seed": 0})
+
+    def write(self) -> list[WrittenShard]:
+        if self.layout.analyze is not None:
+            output = pathlib.Path(self.layout.output)
+            small_dataset.write_transform(output.parent / "scratch")
+            transform_columns.stage(str(output.parent / "scratch"), self.layout.staging(self.plan.fingerprint))
+        return small_dataset.write_shards(self.layout, self.plan, self.splits)
+
+    def run(self) -> catalog_lib.Catalog | None:
+        """The whole run from the plan on: shards that an earlier run finished are kept."""
+        return self.committer.commit(self.plan, self.write(), self.store_rejects())
+
+    def store_rejects(self) -> list[str]:
+        if not sum(self.plan.rejected.values()):
+            return []
+        name = "early-00" + shard_writer.REJECTS_SUFFIX
+        staging = self.layout.staging(self.plan.fingerprint)
+        shard_writer.store_rejects(staging, "early-00", EARLY)
+        return [name]
+
+    def at(self, output: pathlib.Path) -> Dataset:
+        return dataclasses.replace(self, layout=dataclasses.replace(self.layout, output=str(output)))
+
+
+@pytest.fixture
+def output(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def refs(tmp_path: pathlib.Path) -> list[ImageRef]:
+    return [
+        ref._replace(size=-1, mtime_ns=0) for ref in small_dataset.make_refs(tmp_path / "pets")
+    ]  # the tests spoil some
+
+
+def make_dataset(
+    output: pathlib.Path,
+    splits: dict[str, list[ImageRef]],
+    num_shards: int = 2,
+    fields: dict[str, object] | None = None,
+    **plan: object,
+) -> Dataset:
+    dataset = small_dataset.make_layout(output, **{"max_reject_fraction": 0.5, **(fields or {})})
+    return Dataset(dataset, splits, small_dataset.make_plan(splits, num_shards, **plan))
+
+
+@pytest.fixture
+def pets(output: pathlib.Path, refs: list[ImageRef]) -> Dataset:
+    """Two splits of two shards; one image was turned away before, one is turned away while a shard is written."""
+    pathlib.Path(refs[1].uri).write_bytes(b"no image")
+    splits = {"train": refs[:7], "test": refs[7:]}
+    return make_dataset(output, splits, labels=("cat", "dog"), listed=11, rejected={"no_label": 1})
+
+
+@pytest.fixture
+def older(output: pathlib.Path, refs: list[ImageRef]) -> Dataset:
+    """Another dataset in the same output: three shards of one split, shards of equal names, a class file of its own."""
+    renamed = features.resolve_features({features.LABEL: "label"}, "class", {})
+    return make_dataset(output, {"test": refs[5:], "old": refs[5:8]}, 2, {"features": renamed}, fingerprint="f0")
+
+
+@pytest.fixture
+def targets(output: pathlib.Path, refs: list[ImageRef]) -> Dataset:
+    """A third dataset: compressed shards, no classes."""
+    numbered = [ref._replace(label=index) for index, ref in enumerate(refs[2:5])]
+    fields = {"label_kind": "int64", "compression": "gzip", "suffix": ".gz"}
+    return make_dataset(output, {"train": numbered}, 1, fields, fingerprint="f2")
+
+
+@pytest.fixture
+def transformed(output: pathlib.Path, refs: list[ImageRef]) -> Dataset:
+    """A fourth one, with what tf.Transform wrote."""
+    return make_dataset(output, {"train": refs[2:6]}, 1, {"analyze": "all"}, fingerprint="f3")
+
+
+def contents(output: pathlib.Path) -> dict[str, bytes | catalog_lib.Catalog]:
+    """All files of a dataset; of the catalog what two runs have in common."""
+    files: dict[str, bytes | catalog_lib.Catalog] = dict(small_dataset.read_files(output))
+    if "catalog.json" in files:
+        files["catalog.json"] = dataclasses.replace(catalog_lib.load_catalog(str(output)), created="")
+    return files
+
+
+def assert_whole(output: pathlib.Path) -> None:
+    assert {name: problems for name, problems in verify_shards.verify_dataset(str(output)) if problems} == {}
+    named = output_folder.files_of(catalog_lib.load_catalog(str(output)))
+    for name, content in small_dataset.read_files(output).items():
+        if name in named - {"catalog.json"} and not name.startswith("index/") and "-of-" not in name:
+            file = catalog_lib.load_catalog(str(output)).files[name]
+            assert file == (len(content), google_crc32c.value(content))
+
+
+def read_rejects(path: pathlib.Path) -> list[tuple[str, Reason]]:
+    return [(line["key"], line["reason"]) for line in map(json.loads, path.read_text().splitlines())]
+
+
+# ---- a commit that goes through
+
+
+def test_commit_publishes_the_whole_dataset(pets: Dataset, output: pathlib.Path, refs: list[ImageRef]) -> None:
+    catalog = pets.run()
+    assert catalog == catalog_lib.load_catalog(str(output))
+    assert_whole(output)
+    assert list(catalog.splits) == ["train", "test"]
+    assert [[shard.records for shard in split.shards] for split in catalog.splits.values()] == [[2, 4], [1, 2]]
+    assert catalog.counts == catalog_lib.Counts(11, 9, {"no_label": 1, "not_an_image": 1}, {})
+    assert (catalog.name, catalog.fingerprint, catalog.config) == ("pets", "f1", {"seed": 0})
+    assert (catalog.labels, catalog.label_kind, catalog.label_base) == (("cat", "dog"), "class", 0)
+    shards = [shard for split in catalog.splits.values() for shard in split.shards]
+    assert sorted(small_dataset.read_files(output)) == sorted(
+        [
+            *(shard.name for shard in shards),
+            *(shard.index_name for shard in shards),
+            *("catalog.json", "dataset_info.json", "features.json", "image.class.label.labels.txt"),
+            *("labels.txt", "rejects.jsonl", "statistics.json"),
+        ]
+    )
+    assert (output / "labels.txt").read_text() == "cat\ndog\n"
+    assert read_rejects(output / "rejects.jsonl") == [
+        ("odd\udcff", Reason.NO_LABEL),
+        (refs[1].key, Reason.NOT_AN_IMAGE),
+    ]
+    statistics = json.loads((output / "statistics.json").read_bytes())
+    assert {name: split["labels"] for name, split in statistics.items()} == {
+        "train": {"cat": 4, "dog": 2},
+        "test": {"dog": 3},
+    }
+
+
+def test_commit_of_compressed_targets_publishes_no_index_and_no_classes(targets: Dataset, output: pathlib.Path) -> None:
+    targets.run()
+    assert_whole(output)
+    names = ["catalog.json", "rejects.jsonl", "statistics.json", "train-00000-of-00001.gz"]
+    assert sorted(small_dataset.read_files(output)) == names
+    assert not (output / "index").exists()
+
+
+def test_commit_over_another_dataset_leaves_nothing_of_it(
+    pets: Dataset, older: Dataset, targets: Dataset, output: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    older.run()
+    (output / "README.md").write_text("the user's own")
+    for number, dataset in enumerate([pets, targets, older]):
+        dataset.run()
+        dataset.at(tmp_path / str(number)).run()
+        expected = contents(tmp_path / str(number)) | {"README.md": b"the user's own"}
+        assert contents(output) == expected
+
+
+def test_commit_with_a_transform_publishes_it_and_one_without_removes_it(
+    transformed: Dataset, pets: Dataset, output: pathlib.Path
+) -> None:
+    catalog = transformed.run()
+    assert catalog is not None
+    sizes = {name: file.bytes for name, file in catalog.files.items() if name.startswith("transform_fn/")}
+    assert sizes == {"transform_fn/assets/city": 5, "transform_fn/saved_model.pb": 1}
+    assert_whole(output)
+    assert catalog_lib.load_catalog(str(output)) == catalog
+    without = pets.run()
+    assert without is not None and not [name for name in without.files if name.startswith("transform_fn")]
+    assert not (output / "transform_fn").exists()
+
+
+def test_commit_over_a_damaged_catalog_replaces_it(pets: Dataset, output: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    output.mkdir()
+    (output / "catalog.json").write_bytes(b"\xff{")
+    pets.run()
+    pets.at(tmp_path / "clean").run()
+    assert contents(output) == contents(tmp_path / "clean")
+
+
+def test_commit_of_kept_dataset_changes_nothing_but_the_control_folder(pets: Dataset, output: pathlib.Path) -> None:
+    pets.run()
+    before = small_dataset.read_files(output)
+    pathlib.Path(pets.layout.control).mkdir(exist_ok=True)
+    for name in ("lock", "run-1.json", "run-2.json", "publishing", "replaced-f0.json", "rejects.jsonl"):
+        pathlib.Path(pets.layout.control, name).write_text("{}")
+    pathlib.Path(pets.layout.control, "staging-f0").mkdir()
+    own = dataclasses.replace(pets.layout, report=storage.join(pets.layout.control, "run-1.json"))
+    kept = dataclasses.replace(pets.plan, action="keep")
+    assert commit_dataset.Committer(own, "pets", {}).commit(kept, [], []) is None
+    assert small_dataset.read_files(output) == before | {".imagebeam/lock": b"{}", ".imagebeam/run-1.json": b"{}"}
+
+
+# ---- a commit that is refused
+
+
+def without_one(written: list[WrittenShard]) -> list[WrittenShard]:
+    return written[1:]
+
+
+def with_one_twice(written: list[WrittenShard]) -> list[WrittenShard]:
+    return [*written, written[0]]
+
+
+def with_another(written: list[WrittenShard]) -> list[WrittenShard]:
+    last = written[-1]
+    renamed = dataclasses.replace(last.shard, name="test-00002-of-00003.tfrecord")
+    return [*written, last._replace(shard=renamed)]
+
+
+def with_fewer_records(written: list[WrittenShard]) -> list[WrittenShard]:
+    first = written[0]
+    return [first._replace(shard=dataclasses.replace(first.shard, records=first.shard.records - 1)), *written[1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(
+            without_one,
+            r"^3 shards were written, 4 were planned \(first difference: \['train-00000-of-00002\.tfrecord'\]\): "
+            "this is a bug of imagebeam or of the runner; nothing was committed$",
+            id="missing-shard",
+        ),
+        pytest.param(
+            with_one_twice,
+            r"^5 shards were written, 4 were planned \(first difference: \['test-00000-of-00002.tfrecord', ",
+            id="shard-twice",
+        ),
+        pytest.param(
+            with_another,
+            r"^5 shards were written, 4 were planned \(first difference: \['test-00002-of-00003.tfrecord'\]\)",
+            id="shard-not-planned",
+        ),
+        pytest.param(
+            with_fewer_records,
+            "^11 images were listed, but 8 were written and 2 rejected: this is a bug of imagebeam or of the runner; "
+            "nothing was committed$",
+            id="lost-image",
+        ),
+    ],
+)
+def test_commit_of_shards_that_do_not_add_up_raises_and_publishes_nothing(
+    pets: Dataset, output: pathlib.Path, change: Callable[[list[WrittenShard]], list[WrittenShard]], message: str
+) -> None:
+    written = change(pets.write())
+    with pytest.raises(errors.VerificationError, match=message):
+        pets.committer.commit(pets.plan, written, pets.store_rejects())
+    assert [path.name for path in output.iterdir()] == [".imagebeam"]
+
+
+def test_commit_of_shard_that_vanished_raises_and_the_next_run_writes_it_again(
+    pets: Dataset, output: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    written = pets.write()
+    staged = pathlib.Path(pets.layout.staging("f1"), written[0].shard.name)
+    staged.unlink()
+    message = rf"^{staged} was written and is gone: something else removes files there; run the same convert command"
+    with pytest.raises(errors.VerificationError, match=message):
+        pets.committer.commit(pets.plan, written, pets.store_rejects())
+    assert not (output / "catalog.json").exists()
+    pets.run()
+    pets.at(tmp_path / "clean").run()
+    assert contents(output) == contents(tmp_path / "clean")
+
+
+def spoil(refs: Sequence[ImageRef]) -> None:
+    for ref in refs:
+        pathlib.Path(ref.uri).write_bytes(b"no image")
+
+
+def test_commit_with_too_many_rejects_raises_and_leaves_the_dead_letters(
+    pets: Dataset, output: pathlib.Path, refs: list[ImageRef]
+) -> None:
+    pets.layout = dataclasses.replace(pets.layout, max_reject_fraction=0.1)
+    message = (
+        r"^2 of 11 images were rejected \(18\.18%; no_label 1, not_an_image 1\), rejects\.max_fraction allows 10\.00%: "
+        rf"nothing was committed; .*; the dead letters are in {output}/rejects\.jsonl$"
+    )
+    with pytest.raises(errors.TooManyRejectsError, match=message):
+        pets.run()
+    assert sorted(path.name for path in output.iterdir()) == [".imagebeam", "rejects.jsonl"]
+    assert read_rejects(output / "rejects.jsonl") == [
+        ("odd\udcff", Reason.NO_LABEL),
+        (refs[1].key, Reason.NOT_AN_IMAGE),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "declared", "message"),
+    [
+        pytest.param(slice(7, None), ("train", "test"), "^every image of split test was rejected", id="whole-split"),
+        pytest.param(
+            slice(7, None), None, "^every image of split test was rejected, 3 in all: ", id="split-not-declared"
+        ),
+        pytest.param(slice(None), None, "^every image was rejected: nothing was committed", id="all"),
+    ],
+)
+def test_commit_of_nothing_but_rejects_raises(
+    pets: Dataset, refs: list[ImageRef], spoiled: slice, declared: tuple[str, ...] | None, message: str
+) -> None:
+    spoil(refs[spoiled])
+    pets.layout = dataclasses.replace(pets.layout, max_reject_fraction=1.0, declared_splits=declared)
+    with pytest.raises(errors.TooManyRejectsError, match=message):
+        pets.run()
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "labels", "num_unseen", "notes"),
+    [
+        pytest.param([], ("cat", "dog"), 0, [], id="every-class"),
+        pytest.param([5, 6], ("cat", "dog"), 0, ["1 class has no image in train: 'dog'"], id="not-in-train"),
+        pytest.param(
+            [*range(2, 5), 0], ("cat", "dog"), 0, ["1 class has no image in the dataset: 'cat'"], id="nowhere"
+        ),
+        pytest.param([], ("cat", "cow", "dog"), 1, [], id="of-the-vocabulary-alone-as-the-plan-notes"),
+        pytest.param(
+            [*range(2, 5), 0],
+            ("cat", "cow", "dog"),
+            1,
+            ["2 classes have no image in the dataset: 'cat', 'cow'"],
+            id="of-the-vocabulary-and-by-rejects",
+        ),
+    ],
+)
+def test_class_without_an_image_is_noted(
+    pets: Dataset, refs: list[ImageRef], spoiled: list[int], labels: tuple[str, ...], num_unseen: int, notes: list[str]
+) -> None:
+    spoil([refs[index] for index in spoiled])
+    pets.plan = dataclasses.replace(pets.plan, labels=labels, num_unseen_labels=num_unseen)
+    assert pets.committer.notes(pets.plan, pets.write()) == notes
+    targets = dataclasses.replace(pets.committer, layout=dataclasses.replace(pets.layout, label_kind="int64"))
+    assert targets.notes(pets.plan, pets.write()) == []
+
+
+def test_commit_of_plan_refused_for_rejects_leaves_them_never_beside_another_dataset(
+    pets: Dataset, older: Dataset, output: pathlib.Path
+) -> None:
+    older.run()
+    before = small_dataset.read_files(output)
+    pets.plan = dataclasses.replace(pets.plan, action="refuse", exit_code=3, message="too many")
+    message = rf"^too many; the dead letters are in {output}/\.imagebeam/rejects\.jsonl$"
+    with pytest.raises(errors.TooManyRejectsError, match=message):
+        pets.committer.commit(pets.plan, [], pets.store_rejects())
+    assert read_rejects(output / ".imagebeam" / "rejects.jsonl") == [("odd\udcff", Reason.NO_LABEL)]
+    assert small_dataset.read_files(output).items() >= before.items()
+    older.committer.commit(dataclasses.replace(older.plan, action="keep"), [], [])
+    assert small_dataset.read_files(output) == before
+
+
+def test_commit_of_plan_refused_for_its_config_raises_and_leaves_nothing(pets: Dataset, output: pathlib.Path) -> None:
+    refused = dataclasses.replace(pets.plan, action="refuse", exit_code=2, message="two images have the key 'a'")
+    with pytest.raises(errors.ConfigError, match=r"^two images have the key 'a'$"):
+        pets.committer.commit(refused, [], [])
+    assert not output.exists()
+
+
+# ---- a commit that is cut short
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+CHANGES = ("write_file", "make_directories", "remove", "remove_tree", "rename", "write_whole")
+
+
+def kill_before_change(patch: pytest.MonkeyPatch, number: int) -> None:
+    """Lets the storage make so many changes; the next one kills."""
+    left = itertools.count(number, -1)
+
+    def watch(method: Callable[..., object]) -> Callable[..., object]:
+        def watched(*args: object, **keywords: object) -> object:
+            if next(left) <= 0:
+                raise Killed
+            return method(*args, **keywords)
+
+        return watched
+
+    for name in CHANGES:
+        patch.setattr(storage.LocalStorage, name, watch(getattr(storage.LocalStorage, name)))
+
+
+def commit_cut_short(dataset: Dataset, number: int) -> bool:
+    """Whether the commit was killed before change `number` of the storage."""
+    written, rejects = dataset.write(), dataset.store_rejects()
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_change(patch, number)
+        try:
+            dataset.committer.commit(dataset.plan, written, rejects)
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("over", "cut", "follower"),
+    [
+        pytest.param(None, "pets", "pets", id="new-and-run-again"),
+        pytest.param(None, "pets", "targets", id="new-and-then-another"),
+        pytest.param("older", "pets", "pets", id="over-another-and-run-again"),
+        pytest.param("older", "pets", "targets", id="over-another-and-then-a-third"),
+        pytest.param("older", "pets", "older", id="over-another-and-then-that-again"),
+        pytest.param("older", "transformed", "transformed", id="with-a-transform-and-run-again"),
+        pytest.param("older", "transformed", "pets", id="with-a-transform-and-then-one-without"),
+        pytest.param("transformed", "pets", "pets", id="over-one-with-a-transform-and-run-again"),
+    ],
+)
+def test_commit_cut_short_anywhere_shows_no_wrong_dataset_and_the_next_run_gives_the_right_one(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path, over: str | None, cut: str, follower: str
+) -> None:
+    earlier: Dataset | None = request.getfixturevalue(over) if over is not None else None
+    this_run: Dataset = request.getfixturevalue(cut)
+    next_run: Dataset = request.getfixturevalue(follower)
+    next_run.at(tmp_path / "clean").run()
+    expected = contents(tmp_path / "clean")
+    for number in itertools.count():
+        output = tmp_path / str(number)
+        if earlier is not None:
+            earlier.at(output).run()
+        killed = commit_cut_short(this_run.at(output), number)
+        fingerprint = None
+        if (output / "catalog.json").exists():
+            fingerprint = catalog_lib.load_catalog(str(output)).fingerprint
+            assert fingerprint in {each.plan.fingerprint for each in (earlier, this_run) if each is not None}
+            assert_whole(output)
+        runs = next_run.at(output)
+        if fingerprint == next_run.plan.fingerprint:
+            runs.plan = dataclasses.replace(runs.plan, action="keep")
+        runs.run() if runs.plan.action == "write" else runs.committer.commit(runs.plan, [], [])
+        assert contents(output) == expected, number
+        if not killed:
+            break
+    assert number > 20
+
+
+# ---- as a step of a pipeline
+
+
+def test_commit_dataset_commits_and_reports(pets: Dataset, output: pathlib.Path) -> None:
+    committer = commit_dataset.Committer(
+        dataclasses.replace(pets.layout, report=str(output / "report.json")), "pets", {}
+    )
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        plan = pipeline | "Plan" >> beam.Create([pets.plan])
+        rejects = pipeline | "Rejects" >> beam.Create(pets.store_rejects())
+        written = pipeline | "Written" >> beam.Create(pets.write()).with_output_types(elements.WrittenShard)
+        assert_that(written | commit_dataset.CommitDataset(committer, plan, rejects), equal_to(["committed"]))
+    report = json.loads((output / "report.json").read_bytes())
+    assert (report["state"], report["message"], report["exit_code"]) == ("committed", "", 0)
+    assert layout.decode_plan(report["plan"]) == pets.plan
+    assert_whole(output)
+
+
+def test_commit_dataset_that_is_refused_reports_why_and_fails(tmp_path: pathlib.Path) -> None:
+    report = tmp_path / "report.json"
+    committer = commit_dataset.Committer(small_dataset.make_layout(tmp_path / "out", report=str(report)), "pets", {})
+    refused = small_dataset.make_plan({}, action="refuse", exit_code=2, message="no image")
+    with (
+        pytest.raises(Exception, match="no image"),
+        test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline,
+    ):
+        plan = pipeline | "Plan" >> beam.Create([refused])
+        rejects = pipeline | "Rejects" >> beam.Create([])
+        written = pipeline | "Written" >> beam.Create([]).with_output_types(elements.WrittenShard)
+        _ = written | commit_dataset.CommitDataset(committer, plan, rejects)
+    fields = json.loads(report.read_bytes())
+    assert (fields["state"], fields["message"], fields["exit_code"]) == ("refused", "no image", 2)
+
+
+def test_commit_that_runs_a_second_time_finds_its_own_dataset(pets: Dataset, output: pathlib.Path) -> None:
+    first = pets.run()
+    before = contents(output)
+    assert pets.committer.commit(pets.plan, [], []) == first
+    assert contents(output) == before

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam.transforms import elements
+from imagebeam.transforms.elements import ImageRef, Reason, SplitPlan
+
+names = st.text(st.characters(exclude_categories=()))  # surrogates, too: file names of undecodable bytes
+int64 = st.integers(-(2**63), 2**63 - 1)
+refs = st.builds(
+    ImageRef,
+    key=names,
+    uri=names,
+    size=int64,
+    mtime_ns=int64,
+    offset=int64,
+    length=int64,
+    position=int64,
+    label=st.none() | names | int64 | st.floats(allow_nan=False),
+    split=names,
+    group=names,
+    columns=st.tuples() | st.tuples(st.binary(), int64, st.floats(allow_nan=False)),
+)
+plans = st.builds(SplitPlan, num_records=st.integers(1, 10**12), num_bytes=st.just(0), num_shards=st.integers(1, 10**6))
+
+
+@given(st.lists(refs, max_size=5))
+def test_unpack_refs_is_the_inverse_of_pack_refs(batch: list[ImageRef]) -> None:
+    assert elements.unpack_refs(elements.pack_refs(batch)) == batch
+
+
+def test_pack_refs_of_neighbours_takes_less_than_60_bytes_each() -> None:
+    batch = [ImageRef(f"cat/{i:06d}.jpg", f"/data/pets/cat/{i:06d}.jpg", 100_000 + 7 * i, i) for i in range(1000)]
+    assert len(elements.pack_refs(batch)) < 60 * len(batch)
+
+
+@given(plans, st.data())
+def test_shard_of_is_the_inverse_of_shard_start(plan: SplitPlan, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, plan.num_records - 1))
+    shard_index = plan.shard_of(rank)
+    assert 0 <= shard_index < plan.num_shards
+    assert plan.shard_start(shard_index) <= rank < plan.shard_start(shard_index + 1)
+
+
+@given(plans, st.data())
+def test_shards_of_a_split_differ_by_at_most_one_record(plan: SplitPlan, data: st.DataObject) -> None:
+    shard_index = data.draw(st.integers(0, plan.num_shards - 1))
+    size = plan.shard_start(shard_index + 1) - plan.shard_start(shard_index)
+    assert size in (plan.num_records // plan.num_shards, -(-plan.num_records // plan.num_shards))
+    assert (plan.shard_start(0), plan.shard_start(plan.num_shards)) == (0, plan.num_records)
+
+
+def test_shard_of_every_rank_of_small_splits_goes_through_the_shards_in_order() -> None:
+    for num_records in range(1, 40):
+        for num_shards in range(1, 50):
+            plan = SplitPlan(num_records, 0, num_shards)
+            sizes = [plan.shard_start(i + 1) - plan.shard_start(i) for i in range(num_shards)]
+            expected = [shard_index for shard_index, size in enumerate(sizes) for _ in range(size)]
+            assert [plan.shard_of(rank) for rank in range(num_records)] == expected
+
+
+def test_reason_is_written_as_its_value() -> None:
+    assert (str(Reason.NOT_FOUND), json.dumps(Reason.NOT_FOUND)) == ("not_found", '"not_found"')

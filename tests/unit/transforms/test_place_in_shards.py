@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.testing import test_pipeline
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.typehints import decorators
+
+from imagebeam.transforms import (
+    assign_splits,
+    commit_dataset,
+    elements,
+    hashing,
+    label_images,
+    layout,
+    rank_references,
+    store_dead_letters,
+    write_shards,
+)
+from imagebeam.transforms import place_in_shards as place_in_shards_lib
+from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
+from imagebeam.transforms.list_images import Tally
+from tests.unit.transforms import small_dataset
+
+ORDER = rank_references.HashOrder(0, place_in_shards_lib.PURPOSE)
+Placed = tuple[place_in_shards_lib.ShardKey, Iterable[place_in_shards_lib.PackedRun]]
+REFS = [
+    ImageRef(f"{index}\udcff.jpg", f"/data/{index}.jpg", 10, label="cat", split="test" if index % 5 == 0 else "train")
+    for index in range(100)
+]
+
+
+def place_in_shards(
+    dataset: layout.DatasetLayout,
+    tallies: Sequence[Tally],
+    rejects: Sequence[Reject],
+    check_plan: Callable[[Sequence[DatasetPlan]], None],
+    check_shards: Callable[[Sequence[Placed]], None],
+    refs: Sequence[ImageRef] = REFS,
+) -> None:
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        tallied = pipeline | "Tallies" >> beam.Create(tallies).with_output_types(Tally)
+        rejected = pipeline | "Rejects" >> beam.Create(rejects).with_output_types(Reject)
+        images = pipeline | "Refs" >> beam.Create(refs).with_output_types(ImageRef)
+        placed = images | place_in_shards_lib.PlaceInShards(dataset, ORDER, tallied, rejected)
+        assert_that(placed.plan, check_plan, label="Plan")
+        assert_that(placed.shards, check_shards, label="Shards")
+
+
+def unpack(runs: Iterable[place_in_shards_lib.PackedRun]) -> list[ImageRef]:
+    return [ref for _, packed in sorted(runs) if packed for ref in elements.unpack_refs(packed)]
+
+
+def test_place_in_shards_cuts_the_order_of_hashes_into_equal_shards(tmp_path: pathlib.Path) -> None:
+    num_shards = {"train": 3, "test": 30}  # the latter more than images
+    sizes = {"train": [26, 27, 27], "test": [0, 1, 1] * 10}
+
+    def check_shards(shards: Sequence[Placed]) -> None:
+        found = {shard: unpack(runs) for shard, runs in shards}
+        assert len(found) == len(shards)
+        for split, expected in sizes.items():
+            placed = [found.pop((split, index)) for index in range(num_shards[split])]
+            assert [len(refs) for refs in placed] == expected
+            in_order = sorted(
+                (ref for ref in REFS if ref.split == split),
+                key=lambda ref: hashing.hash64(ref.key, 0, place_in_shards_lib.PURPOSE),
+            )
+            assert [ref for refs in placed for ref in refs] == in_order
+        assert not found
+
+    def check_plan(plans: Sequence[DatasetPlan]) -> None:
+        (plan,) = plans
+        assert (plan.action, plan.listed, plan.rejected) == ("write", 102, {"no_label": 1, "not_found": 1})
+        assert plan.passed_over == {"hidden": 3, "non_image": 1}
+        assert {name: split.num_records for name, split in plan.splits.items()} == {"train": 80, "test": 20}
+
+    tallies = [Tally(100, {"non_image": 1, "hidden": 1}, ()), Tally(2, {"hidden": 2}, ())]
+    rejects = [
+        Reject("a", "/data/a", "label", Reason.NO_LABEL, "no folder"),
+        Reject("b\udcff", "/data/b\udcff", "list", Reason.NOT_FOUND, "gone"),
+    ]
+    sizing = layout.Sizing(num_shards=num_shards)
+    dataset = small_dataset.make_layout(tmp_path / "out", sizing=sizing, max_reject_fraction=0.5)
+    place_in_shards(dataset, tallies, rejects, check_plan, check_shards)
+
+
+def test_place_in_shards_of_refused_input_yields_the_plan_and_its_report_and_no_shard(tmp_path: pathlib.Path) -> None:
+    report = tmp_path / "report.json"
+
+    def check_plan(plans: Sequence[DatasetPlan]) -> None:
+        (plan,) = plans
+        assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, "a; b; c; d; e")
+        fields = json.loads(report.read_bytes())
+        assert fields["state"] == "planned"
+        assert layout.decode_plan(fields["plan"]) == plan
+
+    tallies = [Tally(50, {}, (problem,)) for problem in "gfedcba"]
+    dataset = small_dataset.make_layout(tmp_path / "out", report=str(report))
+    place_in_shards(dataset, tallies, [], check_plan, equal_to([]))
+
+
+def test_stock_of_rejects_does_not_depend_on_their_order_and_names_the_first_unknown_label() -> None:
+    rejects = [Reject(key, f"/{key}", "label", Reason.UNKNOWN_LABEL, "cow") for key in ("b", "a\udcff", "c")]
+    rejects.append(Reject("0", "/0", "label", Reason.NO_LABEL, "none"))
+    combine = place_in_shards_lib._TakeStockFn()
+
+    def take(*bundles: list[Reject]) -> tuple[Tally, layout.RejectSummary]:
+        stocks = []
+        for bundle in bundles:
+            stocks.append(combine.create_accumulator())
+            for reject in bundle:
+                stocks[-1] = combine.add_input(stocks[-1], reject)
+        return combine.extract_output(combine.merge_accumulators(stocks))
+
+    _, summary = together = take(rejects)
+    assert take(rejects[2:], [], rejects[1::-1]) == together
+    assert (summary.counts, summary.first_unknown_label) == ({"no_label": 1, "unknown_label": 3}, rejects[1])
+    assert take(rejects[1:])[1].digest != summary.digest
+
+
+DATASET = small_dataset.make_layout(pathlib.Path("/nowhere"))
+COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
+
+
+@pytest.mark.parametrize(
+    "make_transform",
+    [
+        pytest.param(lambda _: label_images.LabelImages(label_images.LabelRule("directory")), id="LabelImages"),
+        pytest.param(lambda _: assign_splits.AssignSplits(assign_splits.SplitRule("directory")), id="AssignSplits"),
+        pytest.param(lambda _: rank_references.RankReferences(ORDER), id="RankReferences"),
+        pytest.param(lambda other: place_in_shards_lib.PlaceInShards(DATASET, ORDER, other, other), id="PlaceInShards"),
+        pytest.param(lambda other: write_shards.WriteShards(other, DATASET), id="WriteShards"),
+        pytest.param(lambda other: store_dead_letters.StoreDeadLetters(DATASET, other), id="StoreDeadLetters"),
+        pytest.param(lambda other: commit_dataset.CommitDataset(COMMITTER, other, other), id="CommitDataset"),
+    ],
+)
+def test_transform_of_other_elements_is_refused_when_the_pipeline_is_built(
+    make_transform: Callable[[beam.PCollection[int]], beam.PTransform], request: pytest.FixtureRequest
+) -> None:
+    pipeline = beam.Pipeline(runner=fn_api_runner.FnApiRunner())
+    other = pipeline | beam.Create([1]).with_output_types(int)
+    name = request.node.callspec.id
+    with pytest.raises(decorators.TypeCheckError, match=rf"^Input type hint violation at {name}: .* got <class 'int'>"):
+        _ = other | make_transform(other)

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+import apache_beam as beam
+import pytest
+from apache_beam.options import pipeline_options
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.testing import test_pipeline
+from apache_beam.testing.util import assert_that
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam.transforms import rank_references
+from imagebeam.transforms.elements import ImageRef, Mask, ReferenceRun
+from imagebeam.transforms.rank_references import HashOrder, ListedOrder, Order
+
+BY_HASH = HashOrder(0, b"imagebeam.order")
+Ranked = dict[str, list[ImageRef]]  # by partition, in the order of ranks
+
+
+def ref(key: str, position: int = 0, **fields: object) -> ImageRef:
+    return ImageRef(key, f"/data/{key}", size=100, position=position, **fields)
+
+
+def keyed_refs(num_refs: int) -> list[rank_references.KeyedRef]:
+    """References of three partitions, every tenth with a name that is no UTF-8."""
+    partitions = itertools.cycle(["train", "train", "test", "caf\\xe9"])
+    names = (f"{index}\udcff.jpg" if index % 10 == 0 else f"{index}.jpg" for index in range(num_refs))
+    return [
+        (partition, ref(name, position=index // 2)) for index, (name, partition) in enumerate(zip(names, partitions))
+    ]
+
+
+def rank_plainly(refs: Iterable[rank_references.KeyedRef], order: Order) -> Ranked:
+    """What RankReferences must yield, by a sort in one place."""
+    ranked: Ranked = {}
+    for partition, each in sorted(refs, key=lambda keyed: (order.value(keyed[1]), keyed[1].key)):
+        ranked.setdefault(partition, []).append(each)
+    return ranked
+
+
+def join_runs(runs: Iterable[tuple[str, ReferenceRun]]) -> Ranked:
+    """The references of each partition by rank, every rank taken once."""
+    ranked: Ranked = {}
+    for partition, run in sorted(runs, key=lambda each: (each[0], each[1].first_rank)):
+        refs = ranked.setdefault(partition, [])
+        assert run.first_rank == len(refs)
+        refs += run.refs
+    return ranked
+
+
+def check_runs(expected: Ranked) -> Callable[[Sequence[tuple[str, ReferenceRun]]], None]:
+    def check(runs: Sequence[tuple[str, ReferenceRun]]) -> None:
+        assert join_runs(runs) == expected
+
+    return check
+
+
+def check_totals(expected: Ranked) -> Callable[[Sequence[rank_references.Ranking]], None]:
+    def check(rankings: Sequence[rank_references.Ranking]) -> None:
+        (ranking,) = rankings
+        assert {name: ranking.total(name) for name in ranking.starts} == {
+            name: len(expected[name]) for name in expected
+        }
+        assert ranking.num_bytes == {name: 100 * len(refs) for name, refs in expected.items()}
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("order", "num_refs", "max_pending", "threads"),
+    [
+        pytest.param(BY_HASH, 500, 50_000, 1, id="hash"),
+        pytest.param(BY_HASH, 500, 70, 3, id="hash-many-bundles"),
+        pytest.param(BY_HASH, 0, 50_000, 1, id="hash-of-none"),
+        pytest.param(ListedOrder(), 500, 50_000, 1, id="listed"),
+        pytest.param(ListedOrder(), 500, 70, 3, id="listed-many-bundles"),
+        pytest.param(ListedOrder(), 1, 50_000, 1, id="listed-of-one"),
+        pytest.param(ListedOrder(), 0, 50_000, 1, id="listed-of-none"),
+    ],
+)
+def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(
+    monkeypatch: pytest.MonkeyPatch, order: Order, num_refs: int, max_pending: int, threads: int
+) -> None:
+    monkeypatch.setattr(rank_references, "_MAX_PENDING", max_pending)
+    monkeypatch.setattr(rank_references, "NUM_BUCKETS", 50)
+    monkeypatch.setattr(rank_references, "_NUM_SAMPLED", 100)  # fewer than there are
+    refs = keyed_refs(num_refs)
+    expected = rank_plainly(refs, order)
+    random.Random(num_refs).shuffle(refs)
+    mode = "multi_threading" if threads > 1 else "in_memory"
+    options = pipeline_options.PipelineOptions(flags=[], direct_num_workers=threads, direct_running_mode=mode)
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner(), options=options) as pipeline:
+        created = pipeline | beam.Create(refs, reshuffle=threads > 1).with_output_types(rank_references.KeyedRef)
+        ranked = created | rank_references.RankReferences(order)
+        assert_that(ranked.runs, check_runs(expected), label="Runs")
+        assert_that(ranked.ranking, check_totals(expected), label="Ranking")
+
+
+def test_references_of_a_bundle_are_packed_whenever_enough_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_references, "_MAX_PENDING", 40)
+    spread = rank_references._SpreadFn(BY_HASH)
+    spread.start_bundle()
+    given_on = [len(list(spread.process(keyed))) for keyed in keyed_refs(100)]
+    assert [index for index, num_packs in enumerate(given_on, start=1) if num_packs] == [40, 80]
+    assert 1 <= len(list(spread.finish_bundle())) <= 20
+
+
+def test_hash_order_of_grouped_references_keeps_each_group_in_one_run() -> None:
+    refs = [("cat", ref(f"{index}.jpg", group=f"litter {index % 40}")) for index in range(400)]
+    order = HashOrder(0, b"imagebeam.split", field="group")
+
+    def check(runs: Sequence[tuple[str, ReferenceRun]]) -> None:
+        groups = [each.group for each in join_runs(runs)["cat"]]
+        assert [len(list(members)) for _, members in itertools.groupby(groups)] == [10] * 40
+
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        created = pipeline | beam.Create(refs).with_output_types(rank_references.KeyedRef)
+        assert_that((created | rank_references.RankReferences(order)).runs, check)
+
+
+def test_listed_order_ranks_by_row_and_then_by_key() -> None:
+    refs = [ref("b", 0), ref("a", 1), ref("c", 0), ref("a\udcff", 1)]
+    order = ListedOrder()
+    assert [each.key for each in sorted(refs, key=order.value)] == ["b", "c", "a", "a\udcff"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.tuples(st.integers(0, 9), st.binary(max_size=2)))))
+def test_listed_order_puts_the_sample_itself_into_existing_buckets_in_order(
+    sample: list[tuple[int, tuple[int, bytes]]],
+) -> None:
+    order = ListedOrder()
+    boundaries = order.boundaries(sample)
+    buckets = [order.bucket(value, boundaries) for value in sorted(value for _, value in sample)]
+    assert buckets == sorted(buckets)
+    assert all(0 <= bucket < rank_references.NUM_BUCKETS for bucket in buckets)
+
+
+@pytest.mark.parametrize("num_sampled", [0, 1, 2, 1023, 1024, 1025, 5000, 16_384])
+def test_listed_order_of_sample_of_any_size_spreads_it_evenly(num_sampled: int) -> None:
+    order = ListedOrder()
+    boundaries = order.boundaries([(0, (row, b"")) for row in range(num_sampled)])
+    buckets = [order.bucket((row, b""), boundaries) for row in range(num_sampled)]
+    most = max(map(buckets.count, set(buckets)), default=0)
+    assert most == -(-num_sampled // rank_references.NUM_BUCKETS)
+    assert max(buckets, default=0) < rank_references.NUM_BUCKETS
+
+
+PETS = [ref("cat/1.jpg", 0, label="cat"), ref("cat/2.jpg", 1, label="cat"), ref("dog/1.jpg", 2, label="dog")]
+
+
+def digest_of(order: Order, refs: Sequence[rank_references.KeyedRef]) -> int:
+    """The digest of references that are all in one bucket."""
+    return rank_references._digest(dict(sorted(rank_plainly(refs, order).items())), order)
+
+
+@pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
+def test_digest_depends_on_all_but_the_address_and_the_order_of_listing(order: Order) -> None:
+    first, *others = PETS
+    changed = {
+        "size": first._replace(size=101),
+        "mtime": first._replace(mtime_ns=1),
+        "label": first._replace(label="lynx"),
+        "key": first._replace(key="cat/3.jpg"),
+        "group": first._replace(group="litter 1"),
+        "columns": first._replace(columns=(1.5,)),
+        "range": first._replace(offset=10, length=5),
+        "mask": first._replace(mask=Mask("/masks/1.png", 10, 5)),
+        "moved mask": first._replace(mask=Mask("/moved/1.png", 10, 5)),
+        "mask size": first._replace(mask=Mask("/masks/1.png", 11, 5)),
+        "mask mtime": first._replace(mask=Mask("/masks/1.png", 10, 6)),
+        "mask name": first._replace(mask=Mask("/masks/2.png", 10, 5)),
+    }
+    variants = {
+        "same": [("train", each) for each in PETS],
+        "backwards": [("train", each) for each in reversed(PETS)],
+        "moved": [("train", each._replace(uri=f"/elsewhere/{each.key}")) for each in PETS],
+        "rows": [("train", each._replace(position=each.position + 5)) for each in PETS],
+        "split": [("test", first), *(("train", each) for each in others)],
+        "fewer": [("train", each) for each in others],
+    } | {name: [("train", each) for each in (other, *others)] for name, other in changed.items()}
+    digests = {name: digest_of(order, refs) for name, refs in variants.items()}
+    alike = {"same", "backwards", "moved"} | ({"rows"} if order == BY_HASH else set())
+    assert {name for name, digest in digests.items() if digest == digests["same"]} == alike
+    assert digests["mask"] == digests.pop("moved mask")
+    assert len(set(digests.values())) == len(digests) - len(alike) + 1
+
+
+@pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
+def test_digest_of_many_buckets_ignores_the_order_of_listing(monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
+    monkeypatch.setattr(rank_references, "NUM_BUCKETS", 50)
+    monkeypatch.setattr(rank_references, "_NUM_SAMPLED", 100)
+    refs = keyed_refs(500)
+
+    def check(digests: Sequence[bytes]) -> None:
+        assert len(digests) == 2 and digests[0] == digests[1]
+
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        digests = []
+        for name, listed in {"Forwards": refs, "Backwards": refs[::-1]}.items():
+            created = pipeline | f"Create{name}" >> beam.Create(listed).with_output_types(rank_references.KeyedRef)
+            ranking = (created | f"Rank{name}" >> rank_references.RankReferences(order)).ranking
+            digests.append(ranking | f"Digest{name}" >> beam.Map(lambda each: each.digest.to_bytes(16, "big")))
+        assert_that(digests | beam.Flatten(), check)
+
+
+@pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
+@pytest.mark.parametrize("num_buckets", [1, rank_references.NUM_BUCKETS])
+def test_ranking_finds_keys_that_occur_twice_even_in_two_partitions(
+    monkeypatch: pytest.MonkeyPatch, order: Order, num_buckets: int
+) -> None:
+    monkeypatch.setattr(rank_references, "NUM_BUCKETS", num_buckets)
+    unique = [("train", ref(f"{index}.jpg", position=index)) for index in range(150)]
+    again = [
+        ("train", ref("7\udcff.jpg", position=160)),
+        ("train", ref("7\udcff.jpg", position=161)._replace(uri="/other/7.jpg")),
+        ("test", ref("9.jpg", position=150)._replace(uri="/other/9.jpg")),
+    ]
+
+    def check(rankings: Sequence[rank_references.Ranking]) -> None:
+        (ranking,) = rankings
+        expected = (
+            rank_references.RepeatedKey("7\udcff.jpg", ("/data/7\udcff.jpg", "/other/7.jpg"), (160, 161)),
+            rank_references.RepeatedKey("9.jpg", ("/data/9.jpg", "/other/9.jpg"), (9, 150)),
+        )
+        assert ranking.duplicates == expected
+        assert ranking.num_duplicates == 2
+
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        created = pipeline | beam.Create([*unique, *again]).with_output_types(rank_references.KeyedRef)
+        assert_that((created | rank_references.RankReferences(order)).ranking, check)
+
+
+def test_ranking_names_the_first_five_duplicates_and_the_labels_of_classes_sorted() -> None:
+    labels = ["dog", "caf\udce9", "cat", "dog", 3, 2.5, None]
+    listed = enumerate(labels)
+    refs = [("test" if label == "dog" else "train", ref(f"{index}.jpg", label=label)) for index, label in listed]
+
+    def check(rankings: Sequence[rank_references.Ranking]) -> None:
+        (ranking,) = rankings
+        assert [repeated.key for repeated in ranking.duplicates] == [f"{index}.jpg" for index in range(5)]
+        assert ranking.num_duplicates == len(labels)  # a key counts once, however often it occurs
+        assert ranking.labels == ("caf\udce9", "cat", "dog")
+        assert ranking.classes == {"test": {"dog"}, "train": {"caf\udce9", "cat"}}
+
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        created = pipeline | beam.Create(refs * 3).with_output_types(rank_references.KeyedRef)
+        assert_that((created | rank_references.RankReferences(BY_HASH)).ranking, check)

@@ -1,0 +1,224 @@
+"""Gives every reference its split."""
+
+import bisect
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.typehints import decorators
+
+from imagebeam import shard_names
+from imagebeam.transforms import elements, hashing, rank_references, split_shares
+
+PURPOSE = b"imagebeam.split"
+
+_GOLDEN_TURN = 11_400_714_819_323_198_485  # 2**64 / golden ratio: its multiples, modulo 2**64, are spread evenly
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitRule:
+    """How the split is had from a reference."""
+
+    by: str  # directory, column, hash, index, source or none
+    name: str = "train"  # for none
+    fractions: tuple[tuple[str, float], ...] = ()  # for hash: in the order of the config
+    counts: tuple[tuple[str, int | None], ...] = ()  # for index: rows of each split; None is all that follow
+    carve: tuple[tuple[str, str, int], ...] = ()  # split to be made, split it is taken from, how many of its first rows
+    stratify: bool = False
+    grouped: bool = False
+    seed: int = 0
+    rename: tuple[tuple[str, str], ...] = ()
+    declared: tuple[str, ...] | None = None
+
+    def of_hash(self, value: int) -> str:
+        """The split of a hash: an image never changes split when others come or go."""
+        return self.at(value, 1 << hashing.HASH_BITS)
+
+    def at(self, position: int, total: int) -> str:
+        """The split that holds `position` of `total` when the splits lie one after the other."""
+        reached = 0.0
+        for name, fraction in self.fractions:
+            reached += fraction
+            if position < round(reached * total):
+                return name
+        return self.fractions[-1][0]
+
+    def of_rank(self, position: int, division: "ClassDivision") -> str:
+        """The split of an image, or of the group that it is the first of, by its rank in its class."""
+        if self.grouped:
+            turned = (position << hashing.HASH_BITS) // division.num_images + division.phase
+            return self.of_hash(turned % (1 << hashing.HASH_BITS))
+        return self.fractions[bisect.bisect_right(division.ends, position)][0]
+
+    def of_row(self, position: int) -> str:
+        """The split of a row of the table.
+
+        Raises:
+            ValueError: if it comes after all of them.
+        """
+        end = 0
+        for name, count in self.counts:
+            end += count if count is not None else position - end + 1
+            if position < end:
+                return name
+        raise ValueError(f"row {position} comes after the {end:,} that split.counts names; give the last split null")
+
+    def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
+        """`ref` with its split, for every rule that looks at one reference alone.
+
+        Raises:
+            ValueError: if there is no split for it.
+        """
+        ref = self._apply(ref)
+        for name, taken_from, first in self.carve:
+            if ref.split == taken_from and ref.position < first:
+                return ref.with_split(name)
+        return ref
+
+    def _apply(self, ref: elements.ImageRef) -> elements.ImageRef:
+        if self.by == "index":
+            return ref.with_split(self.of_row(ref.position))
+        if self.by == "none":
+            return ref.with_split(self.name)
+        if self.by == "hash":
+            value = hashing.hash64((self.grouped and ref.group) or ref.key, self.seed, PURPOSE)
+            return ref.with_split(self.of_hash(value))
+        given = ref.key.split("/")[0] if self.by == "directory" else ref.split
+        if self.by == "directory" and given == ref.key:
+            raise ValueError(f"{ref.key!r} lies in no folder; expected split/image or split/label/image")
+        name = dict(self.rename).get(given, given)
+        if not shard_names.SPLIT_NAME.fullmatch(name):
+            raise ValueError(f"split {name!r} is not made of letters, digits, '_', '.' and '-'; set split.rename")
+        if self.declared is not None and name not in self.declared:
+            raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")
+        return ref.with_split(name)
+
+
+class _SplitFn(beam.DoFn):
+    def __init__(self, rule: SplitRule):
+        self._rule = rule
+
+    def process(self, ref: elements.ImageRef) -> Iterator[Any]:
+        try:
+            yield self._rule.apply(ref)
+        except ValueError as e:
+            reject = elements.Reject(ref.key, ref.uri, "split", elements.Reason.BAD_SPLIT, str(e))
+            yield beam.pvalue.TaggedOutput("rejects", reject)
+
+
+def majority_label(refs: Iterable[elements.ImageRef]) -> str:
+    """The most frequent label of a group, the first in the alphabet among equals."""
+    counts = collections.Counter(str(ref.label) for ref in refs)
+    return min(counts, key=lambda label: (-counts[label], label))
+
+
+# Beam sends keys as UTF-8, which cannot hold the undecodable bytes of a file name: hence ascii().
+def _with_own_label(ref: elements.ImageRef) -> rank_references.KeyedRef:
+    return ascii(ref.label), ref
+
+
+def _group_of(ref: elements.ImageRef) -> tuple[str, elements.ImageRef]:
+    return ascii(ref.group or ref.key), ref
+
+
+def _with_majority_label(element: tuple[str, Iterable[elements.ImageRef]]) -> Iterator[rank_references.KeyedRef]:
+    refs = list(element[1])
+    label = ascii(majority_label(refs))
+    for ref in refs:
+        yield label, ref
+
+
+class ClassDivision(NamedTuple):
+    """How the images of one class are divided, by their rank in it."""
+
+    num_images: int
+    ends: tuple[int, ...]  # for each split the rank after its last image
+    phase: int  # for whole groups: where in the range of hashes rank 0 is
+
+
+def divide_classes(rule: SplitRule, sizes: Mapping[str, int]) -> dict[str, ClassDivision]:
+    """How each class is divided, given the number of images in each.
+
+    A group is not cut, so what it gets too much cannot be handed on in single images. Instead each class begins at
+    another place of the splits, which are laid in a circle: of many classes that are one group each, the right share
+    goes to each split, where a common beginning would send all of them to the first.
+    """
+    counts = split_shares.share_out(sizes, [fraction for _, fraction in rule.fractions])
+    return {
+        name: ClassDivision(sizes[name], tuple(itertools.accumulate(counts[name])), index * _GOLDEN_TURN)
+        for index, name in enumerate(sorted(sizes))
+    }
+
+
+def _divide_ranked(ranking: rank_references.Ranking, rule: SplitRule) -> dict[str, ClassDivision]:
+    return divide_classes(rule, {name: ranking.total(name) for name in ranking.starts})
+
+
+class _SplitByRankFn(beam.DoFn):
+    """A run of one class's references -> those references with their split."""
+
+    def __init__(self, rule: SplitRule):
+        self._rule = rule
+
+    def process(
+        self, element: tuple[str, elements.ReferenceRun], divisions: Mapping[str, ClassDivision]
+    ) -> Iterator[elements.ImageRef]:
+        name, run = element
+        division = divisions[name]
+        previous, split = None, ""
+        for position, ref in enumerate(run.refs, start=run.first_rank):
+            unit = (self._rule.grouped and ref.group) or ref.key
+            if unit != previous:  # the whole group goes where its first image goes
+                previous, split = unit, self._rule.of_rank(position, division)
+            yield ref.with_split(split)
+
+
+class SplitImages(NamedTuple):
+    """What AssignSplits yields."""
+
+    images: beam.PCollection[elements.ImageRef]
+    rejects: beam.PCollection[elements.Reject]
+
+
+@decorators.with_input_types(elements.ImageRef)
+@dataclasses.dataclass
+class AssignSplits(beam.PTransform):
+    """References with their splits; those that fit none are rejects."""
+
+    rule: SplitRule
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, refs: beam.PCollection[elements.ImageRef]) -> SplitImages:
+        if self.rule.stratify:
+            return self._by_rank(refs)
+        split = refs | "Split" >> beam.ParDo(_SplitFn(self.rule)).with_output_types(
+            elements.ImageRef, rejects=elements.Reject
+        ).with_outputs("rejects", main="images")
+        return SplitImages(split.images, split.rejects)
+
+    def _by_rank(self, refs: beam.PCollection[elements.ImageRef]) -> SplitImages:
+        if self.rule.grouped:
+            keyed = (
+                refs
+                | "KeyByGroup" >> beam.Map(_group_of).with_output_types(tuple[str, elements.ImageRef])
+                | "Group" >> beam.GroupByKey()  # (group, [ImageRef])
+                | "MajorityLabel" >> beam.FlatMap(_with_majority_label).with_output_types(rank_references.KeyedRef)
+            )
+        else:
+            keyed = refs | "KeyByLabel" >> beam.Map(_with_own_label).with_output_types(rank_references.KeyedRef)
+        field = "group" if self.rule.grouped else "key"
+        ranked = keyed | "RankInLabels" >> rank_references.RankReferences(
+            rank_references.HashOrder(self.rule.seed, PURPOSE, field)
+        )
+        divisions = ranked.ranking | "DivideClasses" >> beam.Map(_divide_ranked, self.rule)
+        images = ranked.runs | "SplitByRank" >> beam.ParDo(
+            _SplitByRankFn(self.rule), divisions=beam.pvalue.AsSingleton(divisions)
+        ).with_output_types(elements.ImageRef)
+        rejects = refs.pipeline | "NoRejects" >> beam.Create([]).with_output_types(elements.Reject)
+        return SplitImages(images, rejects)

@@ -1,0 +1,167 @@
+"""Gives every reference its label."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.transforms import window
+from apache_beam.typehints import decorators
+
+from imagebeam.transforms import class_names, elements, labels_by_index, list_images
+from imagebeam.transforms.sources import table_rows
+
+
+class LabelError(ValueError):
+    """An image without a usable label."""
+
+    def __init__(self, reason: elements.Reason, detail: str):
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelRule:
+    """How the label is had from a reference."""
+
+    by: str  # directory, filename, column or none
+    level: int = 0  # for directory: which folder below the root, from 0
+    pattern: str | None = None  # for filename
+    group: str | None = None  # for filename: the pattern's group that is the split's group
+    kind: str | None = "class"  # class, int64, float or None
+    vocabulary: frozenset[str] | None = None  # None takes any class
+    lists: labels_by_index.Lists = ()
+    advice: str = ""  # for directory: what to do about an image that lies in no folder
+
+    def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
+        """`ref` with its label.
+
+        Raises:
+            LabelError: if there is none, or it is not allowed.
+        """
+        if self.by == "none":
+            return ref
+        group = ref.group
+        if self.by == "directory":
+            label = self._from_directory(ref)
+        elif self.by == "filename":
+            label, group = self._from_filename(ref)
+        elif isinstance(ref.label, tuple):
+            return self._with_several(ref, ref.label)
+        elif ref.label is None or not str(ref.label).strip():
+            raise LabelError(elements.Reason.NO_LABEL, "the label's column is empty")
+        else:
+            label = str(ref.label)
+        if self.kind != "class":
+            try:
+                return ref.with_label(table_rows.parse_number(str(self.kind), label), group)
+            except ValueError as e:
+                raise LabelError(elements.Reason.BAD_VALUE, f"label: {e}") from e
+        if self.by == "column":
+            label = class_names.spell(label)
+        self._check_class(ref, label)
+        return ref.with_label(label, group)
+
+    def _with_several(self, ref: elements.ImageRef, labels: tuple[str, ...]) -> elements.ImageRef:
+        if self.by == "column":
+            labels = tuple(dict.fromkeys(map(class_names.spell, labels)))
+        for label in labels:
+            self._check_class(ref, label)
+        return ref.with_label(labels, ref.group)
+
+    def _check_class(self, ref: elements.ImageRef, label: str) -> None:
+        if self.vocabulary is not None and label not in self.vocabulary:
+            raise LabelError(elements.Reason.UNKNOWN_LABEL, f"label {label!r} is not in label.vocabulary")
+        if not label:
+            raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} lies in a folder without a name")
+        if label.splitlines() != [label]:
+            raise LabelError(elements.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it")
+
+    @functools.cached_property
+    def _regex(self) -> re.Pattern[str]:
+        return re.compile(self.pattern or "")
+
+    def _from_directory(self, ref: elements.ImageRef) -> str:
+        listed = self._lists.get(labels_by_index.folder_of(ref)) if self.lists else None
+        if listed is not None:
+            return self._from_list(ref, listed)
+        folders = ref.key.split("/")[:-1]
+        if len(folders) <= self.level:
+            expected = "split/label/image" if self.level else "label/image"
+            advice = self.advice and f"; {self.advice}"
+            raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}{advice}")
+        return folders[self.level]
+
+    @functools.cached_property
+    def _lists(self) -> dict[str, tuple[str, ...]]:
+        return dict(self.lists)
+
+    @staticmethod
+    def _from_list(ref: elements.ImageRef, labels: tuple[str, ...]) -> str:
+        number = labels_by_index.number_of(ref)
+        if not 1 <= number <= len(labels):
+            raise LabelError(
+                elements.Reason.NO_LABEL,
+                f"the name of {ref.key!r} ends in no number from 1 to {len(labels):,}, the lines of label.lists",
+            )
+        return labels[number - 1]
+
+    def _from_filename(self, ref: elements.ImageRef) -> tuple[str, str]:
+        name = ref.uri.rpartition("/")[2]
+        match = self._regex.fullmatch(name)
+        if match is None or not match["label"]:
+            raise LabelError(elements.Reason.NO_LABEL, f"{name!r} does not match label.pattern {self.pattern!r}")
+        return match["label"], (match[self.group] or "") if self.group else ref.group
+
+
+class _LabelFn(beam.DoFn):
+    def __init__(self, rule: LabelRule):
+        self._rule = rule
+        self._surveyor: labels_by_index.ListSurveyor | None = None
+
+    def start_bundle(self) -> None:
+        self._surveyor = labels_by_index.ListSurveyor(self._rule.lists) if self._rule.lists else None
+
+    def process(self, ref: elements.ImageRef) -> Iterator[Any]:
+        try:
+            ref = self._rule.apply(ref)
+            yield ref
+        except LabelError as e:
+            reject = elements.Reject(ref.key, ref.uri, "label", e.reason, e.detail)
+            yield beam.pvalue.TaggedOutput("rejects", reject)
+        if self._surveyor is not None:
+            self._surveyor.add(ref)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        if self._surveyor is not None:
+            tally = list_images.Tally(0, {}, (), self._surveyor.survey)
+            yield beam.pvalue.TaggedOutput("tallies", window.GlobalWindows.windowed_value(tally))
+
+
+class LabelledImages(NamedTuple):
+    """What LabelImages yields."""
+
+    images: beam.PCollection[elements.ImageRef]
+    rejects: beam.PCollection[elements.Reject]
+    tallies: beam.PCollection[list_images.Tally]  # of how label.lists fit
+
+
+@decorators.with_input_types(elements.ImageRef)
+@dataclasses.dataclass
+class LabelImages(beam.PTransform):
+    """References with their labels; those that have none are rejects."""
+
+    rule: LabelRule
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, refs: beam.PCollection[elements.ImageRef]) -> LabelledImages:
+        labelled = refs | "Label" >> beam.ParDo(_LabelFn(self.rule)).with_output_types(
+            elements.ImageRef, rejects=elements.Reject, tallies=list_images.Tally
+        ).with_outputs("rejects", "tallies", main="images")
+        return LabelledImages(labelled.images, labelled.rejects, labelled.tallies)

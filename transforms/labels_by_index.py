@@ -1,0 +1,108 @@
+"""Labels of images that lie side by side, in a file with a line for each: as ImageNet has those of its validation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from imagebeam.transforms import elements
+
+Lists = tuple[tuple[str, tuple[str, ...]], ...]  # by folder: the labels of the images in it, by their numbers
+
+_NUMBER = re.compile(r"(\d{1,18})\.[^./]*$", re.ASCII)  # before the extension
+
+
+def folder_of(ref: elements.ImageRef) -> str:
+    """The folder of an image, below the source's root."""
+    return ref.key.rpartition("/")[0]
+
+
+def number_of(ref: elements.ImageRef) -> int:
+    """The number at the end of an image's name; 0 where there is none."""
+    match = _NUMBER.search(ref.key)
+    return int(match[1]) if match else 0
+
+
+class ListUse(NamedTuple):
+    """How the images of a folder fit its list."""
+
+    num_lines: int
+    labels: frozenset[str]  # in the list
+    num_images: int = 0  # with a number
+    highest: int = 0  # number
+
+    def merge(self, other: ListUse) -> ListUse:
+        """Both together."""
+        return self._replace(num_images=self.num_images + other.num_images, highest=max(self.highest, other.highest))
+
+
+class ListSurvey(NamedTuple):
+    """How all images fit the lists; sums up to the whole."""
+
+    uses: Mapping[str, ListUse] = {}
+    folder_labels: frozenset[str] = frozenset()  # of the images that have their label from a folder
+
+    def merge(self, other: ListSurvey) -> ListSurvey:
+        """Both together."""
+        uses = dict(self.uses)
+        for folder, use in other.uses.items():
+            uses[folder] = uses[folder].merge(use) if folder in uses else use
+        return ListSurvey(uses, self.folder_labels | other.folder_labels)
+
+    def find_problem(self, has_vocabulary: bool) -> str | None:
+        """Why labels by number cannot be right, if so: a line too few or too many shifts all that follow."""
+        for folder, use in sorted(self.uses.items()):
+            if not use.num_images:
+                return (
+                    f"label.lists names the folder {folder!r}, and no image with a number at the end of its name lies "
+                    "directly in it; name the folder as it stands in the input, before split.rename"
+                )
+            if use.highest != use.num_lines or use.num_images > use.num_lines:
+                return (
+                    f"label.lists: the list for {folder!r} has {use.num_lines:,} lines, and the {use.num_images:,} "
+                    f"images there have numbers up to {use.highest:,}; line n is the label of image n, so give the "
+                    "list of these very images"
+                )
+            strange = use.labels - self.folder_labels
+            if strange and self.folder_labels and not has_vocabulary:
+                return (
+                    f"label.lists: {len(strange):,} of the {len(use.labels):,} labels in the list for {folder!r} are "
+                    f"the name of no folder with images, the first is {min(strange)!r}; give a list of folders' "
+                    "names, or all classes in label.vocabulary"
+                )
+        return None
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know."""
+        return [
+            f"of the {use.num_lines:,} images that label.lists has labels for in {folder!r}, "
+            f"{use.num_lines - use.num_images:,} are not there"
+            for folder, use in sorted(self.uses.items())
+            if use.num_images < use.num_lines
+        ]
+
+
+NO_LISTS = ListSurvey()
+
+
+class ListSurveyor:
+    """Looks at images one by one."""
+
+    def __init__(self, lists: Lists):
+        self._uses = {folder: ListUse(len(labels), frozenset(labels)) for folder, labels in lists}
+        self._folder_labels: set[str] = set()
+
+    def add(self, ref: elements.ImageRef) -> None:
+        """Takes into account an image that may or may not be in a folder with a list."""
+        use = self._uses.get(folder := folder_of(ref))
+        if use is not None:
+            number = number_of(ref)
+            self._uses[folder] = use.merge(use._replace(num_images=int(number > 0), highest=number))
+        elif isinstance(ref.label, str):
+            self._folder_labels.add(ref.label)
+
+    @property
+    def survey(self) -> ListSurvey:
+        return ListSurvey(self._uses, frozenset(self._folder_labels))

@@ -1,0 +1,152 @@
+"""Lists the images of a source, on workers and in parallel over folders."""
+
+import dataclasses
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.typehints import decorators
+
+from imagebeam.transforms import elements, kept_features, labels_by_index
+from imagebeam.transforms.shard import writer_processes
+from imagebeam.transforms.sources import files, protocol
+
+
+class Tally(NamedTuple):
+    """How much one part of the source held; sums up to the whole."""
+
+    listed: int
+    passed_over: Mapping[str, int]
+    problems: tuple[str, ...]
+    lists: labels_by_index.ListSurvey = labels_by_index.NO_LISTS  # how the images fit label.lists
+    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that images come in
+
+
+class ListedImages(NamedTuple):
+    """What ListImages yields."""
+
+    images: beam.PCollection[elements.ImageRef]
+    rejects: beam.PCollection[elements.Reject]
+    tallies: beam.PCollection[Tally]
+
+
+def _key_by_content(element: Any) -> tuple[int, Any]:
+    content = element.path.encode("utf-8", "surrogateescape") if isinstance(element, files.Directory) else element[0]
+    return zlib.crc32(content), element
+
+
+def _drop_key(element: tuple[int, Iterable[Any]]) -> Iterable[Any]:
+    return element[1]
+
+
+class _Spread(beam.PTransform):
+    """Hands elements to other workers, as beam.Reshuffle does, but by keys that a retried bundle finds again."""
+
+    def expand(self, values: beam.PCollection[Any]) -> beam.PCollection[Any]:
+        return (
+            values
+            | "Key" >> beam.Map(_key_by_content).with_output_types(tuple[int, Any])
+            | "Group" >> beam.GroupByKey()  # (key, [Directory | Listing])
+            | "DropKey" >> beam.FlatMap(_drop_key).with_output_types(Any)
+        )
+
+
+class _StartFn(beam.DoFn):
+    """Yields the source's root folder; nothing of the input's size is in the job graph."""
+
+    def __init__(self, source: files.FilesSource):
+        self._source = source
+
+    def process(self, _: bytes) -> Iterator[files.Directory]:
+        yield self._source.start()
+
+
+class _ListDirectoryFn(beam.DoFn):
+    """Lists folders; listings made by an earlier step pass through, so that all take one way."""
+
+    def __init__(self, source: files.FilesSource, recursive: bool):
+        self._source = source
+        self._recursive = recursive
+
+    def process(self, element: Any) -> Iterator[Any]:
+        if isinstance(element, files.Directory):
+            yield from self._source.list_directory(element, self._recursive)
+        else:
+            yield element
+
+
+class _ReadTableFn(beam.DoFn):
+    def __init__(self, source: protocol.Source):
+        self._source = source
+
+    def process(self, _: bytes) -> Iterator[protocol.Listing]:
+        yield from self._source.list_all()
+
+
+class _ListInProcessFn(beam.DoFn):
+    """Has a writer process list the source, or takes what it has listed already."""
+
+    def __init__(self, source: protocol.Source, writers: str):
+        self._source = source
+        self._writers = writers  # token of the launcher's writer processes
+
+    def process(self, _: bytes) -> Iterator[protocol.Listing]:
+        pool = writer_processes.find(self._writers)
+        assert pool is not None
+        yield from pool.take(protocol.list_whole, self._source).result()
+
+
+class _OpenListingFn(beam.DoFn):
+    """Listings -> references, rejects and the tally."""
+
+    def process(self, element: protocol.Listing) -> Iterator[Any]:
+        yield from elements.unpack_refs(element.packed_refs) if element.num_refs else ()
+        for reject in element.rejects:
+            yield beam.pvalue.TaggedOutput("rejects", reject)
+        tally = Tally(element.num_refs + len(element.rejects), element.passed_over, element.problems)
+        tally = tally._replace(features=element.features)
+        yield beam.pvalue.TaggedOutput("tallies", tally)
+
+
+@dataclasses.dataclass
+class ListImages(beam.PTransform):
+    """Yields a reference for every image of the source, and accounts for whatever else is there.
+
+    Folders are spread over the workers twice, at the root and one level below, which fits label/image and
+    split/label/image; what lies deeper is listed by the worker that got the folder above it. Where the launcher started
+    writer processes, one of them lists everything, since it can begin while the launcher imports Beam.
+    """
+
+    source: protocol.Source
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, pbegin: beam.pvalue.PBegin) -> ListedImages:
+        start = pbegin | "Start" >> beam.Impulse()
+        pool = writer_processes.current()
+        if pool is not None:
+            fn = _ListInProcessFn(self.source, pool.token)
+            listings = start | "ListInProcess" >> beam.ParDo(fn).with_output_types(Any)
+        elif not isinstance(self.source, files.FilesSource):
+            listings = (
+                start
+                | "ReadTable" >> beam.ParDo(_ReadTableFn(self.source)).with_output_types(Any)
+                | "SpreadListings" >> _Spread()  # Listing
+            )
+        else:
+            listings = (
+                start
+                | "Root" >> beam.ParDo(_StartFn(self.source)).with_output_types(Any)  # Directory
+                | "ListRoot" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=False)).with_output_types(Any)
+                | "SpreadFolders" >> _Spread()  # Directory | Listing
+                | "ListFolders" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=False)).with_output_types(Any)
+                | "SpreadSubfolders" >> _Spread()  # Directory | Listing
+                | "ListBelow" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=True)).with_output_types(Any)
+            )
+        opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn()).with_output_types(
+            elements.ImageRef, rejects=elements.Reject, tallies=Tally
+        ).with_outputs("rejects", "tallies", main="images")
+        return ListedImages(opened.images, opened.rejects, opened.tallies)

@@ -1,0 +1,79 @@
+"""Turns a reference and its checked image into the bytes of one tf.train.Example."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+from imagebeam import example, features
+from imagebeam.features import Feature
+from imagebeam.transforms import elements, hashing
+from imagebeam.transforms.images import object_masks, structure
+
+_MASKS = "image/object/mask"
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleRecipe:
+    """What an example holds: its features, and the ids of the classes."""
+
+    features: tuple[features.Feature, ...]
+    label_ids: Mapping[str, int]  # empty where the label is a number or there is none
+    columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the classes that have another than the name
+    kept: tuple[Feature, ...] = ()  # those of `features` that are copied from the record of the image
+
+    @functools.cached_property
+    def _encoder(self) -> example.ExampleEncoder:
+        return example.ExampleEncoder(self.features, {feature.source for feature in self.kept})
+
+    @functools.cached_property
+    def _kept_kinds(self) -> dict[str, str]:
+        return {feature.source.removeprefix("columns/"): feature.kind for feature in self.kept}
+
+    @functools.cached_property
+    def _draws_masks(self) -> bool:
+        return _MASKS in self.columns and any(feature.source == _MASKS for feature in self.features)
+
+    def encode(self, ref: elements.ImageRef, image: structure.Image) -> tuple[bytes, bytes]:
+        """The serialized example in two pieces, the second the image's bytes, uncopied."""
+        key = hashing.encode_key(ref.key)
+        values: dict[str, example.Values] = {
+            "image/format": image.format.encode(),
+            "image/height": image.height,
+            "image/width": image.width,
+            "image/channels": image.channels,
+            "image/colorspace": image.colorspace.encode(),
+            "image/filename": hashing.encode_key(ref.uri.rpartition("/")[2]),
+            "image/key": key,
+            "image/source_id": key,
+        }
+        if isinstance(ref.label, str):
+            values[features.LABEL] = self.label_ids[ref.label]
+            values[features.TEXT] = self._text(ref.label)
+            values["image/class/synset"] = hashing.encode_key(ref.label)
+        elif isinstance(ref.label, tuple):
+            classes = sorted(ref.label, key=self.label_ids.__getitem__)
+            names = [hashing.encode_key(name) for name in classes]
+            values[features.LABEL] = [self.label_ids[name] for name in classes]
+            values["image/class/synset"] = names
+            values[features.TEXT] = [self._text(name) for name in classes]
+        elif ref.label is not None:
+            values[features.LABEL] = ref.label
+        if ref.mask is not None:
+            values["image/segmentation/class/encoded"] = image.mask
+            values["image/segmentation/class/format"] = b"png"
+        for name, value in zip(self.columns, ref.columns):
+            values[name] = value
+        if self.kept:
+            copied = example.copy_features(image.record, self._kept_kinds)
+            values.update((f"columns/{key}", value) for key, value in copied.items())
+        if self._draws_masks:
+            assert ref.expected is not None
+            size, stored = ref.expected, (image.height, image.width)
+            values[_MASKS] = [object_masks.render(packed, size, stored) for packed in values[_MASKS]]  # type: ignore[union-attr, arg-type]
+        return self._encoder.encode(values, image.data)
+
+    def _text(self, label: str) -> bytes:
+        return hashing.encode_key(self.texts.get(label, label))

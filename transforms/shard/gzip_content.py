@@ -1,0 +1,201 @@
+"""What .gz files hold, as if it lay beside them: unpacked once by each process, into a file without a name.
+
+A reference with a `length` into a file that `is_zipped` addresses what the file holds, not its own bytes. Sources read
+the same:
+
+    with unzip.open_inflated("gs://bucket/train-images-idx3-ubyte.gz") as file:  # seekable
+        head = file.read(16)
+    unzip.inflate(uri, version=ref.mtime_ns).read(ref.offset, ref.length)  # one range, from any thread
+
+Source: RFC 1952. As with gzip(1) and TensorFlow, a file may be several gzip files joined end to end.
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import io
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+from imagebeam import errors, storage
+from imagebeam.storage import ranges
+from imagebeam.transforms.elements import Reason
+
+SUFFIX = ".gz"
+
+# What a process keeps unpacked: the least lately used goes first. Records in random order come from all files in turn.
+MAX_FILES = 64
+MAX_BYTES = 8 << 30
+_READ_BYTES = 8 << 20  # of the .gz file at once
+_FEED_BYTES = 64 << 10  # to zlib at once, which copies what it leaves at the end of each of many joined files
+_PLAIN_BYTES = 4 << 20  # from zlib at once: a few bytes of gzip may be very many of zeros
+_GZIP_WINDOW = 31  # zlib: a gzip header and trailer
+
+
+class BrokenGzipError(OSError):
+    """A file that is not gzip, or not all of it: nothing in it can be relied on."""
+
+    def __init__(self, reason: Reason, detail: str):
+        super().__init__(errno.EILSEQ, detail)
+        self.reason = reason  # CORRUPT or TRUNCATED
+        self.detail = detail
+
+
+class Inflated:
+    """What a .gz file holds. Thread-safe; the disk space is given back when nobody refers to it any more."""
+
+    def __init__(self, file: io.FileIO, size: int, mtime_ns: int):
+        self._file = file
+        self.size = size  # bytes
+        self.mtime_ns = mtime_ns  # of the .gz file when it was read
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Those bytes; fewer where it ends."""
+        return storage.read_descriptor(self._file.fileno(), offset, max(0, min(length, self.size - offset)))
+
+
+def is_zipped(uri: str) -> bool:
+    """Whether a file is taken for gzip: by its name alone."""
+    return uri.endswith(SUFFIX)
+
+
+def inflate(uri: str, version: int = 0) -> Inflated:
+    """What a .gz file holds: unpacked now, unless this process did so already.
+
+    Args:
+        uri: of the file.
+        version: its mtime_ns as listed; 0 takes what is there now.
+
+    Raises:
+        BrokenGzipError: if it is not a whole gzip file; the same at once when it is asked for again.
+        ChangedError: if it is of another version.
+        OSError: if it cannot be read.
+        ImagebeamError: if there is no room to unpack it.
+    """
+    if not version:
+        version = storage.storage_of(uri).stat(uri).mtime_ns
+    return _UNPACKED.take(uri, version)
+
+
+def open_inflated(uri: str, version: int = 0) -> BinaryIO:
+    """What a .gz file holds as a buffered, seekable file of its own; arguments and errors as of `inflate`."""
+    return io.BufferedReader(_InflatedReader(inflate(uri, version)), 1 << 20)
+
+
+def open_content(uri: str) -> BinaryIO:
+    """What a file holds, unpacked where it is a .gz file; buffered and seekable."""
+    if is_zipped(uri):
+        return open_inflated(uri)
+    return io.BufferedReader(storage.storage_of(uri).open_read(uri), 1 << 20)  # type: ignore[type-var]
+
+
+class _Unpacked:
+    """The files that this process has unpacked, or found broken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locks: dict[tuple[str, int], threading.Lock] = {}  # of files being unpacked: each by one thread
+        self._kept: collections.OrderedDict[tuple[str, int], Inflated | BrokenGzipError] = collections.OrderedDict()
+
+    def take(self, uri: str, version: int) -> Inflated:
+        found = self._find(uri, version)
+        if found is None:
+            with self._lock:
+                lock = self._locks.setdefault((uri, version), threading.Lock())
+            with lock:
+                found = self._find(uri, version) or self._unpack(uri, version)
+        if isinstance(found, BrokenGzipError):
+            raise BrokenGzipError(found.reason, found.detail)
+        return found
+
+    def _find(self, uri: str, version: int) -> Inflated | BrokenGzipError | None:
+        with self._lock:
+            found = self._kept.get((uri, version))
+            if found is not None:
+                self._kept.move_to_end((uri, version))
+            return found
+
+    def _unpack(self, uri: str, version: int) -> Inflated | BrokenGzipError:
+        found: Inflated | BrokenGzipError
+        try:
+            found = _unpack(uri, version)
+        except BrokenGzipError as e:
+            found = e.with_traceback(None)  # which would keep the frames' buffers
+        with self._lock:
+            self._kept[uri, version] = found
+            self._locks.pop((uri, version), None)
+            while len(self._kept) > MAX_FILES or (len(self._kept) > 1 and self._num_bytes() > MAX_BYTES):
+                self._kept.popitem(last=False)  # whoever reads it still holds it open
+        return found
+
+    def _num_bytes(self) -> int:
+        return sum(each.size for each in self._kept.values() if isinstance(each, Inflated))
+
+
+_UNPACKED = _Unpacked()
+
+
+def _unpack(uri: str, version: int) -> Inflated:
+    store = storage.storage_of(uri)
+    num_bytes = store.stat(uri).size
+    pieces = (
+        store.read(uri, offset, min(_READ_BYTES, num_bytes - offset), version=version)
+        for offset in range(0, num_bytes, _READ_BYTES)
+    )
+    file: Any = tempfile.TemporaryFile(prefix="imagebeam-", buffering=0)  # noqa: SIM115 - kept
+    size = 0
+    for plain in _decompress(pieces):
+        size += len(plain)
+        try:
+            while plain:  # a nearly full disk takes a part
+                plain = plain[file.write(plain) :]
+        except OSError as e:
+            raise errors.ImagebeamError(
+                f"what {uri} holds cannot be unpacked to {tempfile.gettempdir()} ({e.strerror}); set TMPDIR to a "
+                "folder with more room, or unpack the file yourself"
+            ) from e
+    return Inflated(file, size, version)
+
+
+def _decompress(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """What a gzip file holds, in pieces of bounded size, from the pieces of that file."""
+    stream, was_there = None, False
+    for piece in pieces:
+        for start in range(0, len(piece), _FEED_BYTES):
+            rest = piece[start : start + _FEED_BYTES]
+            while rest:
+                if stream is None:
+                    rest = rest.lstrip(b"\0") if was_there else rest  # zeros may fill the file up, to whole blocks
+                    if not rest:
+                        break
+                    stream, was_there = zlib.decompressobj(_GZIP_WINDOW), True
+                try:
+                    yield stream.decompress(rest, _PLAIN_BYTES)
+                except zlib.error as e:
+                    raise BrokenGzipError(Reason.CORRUPT, f"is broken gzip ({_cause(e)}); fetch it again") from e
+                rest = stream.unused_data if stream.eof else stream.unconsumed_tail
+                stream = None if stream.eof else stream
+    if stream is not None:
+        yield stream.flush()
+    if not was_there or (stream is not None and not stream.eof):
+        raise BrokenGzipError(Reason.TRUNCATED, "is gzip that was cut short; fetch it again")
+
+
+def _cause(error: zlib.error) -> str:
+    """`incorrect header check` of `Error -3 while decompressing data: incorrect header check`."""
+    return str(error).rpartition(": ")[2]
+
+
+class _InflatedReader(ranges.SeekableReader):
+    """One reader of what a .gz file holds, with a position of its own."""
+
+    def __init__(self, inflated: Inflated):
+        super().__init__(inflated.size)
+        self._inflated = inflated
+
+    def _read_at(self, position: int, length: int) -> bytes:
+        return self._inflated.read(position, length)

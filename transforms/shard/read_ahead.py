@@ -1,0 +1,226 @@
+"""Reads the images of a shard in order, with a bounded number of reads in flight."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from concurrent import futures
+from typing import NamedTuple, TypeAlias
+
+from imagebeam import storage
+from imagebeam.transforms import elements
+from imagebeam.transforms.images import structure
+from imagebeam.transforms.shard import gzip_content
+
+MAX_READS = 16  # files opened ahead; on a cold disk the kernel reads them while earlier ones are encoded
+_CAN_ADVISE = hasattr(os, "posix_fadvise")
+_SLOW_SEC, _SLOW_SEC_PER_BYTE = 60e-6, 0.5e-9  # a read that takes longer than this did not come from the page cache
+_ANNOUNCED = 256  # files announced after a slow read
+_MAX_SHARED = 2 * MAX_READS  # files kept open that hold many images: one is not opened twice for an image
+# A new listing makes another dataset of it: without --overwrite it is refused once this one was committed.
+_LIST_AGAIN = "to take it in, run the same convert command again with --overwrite"
+
+
+class ReadAhead(NamedTuple):
+    """How much may be asked for ahead."""
+
+    requests: int  # under way at once, over a network
+    num_bytes: int  # of images that were asked for and not taken yet; one image more, if it is larger
+
+
+READ_AHEAD = ReadAhead(32, 64 << 20)
+
+
+class ReadError(OSError):
+    """One image that could not be read; the others can."""
+
+    def __init__(self, reason: elements.Reason, detail: str):
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+Fetched = tuple[elements.ImageRef, bytes | ReadError]
+_Opened: TypeAlias = "int | ReadError | futures.Future[bytes | ReadError] | None"  # None: one image of many in a file
+
+
+def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> Iterator[Fetched]:
+    """Yields each reference with its bytes, or with what went wrong, in the order of `refs`.
+
+    Local files are opened ahead and, where reads wait for a disk, announced to the kernel: reads then overlap without
+    threads, whose hand-over would cost more than the read of an image that is in the page cache (18 us for 110 KB).
+    What is reached over a network is asked for ahead by threads, as many requests as there are answers to wait for.
+    A byte range of a .gz file is one of what the file holds.
+
+    Raises:
+        OSError: if the machine or the network, not the image, is the reason: too many open files, no answer.
+    """
+    ahead: collections.deque[tuple[elements.ImageRef, _Opened]] = collections.deque()
+    ahead_bytes, max_reads = 0, MAX_READS
+    kernel = _Kernel()
+    with contextlib.ExitStack() as stack:
+        threads: futures.ThreadPoolExecutor | None = None
+        shared = stack.enter_context(_SharedFiles())
+        try:
+            for ref in refs:
+                if ref.length >= 0 and gzip_content.is_zipped(ref.uri):
+                    ahead.append((ref, _find_too_large(ref)))
+                elif (store := storage.storage_of(ref.uri)).is_local:
+                    ahead.append((ref, _open_ahead(ref, kernel, shared)))
+                else:
+                    if threads is None:
+                        threads = stack.enter_context(futures.ThreadPoolExecutor(limit.requests))
+                        max_reads = limit.requests
+                    ahead.append((ref, threads.submit(_read_remote, store, ref)))
+                ahead_bytes += max(ref.size, 0)
+                while len(ahead) >= max_reads or ahead_bytes > limit.num_bytes:
+                    ahead_bytes -= max(ahead[0][0].size, 0)
+                    yield _finish(*ahead.popleft(), kernel, shared)
+            while ahead:
+                yield _finish(*ahead.popleft(), kernel, shared)
+        finally:
+            for _, opened in ahead:
+                if isinstance(opened, int):
+                    os.close(opened)
+                elif isinstance(opened, futures.Future):
+                    opened.cancel()
+
+
+class _Kernel:
+    """Tells the kernel of coming reads (POSIX_FADV_WILLNEED), as long as they are slow: it takes 18 us a file."""
+
+    def __init__(self) -> None:
+        self._to_announce = _ANNOUNCED if _CAN_ADVISE else 0
+
+    def announce(self, descriptor: int, ref: elements.ImageRef) -> None:
+        if self._to_announce:
+            self._to_announce -= 1
+            with contextlib.suppress(OSError):  # a pipe takes no advice; reading it says what is wrong
+                os.posix_fadvise(descriptor, ref.offset, max(ref.length, 0), os.POSIX_FADV_WILLNEED)
+
+    def note_read(self, seconds: float, num_bytes: int) -> None:
+        if _CAN_ADVISE and seconds > _SLOW_SEC + _SLOW_SEC_PER_BYTE * num_bytes:
+            self._to_announce = _ANNOUNCED
+
+
+def _find_too_large(ref: elements.ImageRef) -> ReadError | None:
+    size = max(ref.size, ref.length)
+    if size <= structure.MAX_IMAGE_BYTES:
+        return None
+    detail = f"{size:,} bytes, a tf.train.Example takes up to {structure.MAX_IMAGE_BYTES:,}"
+    return ReadError(elements.Reason.TOO_LARGE, detail)
+
+
+class _SharedFiles:
+    """Local files that hold many images each, open from one image to the next; the least lately used is closed."""
+
+    def __init__(self) -> None:
+        self._descriptors: collections.OrderedDict[str, int] = collections.OrderedDict()
+
+    def open(self, uri: str) -> int:
+        """The descriptor of a file; good until the next one is opened."""
+        if uri in self._descriptors:
+            self._descriptors.move_to_end(uri)
+        else:
+            self._descriptors[uri] = _open(uri)
+            if len(self._descriptors) > _MAX_SHARED:
+                os.close(self._descriptors.popitem(last=False)[1])
+        return self._descriptors[uri]
+
+    def __enter__(self) -> _SharedFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block for ever
+
+
+def _open_ahead(ref: elements.ImageRef, kernel: _Kernel, shared: _SharedFiles) -> int | ReadError | None:
+    if too_large := _find_too_large(ref):
+        return too_large
+    try:
+        if ref.length >= 0:
+            kernel.announce(shared.open(ref.uri), ref)
+            return None
+        descriptor = _open(ref.uri)
+    except OSError as e:
+        return _read_error(e)
+    kernel.announce(descriptor, ref)
+    return descriptor
+
+
+def _read_remote(store: storage.Storage, ref: elements.ImageRef) -> bytes | ReadError:
+    """The bytes of one image, of the version that was listed."""
+    if too_large := _find_too_large(ref):
+        return too_large
+    try:
+        data = store.read(ref.uri, ref.offset, ref.length, ref.size, ref.mtime_ns)
+    except storage.ChangedError:
+        return ReadError(elements.Reason.CHANGED, f"was replaced since it was listed; {_LIST_AGAIN}")
+    except OSError as e:
+        return _read_error(e)
+    expected = ref.length if ref.length >= 0 else ref.size - ref.offset if ref.size >= 0 else len(data)
+    if len(data) != expected:
+        detail = f"came as {len(data):,} bytes, {expected:,} were listed; {_LIST_AGAIN}"
+        return ReadError(elements.Reason.CHANGED, detail)
+    return data
+
+
+def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _SharedFiles) -> Fetched:
+    if isinstance(opened, ReadError):
+        return ref, opened
+    if isinstance(opened, futures.Future):
+        return ref, opened.result()
+    try:
+        if opened is not None:
+            data = _read_local(ref, opened, kernel)
+        elif gzip_content.is_zipped(ref.uri):
+            data = gzip_content.inflate(ref.uri, ref.mtime_ns).read(ref.offset, ref.length)
+        else:
+            data = _read_local(ref, shared.open(ref.uri), kernel)
+    except ReadError as e:
+        return ref, e
+    except gzip_content.BrokenGzipError as e:
+        return ref, ReadError(e.reason, f"the file {e.detail}")
+    except storage.ChangedError:
+        return ref, ReadError(elements.Reason.CHANGED, f"was written since it was listed; {_LIST_AGAIN}")
+    except OSError as e:
+        return ref, _read_error(e)
+    finally:
+        if opened is not None:
+            os.close(opened)
+    if 0 <= ref.length != len(data):
+        return ref, ReadError(elements.Reason.TRUNCATED, f"the file ends {ref.length - len(data):,} bytes early")
+    return ref, data
+
+
+def _read_local(ref: elements.ImageRef, descriptor: int, kernel: _Kernel) -> bytes:
+    if change := _find_change(ref, os.fstat(descriptor)):
+        raise ReadError(elements.Reason.CHANGED, f"{change} since it was listed; {_LIST_AGAIN}")
+    start = time.perf_counter()
+    data = storage.read_descriptor(descriptor, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
+    kernel.note_read(time.perf_counter() - start, len(data))
+    return data
+
+
+def _find_change(ref: elements.ImageRef, status: os.stat_result) -> str | None:
+    """How a file differs from what the listing, and so the dataset's fingerprint, says of it."""
+    if ref.offset == 0 and 0 <= ref.size != status.st_size and ref.length < 0 and stat.S_ISREG(status.st_mode):
+        return f"grew or shrank from {ref.size:,} to {status.st_size:,} bytes"
+    return "was written" if ref.mtime_ns and ref.mtime_ns != status.st_mtime_ns else None
+
+
+def _read_error(error: OSError) -> ReadError:
+    if storage.is_fault(error):
+        raise error
+    missing = isinstance(error, FileNotFoundError)
+    reason = elements.Reason.NOT_FOUND if missing else elements.Reason.UNREADABLE
+    return ReadError(reason, error.strerror or str(error))

@@ -1,0 +1,214 @@
+"""Writes one shard: read, check, encode, write, sync, rename, read again. No Beam: a writer process is small."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import catalog, records, shard_names, storage, verify_shards
+from imagebeam.transforms import elements
+from imagebeam.transforms.images import class_masks, prepare, structure
+from imagebeam.transforms.shard import encode, read_back, statistics, writer_processes
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+
+DONE_SUFFIX = ".done.json"  # beside a staged shard: what is in it; written last, so the shard is whole
+REJECTS_SUFFIX = ".rejects.jsonl"
+
+
+class ShardTask(NamedTuple):
+    """One shard to write, its references in order and packed."""
+
+    split: str
+    shard_index: int
+    num_shards: int
+    runs: tuple[tuple[int, bytes], ...]  # first rank, packed references
+
+    def refs(self) -> Iterable[elements.ImageRef]:
+        for _, packed in sorted(self.runs):
+            yield from elements.unpack_refs(packed) if packed else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardWriter:
+    """Writes shards into a staging folder; writing one twice, even at once, leaves one shard with the same bytes."""
+
+    staging: str
+    output: str  # where an earlier run may have moved finished shards before it was killed
+    recipe: encode.ExampleRecipe
+    policy: prepare.ImagePolicy = prepare.AS_IT_IS
+    read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD
+    compression: str = "none"
+    suffix: str = ".tfrecord"
+
+    def write(self, task: ShardTask) -> elements.WrittenShard:
+        """The shard of `task`: kept if an earlier run finished it, written otherwise."""
+        name = str(shard_names.ShardName(task.split, task.shard_index, task.num_shards, self.suffix))
+        return self._find_finished(name) or self._write(name, task)
+
+    def _find_finished(self, name: str) -> elements.WrittenShard | None:
+        done = storage.join(self.staging, name + DONE_SUFFIX)
+        store = storage.storage_of(done)
+        if not store.exists(done):
+            return None
+        try:
+            written = decode_written(store.read(done))
+        except (ValueError, TypeError, KeyError):  # a loss of power left it empty, or another version wrote it
+            return None
+        in_staging = (
+            storage.join(self.staging, name),
+            storage.join(self.staging, os.path.basename(written.shard.index_name)),
+        )
+        in_output = storage.join(self.output, name), storage.join(self.output, written.shard.index_name)
+        has_shard = any(store.exists(uri) and not _differs(uri, written.shard) for uri in (in_staging[0], in_output[0]))
+        indexes = (_checksum_index(uri, written.shard) for uri in (in_staging[1], in_output[1]))
+        index_crc32c = next((crc for crc in indexes if crc is not None), None)
+        has_rejects = _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
+        is_whole = has_shard and has_rejects and (index_crc32c is not None or self.compression != "none")
+        # a shard that a version before the checksums of indexes finished has none of its own
+        shard = dataclasses.replace(written.shard, index_crc32c=index_crc32c if self.compression == "none" else None)
+        return written._replace(shard=shard, is_kept=True) if is_whole else None
+
+    def _write(self, name: str, task: ShardTask) -> elements.WrittenShard:
+        uri = storage.join(self.staging, name)
+        store = storage.storage_of(uri)
+        store.make_directories(self.staging)
+        counts = statistics.StatisticsBuilder()
+        rejects: list[elements.Reject] = []
+        with store.write_file(uri) as pending:
+            stored = read_back.ReadBack(pending.file.fileno())
+            writer = records.RecordWriter(pending.file, self.compression, stored.advance)
+            self._write_records(writer, task, counts, rejects)
+            writer.finish()
+            pending.checksum = writer.num_bytes, writer.crc32c
+            if stored.finish() != pending.checksum:
+                raise OSError(f"shard {uri} reads back other bytes than were written: memory or disk is at fault")
+        shard = catalog.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
+        if self.compression == "none":
+            index = records.encode_index(writer.offsets, writer.num_bytes)
+            shard = dataclasses.replace(shard, index_crc32c=records.extend_crc(0, index))
+            uri_of_index = storage.join(self.staging, os.path.basename(shard.index_name))
+            store.write_whole(uri_of_index, index, durable=False)
+        rejected = store_rejects(self.staging, name, rejects)
+        written = elements.WrittenShard(task.split, shard, rejected, counts.build())
+        store.write_whole(uri + DONE_SUFFIX, encode_written(written), durable=False)
+        return written
+
+    def _write_records(
+        self,
+        writer: records.RecordWriter,
+        task: ShardTask,
+        counts: statistics.StatisticsBuilder,
+        rejects: list[elements.Reject],
+    ) -> None:
+        for number, (ref, image) in enumerate(read_images(task.refs(), self.policy, self.read_ahead)):
+            writer_processes.note_progress(number)
+            if isinstance(image, elements.Reject):
+                rejects.append(image)
+                continue
+            writer.write(*self.recipe.encode(ref, image))
+            counts.add(ref, image)
+
+
+def _differs(uri: str, shard: catalog.Shard) -> bool:
+    """Whether a shard as stored differs from what was written."""
+    return verify_shards.checksum_file(uri) != (shard.bytes, shard.crc32c)
+
+
+def _checksum_index(uri: str, shard: catalog.Shard) -> int | None:
+    """The crc32c of the shard's index; None where it is not whole: it is not synced, a loss of power may empty it."""
+    try:
+        data = storage.storage_of(uri).read(uri)
+        offsets = records.decode_index(data)
+    except (FileNotFoundError, ValueError):
+        return None
+    crc = records.extend_crc(0, data)
+    is_whole = len(offsets) == shard.records + 1 and offsets[-1] == shard.bytes
+    return crc if is_whole and shard.index_crc32c in (None, crc) else None
+
+
+def _has_lines(uri: str, count: int) -> bool:
+    """Whether a file of that many lines is there, or need not be; it is not synced here either."""
+    try:
+        return not count or storage.storage_of(uri).read(uri).count(b"\n") == count
+    except FileNotFoundError:
+        return False
+
+
+def read_images(
+    refs: Iterable[elements.ImageRef], policy: prepare.ImagePolicy, read_ahead: read_ahead_lib.ReadAhead
+) -> Iterable[tuple[elements.ImageRef, structure.Image | elements.Reject]]:
+    """Yields each reference with its image, read and checked, or with the reason why it is turned away."""
+    fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
+    for ref, data in fetched:
+        image = _prepare(ref, data, policy)
+        if ref.mask is not None:
+            _, mask = next(fetched)
+            image = image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, mask, policy)
+        yield ref, image
+
+
+def _prepare(
+    ref: elements.ImageRef, data: bytes | read_ahead_lib.ReadError, policy: prepare.ImagePolicy
+) -> structure.Image | elements.Reject:
+    if isinstance(data, read_ahead_lib.ReadError):
+        return elements.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
+    try:
+        if ref.inside is None:
+            return policy.prepare(data, ref.expected)
+        start, length = ref.inside
+        return policy.prepare(data[start : start + length], ref.expected)._replace(record=data)
+    except structure.BadImageError as e:
+        return elements.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
+
+
+def _add_mask(
+    ref: elements.ImageRef,
+    image: structure.Image,
+    mask: elements.Mask,
+    data: bytes | read_ahead_lib.ReadError,
+    policy: prepare.ImagePolicy,
+) -> structure.Image | elements.Reject:
+    where = f"its mask {mask.uri!r}"
+    if isinstance(data, read_ahead_lib.ReadError):
+        return elements.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
+    try:
+        return class_masks.with_mask(image, data, policy.check)
+    except structure.BadImageError as e:
+        return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
+
+
+def _each_file(refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]:
+    """Every image, and after it its mask: one stream of files, so that masks are read ahead as images are."""
+    for ref in refs:
+        yield ref
+        if ref.mask is not None:
+            yield elements.ImageRef(ref.key, *ref.mask)
+
+
+def store_rejects(staging: str, shard_name: str, rejects: Sequence[elements.Reject]) -> dict[str, int]:
+    """Keeps the rejects of a shard beside it until the commit; returns how many there are, by reason."""
+    if rejects:
+        store = storage.storage_of(staging)
+        store.make_directories(staging)
+        store.write_whole(storage.join(staging, shard_name + REJECTS_SUFFIX), encode_rejects(rejects), durable=False)
+    return dict(sorted(collections.Counter(reject.reason.value for reject in rejects).items()))
+
+
+def encode_rejects(rejects: Sequence[elements.Reject]) -> bytes:
+    """Lines of `rejects.jsonl`. ASCII, so that any file name survives."""
+    return b"".join(json.dumps(reject._asdict()).encode() + b"\n" for reject in rejects)
+
+
+def encode_written(written: elements.WrittenShard) -> bytes:
+    """The word that a finished shard leaves beside it."""
+    return json.dumps(written._asdict() | {"shard": dataclasses.asdict(written.shard)}).encode()
+
+
+def decode_written(data: bytes) -> elements.WrittenShard:
+    """The inverse of `encode_written`."""
+    fields: dict[str, Any] = json.loads(data)
+    return elements.WrittenShard(**fields | {"shard": catalog.Shard(**fields["shard"])})

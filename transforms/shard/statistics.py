@@ -1,0 +1,165 @@
+"""What is in the shards: counted while they are written, merged and described for `statistics.json`."""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from imagebeam.transforms import elements
+from imagebeam.transforms.images import checked_image, structure
+
+_RANGES = ("height", "width", "bytes")
+_PIXELS = "pixels"
+_MAX_VALUES = 10_000  # kept of each before they are summed up: a list costs a tenth of three comparisons an image
+
+_ASPECT_RATIOS = (0.5, 0.67, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0)  # width by height: where the next bin begins
+_ASPECT_BINS = (
+    f"<{_ASPECT_RATIOS[0]:g}",
+    *(f"{lower:g}-{upper:g}" for lower, upper in itertools.pairwise(_ASPECT_RATIOS)),
+    f">={_ASPECT_RATIOS[-1]:g}",
+)
+_SIDE_BINS = tuple(f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31))  # from 2**(bits - 1) on
+_BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
+
+
+class StatisticsBuilder:
+    """Counts the images of one shard."""
+
+    def __init__(self) -> None:
+        self._kinds: collections.Counter[tuple[str, str, int]] = collections.Counter()
+        self._labels: collections.Counter[str] = collections.Counter()
+        self._values: dict[str, list[int]] = {name: [] for name in _RANGES}
+        self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
+        self._bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
+        self._pixels: dict[str, Any] = {}
+
+    def add(self, ref: elements.ImageRef, image: structure.Image) -> None:
+        self._kinds[image.format, image.colorspace, image.orientation] += 1
+        for label in ref.classes:
+            self._labels[label] += 1
+        heights, widths, sizes = self._values.values()
+        heights.append(image.height)
+        widths.append(image.width)
+        sizes.append(len(image.data))
+        if len(sizes) == _MAX_VALUES:
+            self._sum_up()
+        if image.sums is not None:
+            self._pixels = _merge_pixels([self._pixels, {"images": 1} | image.sums._asdict()])
+
+    def build(self) -> dict[str, Any]:
+        """What was counted, as JSON.
+
+        `{"formats", "colorspaces", "orientations", "labels", "shorter_side", "aspect_ratio": {name: images}, "height",
+        "width", "bytes": {min, max, sum}, "pixels": {"images", "num_pixels", "totals", "squares"}}`. Orientations are
+        those of EXIF that ask for a turn, 2 to 8; of upright images nothing is said.
+        """
+        formats: collections.Counter[str] = collections.Counter()
+        colorspaces: collections.Counter[str] = collections.Counter()
+        orientations: collections.Counter[str] = collections.Counter()
+        for (image_format, colorspace, orientation), count in self._kinds.items():
+            formats[image_format] += count
+            colorspaces[colorspace] += count
+            if orientation != checked_image.UPRIGHT:
+                orientations[str(orientation)] += count
+        self._sum_up()
+        counters = {"formats": formats, "colorspaces": colorspaces, "orientations": orientations}
+        counters |= {"labels": self._labels} | self._bins
+        counted = {name: _ordered(name, counter) for name, counter in counters.items()}
+        return counted | self._ranges | {_PIXELS: self._pixels}
+
+    def _sum_up(self) -> None:
+        heights, widths, _ = self._values.values()
+        for (height, width), count in collections.Counter(zip(heights, widths)).items():
+            self._bins["shorter_side"][_SIDE_BINS[min(height, width).bit_length() - 1]] += count
+            self._bins["aspect_ratio"][_ASPECT_BINS[bisect.bisect(_ASPECT_RATIOS, width / height)]] += count
+        for name, values in self._values.items():
+            if values:
+                newest = {"min": min(values), "max": max(values), "sum": sum(values)}
+                self._ranges[name] = _merge_ranges([self._ranges[name], newest])
+                values.clear()
+
+
+def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The statistics of several shards together."""
+    counters: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    ranges: dict[str, list[Mapping[str, int]]] = {name: [] for name in _RANGES}
+    pixels: list[Mapping[str, Any]] = []
+    for part in parts:
+        for name, value in part.items():
+            if name in _RANGES:
+                ranges[name].append(value)
+            elif name == _PIXELS:
+                pixels.append(value)
+            else:
+                counters[name].update(value)
+    merged: dict[str, Any] = {name: _ordered(name, counter) for name, counter in counters.items()}
+    merged |= {name: _merge_ranges(values) for name, values in ranges.items()}
+    return merged | {_PIXELS: _merge_pixels(pixels)}
+
+
+def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:
+    """The statistics of a split as they stand in `statistics.json`.
+
+    Beside the counts: `"class_weights": {name: weight}`, where there are classes, and `"pixels": {"images", "mean",
+    "std"}` by channel (red, green, blue), where the pixels were summed up.
+    """
+    described = {name: value for name, value in merged.items() if name != _PIXELS}
+    if labels := merged.get("labels"):
+        described["class_weights"] = class_weights(labels)
+    if sums := merged.get(_PIXELS):
+        described[_PIXELS] = {"images": sums["images"]} | _mean_and_std(sums)
+    return described
+
+
+def class_weights(counts: Mapping[str, int]) -> dict[str, float]:
+    """By class: labels given / (classes * labels given to the class), so that each class has the same weight in all.
+
+    As "balanced" of scikit-learn; a class without an image has no weight and does not count.
+    """
+    total = sum(counts.values())
+    return {name: total / (len(counts) * count) for name, count in counts.items()}
+
+
+def _mean_and_std(sums: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Over all pixels of all images, each with the same weight; the deviation is that of the population.
+
+    In integers up to the last step: a difference of large floats would lose the digits that count.
+    """
+    number = sums["num_pixels"]
+    variances = [
+        (number * square - total * total) / number**2 for total, square in zip(sums["totals"], sums["squares"])
+    ]
+    return {"mean": [total / number for total in sums["totals"]], "std": [math.sqrt(each) for each in variances]}
+
+
+def _merge_ranges(ranges: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    known = [each for each in ranges if each]  # that of no image is empty
+    if not known:
+        return {}
+    return {
+        "min": min(each["min"] for each in known),
+        "max": max(each["max"] for each in known),
+        "sum": sum(each["sum"] for each in known),
+    }
+
+
+def _merge_pixels(sums: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    known = [each for each in sums if each]
+    if not known:
+        return {}
+    return {
+        "images": sum(each["images"] for each in known),
+        "num_pixels": sum(each["num_pixels"] for each in known),
+        "totals": [sum(channel) for channel in zip(*(each["totals"] for each in known))],
+        "squares": [sum(channel) for channel in zip(*(each["squares"] for each in known))],
+    }
+
+
+def _ordered(name: str, counter: Mapping[str, int]) -> dict[str, int]:
+    """By name, or as the bins follow each other."""
+    order = _BINS.get(name) or sorted(counter)
+    return {each: counter[each] for each in order if each in counter}

@@ -1,0 +1,114 @@
+"""Pictures that say the class of each pixel, found beside the images they belong to."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+
+from imagebeam import storage
+from imagebeam.transforms import elements
+
+SPLIT_GROUP = "split"  # of the pattern for images: names the split
+_REQUESTS_AT_ONCE = 16
+_GROUP = re.compile(r"\\(?:\d+|g<\w+>)")  # as a mask's path refers to a part of the image's
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskRule:
+    """Which images have masks, and where they lie; all paths are below the source's root."""
+
+    image: str  # regular expression for the whole path of an image
+    mask: str  # path of its mask, with \1 or \g<name> for the groups of `image`
+    missing: str = "reject"  # or "pass_over"
+
+    @property
+    def names_split(self) -> bool:
+        """Whether an image's path says its split."""
+        return SPLIT_GROUP in self._image.groupindex
+
+    def is_image(self, path: str) -> bool:
+        """Whether an image lies there."""
+        return self._image.fullmatch(path) is not None
+
+    def is_mask(self, path: str) -> bool:
+        """Whether `path` is of the form of a mask's."""
+        return self._mask.fullmatch(path) is not None
+
+    def add_masks(
+        self, root: str, refs: Sequence[elements.ImageRef]
+    ) -> Iterator[elements.ImageRef | elements.Reject | None]:
+        """What becomes of each image once its mask is looked up; on a network by threads, since each costs a request.
+
+        Yields:
+            The image with its mask, and with its split if that is a group of `image`; None if it is passed over.
+
+        Raises:
+            UnavailableError: if the storage does not answer.
+        """
+        if storage.storage_of(root).is_local:
+            yield from (self._add_mask(root, ref) for ref in refs)
+            return
+        with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+            yield from threads.map(lambda ref: self._add_mask(root, ref), refs)
+
+    def _add_mask(self, root: str, ref: elements.ImageRef) -> elements.ImageRef | elements.Reject | None:
+        match = self._image.fullmatch(ref.key)
+        assert match is not None
+        path = match.expand(self.mask)
+        if ".." in path.split("/"):
+            return _reject(ref, elements.Reason.OUTSIDE_ROOT, f"its mask {path!r} leaves {root!r}")
+        uri = storage.join(root, path)
+        try:
+            entry = storage.storage_of(uri).stat(uri)
+        except (FileNotFoundError, NotADirectoryError):
+            if self.missing == "pass_over":
+                return None
+            return _reject(ref, elements.Reason.NOT_FOUND, f"there is no mask {path!r}; add it, or change source.masks")
+        except OSError as e:
+            if storage.is_fault(e):
+                raise
+            return _reject(ref, elements.Reason.UNREADABLE, f"its mask {path!r} cannot be read ({e.strerror or e})")
+        if entry.kind != storage.FILE:
+            return _reject(ref, elements.Reason.UNREADABLE, f"its mask {path!r} is not a regular file ({entry.kind})")
+        split = (match[SPLIT_GROUP] or "") if self.names_split else ref.split
+        return ref._replace(split=split, mask=elements.Mask(uri, entry.size, entry.mtime_ns))
+
+    @functools.cached_property
+    def _image(self) -> re.Pattern[str]:
+        return re.compile(self.image)
+
+    @functools.cached_property
+    def _mask(self) -> re.Pattern[str]:
+        return re.compile(".*".join(map(re.escape, _GROUP.split(self.mask))), re.DOTALL)
+
+
+def check_pattern(image: str, mask: str) -> None:
+    """Looks whether the two make a rule.
+
+    Raises:
+        ValueError: if not.
+    """
+    try:
+        pattern = re.compile(image)
+    except re.error as e:
+        raise ValueError(f"source.masks.image {image!r} is not a regular expression: {e}") from e
+    if "\\" in _GROUP.sub("", mask):
+        raise ValueError(
+            f"source.masks.mask {mask!r} is a path, not a regular expression: "
+            r"only groups of source.masks.image, \1 or \g<name>, take a backslash"
+        )
+    if mask.startswith("/") or ".." in mask.split("/"):
+        raise ValueError(f"source.masks.mask {mask!r} leaves the folder: give a path below source.uri")
+    if not _GROUP.search(mask):
+        raise ValueError(rf"source.masks.mask {mask!r} names one mask for all images: add a group, such as \1")
+    try:
+        pattern.sub(mask, "")
+    except (re.error, IndexError) as e:
+        raise ValueError(f"source.masks.mask {mask!r} does not fit source.masks.image {image!r}: {e}") from e
+
+
+def _reject(ref: elements.ImageRef, reason: elements.Reason, detail: str) -> elements.Reject:
+    return elements.Reject(ref.key, ref.uri, "list", reason, detail)

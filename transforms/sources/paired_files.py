@@ -1,0 +1,88 @@
+"""A table without names of images: its rows belong to the files of a folder, in the order of their paths."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from imagebeam import storage
+from imagebeam.transforms import elements
+from imagebeam.transforms.sources import files, manifest, protocol, table_formats, table_rows
+
+_File: TypeAlias = "elements.ImageRef | elements.Reject"
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedSource:
+    """The first row is of the first file in the order of their paths as text, and so on.
+
+    A file that cannot be used, or a row that cannot, still takes its place: nothing moves up.
+    """
+
+    table: manifest.ManifestSource
+    files: files.FilesSource
+
+    def list_all(self) -> Iterator[protocol.Listing]:
+        """Yields the references in the order of the rows; other numbers of rows and files are a problem."""
+        found = protocol.ListingBuilder()
+        images = self._list_files(found)
+        num_rows = 0
+        try:
+            for place, row in self.table.read_rows():
+                num_rows += 1
+                if place.position < len(images):
+                    self._pair(images[place.position], place, row, found)
+                if found.is_full:
+                    yield found.take()
+            if num_rows != len(images):
+                found.problems.append(self._explain(num_rows, [image.uri for image in images]))
+        except table_rows.MissingValueError as e:
+            found.problems.append(str(e))
+        except (OSError, ValueError) as e:
+            found.problems.append(f"manifest {self.table.uri!r} cannot be read to its end: {e}")
+        yield found.take()
+
+    def column_names(self) -> list[str]:
+        """As of the table."""
+        return self.table.column_names()
+
+    def describe_rows(self, positions: Sequence[int]) -> list[str]:
+        """As of the table."""
+        return self.table.describe_rows(positions)
+
+    def _list_files(self, found: protocol.ListingBuilder) -> list[_File]:
+        images: list[_File] = []
+        for part in self.files.list_all():
+            images += elements.unpack_refs(part.packed_refs) if part.num_refs else ()
+            images += part.rejects
+            found.passed_over.update(part.passed_over)
+            found.problems += part.problems
+        return sorted(images, key=lambda image: image.uri)
+
+    def _pair(self, image: _File, place: table_formats.Place, row: Any, found: protocol.ListingBuilder) -> None:
+        key = image.uri.removeprefix(storage.join(self.table.root, ""))
+        where = f"{place} of {self.table.uri}"
+        if isinstance(image, elements.Reject):
+            found.rejects.append(image._replace(key=key))
+            return
+        try:
+            if not isinstance(row, Mapping):
+                raise table_rows.BadRowError(elements.Reason.BAD_ROW, str(row))
+            column = self.table.fields.key
+            named = table_rows.text_in(row, column) if column else key
+            if not named:
+                raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
+            found.refs.append(self.table.fields.fill(image._replace(key=named, position=place.position), row))
+        except table_rows.BadRowError as e:
+            found.rejects.append(elements.Reject(key, image.uri, "list", e.reason, f"{where}: {e.detail}"))
+        except table_rows.MissingValueError as e:
+            raise table_rows.MissingValueError(f"{where}: {e}") from e
+
+    def _explain(self, num_rows: int, uris: list[str]) -> str:
+        ends = f" (the first {uris[0]!r}, the last {uris[-1]!r})" if uris else ""
+        glob = storage.join(self.files.root, ", ".join(self.files.include))
+        return (
+            f"manifest {self.table.uri!r} has {num_rows:,} rows, and source.manifest.files {glob!r} matches "
+            f"{len(uris):,} files{ends}: there must be one row for each file, in the order of the files' paths"
+        )

@@ -1,0 +1,212 @@
+"""Images named by several tables below one folder, each beside its images: the `metadata.csv` of Hugging Face."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import dataclasses
+import fnmatch
+import functools
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent import futures
+
+from imagebeam import errors, storage
+from imagebeam.transforms import elements, hashing
+from imagebeam.transforms.sources import files, manifest, protocol, table_formats, table_rows
+
+UNNAMED = "not_in_table"  # passed over: images beside the tables that no row names
+
+_REQUESTS_AT_ONCE = 16
+_ANY_DEPTH = "**"
+
+
+def is_glob(path: str) -> bool:
+    """Whether `path` may stand for several tables."""
+    return re.search(r"[*?\[]", path) is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class TablesSource:
+    """Tables one after the other: positions go on from one to the next, keys are relative to one folder."""
+
+    tables: tuple[manifest.ManifestSource, ...]
+    folder: str | None = None  # where images that no row names are counted
+    exclude: str = ""  # an address in it that is no input: the output's
+
+    def column_names(self) -> list[str]:
+        """The names of the columns of the first.
+
+        Raises:
+            ConfigError: if it cannot be read.
+        """
+        return self.tables[0].column_names()
+
+    def check_columns(self) -> None:
+        """Reads the first row of each.
+
+        Raises:
+            ConfigError: if a table cannot be read, or lacks a column.
+        """
+        for table in self.tables:
+            table.check_columns()
+
+    def list_all(self) -> Iterator[protocol.Listing]:
+        """Yields the references of all tables in the order of their rows."""
+        num_rows = 0
+        named = array.array("Q")  # hashes of the addresses in the rows: 8 bytes each
+        problems = False
+        for table in self.tables:
+            first_position = num_rows
+            for found in dataclasses.replace(table, first_position=first_position).list_all():
+                refs = elements.unpack_refs(found.packed_refs) if found.num_refs else []
+                num_rows += len(refs) + len(found.rejects)  # a row is either, but where rows were merged
+                if refs:
+                    num_rows = max(num_rows, refs[-1].position + 1)
+                if self.folder is not None:
+                    named.extend(_hash(ref.uri) for ref in refs)
+                    named.extend(map(_hash, _resolve_all(table, found.rejects)))
+                problems = problems or bool(found.problems)
+                yield found
+        rest = protocol.ListingBuilder()
+        if not num_rows and not problems:
+            places = ", ".join(table.uri for table in self.tables[:3]) + (", ..." if len(self.tables) > 3 else "")
+            rest.problems.append(f"no manifest has a row, so there are no images: {places}; fill them")
+        elif self.folder is not None and (unnamed := _count_unnamed(self.folder, self.exclude, named)):
+            rest.passed_over[UNNAMED] += unnamed
+        if rest.problems or rest.passed_over:
+            yield rest.take()
+
+    def describe_rows(self, positions: Sequence[int]) -> list[str]:
+        """Where the rows with these positions are, in the words for a user.
+
+        Raises:
+            OSError: if a table cannot be read.
+            ValueError: if one is broken, or rows were merged.
+        """
+        if len(self.tables) > 1 and any(table.merge_rows for table in self.tables):
+            raise ValueError("where the rows of several tables are merged, positions are not those of rows")
+        described: dict[int, str] = {}
+        first_position = 0
+        for table in self.tables:
+            num_rows = sum(1 for _ in table.read_rows())
+            here = [position for position in positions if 0 <= position - first_position < num_rows]
+            moved = dataclasses.replace(table, first_position=first_position)
+            described |= dict(zip(here, moved.describe_rows(here))) if here else {}
+            first_position += num_rows
+        return [described[position] for position in positions]
+
+
+def _resolve_all(table: manifest.ManifestSource, rejects: Iterable[elements.Reject]) -> Iterator[str]:
+    """The addresses of the rows that are rejects, which name the path as the table has it."""
+    for reject in rejects:
+        with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
+            yield table.resolve(reject.uri)
+
+
+def _hash(uri: str) -> int:
+    return hashing.hash64(uri, 0, b"imagebeam.named")
+
+
+def _count_unnamed(folder: str, exclude: str, named: array.array[int]) -> int:
+    """How many files with an image's extension lie below `folder` and are not among those named."""
+    import numpy as np
+
+    known = np.sort(np.frombuffer(named, np.uint64))
+    try:
+        found = _walk(folder, (_ANY_DEPTH, "*"), exclude)
+    except OSError:  # it holds nothing that the tables need, so it is no reason to stop
+        return 0
+    images = [uri for uri in found if posixpath.splitext(uri)[1].lower().lstrip(".") in files.IMAGE_EXTENSIONS]
+    hashes = np.fromiter(map(_hash, images), np.uint64, len(images))
+    return int(np.count_nonzero(~np.isin(hashes, known)))
+
+
+def find_tables(root: str, glob: str, exclude: str = "", format: str | None = None) -> list[str]:
+    """The addresses of the tables below `root` that `glob` matches, sorted.
+
+    Args:
+        root: a folder.
+        glob: relative to it; `*` and `?` stay inside of a name, `**` is any number of folders. Hidden files and
+            folders match nothing.
+        exclude: an address that is no input: the output's.
+        format: of the tables; left out, files of which the extension tells none are passed over.
+
+    Raises:
+        ConfigError: if there is none, or a folder cannot be listed.
+    """
+    parts = tuple(glob.split("/"))
+    try:
+        found = _walk(root, parts, exclude)
+    except OSError as e:
+        raise errors.ConfigError(
+            f"the tables {glob!r} below {root!r} cannot be looked for ({e.strerror or e}); check --input"
+        ) from e
+    tables = [uri for uri in found if format or posixpath.splitext(uri)[1].lower() in table_formats.FORMATS]
+    if not tables:
+        others = f"; {found[0]!r} is none of {', '.join(table_formats.FORMATS)}" if found else ""
+        raise errors.ConfigError(
+            f"no table matches {glob!r} below {root!r}{others}; check --input and source.manifest.path, or set "
+            "source.by: files for a folder of images without a table"
+        )
+    return sorted(tables)
+
+
+def _walk(root: str, parts: tuple[str, ...], exclude: str) -> list[str]:
+    """The files that match, level by level, so that the folders of one level are listed side by side."""
+    store = storage.storage_of(root)
+    files: list[str] = []
+    level = [_Folder(root, frozenset(_open(parts)), (store.stat(root).identity,))]
+    with futures.ThreadPoolExecutor(1 if store.is_local else _REQUESTS_AT_ONCE) as threads:
+        while level:
+            below: list[_Folder] = []
+            for found, folders in threads.map(functools.partial(_look_into, exclude=exclude), level):
+                files += found
+                below += folders
+            level = below
+    return files
+
+
+def _look_into(folder: _Folder, exclude: str) -> tuple[list[str], list[_Folder]]:
+    """The files of a folder that match, and the folders in it where others may."""
+    files, folders = [], []
+    for entry in storage.storage_of(folder.uri).list_directory(folder.uri):
+        uri = storage.join(folder.uri, entry.name)
+        if entry.name.startswith(".") or uri == exclude:
+            continue
+        if entry.kind == storage.FILE and folder.matches(entry.name):
+            files.append(uri)
+        is_new = entry.kind == storage.DIRECTORY and entry.identity not in folder.ancestors
+        if is_new and (rest := folder.enter(entry.name)):
+            folders.append(_Folder(uri, rest, (*folder.ancestors, entry.identity)))
+    return files, folders
+
+
+@dataclasses.dataclass(frozen=True)
+class _Folder:
+    """A folder to be looked into, and what of the glob is still to be matched in it: at `**` there are several ways."""
+
+    uri: str
+    ways: frozenset[tuple[str, ...]]
+    ancestors: tuple[tuple[int, int], ...]  # identities of the folders above and its own, to see loops of links
+
+    def matches(self, name: str) -> bool:
+        return any(len(way) == 1 and fnmatch.fnmatchcase(name, way[0]) for way in self.ways)
+
+    def enter(self, name: str) -> frozenset[tuple[str, ...]]:
+        rest: set[tuple[str, ...]] = set()
+        for way in self.ways:
+            if way[0] == _ANY_DEPTH:
+                rest.update(_open(way))
+            elif len(way) > 1 and fnmatch.fnmatchcase(name, way[0]):
+                rest.update(_open(way[1:]))
+        return frozenset(rest)
+
+
+def _open(way: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """A glob, and where it begins with `**`, also what follows: for `**` may be no folder at all."""
+    yield way
+    while way[0] == _ANY_DEPTH and len(way) > 1:
+        way = way[1:]
+        yield way
