@@ -1,13 +1,13 @@
-# imagebeam with the versions of requirements.lock:
+# Builds an image of imagebeam with the versions in requirements.lock:
 #
 #   docker build -t imagebeam .
 #   docker run --rm --user "$(id -u)" -v "$PWD:/data" imagebeam convert --config image_folder --input /data/images --output /data/out
 #
-# The base is any image with Python 3.10 to 3.13 and its venv module.
+# BASE may be any image with Python 3.10 to 3.13 and the venv module.
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 
-# What is installed: extras of setup.py, separated by commas. A worker that only converts: EXTRAS=convert,gcs
+# Extras of setup.py to install, separated by commas. For a worker that only converts: EXTRAS=convert,gcs
 ARG EXTRAS=convert,tf,transform,gcs,hdfs
 
 ENV PATH=/opt/imagebeam/bin:$PATH \
@@ -15,7 +15,7 @@ ENV PATH=/opt/imagebeam/bin:$PATH \
     PIP_NO_CACHE_DIR=1 \
     PYTHONUNBUFFERED=1
 
-# The lock is a constraint here: only what the extras ask for is installed, each in its locked version.
+# The lock file is only a constraint here: pip installs what the extras need, in the locked versions.
 WORKDIR /opt/src
 COPY pyproject.toml requirements.lock setup.py ./
 COPY imagebeam/__init__.py imagebeam/
@@ -24,14 +24,14 @@ RUN python3 -m venv /opt/imagebeam \
     && pip install --quiet --constraint requirements.lock --no-build-isolation ".[${EXTRAS}]" \
     && pip uninstall --quiet --yes imagebeam
 
-# The reader's decoder, where the base is Debian's: gcc to build it, libjpeg-turbo to build and run it.
+# For the reader's decoder in C, if the base is Debian: gcc builds it; libjpeg-turbo is needed to build and to run it.
 RUN if command -v apt-get > /dev/null; then \
       apt-get update --quiet \
       && apt-get install --quiet --yes --no-install-recommends gcc libc6-dev libjpeg-dev \
       && rm -rf /var/lib/apt/lists/*; \
     fi
 
-# The code comes last, so that a change of it leaves the layer above as it is.
+# The code comes last, so that a change of the code does not invalidate the layers above.
 COPY . .
 RUN pip install --quiet --no-deps --no-build-isolation . \
     && useradd --create-home --uid 1000 imagebeam

@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all set-up by themselves; `make` alone lists the rest.
+# `make demo` and `make test` install what they need first; `make` alone lists all targets.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -18,60 +18,60 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-16s%s\n", $$1, $$2 }'
-	@echo "The environment is $(VENV), made with $(PYTHON); for another Python: make PYTHON=python3.12 demo"
+	@echo "The environment is $(VENV), made with $(PYTHON). To use another Python: make PYTHON=python3.12 demo"
 
 demo: $(INSTALLED) ## convert a small set of images, verify it and read it back as batches
 	@$(BIN)/python examples/demo.py
 
-test: $(INSTALLED) servers ## run all tests; one that needs a server skips where there is none (PYTEST_ARGS=...)
+test: $(INSTALLED) servers ## run all tests; tests skip if their server is not installed (PYTEST_ARGS=...)
 	@$(PYTEST) $(PYTEST_ARGS)
 
-servers: ## install what the tests' servers need and pip does not bring: Java and Maven, as root on Debian and Ubuntu
+servers: ## install Java and Maven for the servers of the tests; needs root on Debian or Ubuntu
 	@if command -v java > /dev/null && command -v mvn > /dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	  echo "installing default-jdk-headless and maven, for the tests with HDFS"; \
 	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends default-jdk-headless maven; } > /dev/null \
-	  || echo "they cannot be installed: the tests with HDFS will be skipped" >&2; \
+	  || echo "apt-get could not install them: the tests with HDFS will be skipped" >&2; \
 	else echo "the tests with HDFS will be skipped; to run them: apt-get install default-jdk-headless maven" >&2; fi
 
-unit: $(INSTALLED) ## run the unit tests alone
+unit: $(INSTALLED) ## run only the unit tests
 	@$(PYTEST) $(PYTEST_ARGS) tests/unit
 
-lint: $(INSTALLED) ## check rules, format and types; change nothing
+lint: $(INSTALLED) ## check lint rules, format and types; changes nothing
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: $(INSTALLED) ## run a benchmark, which prints JSON (BENCH=convert BENCH_ARGS="--count 2000 --rounds 1")
+bench: $(INSTALLED) ## run a benchmark and print JSON (BENCH=convert BENCH_ARGS="--count 2000 --rounds 1")
 	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_ARGS)
 
-lock: $(INSTALLED) ## resolve setup.py into requirements.lock; to the newest versions: make lock UPGRADE=--upgrade
+lock: $(INSTALLED) ## resolve setup.py into requirements.lock; for the newest versions: make lock UPGRADE=--upgrade
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads $(UPGRADE) \
 	  $(EXTRAS:%=--extra %) --no-annotate --no-emit-index-url --custom-compile-command 'make lock' \
 	  --output-file requirements.lock setup.py > /dev/null
 
-docs: $(INSTALLED) ## bring docs/config.md and docs/config.schema.json up to date with the config's models
+docs: $(INSTALLED) ## regenerate docs/config.md and docs/config.schema.json from the config's models
 	@$(BIN)/python -m imagebeam.pipelines.config_schema
 
-clean: ## remove what builds and checks leave behind; the environment stays (rm -rf .venv to start anew)
+clean: ## remove the files of builds and checks; keeps the environment (to remove it: rm -rf .venv)
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 $(BIN)/python:
 	@command -v $(PYTHON) > /dev/null || { \
-	  echo "there is no $(PYTHON) here, and imagebeam needs Python 3.10 to 3.13: install it, or name one with make PYTHON=..." >&2; \
+	  echo "$(PYTHON) was not found; imagebeam needs Python 3.10 to 3.13: install it, or name another with make PYTHON=..." >&2; \
 	  exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
-	  echo "$(PYTHON) is $$($(PYTHON) --version 2>&1), and imagebeam needs 3.10 to 3.13: name another with make PYTHON=..." >&2; \
+	  echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); imagebeam needs Python 3.10 to 3.13: name another with make PYTHON=..." >&2; \
 	  exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { \
 	  package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
-	  echo "$(PYTHON) cannot make a virtual environment: Debian and Ubuntu keep that in a package of its own; apt-get install $$package" >&2; \
+	  echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu this needs another package: apt-get install $$package" >&2; \
 	  exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-# A second call does nothing; a changed lock or setup.py is installed over what is there. uv takes 25 s where pip takes
-# two minutes. But it does not read pip's configuration, so pip installs where that names an index, or where uv fails.
+# Runs again only after a change of the lock, setup.py or the decoder in C, and then updates the environment. uv takes
+# 25 s, pip two minutes. But uv does not read pip's configuration, so pip installs if it names an index, or if uv fails.
 $(INSTALLED): requirements.lock setup.py imagebeam/_native.c | $(BIN)/python
 	@echo "installing requirements.lock into $(VENV) (3 GB): about half a minute on a fast network"
 	@if ! $(BIN)/python -m pip config list | grep -q index \

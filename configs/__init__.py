@@ -1,1 +1,1 @@
-"""Presets: one YAML file per kind of dataset, each line with a reason."""
+"""Holds the presets: one YAML file per kind of dataset, with a reason for each choice."""
