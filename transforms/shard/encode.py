@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from imagebeam import example, features
 from imagebeam.features import Feature
 from imagebeam.transforms import elements, hashing
-from imagebeam.transforms.images import object_masks, structure
+from imagebeam.transforms.images import checked_image, object_masks
 
 _MASKS = "image/object/mask"
 
@@ -36,7 +36,7 @@ class ExampleRecipe:
     def _draws_masks(self) -> bool:
         return _MASKS in self.columns and any(feature.source == _MASKS for feature in self.features)
 
-    def encode(self, ref: elements.ImageRef, image: structure.Image) -> tuple[bytes, bytes]:
+    def encode(self, ref: elements.ImageRef, image: checked_image.Image) -> tuple[bytes, bytes]:
         """The serialized example in two pieces, the second the image's bytes, uncopied."""
         key = hashing.encode_key(ref.key)
         values: dict[str, example.Values] = {

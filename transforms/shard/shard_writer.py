@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import class_masks, prepare, structure
+from imagebeam.transforms.images import checked_image, class_masks, prepare
 from imagebeam.transforms.shard import encode, read_back, statistics, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
@@ -140,7 +140,7 @@ def _has_lines(uri: str, count: int) -> bool:
 
 def read_images(
     refs: Iterable[elements.ImageRef], policy: prepare.ImagePolicy, read_ahead: read_ahead_lib.ReadAhead
-) -> Iterable[tuple[elements.ImageRef, structure.Image | elements.Reject]]:
+) -> Iterable[tuple[elements.ImageRef, checked_image.Image | elements.Reject]]:
     """Yields each reference with its image, read and checked, or with the reason why it is turned away."""
     fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
     for ref, data in fetched:
@@ -153,7 +153,7 @@ def read_images(
 
 def _prepare(
     ref: elements.ImageRef, data: bytes | read_ahead_lib.ReadError, policy: prepare.ImagePolicy
-) -> structure.Image | elements.Reject:
+) -> checked_image.Image | elements.Reject:
     if isinstance(data, read_ahead_lib.ReadError):
         return elements.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
     try:
@@ -161,23 +161,23 @@ def _prepare(
             return policy.prepare(data, ref.expected)
         start, length = ref.inside
         return policy.prepare(data[start : start + length], ref.expected)._replace(record=data)
-    except structure.BadImageError as e:
+    except checked_image.BadImageError as e:
         return elements.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
 
 
 def _add_mask(
     ref: elements.ImageRef,
-    image: structure.Image,
+    image: checked_image.Image,
     mask: elements.Mask,
     data: bytes | read_ahead_lib.ReadError,
     policy: prepare.ImagePolicy,
-) -> structure.Image | elements.Reject:
+) -> checked_image.Image | elements.Reject:
     where = f"its mask {mask.uri!r}"
     if isinstance(data, read_ahead_lib.ReadError):
         return elements.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
     try:
         return class_masks.with_mask(image, data, policy.check)
-    except structure.BadImageError as e:
+    except checked_image.BadImageError as e:
         return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image, structure
+from imagebeam.transforms.images import checked_image
 
 _RANGES = ("height", "width", "bytes")
 _PIXELS = "pixels"
@@ -37,7 +37,7 @@ class StatisticsBuilder:
         self._bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
         self._pixels: dict[str, Any] = {}
 
-    def add(self, ref: elements.ImageRef, image: structure.Image) -> None:
+    def add(self, ref: elements.ImageRef, image: checked_image.Image) -> None:
         self._kinds[image.format, image.colorspace, image.orientation] += 1
         for label in ref.classes:
             self._labels[label] += 1

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import structure
+from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.sources import mask_files, protocol
 
 # A file with one of these is an image by its name; any other is looked into, so that an image without a telling name
@@ -193,7 +193,7 @@ _REMEDIES = {
 
 def _is_image_by_content(uri: str) -> bool:
     """Whether a file begins as one of the known formats does."""
-    return structure.sniff_format(storage.storage_of(uri).read(uri, 0, structure.SNIFF_BYTES)) is not None
+    return image_formats.sniff_format(storage.storage_of(uri).read(uri, 0, image_formats.SNIFF_BYTES)) is not None
 
 
 @functools.lru_cache(maxsize=4)

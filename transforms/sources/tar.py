@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import structure
+from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.shard import gzip_content
 from imagebeam.transforms.sources import containers, files, table_rows, tar_members
 
@@ -180,7 +180,7 @@ def _split_name(
         return match[1], match[2].lower()
     if member.name.rpartition("/")[2].startswith("."):
         return containers.PassedOver(files.HIDDEN)
-    if structure.sniff_format(read(member.offset, min(structure.SNIFF_BYTES, member.size))):
+    if image_formats.sniff_format(read(member.offset, min(image_formats.SNIFF_BYTES, member.size))):
         return member.name, ""  # an image that no one would find: a sample without an image, so a reject
     return containers.PassedOver(files.NON_IMAGE)
 
