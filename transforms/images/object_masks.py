@@ -31,6 +31,8 @@ from imagebeam.transforms.images import png_chunks
 if TYPE_CHECKING:
     import numpy as np
 
+FEATURE = "image/object/mask"  # a list of PNGs, one for each object
+
 # First byte of a packed mask: the array type of the numbers after it, 16-bit or 32-bit corners or run lengths.
 _SHORT, _LONG, _RUNS = "h", "i", "I"
 _SHORT_LIMIT = 2**15

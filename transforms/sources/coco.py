@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
+from imagebeam.transforms.images import object_masks
 from imagebeam.transforms.sources import coco_json, files, protocol, table_rows
 
 # Sources of the values in ImageRef.columns, in their order; of MASKS only where masks are stored.
@@ -24,7 +25,7 @@ COLUMNS = (
     "image/object/area",
     "image/object/is_crowd",
 )
-MASKS = "image/object/mask"
+MASKS = object_masks.FEATURE
 
 # What is passed over, beside the objects that coco_json counts.
 NOT_ANNOTATED = "not_in_annotations"
