@@ -26,13 +26,13 @@ from imagebeam.transforms import (
 )
 from imagebeam.transforms.images import pillow_decoder, prepare
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import idx, protocol
+from imagebeam.transforms.sources import idx, listings
 
 
 class Job(NamedTuple):
     """A config in the terms of the transforms."""
 
-    source: protocol.Source
+    source: listings.ImageSource
     label: label_images.LabelRule
     split: assign_splits.SplitRule
     order: rank_references.Order
@@ -69,7 +69,7 @@ def make_job(
     config: config_lib.Config,
     overwrite: bool = False,
     report: str = "",
-    source: protocol.Source | None = None,
+    source: listings.ImageSource | None = None,
     scratch: str = "",
 ) -> Job:
     """The job that `config` describes.

@@ -1,4 +1,4 @@
-"""What a check knows about an image, and the error for an image that is rejected."""
+"""The result of an image check: a description of the image, or the error for a rejected one."""
 
 from __future__ import annotations
 

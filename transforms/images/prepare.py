@@ -16,7 +16,7 @@ KEEP = "keep"
 
 @dataclasses.dataclass(frozen=True)
 class ImagePolicy:
-    """How every image is checked, changed and stored; the config's section `image`."""
+    """Checks, changes and stores every image as the config's section `image` says."""
 
     check: str = "structure"  # or "decode"
     raw_shape: tuple[int, int, int] | None = None  # height, width, channels if images come as bare pixels

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 from imagebeam import example, features
+from imagebeam.features import Feature
 from imagebeam.transforms import elements, hashing
 from imagebeam.transforms.images import checked_image, object_masks
 
@@ -15,13 +17,13 @@ from imagebeam.transforms.images import checked_image, object_masks
 class ExampleRecipe:
     """The features of every example, and the ids and texts of the classes."""
 
-    features: tuple[features.Feature, ...]
+    features: tuple[Feature, ...]
     label_ids: Mapping[str, int]  # by name of the class; empty if the label is a number or there is none
     columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns, in their order
     texts: Mapping[str, str] = dataclasses.field(
         default_factory=dict
     )  # by name of the class, where it differs from the name
-    kept: tuple[features.Feature, ...] = ()  # the part of `features` that is copied from the image's record
+    kept: tuple[Feature, ...] = ()  # the part of `features` that is copied from the image's record
 
     @functools.cached_property
     def _encoder(self) -> example.ExampleEncoder:
@@ -73,9 +75,8 @@ class ExampleRecipe:
         if self._draws_masks:
             assert ref.expected is not None
             size, stored = ref.expected, (image.height, image.width)
-            values[object_masks.FEATURE] = [
-                object_masks.render(packed, size, stored) for packed in values[object_masks.FEATURE]
-            ]  # type: ignore[union-attr, arg-type]
+            packed: Any = values[object_masks.FEATURE]
+            values[object_masks.FEATURE] = [object_masks.render(each, size, stored) for each in packed]
         return self._encoder.encode(values, image.data)
 
     def _text(self, label: str) -> bytes:

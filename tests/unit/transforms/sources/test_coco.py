@@ -14,7 +14,7 @@ from hypothesis import strategies
 from imagebeam import errors
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.sources import coco, coco_json, protocol, table_rows
+from imagebeam.transforms.sources import coco, coco_json, listings, table_rows
 from tests import coco_sets
 
 Fields = dict[str, Any]
@@ -35,20 +35,20 @@ def train(root: pathlib.Path) -> Fields:
 def make_source(root: pathlib.Path, splits: tuple[str, ...] = ("train",), **options: Any) -> coco.CocoSource:
     names = {"train": "train2017", "validation": "val2017"}
     parts = [
-        coco.Part(split, f"{root}/annotations/instances_{names[split]}.json", options.pop("folder", names[split]))
+        coco.CocoSplit(split, f"{root}/annotations/instances_{names[split]}.json", options.pop("folder", names[split]))
         for split in splits
     ]
     rule = {name: options.pop(name) for name in ("masks", "rejects_outside", "crowd") if name in options}
     return coco.CocoSource(str(root), tuple(parts), coco_json.ObjectRule(**rule), **options)
 
 
-def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], protocol.Listing]:
+def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], listings.Listing]:
     """All references, and a listing with all else."""
     found = list(source.list_all())
     refs = [ref for each in found for ref in elements.unpack_refs(each.packed_refs)]
     rejects = tuple(reject for each in found for reject in each.rejects)
     passed_over = {kind: count for each in found for kind, count in each.passed_over.items()}
-    return refs, protocol.Listing(
+    return refs, listings.Listing(
         b"", len(refs), rejects, passed_over, tuple(p for each in found for p in each.problems)
     )
 
@@ -321,7 +321,7 @@ def test_files_that_no_annotation_names_are_counted_once_for_splits_that_share_a
     refs, rest = list_all(make_source(root, ("train",), folder="train2017"))
     assert rest.passed_over == {"not_in_annotations": 7, "hidden": 1}
     parts = [
-        coco.Part(split, f"{root}/annotations/instances_{name}.json", "train2017")
+        coco.CocoSplit(split, f"{root}/annotations/instances_{name}.json", "train2017")
         for split, name in (("train", "train2017"), ("validation", "val2017"))
     ]
     refs, rest = list_all(coco.CocoSource(str(root), tuple(parts)))
@@ -341,7 +341,7 @@ def test_names_with_folders_lead_below_the_folder_of_images(root: pathlib.Path, 
 def test_annotations_beside_the_images_need_no_folder(root: pathlib.Path, train: Fields) -> None:
     path = root / "train2017" / "annotations.json"
     path.write_text(json.dumps(train))
-    refs, rest = list_all(coco.CocoSource(str(root / "train2017"), (coco.Part("train", str(path), ""),)))
+    refs, rest = list_all(coco.CocoSource(str(root / "train2017"), (coco.CocoSplit("train", str(path), ""),)))
     assert [ref.key for ref in refs] == [image["file_name"] for image in train["images"]]
     assert rest.passed_over == {"not_in_annotations": 1}
 
@@ -454,7 +454,9 @@ def test_broken_file_gives_rejects_or_a_problem_and_never_fails(
     for start, length, piece in edits:
         text = text[:start] + piece + text[start + length :]
     path.write_bytes(text)
-    source = coco.CocoSource(str(path.parent), (coco.Part("train", str(path), ""),), coco_json.ObjectRule(masks=masks))
+    source = coco.CocoSource(
+        str(path.parent), (coco.CocoSplit("train", str(path), ""),), coco_json.ObjectRule(masks=masks)
+    )
     refs, rest = list_all(source)
     assert rest.problems or len(refs) + len(rest.rejects) > 0
     for ref in refs:

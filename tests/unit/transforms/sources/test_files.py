@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import files, protocol
+from imagebeam.transforms.sources import files, listings
 from imagebeam.transforms.sources.files import FilesSource
 from tests import image_sets
 
@@ -399,7 +399,7 @@ def test_not_recursive_yields_the_folders_it_did_not_enter(root: pathlib.Path) -
 
 
 def test_many_images_come_in_several_listings(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_REFS", 3)
+    monkeypatch.setattr(listings, "MAX_REFS", 3)
     image_sets.write_folder(root, ("cat", "dog"), 5)
     (root / "gone.jpg").symlink_to("nothing")
     source = FilesSource(str(root))
@@ -411,7 +411,7 @@ def test_many_images_come_in_several_listings(root: pathlib.Path, monkeypatch: p
 def test_empty_folder_gives_one_empty_listing(root: pathlib.Path) -> None:
     source = FilesSource(str(root))
     (found,) = source.list_directory(source.start(), recursive=True)
-    assert found == protocol.Listing(elements.pack_refs([]), 0, (), {}, ())
+    assert found == listings.Listing(elements.pack_refs([]), 0, (), {}, ())
 
 
 # A glob as the input's address

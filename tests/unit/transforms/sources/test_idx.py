@@ -15,7 +15,7 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import convert
 from imagebeam.transforms import elements
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import idx, protocol, table_rows
+from imagebeam.transforms.sources import idx, listings, table_rows
 from tests import datasets, idx_files
 
 IMAGES = {"train": "train-images*", "test": "t10k-images*"}
@@ -33,7 +33,7 @@ def open_source(
 def list_refs(source: idx.IdxSource) -> list[elements.ImageRef]:
     listings = list(source.list_all())
     assert all(found.rejects == found.problems == () for found in listings)
-    assert all(found.num_refs <= protocol.MAX_REFS for found in listings)
+    assert all(found.num_refs <= listings.MAX_REFS for found in listings)
     return [ref for found in listings if found.num_refs for ref in elements.unpack_refs(found.packed_refs)]
 
 
@@ -63,7 +63,7 @@ def test_list_all_over_a_network_yields_the_same(tmp_path: pathlib.Path) -> None
 
 
 def test_list_all_of_many_pictures_yields_them_in_bounded_listings(tmp_path: pathlib.Path) -> None:
-    idx_files.write_mnist(tmp_path, 2 * protocol.MAX_REFS + 3, 2, side=1)
+    idx_files.write_mnist(tmp_path, 2 * listings.MAX_REFS + 3, 2, side=1)
     refs = list_refs(open_source(tmp_path))
     assert len({ref.key for ref in refs}) == len(refs) == 20_005
     assert [ref.offset for ref in refs[::10_000]] == [16, 10_016, 20_016]

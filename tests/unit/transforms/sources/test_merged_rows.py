@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from imagebeam.features import BYTES
 from imagebeam.transforms.sources import merged_rows
-from imagebeam.transforms.sources.table_formats import Place
+from imagebeam.transforms.sources.table_formats import RowPlace
 from imagebeam.transforms.sources.table_rows import Column, RowFields
 
 FIELDS = RowFields(split="set", columns=(Column("caption", BYTES, many=True),))
@@ -17,7 +17,7 @@ FIELDS = RowFields(split="set", columns=(Column("caption", BYTES, many=True),))
 
 def merged(rows: Sequence[Any], fields: RowFields = FIELDS) -> list[tuple[int, Any]]:
     """The merged rows of a CSV, each with its position."""
-    placed = [(Place(position, "line", position + 2), row) for position, row in enumerate(rows)]
+    placed = [(RowPlace(position, "line", position + 2), row) for position, row in enumerate(rows)]
     return [(place.position, row) for place, row in merged_rows.merge_rows(placed, "image", fields)]
 
 

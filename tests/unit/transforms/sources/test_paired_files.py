@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from imagebeam.features import INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
-from imagebeam.transforms.sources import files, manifest, protocol, table_formats, table_rows
+from imagebeam.transforms.sources import files, listings, manifest, table_formats, table_rows
 from imagebeam.transforms.sources.paired_files import PairedSource
 from tests import image_sets
 
@@ -131,7 +131,7 @@ def test_table_that_is_cut_short_is_a_problem(tmp_path: pathlib.Path) -> None:
 
 
 def test_large_tables_come_in_several_listings(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_REFS", 2)
+    monkeypatch.setattr(listings, "MAX_REFS", 2)
     write_files(tmp_path, *(f"{index}.png" for index in range(5)))
     (tmp_path / "ages.csv").write_text("age\n" + "1\n" * 5)
     found = list(make_source(tmp_path, "ages.csv").list_all())

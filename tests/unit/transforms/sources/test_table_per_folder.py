@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import manifest, protocol, table_per_folder, table_rows
+from imagebeam.transforms.sources import listings, manifest, table_per_folder, table_rows
 from tests import image_sets
 
 TREE = (
@@ -117,13 +117,15 @@ def test_any_glob_finds_what_the_shells_would_or_is_a_config_error(tmp_path: pat
 # Rows
 
 
-def make_source(root: pathlib.Path, **options: Any) -> table_per_folder.TablesSource:
+def make_source(root: pathlib.Path, **options: Any) -> table_per_folder.TablePerFolderSource:
     names = table_per_folder.find_tables(str(root), "*/m.csv")
     found = [manifest.ManifestSource(uri, "csv", keys_below=str(root), **options) for uri in names]
-    return table_per_folder.TablesSource(tuple(found))
+    return table_per_folder.TablePerFolderSource(tuple(found))
 
 
-def read(source: table_per_folder.TablesSource) -> tuple[list[elements.ImageRef], list[elements.Reject], list[str]]:
+def read(
+    source: table_per_folder.TablePerFolderSource,
+) -> tuple[list[elements.ImageRef], list[elements.Reject], list[str]]:
     found = list(source.list_all())
     refs = [ref for item in found if item.num_refs for ref in elements.unpack_refs(item.packed_refs)]
     return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
@@ -142,7 +144,7 @@ def write_images(root: pathlib.Path, names: dict[str, list[str]]) -> None:
 def test_positions_go_on_and_keys_begin_at_the_root(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, max_refs: int
 ) -> None:
-    monkeypatch.setattr(protocol, "MAX_REFS", max_refs)
+    monkeypatch.setattr(listings, "MAX_REFS", max_refs)
     write_images(tmp_path, {"b": ["1", "gone", "2"], "a": ["1", "2"], "c": [], "d": ["1"]})
     source = make_source(tmp_path)
     source.check_columns()
@@ -182,7 +184,7 @@ def test_table_that_is_gone_when_it_is_read_is_a_problem(tmp_path: pathlib.Path)
 # Images that no row names
 
 
-def count_unnamed(source: table_per_folder.TablesSource) -> dict[str, int]:
+def count_unnamed(source: table_per_folder.TablePerFolderSource) -> dict[str, int]:
     counts: dict[str, int] = {}
     for found in source.list_all():
         for kind, count in found.passed_over.items():
@@ -191,7 +193,7 @@ def count_unnamed(source: table_per_folder.TablesSource) -> dict[str, int]:
 
 
 def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_REFS", 2)
+    monkeypatch.setattr(listings, "MAX_REFS", 2)
     write_images(tmp_path, {"a": ["1.jpg", "2.JPG", "3.jpg"], "b": ["1.jpg", "gone", "2.jpg"]})
     with open(tmp_path / "a/m.csv", "a") as table:
         table.write("../b/other.jpg\n4.jpg,x\n")  # a reject whose file is named all the same, and one that names none
