@@ -26,13 +26,13 @@ from imagebeam.transforms import (
 )
 from imagebeam.transforms.images import pillow_decoder, prepare
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import idx, listings
+from imagebeam.transforms.sources import idx, image_source
 
 
 class Job(NamedTuple):
     """A config in the terms of the transforms."""
 
-    source: listings.ImageSource
+    source: image_source.ImageSource
     label: label_images.LabelRule
     split: assign_splits.SplitRule
     order: rank_references.Order
@@ -69,7 +69,7 @@ def make_job(
     config: config_lib.Config,
     overwrite: bool = False,
     report: str = "",
-    source: listings.ImageSource | None = None,
+    source: image_source.ImageSource | None = None,
     scratch: str = "",
 ) -> Job:
     """The job that `config` describes.

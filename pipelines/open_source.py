@@ -17,7 +17,7 @@ from imagebeam.transforms.sources import (
     containers,
     files,
     idx,
-    listings,
+    image_source,
     manifest,
     paired_files,
     saved_listing,
@@ -29,7 +29,7 @@ from imagebeam.transforms.sources import (
 )
 
 
-def make_source(config: config_lib.Config) -> listings.ImageSource:
+def make_source(config: config_lib.Config) -> image_source.ImageSource:
     """The source of `config`, looked at so far that what is plainly wrong is told at once.
 
     Raises:
@@ -285,7 +285,7 @@ def _path_below(path: str) -> str:
 _Table: TypeAlias = "manifest.ManifestSource | table_per_folder.TablePerFolderSource | paired_files.PairedFilesSource"
 
 
-def as_table(source: listings.ImageSource) -> _Table | None:
+def as_table(source: image_source.ImageSource) -> _Table | None:
     """The source, if its references are rows of a table."""
     is_table = isinstance(
         source, (manifest.ManifestSource, table_per_folder.TablePerFolderSource, paired_files.PairedFilesSource)
@@ -293,7 +293,7 @@ def as_table(source: listings.ImageSource) -> _Table | None:
     return cast("_Table", source) if is_table else None
 
 
-def advise_on_folders(config: config_lib.Config, source: listings.ImageSource) -> str:
+def advise_on_folders(config: config_lib.Config, source: image_source.ImageSource) -> str:
     """What to do about an image without the folder that is its class."""
     if config.label.by != "directory":
         return ""
@@ -315,7 +315,7 @@ def advise_on_folders(config: config_lib.Config, source: listings.ImageSource) -
     )
 
 
-def notes_on_labels(config: config_lib.Config, source: listings.ImageSource) -> tuple[str, ...]:
+def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
     """What a user should know of a table whose labels are not asked for."""
     table = as_table(source)
     if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:

@@ -116,12 +116,12 @@ def _nearest(old: int, new: int) -> list[int]:
 def _outline(polygon: Any, height: int, width: int) -> list[int]:
     """Returns the corners of a polygon as x, y, x, y, ... in steps; checks that it fits the picture."""
     if not isinstance(polygon, list) or not _NUMBERS.issuperset(map(type, polygon)):
-        raise ValueError("segmentation holds a polygon that is no list of numbers")
+        raise ValueError("segmentation holds a polygon that is not a list of numbers")
     if len(polygon) % 2 or len(polygon) < 2 * _MIN_CORNERS:
         raise ValueError(f"segmentation holds a polygon of {len(polygon)} numbers; x and y of 3 corners are 6")
     xs, ys = polygon[::2], polygon[1::2]
     if min(xs) < -width or max(xs) > 2 * width or min(ys) < -height or max(ys) > 2 * height:
-        raise ValueError(f"segmentation holds a polygon that lies far outside of the {width} x {height} px")
+        raise ValueError(f"segmentation holds a polygon that is far outside of the {width} x {height} px")
     longest = len(xs) * max(max(xs) - min(xs), max(ys) - min(ys))
     if longest > _MAX_OUTLINE_PX and (length := _length(xs, ys)) > _MAX_OUTLINE_PX:
         raise ValueError(f"segmentation holds a polygon whose outline is {length:,.0f} px long")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import object_masks
-from imagebeam.transforms.sources import coco_json, files, listings, table_rows
+from imagebeam.transforms.sources import coco_json, files, image_source, table_rows
 
 # Sources of the values in ImageRef.columns, in this order; MASKS follows only if masks are stored.
 COLUMNS = (
@@ -102,11 +102,11 @@ class CocoSource:
                     "of that split's images, below --input"
                 ) from e
             if kind != storage.DIRECTORY:
-                raise errors.ConfigError(f"source.coco.images.{split.name}: {folder!r} is no folder")
+                raise errors.ConfigError(f"source.coco.images.{split.name}: {folder!r} is not a folder")
 
-    def list_all(self) -> Iterator[listings.Listing]:
+    def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of each split in the order of its file."""
-        found, folders = listings.ListingBuilder(), _Folders()
+        found, folders = image_source.ListingBuilder(), _Folders()
         for split in self.splits:
             try:
                 yield from self._list_part(split, folders, found)
@@ -126,8 +126,8 @@ class CocoSource:
         return storage.join(self.root, split.folder) if split.folder else self.root
 
     def _list_part(
-        self, split: CocoSplit, folders: _Folders, found: listings.ListingBuilder
-    ) -> Iterator[listings.Listing]:
+        self, split: CocoSplit, folders: _Folders, found: image_source.ListingBuilder
+    ) -> Iterator[image_source.Listing]:
         with coco_json.open_file(split.annotations) as file:
             images = coco_json.read_images(file, self.fields.needed)
             objects = coco_json.read_objects(file, images, self.objects, found.passed_over)
@@ -189,7 +189,9 @@ def _check_annotations(split: CocoSplit) -> None:
     try:
         head = storage.storage_of(uri).read(uri, 0, _HEAD_BYTES)
     except OSError as e:
-        raise errors.ConfigError(f"{option}: {uri!r} cannot be read ({e.strerror or e}); it lies below --input") from e
+        raise errors.ConfigError(
+            f"{option}: {uri!r} cannot be read ({e.strerror or e}); give its path below --input"
+        ) from e
     head = head.removeprefix(coco_json.BYTE_ORDER_MARK).lstrip()
     if not head.startswith(b"{"):
         raise errors.ConfigError(f"{option}: {uri!r} begins with {head[:8]!r}; a JSON object begins with {{")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from imagebeam import storage
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.shard import gzip_content
-from imagebeam.transforms.sources import files, listings, table_rows
+from imagebeam.transforms.sources import files, image_source, table_rows
 
 _FILES_AT_ONCE = 8  # read in parallel over a network; each takes some megabytes of memory
 _MAX_NAMED = 20
@@ -68,12 +68,12 @@ class ContainerSource(abc.ABC):
     def scan(self, container: Container) -> Iterator[Found]:
         """Yields the content of one file in its order. The caller turns an OSError into a problem."""
 
-    def list_all(self) -> Iterator[listings.Listing]:
+    def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of all files."""
         finder = _Finder(self.root, self.include, self.exclude, file_name=self.FILE_NAME)
         containers: list[Container] = []
         names: set[str] = set()
-        found = listings.ListingBuilder()
+        found = image_source.ListingBuilder()
         for part in finder.list_all():
             containers += [
                 Container(ref.key, ref.uri, ref.size, ref.mtime_ns)
@@ -131,7 +131,7 @@ class ContainerSource(abc.ABC):
         except OSError as e:
             yield ListingProblem(
                 f"{self.NOUN} {container.uri!r} cannot be read ({e.strerror or e}), so the images in it would be lost: "
-                "mend it, or leave it out with source.include"
+                "repair it, or leave it out with source.include"
             )
 
     def _find_absent(self, names: set[str]) -> list[str]:
@@ -195,11 +195,11 @@ class _Finder(files.FilesSource):
 
     file_name: re.Pattern[str] = re.compile("")
 
-    def _add_included(self, path: str, entry: storage.Entry, found: listings.ListingBuilder) -> None:
+    def _add_included(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         uri = storage.join(self.root, path)
         if not self.file_name.fullmatch(entry.name):
             found.passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += 1
         elif entry.kind == storage.BROKEN_LINK:
-            found.problems.append(f"{uri!r} is a link that leads nowhere, so the images in it would be lost: mend it")
+            found.problems.append(f"{uri!r} is a broken link, so the images in it would be lost: repair it")
         else:
             found.refs.append(elements.ImageRef(path, uri, entry.size, entry.mtime_ns))

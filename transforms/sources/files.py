@@ -12,7 +12,7 @@ from typing import NamedTuple
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.sources import listings, mask_files
+from imagebeam.transforms.sources import image_source, mask_files
 
 # A file with one of these extensions counts as an image. Of any other the first bytes are read, so that an image under
 # another name is found and a text file is passed over.
@@ -63,18 +63,18 @@ class FilesSource:
         """Returns the root as the first folder to list."""
         return Directory("", (storage.storage_of(self.root).stat(self.root).identity,))
 
-    def list_all(self) -> Iterator[listings.Listing]:
+    def list_all(self) -> Iterator[image_source.Listing]:
         """Lists the root and all folders below it."""
         for found in self.list_directory(self.start(), recursive=True):
-            assert isinstance(found, listings.Listing)
+            assert isinstance(found, image_source.Listing)
             yield found
 
-    def list_directory(self, directory: Directory, recursive: bool) -> Iterator[Directory | listings.Listing]:
+    def list_directory(self, directory: Directory, recursive: bool) -> Iterator[Directory | image_source.Listing]:
         """Yields listings of one folder, and the folders in it; with `recursive` listings of those folders instead."""
         if recursive and not storage.storage_of(self.root).is_local:
             yield from self._list_by_threads(directory)
             return
-        waiting, found = [directory], listings.ListingBuilder()
+        waiting, found = [directory], image_source.ListingBuilder()
         while waiting:
             current = waiting.pop()
             for entry in self._entries(current, found):
@@ -91,7 +91,7 @@ class FilesSource:
                         yield self._take(found)
         yield self._take(found)
 
-    def _take(self, found: listings.ListingBuilder) -> listings.Listing:
+    def _take(self, found: image_source.ListingBuilder) -> image_source.Listing:
         """Takes the listing from the builder after adding masks to its images."""
         if self.masks is not None:
             refs, found.refs = found.refs, []
@@ -102,10 +102,10 @@ class FilesSource:
                     found.add(image)
         return found.take()
 
-    def _list_by_threads(self, directory: Directory) -> Iterator[listings.Listing]:
+    def _list_by_threads(self, directory: Directory) -> Iterator[image_source.Listing]:
         """Lists folders in parallel, because each takes at least one request."""
 
-        def list_one(folder: Directory) -> list[Directory | listings.Listing]:
+        def list_one(folder: Directory) -> list[Directory | image_source.Listing]:
             return list(self.list_directory(folder, recursive=False))
 
         with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
@@ -118,7 +118,7 @@ class FilesSource:
                     else:
                         yield each
 
-    def _entries(self, directory: Directory, found: listings.ListingBuilder) -> Iterator[storage.Entry]:
+    def _entries(self, directory: Directory, found: image_source.ListingBuilder) -> Iterator[storage.Entry]:
         uri = storage.join(self.root, directory.path) if directory.path else self.root
         try:
             yield from storage.storage_of(self.root).list_directory(uri)
@@ -131,7 +131,7 @@ class FilesSource:
             )
 
     def _enter(
-        self, parent: Directory, path: str, entry: storage.Entry, found: listings.ListingBuilder
+        self, parent: Directory, path: str, entry: storage.Entry, found: image_source.ListingBuilder
     ) -> Directory | None:
         if entry.name.startswith("."):
             found.passed_over[HIDDEN] += 1
@@ -143,7 +143,7 @@ class FilesSource:
             return Directory(path, (*parent.ancestors, entry.identity))
         return None
 
-    def _add(self, path: str, entry: storage.Entry, found: listings.ListingBuilder) -> None:
+    def _add(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         if entry.name.startswith("."):
             found.passed_over[HIDDEN] += 1
             return
@@ -158,14 +158,14 @@ class FilesSource:
             return
         self._add_included(path, entry, found)
 
-    def _add_included(self, path: str, entry: storage.Entry, found: listings.ListingBuilder) -> None:
+    def _add_included(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         """Adds a file that matches a glob, if it is an image."""
         uri = storage.join(self.root, path)
         stem, _, extension = entry.name.rpartition(".")
         named_image = bool(stem) and extension.lower() in IMAGE_EXTENSIONS
         if entry.kind == storage.BROKEN_LINK:
             if named_image:
-                detail = "a link that leads nowhere; mend or remove it"
+                detail = "a broken link; repair or remove it"
                 found.rejects.append(elements.Reject(path, uri, "list", elements.Reason.NOT_FOUND, detail))
             else:
                 found.passed_over[SPECIAL] += 1
@@ -177,7 +177,7 @@ class FilesSource:
                 raise
             missing = isinstance(e, FileNotFoundError)
             reason = elements.Reason.NOT_FOUND if missing else elements.Reason.UNREADABLE
-            detail = f"cannot be read ({e.strerror or e}), so nobody knows whether it is an image: {_REMEDIES[reason]}"
+            detail = f"cannot be read ({e.strerror or e}), so it is unknown whether it is an image: {_REMEDIES[reason]}"
             found.rejects.append(elements.Reject(path, uri, "list", reason, detail))
             return
         if is_image:

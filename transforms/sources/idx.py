@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.shard import gzip_content
-from imagebeam.transforms.sources import listings, table_rows
+from imagebeam.transforms.sources import image_source, table_rows
 
 LABEL = "label"  # the only column
 _UINT8 = 0x08
@@ -59,9 +59,9 @@ class IdxSource:
         """Height and width in pixels, and channels; the same for all images."""
         return _image_shape(self.splits[0].images)
 
-    def list_all(self) -> Iterator[listings.Listing]:
+    def list_all(self) -> Iterator[image_source.Listing]:
         """Yields a reference for each image, in the order of the files."""
-        found = listings.ListingBuilder()
+        found = image_source.ListingBuilder()
         for split in self.splits:
             try:
                 for image in self._list_split(split):
@@ -125,7 +125,7 @@ def open_source(
             if with_labels.shape != with_images.shape[:1]:
                 raise errors.ConfigError(
                     f"{with_labels.uri!r} holds {with_labels.shape[0]:,} labels, {with_images.uri!r} "
-                    f"{with_images.shape[0]:,} images: they are not of one split; mend source.idx.images or labels"
+                    f"{with_images.shape[0]:,} images: they are not of one split; correct source.idx.images or labels"
                 )
         elif fields.needed:
             raise errors.ConfigError(
@@ -187,7 +187,7 @@ class _GlobFolder:
         ]
         if len(found) != 1:
             names = f"several: {', '.join(found)}; name one" if found else "none; check --input"
-            raise errors.ConfigError(f"{option}, {glob!r}, must name one file in {folder!r}, it names {names}")
+            raise errors.ConfigError(f"{option}, {glob!r}, must name one file in {folder!r}, it matches {names}")
         return storage.join(folder, found[0])
 
     @staticmethod
@@ -196,7 +196,9 @@ class _GlobFolder:
             entries = storage.storage_of(folder).list_directory(folder)
             return sorted(entry.name for entry in entries if entry.kind == storage.FILE)
         except OSError as e:
-            raise errors.ConfigError(f"{option}: {folder!r} is no folder that can be listed ({e.strerror or e})") from e
+            raise errors.ConfigError(
+                f"{option}: {folder!r} is not a folder that can be listed ({e.strerror or e})"
+            ) from e
 
 
 def _open(uri: str, what: str, dimensions: tuple[int, ...]) -> IdxFile:
@@ -233,7 +235,7 @@ def _read_shape(uri: str, head: bytes, what: str, dimensions: tuple[int, ...]) -
     if head[:_MAGIC_BYTES] not in magics:
         expected = " or ".join(f"0x{magic.hex()}" for magic in magics)
         begins = f"0x{head[:_MAGIC_BYTES].hex()}" if head else "nothing"
-        raise errors.ConfigError(f"{uri!r} is no IDX file of {what}: it begins with {begins}, expected {expected}")
+        raise errors.ConfigError(f"{uri!r} is not an IDX file of {what}: it begins with {begins}, expected {expected}")
     num_dimensions = head[_MAGIC_BYTES - 1]
     sizes = head[_MAGIC_BYTES : _MAGIC_BYTES + 4 * num_dimensions]
     if len(sizes) < 4 * num_dimensions:

@@ -15,7 +15,7 @@ from typing import Any
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import (
-    listings,
+    image_source,
     merged_rows,
     missing_columns,
     saved_listing,
@@ -102,9 +102,9 @@ class ManifestSource:
                 f"{', '.join(map(repr, names))}; {missing_columns.advise(self._table, names, missing, required)}"
             )
 
-    def list_all(self) -> Iterator[listings.Listing]:
+    def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images in the order of the rows."""
-        found = listings.ListingBuilder()
+        found = image_source.ListingBuilder()
         num_rows = 0
         try:
             for image in self._look_up_all():
@@ -202,7 +202,7 @@ class ManifestSource:
                 elements.Reason.UNREADABLE, f"{uri!r} cannot be read ({e.strerror or e})"
             ) from e
         except ValueError as e:
-            raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is no path ({e})") from e
+            raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a valid path ({e})") from e
         if status.kind != storage.FILE:
             raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
         ref = elements.ImageRef(key, uri, status.size, status.mtime_ns, position=self.first_position + place.position)

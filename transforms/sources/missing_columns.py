@@ -21,7 +21,7 @@ def advise(table: table_formats.TableFile, names: Sequence[str], missing: Sequen
     """
     if table.format == "csv" and not table.header:
         if len(names) == 1 and (delimiter := table_formats.guess_delimiter(names[0], table.separator, needed)):
-            return f"its first line is parted by {delimiter}"
+            return f"its first line is split by {delimiter}"
         if any(map(_is_image, names)):
             return f"its first line is a row, not a header: set source.manifest.header: {_header(names, needed)}"
     near = [f"{name!r} may be {found[0]!r}" for name in missing if (found := _nearest(name, names))]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from imagebeam import storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import files, listings, manifest, table_formats, table_rows
+from imagebeam.transforms.sources import files, image_source, manifest, table_formats, table_rows
 
 _File: TypeAlias = "elements.ImageRef | elements.Reject"
 
@@ -23,9 +23,9 @@ class PairedFilesSource:
     table: manifest.ManifestSource
     files: files.FilesSource
 
-    def list_all(self) -> Iterator[listings.Listing]:
+    def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images in the order of the rows; different numbers of rows and files are a problem."""
-        found = listings.ListingBuilder()
+        found = image_source.ListingBuilder()
         images = self._list_files(found)
         num_rows = 0
         try:
@@ -51,7 +51,7 @@ class PairedFilesSource:
         """Describes the places of rows like `ManifestSource.describe_rows`."""
         return self.table.describe_rows(positions)
 
-    def _list_files(self, found: listings.ListingBuilder) -> list[_File]:
+    def _list_files(self, found: image_source.ListingBuilder) -> list[_File]:
         images: list[_File] = []
         for part in self.files.list_all():
             images += elements.unpack_refs(part.packed_refs) if part.num_refs else ()
@@ -60,7 +60,7 @@ class PairedFilesSource:
             found.problems += part.problems
         return sorted(images, key=lambda image: image.uri)
 
-    def _pair(self, image: _File, place: table_formats.RowPlace, row: Any, found: listings.ListingBuilder) -> None:
+    def _pair(self, image: _File, place: table_formats.RowPlace, row: Any, found: image_source.ListingBuilder) -> None:
         key = image.uri.removeprefix(storage.join(self.table.root, ""))
         where = f"{place} of {self.table.uri}"
         if isinstance(image, elements.Reject):

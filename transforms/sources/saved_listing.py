@@ -11,7 +11,7 @@ from typing import Any
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import files, listings, mask_files
+from imagebeam.transforms.sources import files, image_source, mask_files
 
 REMEDY = "set source.by: listing"
 
@@ -69,7 +69,7 @@ class SavedListingSource:
             raise errors.ConfigError(f"listing {self.uri!r} cannot be read ({e})") from e
         if not isinstance(head, dict) or head.get("format") != _FORMAT:
             raise errors.ConfigError(
-                f"{self.uri!r} is no saved listing of this version: make one with imagebeam plan --save-listing"
+                f"{self.uri!r} is not a saved listing of this version: make one with imagebeam plan --save-listing"
             )
         if head.get("masks") != _as_list(self.masks):
             raise errors.ConfigError(
@@ -77,9 +77,9 @@ class SavedListingSource:
                 f"{_as_list(self.masks)}; save it again, or set source.masks as it was"
             )
 
-    def list_all(self) -> Iterator[listings.Listing]:
+    def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the saved images."""
-        found = listings.ListingBuilder()
+        found = image_source.ListingBuilder()
         is_whole = False
         try:
             with self._open() as file:
@@ -95,7 +95,7 @@ class SavedListingSource:
                 found.problems.append(f"listing {self.uri!r} was cut short; save it again")
         yield found.take()
 
-    def _add(self, line: Any, found: listings.ListingBuilder) -> bool:
+    def _add(self, line: Any, found: image_source.ListingBuilder) -> bool:
         """Adds what a line holds; returns True for the last line."""
         if isinstance(line, list):
             key, uri, size, mtime_ns, *masked = line

@@ -186,7 +186,7 @@ def _csv_rows(table: TableFile) -> Iterator[tuple[RowPlace, Row]]:
                 elif row:
                     remedy = f"quote the cells that hold {DELIMITERS.get(table.separator, 'the delimiter')}"
                     if len(row) == 1 and (guess := guess_delimiter(row[0], table.separator, len(header))):
-                        remedy = f"the line is parted by {guess}"
+                        remedy = f"the line is split by {guess}"
                     yield place, f"{len(row)} cells, the header has {len(header)}; {remedy}"
                 else:  # a blank line
                     continue

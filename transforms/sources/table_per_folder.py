@@ -14,7 +14,7 @@ from concurrent import futures
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements, hashing
-from imagebeam.transforms.sources import files, listings, manifest, table_formats, table_rows
+from imagebeam.transforms.sources import files, image_source, manifest, table_formats, table_rows
 
 UNNAMED = "not_in_table"  # kind of images beside the tables that no row names
 
@@ -52,7 +52,7 @@ class TablePerFolderSource:
         for table in self.tables:
             table.check_columns()
 
-    def list_all(self) -> Iterator[listings.Listing]:
+    def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of all tables in the order of their rows."""
         num_rows = 0
         named = array.array("Q")  # hashes of the addresses in the rows: 8 bytes each
@@ -69,7 +69,7 @@ class TablePerFolderSource:
                     named.extend(map(_hash, _resolve_all(table, found.rejects)))
                 problems = problems or bool(found.problems)
                 yield found
-        rest = listings.ListingBuilder()
+        rest = image_source.ListingBuilder()
         if not num_rows and not problems:
             places = ", ".join(table.uri for table in self.tables[:3]) + (", ..." if len(self.tables) > 3 else "")
             rest.problems.append(f"no manifest has a row, so there are no images: {places}; fill them")

@@ -137,7 +137,7 @@ def parse_column(column: Column, value: Any) -> Any:
             detail += f"; for a list set columns.{column.name}.list: true"
         if column.missing == "error":
             raise MissingValueError(
-                f"{detail}, and columns.{column.name}.missing is error: mend it, or set reject or default"
+                f"{detail}, and columns.{column.name}.missing is error: correct it, or set reject or default"
             ) from e
         raise BadRowError(elements.Reason.BAD_VALUE, detail) from e
 

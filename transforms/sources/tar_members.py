@@ -145,10 +145,10 @@ def _parse_header(block: bytes, offset: int) -> _Header:
     name, size, checksum, kind, link, magic, prefix = _FIELDS.unpack(block)
     expected = _parse_number(checksum)
     if sum(block) - sum(checksum) + 8 * 0x20 != expected and _signed_sum(block) != expected:
-        raise TarError(offset, "the checksum of a member's header does not match" if offset else "this is no tar")
+        raise TarError(offset, "the checksum of a member's header does not match" if offset else "this is not a tar")
     num_bytes = _parse_number(size)
     if num_bytes is None or num_bytes < 0:
-        raise TarError(offset, f"the size of a member is no number, {size!r}")
+        raise TarError(offset, f"the size of a member is not a number, {size!r}")
     text = _parse_text(name)
     if magic == b"ustar\0" and prefix[0]:  # GNU's headers have other fields there
         text = f"{_parse_text(prefix)}/{text}"

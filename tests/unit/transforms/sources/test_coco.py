@@ -14,7 +14,7 @@ from hypothesis import strategies
 from imagebeam import errors
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.sources import coco, coco_json, listings, table_rows
+from imagebeam.transforms.sources import coco, coco_json, image_source, table_rows
 from tests import coco_sets
 
 Fields = dict[str, Any]
@@ -42,13 +42,13 @@ def make_source(root: pathlib.Path, splits: tuple[str, ...] = ("train",), **opti
     return coco.CocoSource(str(root), tuple(parts), coco_json.ObjectRule(**rule), **options)
 
 
-def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], listings.Listing]:
+def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], image_source.Listing]:
     """All references, and a listing with all else."""
     found = list(source.list_all())
     refs = [ref for each in found for ref in elements.unpack_refs(each.packed_refs)]
     rejects = tuple(reject for each in found for reject in each.rejects)
     passed_over = {kind: count for each in found for kind, count in each.passed_over.items()}
-    return refs, listings.Listing(
+    return refs, image_source.Listing(
         b"", len(refs), rejects, passed_over, tuple(p for each in found for p in each.problems)
     )
 
@@ -413,7 +413,7 @@ def test_check_tells_at_once_that_annotations_are_none(root: pathlib.Path, conte
 
 @pytest.mark.parametrize("folder", ["nowhere", "annotations/instances_train2017.json"])
 def test_check_tells_at_once_that_there_is_no_folder_of_images(root: pathlib.Path, folder: str) -> None:
-    with pytest.raises(errors.ConfigError, match=r"source\.coco\.images\.train: .*(cannot be read|is no folder)"):
+    with pytest.raises(errors.ConfigError, match=r"source\.coco\.images\.train: .*(cannot be read|is not a folder)"):
         make_source(root, folder=folder).check()
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import files, listings
+from imagebeam.transforms.sources import files, image_source
 from imagebeam.transforms.sources.files import FilesSource
 from tests import image_sets
 
@@ -180,7 +180,7 @@ def test_link_that_leads_nowhere_is_a_reject_if_named_as_an_image(root: pathlib.
     (root / "loop.png").symlink_to("loop.png")
     (root / "gone").symlink_to("nothing")
     found = gather(FilesSource(str(root)))
-    detail = "a link that leads nowhere; mend or remove it"
+    detail = "a broken link; repair or remove it"
     assert found.rejects == {
         name: elements.Reject(name, f"{root}/{name}", "list", elements.Reason.NOT_FOUND, detail)
         for name in ("gone.jpg", "loop.png")
@@ -237,19 +237,19 @@ def test_folder_that_cannot_be_listed_is_a_problem_and_the_rest_is_listed(
         (
             PermissionError(errno.EACCES, "Permission denied"),
             elements.Reason.UNREADABLE,
-            "cannot be read (Permission denied), so nobody knows whether it is an image: grant read access, or leave "
+            "cannot be read (Permission denied), so it is unknown whether it is an image: grant read access, or leave "
             "it out with source.include",
         ),
         (
             OSError(errno.EIO, "Input/output error"),
             elements.Reason.UNREADABLE,
-            "cannot be read (Input/output error), so nobody knows whether it is an image: grant read access, or leave "
+            "cannot be read (Input/output error), so it is unknown whether it is an image: grant read access, or leave "
             "it out with source.include",
         ),
         (
             FileNotFoundError(errno.ENOENT, "there is no x"),
             elements.Reason.NOT_FOUND,
-            "cannot be read (there is no x), so nobody knows whether it is an image: run again when nothing removes "
+            "cannot be read (there is no x), so it is unknown whether it is an image: run again when nothing removes "
             "files there",
         ),
     ],
@@ -399,7 +399,7 @@ def test_not_recursive_yields_the_folders_it_did_not_enter(root: pathlib.Path) -
 
 
 def test_many_images_come_in_several_listings(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listings, "MAX_REFS", 3)
+    monkeypatch.setattr(image_source, "MAX_REFS", 3)
     image_sets.write_folder(root, ("cat", "dog"), 5)
     (root / "gone.jpg").symlink_to("nothing")
     source = FilesSource(str(root))
@@ -411,7 +411,7 @@ def test_many_images_come_in_several_listings(root: pathlib.Path, monkeypatch: p
 def test_empty_folder_gives_one_empty_listing(root: pathlib.Path) -> None:
     source = FilesSource(str(root))
     (found,) = source.list_directory(source.start(), recursive=True)
-    assert found == listings.Listing(elements.pack_refs([]), 0, (), {}, ())
+    assert found == image_source.Listing(elements.pack_refs([]), 0, (), {}, ())
 
 
 # A glob as the input's address

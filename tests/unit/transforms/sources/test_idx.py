@@ -15,7 +15,7 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import convert
 from imagebeam.transforms import elements
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import idx, listings, table_rows
+from imagebeam.transforms.sources import idx, image_source, table_rows
 from tests import datasets, idx_files
 
 IMAGES = {"train": "train-images*", "test": "t10k-images*"}
@@ -33,7 +33,7 @@ def open_source(
 def list_refs(source: idx.IdxSource) -> list[elements.ImageRef]:
     listings = list(source.list_all())
     assert all(found.rejects == found.problems == () for found in listings)
-    assert all(found.num_refs <= listings.MAX_REFS for found in listings)
+    assert all(found.num_refs <= image_source.MAX_REFS for found in listings)
     return [ref for found in listings if found.num_refs for ref in elements.unpack_refs(found.packed_refs)]
 
 
@@ -63,7 +63,7 @@ def test_list_all_over_a_network_yields_the_same(tmp_path: pathlib.Path) -> None
 
 
 def test_list_all_of_many_pictures_yields_them_in_bounded_listings(tmp_path: pathlib.Path) -> None:
-    idx_files.write_mnist(tmp_path, 2 * listings.MAX_REFS + 3, 2, side=1)
+    idx_files.write_mnist(tmp_path, 2 * image_source.MAX_REFS + 3, 2, side=1)
     refs = list_refs(open_source(tmp_path))
     assert len({ref.key for ref in refs}) == len(refs) == 20_005
     assert [ref.offset for ref in refs[::10_000]] == [16, 10_016, 20_016]
@@ -121,7 +121,7 @@ def header(kind: int, *shape: int) -> bytes:
     return bytes((0, 0, kind, len(shape))) + struct.pack(f">{len(shape)}I", *shape)
 
 
-NO_IDX = "is no IDX file of images: it begins with "
+NO_IDX = "is not an IDX file of images: it begins with "
 GOOD = idx_files.encode(idx_files.pictures(0, 3, 4, 5))
 
 
@@ -188,17 +188,17 @@ def test_open_source_of_broken_gzip_names_it(tmp_path: pathlib.Path, content: by
         pytest.param({"train": "a-*"}, {"train": "few"}, LABELLED,
                      r"few' holds 2 labels, '.*a-images' 3 images: they are not of one split", id="fewer-labels"),
         pytest.param({"train": "a-*"}, {"train": "few"}, NO_FIELDS, "holds 2 labels", id="labels-not-asked-for"),
-        pytest.param({"train": "a-*"}, {"train": "a-*"}, LABELLED, "a-images' is no IDX file of labels: it begins with "
-                     "0x00000803, expected 0x00000801", id="images-as-labels"),
+        pytest.param({"train": "a-*"}, {"train": "a-*"}, LABELLED, "a-images' is not an IDX file of labels: it begins "
+                     "with 0x00000803, expected 0x00000801", id="images-as-labels"),
         pytest.param({"train": "a-*", "test": "b-*"}, {}, NO_FIELDS, r"images of 4 x 5 x 1 in '.*a-images', of "
                      r"5 x 4 x 1 in '.*b-images': all must have one shape", id="two-shapes"),
         pytest.param({"train": "c-*"}, {}, NO_FIELDS,
-                     r"source.idx.images.train, 'c-\*', must name one file in '.*', it names none; check --input",
+                     r"source.idx.images.train, 'c-\*', must name one file in '.*', it matches none; check --input",
                      id="none"),
-        pytest.param({"train": "*-images"}, {}, NO_FIELDS, "it names several: a-images, b-images; name one",
+        pytest.param({"train": "*-images"}, {}, NO_FIELDS, "it matches several: a-images, b-images; name one",
                      id="several"),
-        pytest.param({"train": "folder"}, {}, NO_FIELDS, "it names none", id="folder"),
-        pytest.param({"train": "x/*"}, {}, NO_FIELDS, r"'.*/x' is no folder that can be listed \(No such file",
+        pytest.param({"train": "folder"}, {}, NO_FIELDS, "it matches none", id="folder"),
+        pytest.param({"train": "x/*"}, {}, NO_FIELDS, r"'.*/x' is not a folder that can be listed \(No such file",
                      id="no-folder"),
         pytest.param({"train": "a-*"}, {"trian": "few"}, NO_FIELDS,
                      "source.idx.labels names the splits trian, source.idx.images has not all of them", id="split"),

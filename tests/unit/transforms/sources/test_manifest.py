@@ -21,7 +21,7 @@ from imagebeam import errors, storage
 from imagebeam.features import BYTES, FLOAT, INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
-from imagebeam.transforms.sources import listings, table_formats, table_rows
+from imagebeam.transforms.sources import image_source, table_formats, table_rows
 from imagebeam.transforms.sources.manifest import ManifestSource
 from tests import image_sets
 
@@ -224,7 +224,7 @@ def test_blank_lines_are_no_rows(folder: Folder) -> None:
 
 
 def test_many_rows_come_in_several_listings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listings, "MAX_REFS", 3)
+    monkeypatch.setattr(image_source, "MAX_REFS", 3)
     folder.image("a.jpg")
     rows = [{"image": "a.jpg" if index % 2 else "gone.jpg"} for index in range(7)]
     source = folder.source(rows)
@@ -384,7 +384,7 @@ def test_path_that_is_no_readable_file_is_a_reject(folder: Folder) -> None:
         assert reject == Reject(path, path, "list", Reason.UNREADABLE, detail)
     reject = reject_of(folder, '{"image": "good.jpg"}\n{"image": "a\\u0000.jpg"}\n', "jsonl")
     assert reject.reason is Reason.UNREADABLE
-    assert reject.detail.startswith(f"'{folder.path}/a\\x00.jpg' is no path (")
+    assert reject.detail.startswith(f"'{folder.path}/a\\x00.jpg' is not a valid path (")
     assert "embedded null" in reject.detail
 
 

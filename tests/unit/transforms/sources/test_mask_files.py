@@ -9,7 +9,7 @@ import pytest
 from imagebeam import storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Mask, Reason, Reject
-from imagebeam.transforms.sources import files, listings, mask_files
+from imagebeam.transforms.sources import files, image_source, mask_files
 from tests import image_sets
 
 RULE = mask_files.MaskRule(r"images/(?P<split>[^/]+)/(.*)\.jpg", r"masks/\g<split>/\2.png")
@@ -62,7 +62,7 @@ def test_each_image_is_listed_with_its_mask_and_split(root: pathlib.Path) -> Non
 def test_masks_are_looked_up_for_every_part_of_a_long_listing(
     root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listings, "MAX_REFS", 2)
+    monkeypatch.setattr(image_source, "MAX_REFS", 2)
     for index in range(5):
         (root / f"images/train/{index}.jpg").write_bytes(PICTURE)
         (root / f"masks/train/{index}.png").write_bytes(MASK)

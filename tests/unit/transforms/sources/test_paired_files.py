@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from imagebeam.features import INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
-from imagebeam.transforms.sources import files, listings, manifest, table_formats, table_rows
-from imagebeam.transforms.sources.paired_files import PairedSource
+from imagebeam.transforms.sources import files, image_source, manifest, table_formats, table_rows
+from imagebeam.transforms.sources.paired_files import PairedFilesSource
 from tests import image_sets
 
 PNG = image_sets.make_image(1, "PNG")
@@ -23,16 +23,16 @@ AGES = table_rows.RowFields(columns=(table_rows.Column("age", INT64),))
 
 def make_source(
     root: pathlib.Path, table: str, glob: str = "*.png", fields: table_rows.RowFields = AGES
-) -> PairedSource:
+) -> PairedFilesSource:
     uri = str(root / table)
     folder, include = files.split_glob(str(root / glob))
-    return PairedSource(
+    return PairedFilesSource(
         manifest.ManifestSource(uri, table_formats.format_of(uri), image=None, fields=fields),
         files.FilesSource(folder, include),
     )
 
 
-def read(source: PairedSource) -> tuple[list[ImageRef], list[Reject], list[str]]:
+def read(source: PairedFilesSource) -> tuple[list[ImageRef], list[Reject], list[str]]:
     found = list(source.list_all())
     refs = [ref for item in found if item.num_refs for ref in elements.unpack_refs(item.packed_refs)]
     return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
@@ -131,7 +131,7 @@ def test_table_that_is_cut_short_is_a_problem(tmp_path: pathlib.Path) -> None:
 
 
 def test_large_tables_come_in_several_listings(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listings, "MAX_REFS", 2)
+    monkeypatch.setattr(image_source, "MAX_REFS", 2)
     write_files(tmp_path, *(f"{index}.png" for index in range(5)))
     (tmp_path / "ages.csv").write_text("age\n" + "1\n" * 5)
     found = list(make_source(tmp_path, "ages.csv").list_all())

@@ -62,7 +62,12 @@ def test_image_that_changes_after_the_listing_is_a_reject(images: pathlib.Path, 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), (b"", "is no saved listing"), (b"[]\n", "is no saved"), (b"image,label\n", "cannot be")],
+    [
+        (None, "cannot be read"),
+        (b"", "is not a saved listing"),
+        (b"[]\n", "is not a saved"),
+        (b"image,label\n", "cannot be"),
+    ],
     ids=["missing", "empty", "other", "csv"],
 )
 def test_what_is_no_listing_is_told_at_once(content: bytes | None, message: str, tmp_path: pathlib.Path) -> None:

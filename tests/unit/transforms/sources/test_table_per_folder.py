@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import listings, manifest, table_per_folder, table_rows
+from imagebeam.transforms.sources import image_source, manifest, table_per_folder, table_rows
 from tests import image_sets
 
 TREE = (
@@ -144,7 +144,7 @@ def write_images(root: pathlib.Path, names: dict[str, list[str]]) -> None:
 def test_positions_go_on_and_keys_begin_at_the_root(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, max_refs: int
 ) -> None:
-    monkeypatch.setattr(listings, "MAX_REFS", max_refs)
+    monkeypatch.setattr(image_source, "MAX_REFS", max_refs)
     write_images(tmp_path, {"b": ["1", "gone", "2"], "a": ["1", "2"], "c": [], "d": ["1"]})
     source = make_source(tmp_path)
     source.check_columns()
@@ -193,7 +193,7 @@ def count_unnamed(source: table_per_folder.TablePerFolderSource) -> dict[str, in
 
 
 def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listings, "MAX_REFS", 2)
+    monkeypatch.setattr(image_source, "MAX_REFS", 2)
     write_images(tmp_path, {"a": ["1.jpg", "2.JPG", "3.jpg"], "b": ["1.jpg", "gone", "2.jpg"]})
     with open(tmp_path / "a/m.csv", "a") as table:
         table.write("../b/other.jpg\n4.jpg,x\n")  # a reject whose file is named all the same, and one that names none

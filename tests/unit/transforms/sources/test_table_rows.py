@@ -97,5 +97,7 @@ def test_missing_value_is_what_the_column_says(cell: object) -> None:
         table_rows.parse_column(Column("age", FLOAT), cell)
     assert caught.value.reason is Reason.BAD_VALUE
     assert table_rows.parse_column(Column("age", FLOAT, missing="default", default=-1), cell) == -1.0
-    with pytest.raises(table_rows.MissingValueError, match=r"^column 'age'.*columns.age.missing is error: mend it, or"):
+    with pytest.raises(
+        table_rows.MissingValueError, match=r"^column 'age'.*columns.age.missing is error: correct it, or"
+    ):
         table_rows.parse_column(Column("age", FLOAT, missing="error"), cell)

@@ -126,7 +126,7 @@ WHOLE = make({"a.jpg": b"x" * 700, "b.jpg": b"y" * 10})  # headers at 0 and 1536
         pytest.param(WHOLE[:1000], 0, r"member 'a.jpg' of 700 bytes lacks 212", id="in-data"),
         pytest.param(WHOLE[:1536], 1536, "without the zeros that end a tar", id="between-members"),
         pytest.param(WHOLE[:1600] + b"\1" + WHOLE[1601:], 1536, "checksum of a member's header", id="header-changed"),
-        pytest.param(b"no tar at all" * 100, 0, "this is no tar", id="other-file"),
+        pytest.param(b"no tar at all" * 100, 0, "this is not a tar", id="other-file"),
         pytest.param(WHOLE[:2560] + b"\0" * 9, 2569, "without the zeros that end a tar", id="in-the-end"),
         pytest.param(b"", 0, "without the zeros that end a tar", id="empty"),
         pytest.param(WHOLE + b"left over" * 60, len(WHOLE), "checksum of a member's header", id="more-behind-the-end"),
@@ -151,8 +151,8 @@ def change_header(data: bytes, start: int, field: slice, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        pytest.param(b"\xff" * 11 + b"\xfe", "size of a member is no number", id="negative"),
-        pytest.param(b"0000000zzzz\0", "size of a member is no number", id="no-octal"),
+        pytest.param(b"\xff" * 11 + b"\xfe", "size of a member is not a number", id="negative"),
+        pytest.param(b"0000000zzzz\0", "size of a member is not a number", id="no-octal"),
         pytest.param(b"\x80" + b"\xff" * 11, "is cut short", id="huge"),
     ],
 )
