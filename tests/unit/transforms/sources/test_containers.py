@@ -1,4 +1,4 @@
-"""What all sources of containers do with what their files hold; the formats have tests of their own."""
+"""Tests the base of all sources of containers with a format of its own."""
 
 from __future__ import annotations
 

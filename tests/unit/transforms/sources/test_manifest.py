@@ -49,7 +49,7 @@ def read(source: ManifestSource) -> tuple[list[ImageRef], list[Reject], list[str
 
 
 def make_source(uri: str, manifest_format: str, **options: Any) -> ManifestSource:
-    """A source; `options` are its own, or those of its rows, the columns as (name, kind)."""
+    """Makes a source; `options` are its own or those of its rows, with columns as (name, kind)."""
     names = {field.name for field in dataclasses.fields(table_rows.RowFields)}
     columns = tuple(table_rows.Column(*column) for column in options.pop("columns", ()))
     fields = table_rows.RowFields(columns=columns, **{name: options.pop(name) for name in names & set(options)})
@@ -70,7 +70,7 @@ class Folder:
         return str(target)
 
     def source(self, data: bytes | str | Sequence[Row], manifest_format: str = "csv", **options: Any) -> ManifestSource:
-        """A manifest with these bytes, text or rows."""
+        """Writes a manifest of these bytes, text or rows; returns its source."""
         uri = self.path / f"manifest.{manifest_format}"
         if isinstance(data, str):
             data = data.encode("utf-8", "surrogateescape")
@@ -125,7 +125,7 @@ def test_every_format_gives_the_same_references(folder: Folder, manifest_format:
 
 
 @pytest.mark.parametrize("manifest_format", FORMATS)
-def test_path_is_the_key_where_none_is_given(folder: Folder, manifest_format: str) -> None:
+def test_path_is_the_key_by_default(folder: Folder, manifest_format: str) -> None:
     folder.image("a.jpg")
     (ref,), rejects, problems = read(folder.source([{"image": "./a.jpg", "more": "x"}], manifest_format))
     assert (ref.key, ref.uri) == ("a.jpg", f"{folder.path}/a.jpg")
@@ -141,7 +141,7 @@ def test_empty_label_is_none_in_every_format(folder: Folder, manifest_format: st
     assert [ref.label for ref in refs] == ["x", None, None]
 
 
-def test_name_of_other_bytes_than_utf8_opens_its_file(folder: Folder) -> None:
+def test_name_that_is_not_utf8_opens_its_file(folder: Folder) -> None:
     name = os.fsdecode(b"caf\xe9.jpg")
     folder.image(name)
     for data, manifest_format in (("image\n" + name, "csv"), (f'{{"image": "{name}"}}', "jsonl")):
@@ -154,7 +154,7 @@ def test_name_of_other_bytes_than_utf8_opens_its_file(folder: Folder) -> None:
     assert (ref.key, ref.columns, rejects) == (name, (b"\xff",), [])
 
 
-def test_csv_without_a_header_is_read_by_names_that_are_given(folder: Folder) -> None:
+def test_csv_without_a_header_is_read_with_the_given_names(folder: Folder) -> None:
     folder.image("a.jpg")
     folder.image("b.jpg")
     source = folder.source("a.jpg,cat\nb.jpg,dog\nb.jpg\n", label="class", header=("image", "class"))
@@ -167,7 +167,7 @@ def test_csv_without_a_header_is_read_by_names_that_are_given(folder: Folder) ->
 
 
 @pytest.mark.parametrize(("name", "delimiter", "separator"), [("x.tsv", None, "\t"), ("x.csv", " ", " ")])
-def test_cells_are_parted_as_the_name_or_the_config_says(
+def test_delimiter_is_that_of_the_extension_or_the_config(
     folder: Folder, name: str, delimiter: str | None, separator: str
 ) -> None:
     folder.image("a, b.jpg")
@@ -179,7 +179,7 @@ def test_cells_are_parted_as_the_name_or_the_config_says(
     assert (ref.key, ref.columns, rejects, problems) == ("a, b.jpg", (7,), [], [])
 
 
-def test_blank_lines_are_no_rows(folder: Folder) -> None:
+def test_blank_lines_are_skipped(folder: Folder) -> None:
     folder.image("a.jpg")
     for data, manifest_format in (
         ("\n\nimage,x\r\n\na.jpg,1\n\n\na.jpg,2\n\n", "csv"),
@@ -192,7 +192,7 @@ def test_blank_lines_are_no_rows(folder: Folder) -> None:
         assert (rejects, problems) == ([], [])
 
 
-def test_many_rows_come_in_several_listings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_split_into_several_listings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_source, "MAX_REFS", 3)
     folder.image("a.jpg")
     rows = [{"image": "a.jpg" if index % 2 else "gone.jpg"} for index in range(7)]
@@ -260,7 +260,7 @@ def test_manifest_that_cannot_be_read_is_a_config_error(
         pytest.param('image\na.jpg\n"a.jpg"x\n', "line 3: ',' expected after '\"'", id="text-after-a-quote"),
     ],
 )
-def test_csv_that_breaks_off_is_a_problem_after_the_rows_before(folder: Folder, data: str, complaint: str) -> None:
+def test_truncated_csv_is_a_problem_after_its_whole_rows(folder: Folder, data: str, complaint: str) -> None:
     folder.image("a.jpg")
     source = folder.source(data)
     refs, rejects, problems = read(source)
@@ -272,7 +272,7 @@ def test_csv_that_breaks_off_is_a_problem_after_the_rows_before(folder: Folder, 
 
 
 def reject_of(folder: Folder, data: str | Sequence[Row], manifest_format: str = "csv", **options: Any) -> Reject:
-    """The reject of the only row that is not good."""
+    """Returns the reject of the only bad row."""
     folder.image("good.jpg")
     source = folder.source(data, manifest_format, **options)
     refs, (reject,), problems = read(source)
@@ -337,7 +337,7 @@ def test_missing_file_is_a_reject(folder: Folder) -> None:
         assert reject == Reject(path, path, "list", Reason.NOT_FOUND, f"there is no file '{folder.path}/{path}'")
 
 
-def test_path_that_is_no_readable_file_is_a_reject(folder: Folder) -> None:
+def test_path_of_an_unreadable_file_is_a_reject(folder: Folder) -> None:
     os.mkfifo(folder.path / "pipe.jpg")
     (folder.path / "folder.jpg").mkdir()
     (folder.path / "loop.jpg").symlink_to("loop.jpg")
@@ -376,21 +376,21 @@ def test_path_outside_is_a_reject_unless_it_is_allowed(folder: Folder, path: str
 @pytest.mark.parametrize(
     "path", ["a/../in.jpg", "{root}/in.jpg", "FILE://localhost{root}/in.jpg", "{root}/../root/in.jpg"]
 )
-def test_path_inside_is_taken_however_it_is_written(folder: Folder, path: str) -> None:
+def test_path_inside_the_folder_is_accepted_in_any_spelling(folder: Folder, path: str) -> None:
     uri = folder.image("in.jpg")
     path = path.format(root=folder.path)
     ((ref,), rejects, _) = read(folder.source(f"image\n{path}\n"))
     assert (ref.key, ref.uri, rejects) == ("in.jpg", uri, [])  # one key for one file
 
 
-def test_path_of_a_folder_whose_name_begins_alike_is_outside(folder: Folder) -> None:
+def test_path_in_a_folder_with_the_same_prefix_is_outside(folder: Folder) -> None:
     (folder.path.parent / "root2").mkdir()
     (folder.path.parent / "root2/a.jpg").write_bytes(JPEG)
     for path in (f"{folder.path}2/a.jpg", "../root2/a.jpg"):
         assert reject_of(folder, f"image\ngood.jpg\n{path}\n").reason is Reason.OUTSIDE_ROOT
 
 
-def test_address_of_another_scheme_is_a_reject_even_if_allowed_where_none_knows_it(folder: Folder) -> None:
+def test_address_of_an_unknown_scheme_is_a_reject_even_if_allowed(folder: Folder) -> None:
     data = "image\ngood.jpg\nnfs://host/a.jpg\n"
     reject = reject_of(folder, data)
     assert (reject.reason, reject.uri) == (Reason.OUTSIDE_ROOT, "nfs://host/a.jpg")

@@ -70,7 +70,7 @@ def test_image_that_changes_after_the_listing_is_a_reject(images: pathlib.Path, 
     ],
     ids=["missing", "empty", "other", "csv"],
 )
-def test_what_is_no_listing_is_told_at_once(content: bytes | None, message: str, tmp_path: pathlib.Path) -> None:
+def test_check_of_another_file_raises(content: bytes | None, message: str, tmp_path: pathlib.Path) -> None:
     listing = tmp_path / "listing.jsonl"
     if content is not None:
         listing.write_bytes(content)
@@ -79,7 +79,7 @@ def test_what_is_no_listing_is_told_at_once(content: bytes | None, message: str,
 
 
 @pytest.mark.parametrize("keep", [-1, -3])
-def test_listing_that_is_not_whole_is_told(images: pathlib.Path, tmp_path: pathlib.Path, keep: int) -> None:
+def test_truncated_listing_is_a_problem(images: pathlib.Path, tmp_path: pathlib.Path, keep: int) -> None:
     listing = tmp_path / "listing.jsonl"
     saved_listing.save(files.FilesSource(str(images)), str(listing))
     listing.write_bytes(b"".join(listing.read_bytes().splitlines(keepends=True)[:keep]))

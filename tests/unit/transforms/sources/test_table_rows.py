@@ -22,7 +22,7 @@ def fill(cells: Mapping[str, Any], **fields: Any) -> ImageRef:
     return RowFields(**fields).fill(REF, cells)
 
 
-def test_without_fields_the_reference_stays_as_it_is() -> None:
+def test_fill_without_fields_changes_nothing() -> None:
     assert table_rows.NO_FIELDS.fill(REF, {"label": "dog"}) == REF
     assert table_rows.NO_FIELDS.needed == ()
 
@@ -32,7 +32,7 @@ def test_cells_give_label_split_and_group() -> None:
     assert (filled.label, filled.split, filled.group) == ("dog", "test", "12")
 
 
-def test_values_of_columns_follow_those_of_the_source() -> None:
+def test_values_of_columns_come_after_those_of_the_source() -> None:
     columns = (Column("age", INT64), Column("dose", FLOAT), Column("note", BYTES))
     filled = fill({"age": "30", "dose": 0.5, "note": "ü"}, columns=columns)
     assert filled.columns == (7, 30, 0.5, "ü".encode())
@@ -63,7 +63,7 @@ def test_labels_with_a_separator_are_a_tuple(cell: object, expected: tuple[str, 
 
 @pytest.mark.parametrize("yes", [1, "1", True, "TRUE", 1.0, " 1 "], ids=repr)
 @pytest.mark.parametrize("no", [0, "0", False, -1, "-1", 0.0], ids=repr)
-def test_columns_of_flags_are_the_classes_that_are_set(yes: object, no: object) -> None:
+def test_columns_of_flags_give_the_classes_that_are_set(yes: object, no: object) -> None:
     filled = fill({"smiling": yes, "bald": no, "young": yes}, label_flags=("bald", "smiling", "young"))
     assert filled.label == ("smiling", "young")
 
@@ -97,7 +97,7 @@ def test_list_with_a_value_of_another_kind_is_a_bad_row() -> None:
 
 
 @pytest.mark.parametrize("cell", [None, "", "nan", "old", "1e99"], ids=repr)
-def test_missing_value_is_what_the_column_says(cell: object) -> None:
+def test_missing_value_is_handled_as_the_column_says(cell: object) -> None:
     with pytest.raises(table_rows.BadRowError) as caught:
         table_rows.parse_column(Column("age", FLOAT), cell)
     assert caught.value.reason is Reason.BAD_VALUE
@@ -152,7 +152,7 @@ NOT_AN_INTEGER, NOT_FINITE = "is not an integer", "is not a finite number"
     ],
     ids=lambda value: ascii(value)[:20],
 )
-def test_parse_number_takes_finite_numbers_alone(text: str, integer: int | str, number: float | str) -> None:
+def test_parse_number_accepts_only_finite_numbers(text: str, integer: int | str, number: float | str) -> None:
     for kind, expected in ((INT64, integer), (FLOAT, number)):
         if isinstance(expected, str):
             with pytest.raises(ValueError, match=expected):
@@ -163,7 +163,7 @@ def test_parse_number_takes_finite_numbers_alone(text: str, integer: int | str, 
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70))
-def test_parse_number_gives_what_can_be_stored_or_a_value_error(value: float | int) -> None:
+def test_parse_number_returns_a_storable_number_or_raises(value: float | int) -> None:
     for kind, store in ((INT64, struct.Struct("<q")), (FLOAT, struct.Struct("<f"))):
         try:
             number = table_rows.parse_number(kind, str(value))
@@ -188,7 +188,7 @@ def test_parse_number_gives_what_can_be_stored_or_a_value_error(value: float | i
         (FLOAT, 1e-7, 1e-7),
     ],
 )
-def test_parse_column_reads_a_cell_as_its_kind(kind: str, value: object, expected: object) -> None:
+def test_parse_column_converts_a_cell_to_its_kind(kind: str, value: object, expected: object) -> None:
     parsed = table_rows.parse_column(Column("x", kind), value)
     assert (parsed, type(parsed)) == (expected, type(expected))
 
@@ -196,7 +196,7 @@ def test_parse_column_reads_a_cell_as_its_kind(kind: str, value: object, expecte
 @pytest.mark.parametrize(
     ("kind", "value"), [(FLOAT, "0"), (FLOAT, "-1.5"), (FLOAT, "1e-40"), (INT64, "0"), (INT64, "-3")]
 )
-def test_parse_column_that_must_be_positive_turns_away_what_has_no_logarithm(kind: str, value: str) -> None:
+def test_parse_column_that_must_be_positive_rejects_numbers_without_logarithm(kind: str, value: str) -> None:
     column = Column("x", kind, positive=True)
     with pytest.raises(table_rows.BadRowError, match=f"^column 'x': '{value}' has no logarithm; transform: log needs"):
         table_rows.parse_column(column, value)
