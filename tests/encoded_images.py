@@ -12,7 +12,7 @@ from PIL import Image as PillowImage
 from imagebeam.transforms.images import png_chunks
 
 SIZE = (23, 17)  # width, height
-SOF, SOS, DQT, DHT, APP0 = b"\xff\xc0", b"\xff\xda", b"\xff\xdb", b"\xff\xc4", b"\xff\xe0"
+SOF, SOS, DQT, DHT = b"\xff\xc0", b"\xff\xda", b"\xff\xdb", b"\xff\xc4"
 EOI = b"\xff\xd9"
 
 # 16 x 16 gray pixels, by `cjpeg -arithmetic` of libjpeg-turbo, because Pillow cannot write these; the second is

@@ -133,9 +133,8 @@ class CocoSource:
             objects = coco_json.read_objects(file, images, self.objects, found.passed_over)
         for number, name in enumerate(images.names):
             try:
-                entry = folders.find(
-                    *posixpath.split(self._locate(split, name))
-                )  # of an image with a fault, too, so that it does not count as unused
+                # Of an image with a fault, too: its file must not count as one that nobody asked for.
+                entry = folders.find(*posixpath.split(self._locate(split, name)))
                 if number in images.faults:
                     raise table_rows.BadRowError(*images.faults[number])
                 ref = self._reference(split, number, images, entry)

@@ -181,7 +181,7 @@ def _read_categories(file: AnnotationFile) -> dict[int, bytes]:
 
 
 def read_objects(file: AnnotationFile, images: ImageTable, rule: ObjectRule, left_out: Counter[str]) -> ObjectTable:
-    """The objects of `images`; an image with an annotation that is wrong gets a fault.
+    """Reads the objects of `images`; notes a fault for an image with a wrong annotation.
 
     Raises:
         AnnotationFileError: if the file is not JSON, or has no list of annotations, or no categories for them.
