@@ -22,7 +22,7 @@ from imagebeam.pipelines import column_settings, open_source, runners
 from imagebeam.pipelines import config as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.shard import writer_processes
-from imagebeam.transforms.sources import protocol
+from imagebeam.transforms.sources import image_source
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -92,7 +92,7 @@ def convert(
     runners.take_hdfs_user(arguments)
     records.require_fast_crc32c()
     workers = _as_workers(workers)
-    source: protocol.Source | None = None
+    source: image_source.ImageSource | None = None
     pool: writer_processes.WriterProcesses | None = None
     complaint: errors.ConfigError | None = None
     with contextlib.ExitStack() as stack:
@@ -100,7 +100,7 @@ def convert(
             pool = stack.enter_context(writer_processes.start(workers))
             try:
                 source = open_source.make_source(job_config)
-                pool.begin(protocol.list_whole, source)
+                pool.begin(image_source.list_whole, source)
             except errors.ConfigError as e:  # told below, after an option that Beam does not know
                 complaint = e
         lightly = own_process and not job_config.transformed  # tf.Transform needs what is left out: pyarrow, type hints

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import structure
+from imagebeam.transforms.images import checked_image, pillow_decoder, structure
 
 try:
     from imagebeam import _native
@@ -49,9 +49,9 @@ class ImageDecoder:
         if image.format == _JPEG and _native is not None:
             _decode_in_c(image)
         elif not self._decode_by_tensorflow(image):
-            structure.decode(image)
+            pillow_decoder.decode(image)
 
-    def _decode_by_tensorflow(self, image: structure.Image) -> bool:
+    def _decode_by_tensorflow(self, image: checked_image.Image) -> bool:
         """Whether TensorFlow is there; imported when the first image needs it, for it takes seconds."""
         if self._tensorflow is None:
             try:
@@ -68,7 +68,7 @@ class ImageDecoder:
         return True
 
 
-def _decode_in_c(image: structure.Image) -> None:
+def _decode_in_c(image: checked_image.Image) -> None:
     """Decodes all of a JPEG, and asks for one pixel: libjpeg then scales down, which takes half the time."""
     import numpy as np
 
@@ -78,5 +78,5 @@ def _decode_in_c(image: structure.Image) -> None:
         raise _undecodable(f"libjpeg: {failures[0][1]}")
 
 
-def _undecodable(detail: str) -> structure.BadImageError:
-    return structure.BadImageError(elements.Reason.UNDECODABLE, detail)
+def _undecodable(detail: str) -> checked_image.BadImageError:
+    return checked_image.BadImageError(elements.Reason.UNDECODABLE, detail)

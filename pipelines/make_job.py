@@ -24,15 +24,15 @@ from imagebeam.transforms import (
     write_shards,
     write_shards_with_beam,
 )
-from imagebeam.transforms.images import prepare, structure
+from imagebeam.transforms.images import pillow_decoder, prepare
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import idx, protocol
+from imagebeam.transforms.sources import idx, image_source
 
 
 class Job(NamedTuple):
     """A config in the terms of the transforms."""
 
-    source: protocol.Source
+    source: image_source.ImageSource
     label: label_images.LabelRule
     split: assign_splits.SplitRule
     order: rank_references.Order
@@ -69,7 +69,7 @@ def make_job(
     config: config_lib.Config,
     overwrite: bool = False,
     report: str = "",
-    source: protocol.Source | None = None,
+    source: image_source.ImageSource | None = None,
     scratch: str = "",
 ) -> Job:
     """The job that `config` describes.
@@ -150,7 +150,7 @@ def _beside_the_config(config: config_lib.Config, raw_shape: tuple[int, int, int
         facts["zlib"] = zlib.ZLIB_RUNTIME_VERSION
     decodes = config.image.check == "decode" or config.image.encode != prepare.KEEP or config.statistics.pixels
     if decodes or config.source.masks.rule is not None:
-        facts["pillow"] = structure.pillow_version()
+        facts["pillow"] = pillow_decoder.pillow_version()
     if raw_shape is not None:
         facts["raw_shape"] = raw_shape
     return facts | column_settings.versions(config)

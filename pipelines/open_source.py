@@ -17,9 +17,9 @@ from imagebeam.transforms.sources import (
     containers,
     files,
     idx,
+    image_source,
     manifest,
     paired_files,
-    protocol,
     saved_listing,
     table_formats,
     table_per_folder,
@@ -29,7 +29,7 @@ from imagebeam.transforms.sources import (
 )
 
 
-def make_source(config: config_lib.Config) -> protocol.Source:
+def make_source(config: config_lib.Config) -> image_source.ImageSource:
     """The source of `config`, looked at so far that what is plainly wrong is told at once.
 
     Raises:
@@ -41,13 +41,13 @@ def make_source(config: config_lib.Config) -> protocol.Source:
         _check_address(option, storage.normalize(address))
     uri, output = storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri))
     if config.source.by == "listing":
-        listed = saved_listing.SavedSource(uri, config.source.masks.rule)
+        listed = saved_listing.SavedListingSource(uri, config.source.masks.rule)
         listed.check()
         return listed
     if config.source.by == "manifest":
         found = _manifest_source(config, uri, output)
         found.check_columns()
-        if isinstance(found, table_per_folder.TablesSource) or found.image is not None:
+        if isinstance(found, table_per_folder.TablePerFolderSource) or found.image is not None:
             return found
         return _paired_source(config, found, output)
     if config.source.by == "idx":
@@ -167,7 +167,7 @@ def _real_address(uri: str) -> str:
 
 def _manifest_source(
     config: config_lib.Config, uri: str, output: str
-) -> manifest.ManifestSource | table_per_folder.TablesSource:
+) -> manifest.ManifestSource | table_per_folder.TablePerFolderSource:
     wanted = config.source.manifest
     if wanted.path is None:
         if _is_folder(uri):
@@ -181,7 +181,9 @@ def _manifest_source(
     if not table_per_folder.is_glob(wanted.path) or storage.storage_of(path).exists(path):
         table = _table(config, path)
         below = path.startswith(storage.join(uri, ""))
-        return table_per_folder.TablesSource((table,), uri, output) if below and table.image is not None else table
+        return (
+            table_per_folder.TablePerFolderSource((table,), uri, output) if below and table.image is not None else table
+        )
     if absolute:
         raise errors.ConfigError(
             f"source.manifest.path {wanted.path!r} is a glob and not relative; give the folder as --input, and the "
@@ -194,7 +196,9 @@ def _manifest_source(
         )
     left_out = _leave_out(output, uri)
     found = table_per_folder.find_tables(uri, wanted.path, exclude=left_out, format=wanted.format)
-    return table_per_folder.TablesSource(tuple(_table(config, each, keys_below=uri) for each in found), uri, left_out)
+    return table_per_folder.TablePerFolderSource(
+        tuple(_table(config, each, keys_below=uri) for each in found), uri, left_out
+    )
 
 
 def _is_folder(uri: str) -> bool:
@@ -234,7 +238,9 @@ def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
     return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, row_fields(config))
 
 
-def _paired_source(config: config_lib.Config, table: manifest.ManifestSource, output: str) -> paired_files.PairedSource:
+def _paired_source(
+    config: config_lib.Config, table: manifest.ManifestSource, output: str
+) -> paired_files.PairedFilesSource:
     glob = str(config.source.manifest.files)
     absolute = glob.startswith(("/", "~", "file://")) or storage.scheme_of(glob) != "file"
     uri = storage.normalize(glob if absolute else storage.join(table.root, glob))
@@ -250,18 +256,18 @@ def _paired_source(config: config_lib.Config, table: manifest.ManifestSource, ou
         ) from e
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"source.manifest.files {glob!r}: {root!r} is no folder")
-    return paired_files.PairedSource(table, files.FilesSource(root, include, exclude=_leave_out(output, root)))
+    return paired_files.PairedFilesSource(table, files.FilesSource(root, include, exclude=_leave_out(output, root)))
 
 
 def _coco_source(config: config_lib.Config, uri: str) -> coco.CocoSource:
     wanted = config.source.coco
-    parts = (
-        coco.Part(split, storage.join(uri, path), _path_below(wanted.images[split]))
+    splits = (
+        coco.CocoSplit(split, storage.join(uri, path), _path_below(wanted.images[split]))
         for split, path in wanted.annotations.items()
     )
     source = coco.CocoSource(
         root=uri,
-        parts=tuple(parts),
+        splits=tuple(splits),
         objects=coco_json.ObjectRule(wanted.masks, wanted.outside == "reject", wanted.crowd),
         without_objects=wanted.without_objects,
         fields=row_fields(config),
@@ -276,16 +282,18 @@ def _path_below(path: str) -> str:
     return "" if folder == "." else folder
 
 
-_Table: TypeAlias = "manifest.ManifestSource | table_per_folder.TablesSource | paired_files.PairedSource"
+_Table: TypeAlias = "manifest.ManifestSource | table_per_folder.TablePerFolderSource | paired_files.PairedFilesSource"
 
 
-def as_table(source: protocol.Source) -> _Table | None:
+def as_table(source: image_source.ImageSource) -> _Table | None:
     """The source, if its references are rows of a table."""
-    is_table = isinstance(source, (manifest.ManifestSource, table_per_folder.TablesSource, paired_files.PairedSource))
+    is_table = isinstance(
+        source, (manifest.ManifestSource, table_per_folder.TablePerFolderSource, paired_files.PairedFilesSource)
+    )
     return cast("_Table", source) if is_table else None
 
 
-def advise_on_folders(config: config_lib.Config, source: protocol.Source) -> str:
+def advise_on_folders(config: config_lib.Config, source: image_source.ImageSource) -> str:
     """What to do about an image without the folder that is its class."""
     if config.label.by != "directory":
         return ""
@@ -307,7 +315,7 @@ def advise_on_folders(config: config_lib.Config, source: protocol.Source) -> str
     )
 
 
-def notes_on_labels(config: config_lib.Config, source: protocol.Source) -> tuple[str, ...]:
+def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
     """What a user should know of a table whose labels are not asked for."""
     table = as_table(source)
     if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:

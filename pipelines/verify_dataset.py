@@ -9,7 +9,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, storage, verify_shards
 from imagebeam.pipelines import image_decoder
 from imagebeam.reader import bare_pixels
-from imagebeam.transforms.images import structure
+from imagebeam.transforms.images import checked_image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,7 @@ class _DecodeRecord:
                 self._decoder.check(values[self._image][0], size if len(size) == 2 else None)
             else:
                 self._pixels.read(values)
-        except structure.BadImageError as e:
+        except checked_image.BadImageError as e:
             return f"{key}{e.reason}: {e.detail}"
         except ValueError as e:
             return f"{key}{e}"

@@ -1,4 +1,4 @@
-"""IDX files as those of MNIST, with pictures and labels that anyone can compute."""
+"""Writes IDX files like those of MNIST, with reproducible pictures and labels."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 
 
 def encode(array: np.ndarray) -> bytes:
-    """An array of uint8 as IDX."""
+    """Encodes an array of uint8 as IDX."""
     header = bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
     return header + array.astype(np.uint8).tobytes()
 
 
 def pictures(seed: int, *shape: int) -> np.ndarray:
-    """As many pictures as `shape` says first, no two alike."""
+    """Returns random pictures, uint8 of `shape`, whose first number is that of pictures."""
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 
 def digits(seed: int, count: int) -> np.ndarray:
-    """Labels from 0 to 9."""
+    """Returns random labels from 0 to 9."""
     return np.random.default_rng(1000 + seed).integers(0, 10, count, np.uint8)
 
 
 def write(path: pathlib.Path, array: np.ndarray) -> None:
-    """Writes an array, as gzip where the name ends so."""
+    """Writes an array, compressed if the name ends in .gz."""
     data = encode(array)
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 

@@ -1,4 +1,4 @@
-"""Pictures as photos are, and how alike two are."""
+"""Pictures that resemble photos, and functions that compare and damage them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from PIL import Image, ImageFilter
 
 @functools.cache
 def photo(width: int, height: int) -> Image.Image:
-    """A picture with soft and hard edges, as photos have them."""
+    """Returns a picture with soft and hard edges, like a photo."""
     base = Image.effect_mandelbrot((width, height), (-2.2, -1.3, 0.8, 1.3), 60).convert("L")
     bands = [base, base.rotate(180), base.transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
     return Image.merge("RGB", bands).filter(ImageFilter.GaussianBlur(width / 400))
 
 
 def encode(image: Image.Image, **options: Any) -> bytes:
-    """As a JPEG."""
+    """Encodes a picture as a JPEG."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", **{"quality": 95, **options})
     return buffer.getvalue()
 
 
 def psnr(one: np.ndarray, other: np.ndarray) -> float:
-    """How alike they are, in dB; infinite where they are the same."""
+    """Returns the peak signal-to-noise ratio of two pictures in dB; infinite if they are equal."""
     error = np.mean((one.astype(float) - other.astype(float)) ** 2)
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
 
 
 def without_segments(jpeg: bytes, marker: int) -> bytes:
-    """The JPEG without the segments of one kind before its first scan, such as 0xC4, Huffman tables."""
+    """Removes the segments of one kind before the first scan of a JPEG, such as 0xC4, Huffman tables."""
     kept, position = jpeg[:2], 2
     while (code := jpeg[position + 1]) != 0xDA:
         end = position + 2 + int.from_bytes(jpeg[position + 2 : position + 4], "big")
@@ -43,7 +43,7 @@ def without_segments(jpeg: bytes, marker: int) -> bytes:
 
 
 def damage(jpeg: bytes, rng: random.Random, start: int = 3) -> bytes:
-    """The JPEG with bytes changed, lost or cut off from byte `start` on, or without the segments of one kind."""
+    """Changes, removes or cuts off bytes of a JPEG from byte `start` on, or removes the segments of one kind."""
     kind = rng.choice(["change", "change", "change header", "lose", "cut", "no segment"])
     if kind == "no segment":
         return without_segments(jpeg, rng.choice([0xC4, 0xDB, 0xDD, 0xE0, 0xEE]))

@@ -1,4 +1,4 @@
-"""Tars written with Python's tarfile, and what sources find in them."""
+"""Writes tars with Python's tarfile, and lists containers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imagebeam.transforms.sources import containers
 
 
 class Listed(NamedTuple):
-    """All that a source lists."""
+    """Everything that a source lists."""
 
     refs: list[elements.ImageRef]
     rejects: list[elements.Reject]
@@ -24,7 +24,7 @@ class Listed(NamedTuple):
 def write_tar(
     path: pathlib.Path, members: Iterable[tuple[str, bytes]], mode: str = "w", format: int = tarfile.PAX_FORMAT
 ) -> None:
-    """A tar with these files."""
+    """Writes a tar of these files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, mode, format=format) as file:  # type: ignore[call-overload]
         for name, data in members:
@@ -34,7 +34,7 @@ def write_tar(
 
 
 def list_all(source: containers.ContainerSource) -> Listed:
-    """What the source lists, in one."""
+    """Joins all listings of a source."""
     refs: list[elements.ImageRef] = []
     rejects: list[elements.Reject] = []
     passed_over: dict[str, int] = {}
@@ -51,5 +51,5 @@ def list_all(source: containers.ContainerSource) -> Listed:
 
 
 def read_ref(ref: elements.ImageRef) -> bytes:
-    """The bytes of a reference into a file that is not compressed."""
+    """Reads the bytes of a reference into an uncompressed file."""
     return pathlib.Path(ref.uri).read_bytes()[ref.offset : ref.offset + ref.length]

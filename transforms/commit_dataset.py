@@ -17,7 +17,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
 from imagebeam.transforms import elements, output_folder, tfds_metadata
 from imagebeam.transforms import layout as layout_lib
-from imagebeam.transforms.images import structure
+from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.shard import shard_writer, statistics
 
 _LEFT_IN_CONTROL = (  # beginnings of names; not of the lock's
@@ -110,7 +110,7 @@ class Committer:
                 "imagebeam": imagebeam.__version__,
                 "apache_beam": beam.__version__,
                 "python": platform.python_version(),
-                "pillow": structure.pillow_version(),
+                "pillow": pillow_decoder.pillow_version(),
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
             inputs=plan.inputs,

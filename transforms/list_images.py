@@ -10,7 +10,7 @@ from apache_beam.typehints import decorators
 
 from imagebeam.transforms import elements, kept_features, labels_by_index
 from imagebeam.transforms.shard import writer_processes
-from imagebeam.transforms.sources import files, protocol
+from imagebeam.transforms.sources import files, image_source
 
 
 class Tally(NamedTuple):
@@ -77,30 +77,30 @@ class _ListDirectoryFn(beam.DoFn):
 
 
 class _ReadTableFn(beam.DoFn):
-    def __init__(self, source: protocol.Source):
+    def __init__(self, source: image_source.ImageSource):
         self._source = source
 
-    def process(self, _: bytes) -> Iterator[protocol.Listing]:
+    def process(self, _: bytes) -> Iterator[image_source.Listing]:
         yield from self._source.list_all()
 
 
 class _ListInProcessFn(beam.DoFn):
     """Has a writer process list the source, or takes what it has listed already."""
 
-    def __init__(self, source: protocol.Source, writers: str):
+    def __init__(self, source: image_source.ImageSource, writers: str):
         self._source = source
         self._writers = writers  # token of the launcher's writer processes
 
-    def process(self, _: bytes) -> Iterator[protocol.Listing]:
+    def process(self, _: bytes) -> Iterator[image_source.Listing]:
         pool = writer_processes.find(self._writers)
         assert pool is not None
-        yield from pool.take(protocol.list_whole, self._source).result()
+        yield from pool.take(image_source.list_whole, self._source).result()
 
 
 class _OpenListingFn(beam.DoFn):
     """Listings -> references, rejects and the tally."""
 
-    def process(self, element: protocol.Listing) -> Iterator[Any]:
+    def process(self, element: image_source.Listing) -> Iterator[Any]:
         yield from elements.unpack_refs(element.packed_refs) if element.num_refs else ()
         for reject in element.rejects:
             yield beam.pvalue.TaggedOutput("rejects", reject)
@@ -118,7 +118,7 @@ class ListImages(beam.PTransform):
     writer processes, one of them lists everything, since it can begin while the launcher imports Beam.
     """
 
-    source: protocol.Source
+    source: image_source.ImageSource
 
     def __post_init__(self) -> None:
         super().__init__()

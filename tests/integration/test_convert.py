@@ -100,7 +100,7 @@ def test_file_that_cannot_be_looked_into_is_counted_and_in_the_dead_letters(
     assert result.catalog.counts == catalog_lib.Counts(21, 20, {"unreadable": 1}, {})
     [reject] = map(json.loads, (output / "rejects.jsonl").read_text().splitlines())
     assert (reject["key"], reject["stage"], reject["reason"]) == ("cat/unnamed", "list", "unreadable")
-    assert "nobody knows whether it is an image" in reject["detail"]
+    assert "it is unknown whether it is an image" in reject["detail"]
 
 
 def test_split_label_image_folder_becomes_its_splits(images: pathlib.Path, tmp_path: pathlib.Path) -> None:

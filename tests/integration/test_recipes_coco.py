@@ -227,7 +227,7 @@ def test_same_image_in_two_splits_is_refused(root: pathlib.Path, output: pathlib
 
 def test_mask_is_scaled_with_the_picture(root: pathlib.Path) -> None:
     from imagebeam.transforms import elements
-    from imagebeam.transforms.images import object_masks, structure
+    from imagebeam.transforms.images import checked_image, object_masks
     from imagebeam.transforms.shard import encode
     from imagebeam.transforms.sources import coco
 
@@ -237,7 +237,7 @@ def test_mask_is_scaled_with_the_picture(root: pathlib.Path) -> None:
     ref = elements.ImageRef("k", "/k", columns=(b"1", *(((0.5,),) * 8), (packed,)), expected=(30, 40))
     features = tuple(each for each in config.resolve_features() if each.source in (coco.MASKS, "image/encoded"))
     recipe = encode.ExampleRecipe(features, {}, columns)
-    head, _ = recipe.encode(ref, structure.Image(b"x", "jpeg", 15, 20, 3, "RGB"))
+    head, _ = recipe.encode(ref, checked_image.Image(b"x", "jpeg", 15, 20, 3, "RGB"))
     png = head[head.index(b"\x89PNG") :]
     mask = np.asarray(Image.open(io.BytesIO(png)))
     assert mask.shape == (15, 20)

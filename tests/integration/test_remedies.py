@@ -49,7 +49,7 @@ def complaint(source: pathlib.Path, overrides: Sequence[str]) -> str:
         pytest.param(
             TABLE.replace(",", ";").encode(),
             LABELLED,
-            "has no column 'image', 'label'; its columns are 'image;label'; its first line is parted by semicolons: "
+            "has no column 'image', 'label'; its columns are 'image;label'; its first line is split by semicolons: "
             "set source.manifest.delimiter: ';'",
             ["source.manifest.delimiter=';'"],
             id="semicolons",
@@ -57,7 +57,7 @@ def complaint(source: pathlib.Path, overrides: Sequence[str]) -> str:
         pytest.param(
             TABLE.replace(",", "\t").encode(),
             LABELLED,
-            'its first line is parted by tabs: set source.manifest.delimiter: "\\t"',
+            'its first line is split by tabs: set source.manifest.delimiter: "\\t"',
             ['source.manifest.delimiter="\\t"'],
             id="tabs",
         ),
@@ -88,7 +88,7 @@ def complaint(source: pathlib.Path, overrides: Sequence[str]) -> str:
             TABLE.partition("\n")[2].replace(",", ";").encode(),
             [*LABELLED, "source.manifest.header=[image, label]"],
             "all 2 images were rejected (bad_row 2), so the config does not fit the input: nothing was committed; no "
-            "image was read yet; the first: {table}: line 1 of {table}: 1 cells, the header has 2; the line is parted "
+            "image was read yet; the first: {table}: line 1 of {table}: 1 cells, the header has 2; the line is split "
             "by semicolons: set source.manifest.delimiter: ';'",
             ["source.manifest.delimiter=';'"],
             id="semicolons-no-header",

@@ -1,75 +1,67 @@
-"""Checks the mask of an image, and makes of it the PNG that is stored: one value a pixel, the class."""
+"""Turns the mask of an image into the PNG that is stored: one gray value per pixel, its class."""
 
 from __future__ import annotations
 
 import io
-import struct
-import zlib
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import structure
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_chunks, structure
 
-_IHDR_BYTES = 13
-_IHDR_DATA = 16  # where the header's fields begin: after the signature, the chunk's length and its type
-_DEPTH, _COLOR_TYPE = _IHDR_DATA + 8, _IHDR_DATA + 9
-_GRAY, _PALETTE = 0, 3
-_PIXELS = (b"IDAT", b"IEND")
-_unpack_chunk = struct.Struct(">I4s").unpack_from
+_DEPTH = png_chunks.HEADER_START + png_chunks.DEPTH_BYTE
+_COLOR_TYPE = png_chunks.HEADER_START + png_chunks.COLOR_TYPE_BYTE
+_HEADER_END = png_chunks.HEADER_START + png_chunks.HEADER_BYTES
 
 
-def with_mask(image: structure.Image, mask: bytes, check: str = "structure") -> structure.Image:
-    """`image` with the PNG of its classes.
+def with_mask(image: checked_image.Image, mask: bytes, check: str = "structure") -> checked_image.Image:
+    """Returns `image` with its mask as a PNG.
 
-    Masks with a palette (Pascal VOC) are stored as gray with the palette's indices as values: a decoder would give the
-    palette's colors, or the brightness of those, in place of classes. Other masks are stored as they are.
+    A mask with a palette (Pascal VOC) is stored as gray with the palette's indices as values: a decoder would return
+    the palette's colors, or their brightness, in place of classes. Other masks are stored unchanged.
 
     Args:
-        image: as it is stored.
+        image: the image as it is stored.
         mask: the bytes of a PNG file.
-        check: as for the image itself.
+        check: "structure" or "decode", as for the image itself.
 
     Raises:
-        BadImageError: if `mask` is no whole PNG of the image's size.
+        BadImageError: if `mask` is not a complete PNG of the image's size.
     """
     found = structure.check_image(mask, check)
-    if found.format != "png":
-        raise structure.BadImageError(
+    if found.format != image_formats.PNG:
+        raise checked_image.BadImageError(
             Reason.UNSUPPORTED_FORMAT, f"{found.format}, which blurs classes at their edges: masks must be png"
         )
     if (found.height, found.width) != (image.height, image.width):
-        raise structure.BadImageError(
+        raise checked_image.BadImageError(
             Reason.BAD_VALUE,
             f"{found.height} x {found.width} pixels, and the image has {image.height} x {image.width} (height x width)",
         )
-    return image._replace(mask=_indices(mask) if mask[_COLOR_TYPE] == _PALETTE else mask)
+    return image._replace(mask=_palette_to_gray(mask) if mask[_COLOR_TYPE] == png_chunks.PALETTE_INDEX else mask)
 
 
-def _indices(png: bytes) -> bytes:
-    """A checked PNG with a palette as one in gray whose values are the indices."""
+def _palette_to_gray(png: bytes) -> bytes:
+    """Converts a checked PNG with a palette to gray, with the palette's indices as values."""
     if png[_DEPTH] != 8:
-        return _decoded_indices(png)
-    # An index of 8 bits is stored, filtered and compressed as a gray value of 8 bits is: only the header differs.
-    header = png[_IHDR_DATA:_COLOR_TYPE] + bytes([_GRAY]) + png[_COLOR_TYPE + 1 : _IHDR_DATA + _IHDR_BYTES]
-    kept = [png[:8], _chunk(b"IHDR", header)]
-    position = 8
+        return _decode_to_gray(png)
+    # 8-bit indices are stored, filtered and compressed exactly as 8-bit gray values are: only the header differs.
+    header = bytearray(png[png_chunks.HEADER_START : _HEADER_END])
+    header[png_chunks.COLOR_TYPE_BYTE] = png_chunks.GRAY
+    kept = [png_chunks.SIGNATURE, png_chunks.encode_chunk(png_chunks.HEADER, bytes(header))]
+    position = len(png_chunks.SIGNATURE)
     while True:
-        length, kind = _unpack_chunk(png, position)
-        end = position + 12 + length
-        if kind in _PIXELS:
+        length, kind = png_chunks.unpack_head(png, position)
+        end = position + png_chunks.HEAD_BYTES + length + png_chunks.CRC_BYTES
+        if kind in (png_chunks.PIXELS, png_chunks.END):
             kept.append(png[position:end])
-        if kind == b"IEND":
+        if kind == png_chunks.END:
             return b"".join(kept)
         position = end
 
 
-def _decoded_indices(png: bytes) -> bytes:
-    """The same for indices of less than 8 bits: as gray, decoders would stretch them to 255."""
-    picture = structure.decode_any(png, "png")
-    gray = structure.pillow().frombytes("L", picture.size, picture.tobytes())
+def _decode_to_gray(png: bytes) -> bytes:
+    """Converts indices of less than 8 bits, which decoders would stretch to 255 if the header said gray."""
+    picture = pillow_decoder.decode_any(png, image_formats.PNG)
+    gray = pillow_decoder.pillow().frombytes("L", picture.size, picture.tobytes())
     stored = io.BytesIO()
     gray.save(stored, "PNG")
     return stored.getvalue()
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I4s", len(data), kind) + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,4 +1,4 @@
-"""Whether a JPEG is whole: its segments, tables and scans, without decoding them.
+"""Checks that a JPEG is complete and well-formed without decoding it: its segments, tables and scans.
 
 Source: ITU-T T.81, annex B, https://www.w3.org/Graphics/JPEG/itu-t81.pdf; what decoders tolerate: jdmarker.c,
 jdinput.c, jdhuff.c and jdphuff.c of libjpeg-turbo, and trials with TensorFlow 2.21 and Pillow 12.
@@ -12,12 +12,13 @@ import re
 import struct
 from typing import NamedTuple
 
-from imagebeam.transforms.images import checked_image, exif
+from imagebeam.transforms.images import checked_image, exif, image_formats
 from imagebeam.transforms.images.checked_image import Image, corrupt
 
-# Markers of two bytes; most begin a segment, whose first two bytes are its length.
+# A marker is 0xFF and one of these codes. Most markers begin a segment, whose first two bytes are its length.
 _EOI, _SOS, _DHT, _DQT, _APP1 = 0xD9, 0xDA, 0xC4, 0xDB, 0xE1
-# Baseline, extended sequential, progressive; the last two arithmetic: TensorFlow 2.21 and Pillow 12 decode all five.
+# Baseline, extended sequential, progressive, and the last two with arithmetic coding: TensorFlow 2.21 and Pillow 12
+# decode all five.
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})
 _HUFFMAN_SEQUENTIAL, _HUFFMAN_PROGRESSIVE = frozenset({0xC0, 0xC1}), 0xC2
 _OTHER_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF, 0xDE, 0xF7})  # lossless and hierarchical
@@ -26,8 +27,10 @@ _TABLES = frozenset({_DHT, _DQT})
 _SEGMENTS = _FRAMES | _METADATA | _TABLES | {_SOS, 0xCC, 0xDC, 0xDD}  # the last three: DAC, DNL, DRI
 _COLORSPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}  # as decoded: YCbCr becomes RGB, YCCK becomes CMYK
 
-_AC = 0x10  # of a Huffman table: the class in the upper half of its head; the lower is its number, for DC and AC apart
-# Those of T.81, annex K.3, each a bit: decoders use them where a sequential JPEG has none, as frames of Motion JPEG.
+# First byte of a Huffman table: class in the upper half (this bit is set for AC, clear for DC), number in the lower.
+_AC = 0x10
+# The tables of T.81, annex K.3, one bit each. Decoders use them for a sequential JPEG that has none, such as a frame of
+# Motion JPEG.
 _STANDARD_HUFFMAN = 1 << 0x00 | 1 << 0x01 | 1 << _AC | 1 << (_AC | 1)
 
 _search_marker = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]").search
@@ -36,42 +39,44 @@ _unpack_frame = struct.Struct(">BHHB").unpack_from
 
 
 def _find_marker(data: bytes, position: int) -> int:
-    """Where the next marker begins that is neither a restart marker nor, in entropy-coded data, a stuffed 0xFF; or -1.
+    """Returns the offset of the next marker, or -1; skips restart markers and stuffed bytes (FF 00).
 
-    Repeated 0xFF is fill. 31 us for 105 KB, of which 400 times FF 00: as fast as counting the bytes 0xFF.
+    Repeated 0xFF bytes before a marker are fill. Takes 31 us for 105 KB with 400 stuffed bytes, as long as counting the
+    bytes 0xFF.
     """
     match = _search_marker(data, position)
     return -1 if match is None else match.start()
 
 
-with contextlib.suppress(ImportError):  # was not built: the same in Python
+with contextlib.suppress(ImportError):  # the C extension was not built
     from imagebeam._native import find_marker as _find_marker
 
 
 class _Frame(NamedTuple):
-    """What a frame header says."""
+    """The content of a frame header."""
 
     image: Image
     code: int  # the second byte of its marker
-    components: bytes  # three for each: its number, sampling factors, and the number of its quantization table
+    components: bytes  # 3 bytes each: number, sampling factors, number of the quantization table
 
 
 def check_jpeg(data: bytes) -> Image:
-    """Walks segments and scans up to the end-of-image marker; the marker in an EXIF thumbnail is inside a segment.
+    """Checks segments and scans up to the end-of-image marker; the one in an EXIF thumbnail is inside a segment.
 
-    Bytes between two segments are tolerated where decoders lose nothing by them: before the first scan, after an APPn
-    or COM segment, which some writers state too short. Elsewhere something was overwritten: a legal marker that random
-    bytes form in a scan is found out by what follows its "segment". Decoders leave the picture grey from there on.
+    Stray bytes between two segments are accepted where decoders lose nothing: before the first scan after an APPn or
+    COM segment, whose length some writers state too small. Anywhere else they show that data were overwritten, and
+    decoders leave the picture gray from there on. Random bytes in a scan may form a legal marker; the stray bytes after
+    its "segment" reveal that.
 
     Raises:
-        BadImageError: if it is not whole, or of a kind that decoders do not take.
+        BadImageError: if the JPEG is truncated, broken, or of a kind that decoders refuse.
     """
     size = len(data)
     frame: _Frame | None = None
-    quantization = huffman = 0  # the tables so far, each a bit
+    quantization = huffman = 0  # the tables so far, one bit each
     orientation = checked_image.UPRIGHT
     in_scans, may_skip = False, False
-    segment, position = 0, 2  # where the last marker is, and where the next is expected
+    segment, position = 0, 2  # byte offsets of the last marker, and of the next one as expected
     while True:
         marker = _find_marker(data, position)
         if marker < 0:
@@ -95,7 +100,7 @@ def check_jpeg(data: bytes) -> Image:
         length = _unpack_length(data, start)[0] if start + 2 <= size else 2
         end = start + length
         if end > size:
-            if in_scans and data.find(b"\xff\xd9", start) >= 0:
+            if in_scans and data.find(bytes((0xFF, _EOI)), start) >= 0:
                 raise corrupt(f"the segment FF {code:02X} at byte {marker}, of {length} bytes, spans the end of image")
             raise checked_image.truncated(f"the segment FF {code:02X} at byte {marker} ends at byte {end}", size)
         if code in _METADATA:
@@ -128,7 +133,7 @@ def check_jpeg(data: bytes) -> Image:
 
 
 def _read_frame(data: bytes, start: int, length: int) -> _Frame:
-    """What a frame header says, T.81 B.2.2; `start` is the byte after its marker."""
+    """Reads a frame header, T.81 B.2.2; `start` is the byte offset after its marker."""
     precision, height, width, components = _unpack_frame(data, start + 2) if length >= 8 else (0, 0, 0, 0)
     if length != 8 + 3 * components:
         raise corrupt(f"the frame header at byte {start - 2} has a wrong length, {length} bytes")
@@ -140,12 +145,12 @@ def _read_frame(data: bytes, start: int, length: int) -> _Frame:
         )
     if max(height, width) > checked_image.MAX_SIDE_PX["jpeg"] or height * width * components > checked_image.MAX_VALUES:
         raise checked_image.too_many_pixels(height, width)
-    image = Image(data, "jpeg", height, width, components, _COLORSPACES[components])
+    image = Image(data, image_formats.JPEG, height, width, components, _COLORSPACES[components])
     return _Frame(image, data[start - 1], data[start + 8 : start + length])
 
 
 def _read_tables(data: bytes, code: int, position: int, end: int) -> int | None:
-    """The tables of a DHT or DQT segment, each a bit; None if they do not end where it ends, T.81 B.2.4."""
+    """Returns the tables of a DHT or DQT segment, one bit each, or None if they do not fill the segment, T.81 B.2.4."""
     found = 0
     while position < end:
         head = data[position]  # class or precision in the upper half, one of four destinations in the lower
@@ -160,18 +165,21 @@ def _read_tables(data: bytes, code: int, position: int, end: int) -> int | None:
     return found if position == end else None
 
 
-@functools.lru_cache(maxsize=4096)  # cameras and programs write the same headers again and again
+@functools.lru_cache(maxsize=4096)  # cameras and programs write the same few headers
 def _find_missing(code: int, components: bytes, scan: bytes, quantization: int, huffman: int) -> str | None:
-    """What a scan needs that no segment before it has, T.81 B.2.3: tables, or a component of the frame.
+    """Returns what a scan needs and no earlier segment defines, T.81 B.2.3: a table, or a component of the frame.
 
-    Decoders refuse such a JPEG: they have no other tables than its own, but for those of `_STANDARD_HUFFMAN`.
+    Decoders refuse such a JPEG: apart from `_STANDARD_HUFFMAN` they have only the tables in the file.
 
     Args:
-        code: of the frame's marker.
-        components: of the frame header.
+        code: the second byte of the frame's marker.
+        components: from the frame header.
         scan: the scan header, without its length.
-        quantization: the tables so far, each a bit.
-        huffman: the same.
+        quantization: the quantization tables so far, one bit each.
+        huffman: the Huffman tables so far, one bit each.
+
+    Returns:
+        A description for the error; None if nothing is missing.
     """
     is_sequential = code in _HUFFMAN_SEQUENTIAL
     needs_dc = needs_ac = is_sequential
@@ -180,7 +188,7 @@ def _find_missing(code: int, components: bytes, scan: bytes, quantization: int, 
     elif code == _HUFFMAN_PROGRESSIVE:
         first_coefficient, refined_bit = scan[-3], scan[-1] >> 4
         needs_ac = first_coefficient > 0  # 0 is DC
-        needs_dc = not needs_ac and not refined_bit  # the bits that a scan adds to an earlier one are not coded
+        needs_dc = not needs_ac and not refined_bit  # a refining scan adds single bits, which are not Huffman-coded
     known = list(zip(components[::3], components[2::3]))
     waiting = known.copy()
     for number, coding in zip(scan[1:-3:2], scan[2:-3:2]):

@@ -1,8 +1,20 @@
-"""Masks of objects: from COCO's polygons and run lengths to a PNG, pixel for pixel as COCO's own tools draw them.
+"""Draws the masks of COCO's objects: polygons or run lengths in, PNG out, pixel for pixel like COCO's own tools.
 
-A listing carries a mask packed, 4 bytes a corner where the picture is not huge; only the writer of a shard draws it.
+A listing carries each mask packed, 4 bytes per corner in a picture of ordinary size; only the writer of a shard draws
+it.
 
-Source: the format, https://cocodataset.org/#format-data, and what its reference implementation, maskApi.c, yields.
+pycocotools, COCO's own implementation, could draw as well; measured on 600 polygons in pictures of 480 x 640 pixels:
+
+- It crashes the process (segmentation fault) on a polygon far outside of the picture or with NaN, and fills a mask with
+  what it finds if run lengths have a wrong sum. `pack` raises ValueError for these, so the checks would stay here.
+- Packed polygons take 57 % of the bytes of its run lengths in the listing.
+- Drawing takes 170 us per mask here and 142 us there, encoding the PNG 810 us in both cases: the whole differs by
+  3 %, which does not justify another compiled dependency.
+
+Pillow could encode the PNG; it takes 1,080 us, the file is 17 % larger, and its bytes depend on the compression library
+that Pillow was built with. Here they depend on Python's zlib alone.
+
+Source: https://cocodataset.org/#format-data for the format; maskApi.c for the pixels.
 """
 
 from __future__ import annotations
@@ -10,29 +22,38 @@ from __future__ import annotations
 import array
 import itertools
 import math
-import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from imagebeam.transforms.images import png_chunks
+
 if TYPE_CHECKING:
     import numpy as np
 
-_SHORT, _LONG, _RUNS = "h", "i", "I"  # first byte of a packed mask, the type of what follows: corners, or run lengths
+FEATURE = "image/object/mask"  # a list of PNGs, one for each object
+
+# First byte of a packed mask: the array type of the numbers after it, 16-bit or 32-bit corners or run lengths.
+_SHORT, _LONG, _RUNS = "h", "i", "I"
 _SHORT_LIMIT = 2**15
-_STEPS = 5  # COCO follows a polygon's outline in steps of a fifth of a pixel
-_MAX_OUTLINE_PX = 1_000_000  # of one polygon: drawing it takes some 300 bytes a pixel
+_STEPS = 5  # per pixel: COCO follows the outline of a polygon in steps of a fifth of a pixel
+_MAX_OUTLINE_PX = 1_000_000  # of one polygon: drawing takes some 300 bytes of memory per pixel of its outline
 _MIN_CORNERS = 3
-_MAX_PIXELS = 1 << 28  # of a mask: drawing it takes some 4 bytes a pixel
+_MAX_PIXELS = 1 << 28  # of a picture: drawing takes some 4 bytes of memory per pixel
 _NUMBERS = frozenset((int, float))
 _PNG_LEVEL = 6  # of zlib
 
 
 def pack(segmentation: Any, height: int, width: int) -> bytes:
-    """An object's `segmentation` in a few bytes: a list of polygons [x, y, x, y, ...], or run lengths as an object.
+    """Packs an object's `segmentation` into a few bytes.
+
+    Args:
+        segmentation: a list of polygons [x, y, x, y, ...] in pixels, or an object with run lengths.
+        height: of the picture, in pixels.
+        width: of the picture, in pixels.
 
     Raises:
-        ValueError: if it is neither, or does not fit a picture of `height` and `width` pixels.
+        ValueError: if `segmentation` is neither, or does not fit the picture.
     """
     if height * width > _MAX_PIXELS:
         raise ValueError(f"the picture has {height * width:,} pixels; masks are drawn for up to {_MAX_PIXELS:,}")
@@ -47,12 +68,13 @@ def pack(segmentation: Any, height: int, width: int) -> bytes:
 
 
 def render(packed: bytes, size: tuple[int, int], stored: tuple[int, int] | None = None) -> bytes:
-    """A PNG, 1 where the object is and 0 elsewhere.
+    """Returns the mask as a gray PNG: 1 where the object is, 0 elsewhere.
 
     Args:
-        packed: by `pack`.
-        size: height and width of the picture that was annotated, in pixels.
-        stored: of the picture as it is stored, where it was scaled: the mask is, too, without values in between.
+        packed: the result of `pack`.
+        size: height and width of the annotated picture, in pixels.
+        stored: height and width of the stored picture if it was scaled; the mask is then scaled to it, to the nearest
+            pixel.
     """
     import numpy as np
 
@@ -66,23 +88,25 @@ def render(packed: bytes, size: tuple[int, int], stored: tuple[int, int] | None 
 
 
 def encode_png(pixels: np.ndarray) -> bytes:
-    """Gray pixels, uint8 [height, width], as a PNG."""
+    """Encodes gray pixels, uint8 [height, width], as a PNG."""
     import numpy as np
 
     height, width = pixels.shape
     lines = np.zeros((height, width + 1), np.uint8)  # each begins with the number of its filter, 0 for none
     lines[:, 1:] = pixels
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), _PNG_LEVEL)), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, content) for name, content in chunks)
-
-
-def _chunk(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    compressed = zlib.compress(lines.data, _PNG_LEVEL)
+    return b"".join(
+        (
+            png_chunks.SIGNATURE,
+            png_chunks.encode_header(height, width),
+            png_chunks.encode_chunk(png_chunks.PIXELS, compressed),
+            png_chunks.encode_chunk(png_chunks.END),
+        )
+    )
 
 
 def _nearest(old: int, new: int) -> list[int]:
-    """The old line under the middle of each new one."""
+    """Returns for each of `new` lines the one of `old` lines under its middle."""
     return [(2 * line + 1) * old // (2 * new) for line in range(new)]
 
 
@@ -90,14 +114,14 @@ def _nearest(old: int, new: int) -> list[int]:
 
 
 def _outline(polygon: Any, height: int, width: int) -> list[int]:
-    """The corners of a polygon x, y, x, y..., in steps."""
+    """Returns the corners of a polygon as x, y, x, y, ... in steps; checks that it fits the picture."""
     if not isinstance(polygon, list) or not _NUMBERS.issuperset(map(type, polygon)):
-        raise ValueError("segmentation holds a polygon that is no list of numbers")
+        raise ValueError("segmentation holds a polygon that is not a list of numbers")
     if len(polygon) % 2 or len(polygon) < 2 * _MIN_CORNERS:
         raise ValueError(f"segmentation holds a polygon of {len(polygon)} numbers; x and y of 3 corners are 6")
     xs, ys = polygon[::2], polygon[1::2]
     if min(xs) < -width or max(xs) > 2 * width or min(ys) < -height or max(ys) > 2 * height:
-        raise ValueError(f"segmentation holds a polygon that lies far outside of the {width} x {height} px")
+        raise ValueError(f"segmentation holds a polygon that is far outside of the {width} x {height} px")
     longest = len(xs) * max(max(xs) - min(xs), max(ys) - min(ys))
     if longest > _MAX_OUTLINE_PX and (length := _length(xs, ys)) > _MAX_OUTLINE_PX:
         raise ValueError(f"segmentation holds a polygon whose outline is {length:,.0f} px long")
@@ -110,25 +134,29 @@ def _length(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def _fill(numbers: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The pixels inside of any of the polygons, uint8 [height, width]."""
+    """Returns a mask of the pixels inside any of the polygons, uint8 [height, width]."""
     import numpy as np
 
     count = int(numbers[0])
-    mask = np.zeros((width, height), np.uint8)
+    mask = np.zeros(width * height, np.uint8)  # column by column
     start = 1 + count
     for size in numbers[1 : 1 + count].tolist():
         corners = numbers[start : start + size].reshape(-1, 2)
         start += size
-        # where the outline crosses a column's middle, inside becomes outside or back, for all pixels after it
+        # Where the outline crosses the middle of a column, all pixels after it change between inside and outside. The
+        # outline is closed, so it crosses each column an even number of times: nothing is inside after the last place.
         places, times = np.unique(_crossings(corners, height, width), return_counts=True)
-        flips = np.zeros(width * height + 1, np.uint8)
-        flips[places] = times & 1
-        mask |= (np.cumsum(flips[:-1], dtype=np.uint8) & 1).reshape(width, height)  # modulo 256 even stays even
-    return mask.T
+        if len(places) == 0:
+            continue
+        first, end = int(places[0]), int(places[-1])
+        flips = np.zeros(end - first + 1, np.uint8)
+        flips[places - first] = times & 1
+        mask[first:end] |= np.cumsum(flips[:-1], dtype=np.uint8) & 1  # modulo 256 keeps odd and even apart
+    return mask.reshape(width, height).T
 
 
 def _crossings(corners: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Where an outline crosses the middles of columns: numbers of pixels, counted down the columns."""
+    """Returns where an outline crosses the middles of columns, as pixel numbers counted down the columns."""
     import numpy as np
 
     u, v = _walk(corners)
@@ -140,7 +168,7 @@ def _crossings(corners: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _walk(corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All points of an outline, one step apart, x and y."""
+    """Returns x and y of all points of an outline, one step apart."""
     import numpy as np
 
     ends = np.roll(corners, -1, axis=0)
@@ -148,7 +176,7 @@ def _walk(corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     is_flat = steps[:, 0] >= steps[:, 1]  # one step in x for each point, else in y
     along = np.where(is_flat, 0, 1)
     edges = np.arange(len(corners))
-    # an edge is walked in the direction of growing numbers, so that rounding is the same whichever way it was drawn
+    # Each edge is walked in the direction of growing coordinates, so that rounding does not depend on how it was drawn.
     is_turned = corners[edges, along] > ends[edges, along]
     first = np.where(is_turned[:, None], ends, corners)
     last = np.where(is_turned[:, None], corners, ends)
@@ -167,7 +195,7 @@ def _walk(corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _run_lengths(segmentation: dict[str, Any], height: int, width: int) -> list[int]:
-    """How many pixels are outside, inside, outside and so on, down the columns."""
+    """Returns how many pixels are outside, inside, outside and so on, counted down the columns."""
     if segmentation.get("size") != [height, width]:
         raise ValueError(
             f"segmentation.size is {str(segmentation.get('size'))[:80]}, the picture's is [{height}, {width}]"
@@ -183,10 +211,11 @@ def _run_lengths(segmentation: dict[str, Any], height: int, width: int) -> list[
 
 
 def _decompress(text: str) -> Iterable[int]:
-    """COCO's compressed run lengths: from the fourth on, what a length differs by from the last but one.
+    """Decodes COCO's compressed run lengths.
 
-    Each is written in characters of five bits, the lowest first, with a sixth bit where another follows; the highest
-    bit of the last one is the sign.
+    From the fourth run on, the text holds the difference from the length two runs before. A number is written as
+    characters of five bits, the lowest first; a sixth bit says that another character follows. The highest of the five
+    bits of the last character is the sign.
     """
     earlier: list[int] = []
     value = shift = 0
@@ -210,7 +239,7 @@ def _decompress(text: str) -> Iterable[int]:
 
 
 def _decode_runs(runs: np.ndarray, height: int, width: int) -> np.ndarray:
-    """uint8 [height, width]."""
+    """Returns the mask of these run lengths, uint8 [height, width]."""
     import numpy as np
 
     return np.repeat((np.arange(len(runs)) & 1).astype(np.uint8), runs).reshape(width, height).T

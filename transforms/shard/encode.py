@@ -5,24 +5,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 from imagebeam import example, features
 from imagebeam.features import Feature
 from imagebeam.transforms import elements, hashing
-from imagebeam.transforms.images import object_masks, structure
-
-_MASKS = "image/object/mask"
+from imagebeam.transforms.images import checked_image, object_masks
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleRecipe:
-    """What an example holds: its features, and the ids of the classes."""
+    """The features of every example, and the ids and texts of the classes."""
 
-    features: tuple[features.Feature, ...]
-    label_ids: Mapping[str, int]  # empty where the label is a number or there is none
-    columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns
-    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the classes that have another than the name
-    kept: tuple[Feature, ...] = ()  # those of `features` that are copied from the record of the image
+    features: tuple[Feature, ...]
+    label_ids: Mapping[str, int]  # by name of the class; empty if the label is a number or there is none
+    columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns, in their order
+    texts: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # by name of the class, where it differs from the name
+    kept: tuple[Feature, ...] = ()  # the part of `features` that is copied from the image's record
 
     @functools.cached_property
     def _encoder(self) -> example.ExampleEncoder:
@@ -34,10 +35,12 @@ class ExampleRecipe:
 
     @functools.cached_property
     def _draws_masks(self) -> bool:
-        return _MASKS in self.columns and any(feature.source == _MASKS for feature in self.features)
+        return object_masks.FEATURE in self.columns and any(
+            feature.source == object_masks.FEATURE for feature in self.features
+        )
 
-    def encode(self, ref: elements.ImageRef, image: structure.Image) -> tuple[bytes, bytes]:
-        """The serialized example in two pieces, the second the image's bytes, uncopied."""
+    def encode(self, ref: elements.ImageRef, image: checked_image.Image) -> tuple[bytes, bytes]:
+        """Returns the serialized example in two pieces: all before the image's bytes, and these bytes, uncopied."""
         key = hashing.encode_key(ref.key)
         values: dict[str, example.Values] = {
             "image/format": image.format.encode(),
@@ -72,7 +75,8 @@ class ExampleRecipe:
         if self._draws_masks:
             assert ref.expected is not None
             size, stored = ref.expected, (image.height, image.width)
-            values[_MASKS] = [object_masks.render(packed, size, stored) for packed in values[_MASKS]]  # type: ignore[union-attr, arg-type]
+            packed: Any = values[object_masks.FEATURE]
+            values[object_masks.FEATURE] = [object_masks.render(each, size, stored) for each in packed]
         return self._encoder.encode(values, image.data)
 
     def _text(self, label: str) -> bytes:

@@ -1,11 +1,11 @@
-"""What .gz files hold, as if it lay beside them: unpacked once by each process, into a file without a name.
+"""Gives access to the content of .gz files: each process unpacks a file once, into an unnamed temporary file.
 
-A reference with a `length` into a file that `is_zipped` addresses what the file holds, not its own bytes. Sources read
-the same:
+A reference with a `length` into a file that `is_zipped` addresses a range of the decompressed content. Sources read it
+as the shard writer does:
 
-    with unzip.open_inflated("gs://bucket/train-images-idx3-ubyte.gz") as file:  # seekable
+    with gzip_content.open_inflated("gs://bucket/train-images-idx3-ubyte.gz") as file:  # seekable
         head = file.read(16)
-    unzip.inflate(uri, version=ref.mtime_ns).read(ref.offset, ref.length)  # one range, from any thread
+    gzip_content.inflate(uri, version).read(ref.offset, ref.length)  # one range, from any thread
 
 Source: RFC 1952. As with gzip(1) and TensorFlow, a file may be several gzip files joined end to end.
 """
@@ -26,18 +26,20 @@ from imagebeam.storage import ranges
 from imagebeam.transforms.elements import Reason
 
 SUFFIX = ".gz"
+MAGIC = b"\x1f\x8b"  # first bytes of a gzip file
 
-# What a process keeps unpacked: the least lately used goes first. Records in random order come from all files in turn.
+# Limits of what a process keeps unpacked; beyond them the least recently used file is dropped. Records in random order
+# come from all files in turn, so many are kept.
 MAX_FILES = 64
 MAX_BYTES = 8 << 30
-_READ_BYTES = 8 << 20  # of the .gz file at once
-_FEED_BYTES = 64 << 10  # to zlib at once, which copies what it leaves at the end of each of many joined files
-_PLAIN_BYTES = 4 << 20  # from zlib at once: a few bytes of gzip may be very many of zeros
-_GZIP_WINDOW = 31  # zlib: a gzip header and trailer
+_READ_BYTES = 8 << 20  # read from the .gz file at once
+_FEED_BYTES = 64 << 10  # given to zlib at once: it copies the unused rest at the end of each joined file
+_PLAIN_BYTES = 4 << 20  # taken from zlib at once: a few bytes of gzip may hold gigabytes of zeros
+_GZIP_WINDOW = 31  # wbits of zlib for a gzip header and trailer
 
 
 class BrokenGzipError(OSError):
-    """A file that is not gzip, or not all of it: nothing in it can be relied on."""
+    """A file is not gzip or is cut short, so nothing in it can be relied on."""
 
     def __init__(self, reason: Reason, detail: str):
         super().__init__(errno.EILSEQ, detail)
@@ -46,35 +48,35 @@ class BrokenGzipError(OSError):
 
 
 class Inflated:
-    """What a .gz file holds. Thread-safe; the disk space is given back when nobody refers to it any more."""
+    """The decompressed content of a .gz file. Thread-safe; the disk space is freed with the last reference to it."""
 
     def __init__(self, file: io.FileIO, size: int, mtime_ns: int):
         self._file = file
         self.size = size  # bytes
-        self.mtime_ns = mtime_ns  # of the .gz file when it was read
+        self.mtime_ns = mtime_ns  # of the .gz file that was unpacked
 
     def read(self, offset: int, length: int) -> bytes:
-        """Those bytes; fewer where it ends."""
+        """Returns `length` bytes from `offset`; fewer at the end of the content."""
         return storage.read_descriptor(self._file.fileno(), offset, max(0, min(length, self.size - offset)))
 
 
 def is_zipped(uri: str) -> bool:
-    """Whether a file is taken for gzip: by its name alone."""
+    """Returns whether the name of a file says that it is gzip."""
     return uri.endswith(SUFFIX)
 
 
 def inflate(uri: str, version: int = 0) -> Inflated:
-    """What a .gz file holds: unpacked now, unless this process did so already.
+    """Returns the content of a .gz file; unpacks it unless this process did so already.
 
     Args:
-        uri: of the file.
-        version: its mtime_ns as listed; 0 takes what is there now.
+        uri: address of the file.
+        version: the file's version as listed; 0 takes the one that is there now.
 
     Raises:
-        BrokenGzipError: if it is not a whole gzip file; the same at once when it is asked for again.
-        ChangedError: if it is of another version.
-        OSError: if it cannot be read.
-        ImagebeamError: if there is no room to unpack it.
+        BrokenGzipError: if the file is not a complete gzip file; later calls raise it again without reading the file.
+        ChangedError: if the file has another version.
+        OSError: if the file cannot be read.
+        ImagebeamError: if the disk has no room for the content.
     """
     if not version:
         version = storage.storage_of(uri).stat(uri).mtime_ns
@@ -82,12 +84,12 @@ def inflate(uri: str, version: int = 0) -> Inflated:
 
 
 def open_inflated(uri: str, version: int = 0) -> BinaryIO:
-    """What a .gz file holds as a buffered, seekable file of its own; arguments and errors as of `inflate`."""
+    """Opens the content of a .gz file as a buffered, seekable file; arguments and errors are those of `inflate`."""
     return io.BufferedReader(_InflatedReader(inflate(uri, version)), 1 << 20)
 
 
 def open_content(uri: str) -> BinaryIO:
-    """What a file holds, unpacked where it is a .gz file; buffered and seekable."""
+    """Opens a file, buffered and seekable; of a .gz file the decompressed content."""
     if is_zipped(uri):
         return open_inflated(uri)
     return io.BufferedReader(storage.storage_of(uri).open_read(uri), 1 << 20)  # type: ignore[type-var]
@@ -98,7 +100,9 @@ class _Unpacked:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._locks: dict[tuple[str, int], threading.Lock] = {}  # of files being unpacked: each by one thread
+        self._locks: dict[
+            tuple[str, int], threading.Lock
+        ] = {}  # of files being unpacked, so that one thread unpacks each
         self._kept: collections.OrderedDict[tuple[str, int], Inflated | BrokenGzipError] = collections.OrderedDict()
 
     def take(self, uri: str, version: int) -> Inflated:
@@ -124,12 +128,12 @@ class _Unpacked:
         try:
             found = _unpack(uri, version)
         except BrokenGzipError as e:
-            found = e.with_traceback(None)  # which would keep the frames' buffers
+            found = e.with_traceback(None)  # the traceback would keep the buffers of its frames alive
         with self._lock:
             self._kept[uri, version] = found
             self._locks.pop((uri, version), None)
             while len(self._kept) > MAX_FILES or (len(self._kept) > 1 and self._num_bytes() > MAX_BYTES):
-                self._kept.popitem(last=False)  # whoever reads it still holds it open
+                self._kept.popitem(last=False)  # a thread that still reads it holds a reference
         return found
 
     def _num_bytes(self) -> int:
@@ -146,12 +150,12 @@ def _unpack(uri: str, version: int) -> Inflated:
         store.read(uri, offset, min(_READ_BYTES, num_bytes - offset), version=version)
         for offset in range(0, num_bytes, _READ_BYTES)
     )
-    file: Any = tempfile.TemporaryFile(prefix="imagebeam-", buffering=0)  # noqa: SIM115 - kept
+    file: Any = tempfile.TemporaryFile(prefix="imagebeam-", buffering=0)  # noqa: SIM115 - closed with its last reference
     size = 0
     for plain in _decompress(pieces):
         size += len(plain)
         try:
-            while plain:  # a nearly full disk takes a part
+            while plain:  # a nearly full disk writes only a part
                 plain = plain[file.write(plain) :]
         except OSError as e:
             raise errors.ImagebeamError(
@@ -162,14 +166,14 @@ def _unpack(uri: str, version: int) -> Inflated:
 
 
 def _decompress(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """What a gzip file holds, in pieces of bounded size, from the pieces of that file."""
+    """Decompresses the pieces of a gzip file; yields pieces of at most `_PLAIN_BYTES` bytes."""
     stream, was_there = None, False
     for piece in pieces:
         for start in range(0, len(piece), _FEED_BYTES):
             rest = piece[start : start + _FEED_BYTES]
             while rest:
                 if stream is None:
-                    rest = rest.lstrip(b"\0") if was_there else rest  # zeros may fill the file up, to whole blocks
+                    rest = rest.lstrip(b"\0") if was_there else rest  # zeros may pad the file to whole blocks
                     if not rest:
                         break
                     stream, was_there = zlib.decompressobj(_GZIP_WINDOW), True
@@ -186,12 +190,12 @@ def _decompress(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _cause(error: zlib.error) -> str:
-    """`incorrect header check` of `Error -3 while decompressing data: incorrect header check`."""
+    """Returns `incorrect header check` for `Error -3 while decompressing data: incorrect header check`."""
     return str(error).rpartition(": ")[2]
 
 
 class _InflatedReader(ranges.SeekableReader):
-    """One reader of what a .gz file holds, with a position of its own."""
+    """A reader of the content of a .gz file, with its own position."""
 
     def __init__(self, inflated: Inflated):
         super().__init__(inflated.size)

@@ -1,4 +1,4 @@
-"""Reads a local file again while it is written: what the kernel holds, before it goes to the disk."""
+"""Reads a local file back while it is written, from the page cache, before the pages go to the disk."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _CAN_ADVISE = hasattr(os, "posix_fadvise")
 
 
 class ReadBack:
-    """Follows a growing file window by window: reads it, sends it to the disk, and lets the kernel forget it.
+    """Follows a growing file window by window: reads it, has it written to the disk, and drops it from the page cache.
 
-    So a file of any size passes through some 16 MB of page cache, which are warm, and the sync at the end has little
-    left to wait for. Pages that a virtual machine has not touched yet cost 4 to 10 us each, and an ImageNet image takes
-    27 of them: more than all else that is done to it. Linux begins to write dirty pages when it is asked to forget
-    them, and forgets them when it is asked again after that. Source: generic_fadvise in mm/fadvise.c.
+    So a file of any size passes through some 16 MB of warm page cache, and the sync at the end has little left to wait
+    for. Pages that a virtual machine has not touched yet cost 4 to 10 us each, and an ImageNet image takes 27 of them:
+    more than everything else that is done to it. Asked to drop dirty pages, Linux begins to write them; asked again
+    after that, it drops them. Source: generic_fadvise in mm/fadvise.c.
     """
 
     def __init__(self, descriptor: int):
-        """`descriptor`: of a file open for reading and writing, still empty."""
+        """Begins with an empty file; `descriptor` is open for reading and writing."""
         self._descriptor = descriptor
-        self._kept = 0  # up to here the kernel was asked twice
+        self._kept = 0  # bytes before this offset are dropped
         self.num_bytes = 0
         self.crc32c = 0
 
     def advance(self, num_written: int) -> None:
-        """Takes note that so many bytes were written in all."""
+        """Reads the next window once it is complete; `num_written` is the size of the file in bytes."""
         if num_written - self.num_bytes >= _WINDOW_BYTES:
             self._read_window(num_written)
 
     def finish(self) -> tuple[int, int]:
-        """The size in bytes and the crc32c of the file, read to its end."""
+        """Reads the file to its end; returns its size in bytes and its crc32c."""
         self._read_window(None)
         return self.num_bytes, self.crc32c
 

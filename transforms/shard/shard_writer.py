@@ -1,4 +1,7 @@
-"""Writes one shard: read, check, encode, write, sync, rename, read again. No Beam: a writer process is small."""
+"""Writes one shard: reads, checks, encodes and writes its images, syncs, renames and re-reads the file.
+
+Imports no Beam, so that a writer process stays small.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +14,34 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import class_masks, prepare, structure
+from imagebeam.transforms.images import checked_image, class_masks, prepare
 from imagebeam.transforms.shard import encode, read_back, statistics, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
-DONE_SUFFIX = ".done.json"  # beside a staged shard: what is in it; written last, so the shard is whole
+DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
 REJECTS_SUFFIX = ".rejects.jsonl"
 
 
 class ShardTask(NamedTuple):
-    """One shard to write, its references in order and packed."""
+    """One shard to write, with its references."""
 
     split: str
     shard_index: int
     num_shards: int
-    runs: tuple[tuple[int, bytes], ...]  # first rank, packed references
+    runs: tuple[tuple[int, bytes], ...]  # first rank and packed references of each run
 
     def refs(self) -> Iterable[elements.ImageRef]:
+        """Yields the references in the order of their ranks."""
         for _, packed in sorted(self.runs):
             yield from elements.unpack_refs(packed) if packed else ()
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardWriter:
-    """Writes shards into a staging folder; writing one twice, even at once, leaves one shard with the same bytes."""
+    """Writes shards into a staging folder; the same shard may be written twice, even at the same time."""
 
     staging: str
-    output: str  # where an earlier run may have moved finished shards before it was killed
+    output: str  # folder to which an earlier run may have moved finished shards before it was killed
     recipe: encode.ExampleRecipe
     policy: prepare.ImagePolicy = prepare.AS_IT_IS
     read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD
@@ -45,7 +49,7 @@ class ShardWriter:
     suffix: str = ".tfrecord"
 
     def write(self, task: ShardTask) -> elements.WrittenShard:
-        """The shard of `task`: kept if an earlier run finished it, written otherwise."""
+        """Returns the shard of `task`; writes it unless an earlier run finished it."""
         name = str(shard_names.ShardName(task.split, task.shard_index, task.num_shards, self.suffix))
         return self._find_finished(name) or self._write(name, task)
 
@@ -56,7 +60,7 @@ class ShardWriter:
             return None
         try:
             written = decode_written(store.read(done))
-        except (ValueError, TypeError, KeyError):  # a loss of power left it empty, or another version wrote it
+        except (ValueError, TypeError, KeyError):  # empty after a power loss, or written by another version
             return None
         in_staging = (
             storage.join(self.staging, name),
@@ -68,7 +72,7 @@ class ShardWriter:
         index_crc32c = next((crc for crc in indexes if crc is not None), None)
         has_rejects = _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
         is_whole = has_shard and has_rejects and (index_crc32c is not None or self.compression != "none")
-        # a shard that a version before the checksums of indexes finished has none of its own
+        # Versions before the checksums of indexes recorded none.
         shard = dataclasses.replace(written.shard, index_crc32c=index_crc32c if self.compression == "none" else None)
         return written._replace(shard=shard, is_kept=True) if is_whole else None
 
@@ -114,12 +118,12 @@ class ShardWriter:
 
 
 def _differs(uri: str, shard: catalog.Shard) -> bool:
-    """Whether a shard as stored differs from what was written."""
+    """Returns whether a stored shard differs from its description."""
     return verify_shards.checksum_file(uri) != (shard.bytes, shard.crc32c)
 
 
 def _checksum_index(uri: str, shard: catalog.Shard) -> int | None:
-    """The crc32c of the shard's index; None where it is not whole: it is not synced, a loss of power may empty it."""
+    """Returns the crc32c of the index; None if it is incomplete: a power loss may empty it, as it is not synced."""
     try:
         data = storage.storage_of(uri).read(uri)
         offsets = records.decode_index(data)
@@ -131,7 +135,7 @@ def _checksum_index(uri: str, shard: catalog.Shard) -> int | None:
 
 
 def _has_lines(uri: str, count: int) -> bool:
-    """Whether a file of that many lines is there, or need not be; it is not synced here either."""
+    """Returns whether the file of rejects has `count` lines; it is not synced either. It is missing if `count` is 0."""
     try:
         return not count or storage.storage_of(uri).read(uri).count(b"\n") == count
     except FileNotFoundError:
@@ -140,8 +144,8 @@ def _has_lines(uri: str, count: int) -> bool:
 
 def read_images(
     refs: Iterable[elements.ImageRef], policy: prepare.ImagePolicy, read_ahead: read_ahead_lib.ReadAhead
-) -> Iterable[tuple[elements.ImageRef, structure.Image | elements.Reject]]:
-    """Yields each reference with its image, read and checked, or with the reason why it is turned away."""
+) -> Iterable[tuple[elements.ImageRef, checked_image.Image | elements.Reject]]:
+    """Yields each reference with its checked image, or with its reject."""
     fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
     for ref, data in fetched:
         image = _prepare(ref, data, policy)
@@ -153,7 +157,7 @@ def read_images(
 
 def _prepare(
     ref: elements.ImageRef, data: bytes | read_ahead_lib.ReadError, policy: prepare.ImagePolicy
-) -> structure.Image | elements.Reject:
+) -> checked_image.Image | elements.Reject:
     if isinstance(data, read_ahead_lib.ReadError):
         return elements.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
     try:
@@ -161,28 +165,28 @@ def _prepare(
             return policy.prepare(data, ref.expected)
         start, length = ref.inside
         return policy.prepare(data[start : start + length], ref.expected)._replace(record=data)
-    except structure.BadImageError as e:
+    except checked_image.BadImageError as e:
         return elements.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
 
 
 def _add_mask(
     ref: elements.ImageRef,
-    image: structure.Image,
+    image: checked_image.Image,
     mask: elements.Mask,
     data: bytes | read_ahead_lib.ReadError,
     policy: prepare.ImagePolicy,
-) -> structure.Image | elements.Reject:
+) -> checked_image.Image | elements.Reject:
     where = f"its mask {mask.uri!r}"
     if isinstance(data, read_ahead_lib.ReadError):
         return elements.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
     try:
         return class_masks.with_mask(image, data, policy.check)
-    except structure.BadImageError as e:
+    except checked_image.BadImageError as e:
         return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
 
 
 def _each_file(refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]:
-    """Every image, and after it its mask: one stream of files, so that masks are read ahead as images are."""
+    """Yields each image and after it its mask, in one stream of files, so that masks are read ahead too."""
     for ref in refs:
         yield ref
         if ref.mask is not None:
@@ -190,7 +194,7 @@ def _each_file(refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]
 
 
 def store_rejects(staging: str, shard_name: str, rejects: Sequence[elements.Reject]) -> dict[str, int]:
-    """Keeps the rejects of a shard beside it until the commit; returns how many there are, by reason."""
+    """Stores the rejects of a shard beside it until the commit; returns their number by reason."""
     if rejects:
         store = storage.storage_of(staging)
         store.make_directories(staging)
@@ -199,16 +203,16 @@ def store_rejects(staging: str, shard_name: str, rejects: Sequence[elements.Reje
 
 
 def encode_rejects(rejects: Sequence[elements.Reject]) -> bytes:
-    """Lines of `rejects.jsonl`. ASCII, so that any file name survives."""
+    """Returns the lines of `rejects.jsonl`, in ASCII so that any file name survives."""
     return b"".join(json.dumps(reject._asdict()).encode() + b"\n" for reject in rejects)
 
 
 def encode_written(written: elements.WrittenShard) -> bytes:
-    """The word that a finished shard leaves beside it."""
+    """Returns the JSON of the description beside a finished shard."""
     return json.dumps(written._asdict() | {"shard": dataclasses.asdict(written.shard)}).encode()
 
 
 def decode_written(data: bytes) -> elements.WrittenShard:
-    """The inverse of `encode_written`."""
+    """Parses the result of `encode_written`."""
     fields: dict[str, Any] = json.loads(data)
     return elements.WrittenShard(**fields | {"shard": catalog.Shard(**fields["shard"])})

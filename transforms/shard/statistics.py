@@ -1,4 +1,4 @@
-"""What is in the shards: counted while they are written, merged and described for `statistics.json`."""
+"""Counts what is in the shards while they are written; merges and describes the counts for `statistics.json`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image, structure
+from imagebeam.transforms.images import checked_image
 
 _RANGES = ("height", "width", "bytes")
 _PIXELS = "pixels"
-_MAX_VALUES = 10_000  # kept of each before they are summed up: a list costs a tenth of three comparisons an image
+_MAX_VALUES = 10_000  # collected before they are summed up: appending costs a tenth of three comparisons per image
 
-_ASPECT_RATIOS = (0.5, 0.67, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0)  # width by height: where the next bin begins
+_ASPECT_RATIOS = (0.5, 0.67, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0)  # width / height; each is the lower bound of a bin
 _ASPECT_BINS = (
     f"<{_ASPECT_RATIOS[0]:g}",
     *(f"{lower:g}-{upper:g}" for lower, upper in itertools.pairwise(_ASPECT_RATIOS)),
     f">={_ASPECT_RATIOS[-1]:g}",
 )
-_SIDE_BINS = tuple(f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31))  # from 2**(bits - 1) on
+_SIDE_BINS = tuple(
+    f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31)
+)  # each from 2**(bits - 1) to 2**bits - 1
 _BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
 
 
@@ -37,7 +39,8 @@ class StatisticsBuilder:
         self._bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
         self._pixels: dict[str, Any] = {}
 
-    def add(self, ref: elements.ImageRef, image: structure.Image) -> None:
+    def add(self, ref: elements.ImageRef, image: checked_image.Image) -> None:
+        """Counts one image."""
         self._kinds[image.format, image.colorspace, image.orientation] += 1
         for label in ref.classes:
             self._labels[label] += 1
@@ -51,11 +54,11 @@ class StatisticsBuilder:
             self._pixels = _merge_pixels([self._pixels, {"images": 1} | image.sums._asdict()])
 
     def build(self) -> dict[str, Any]:
-        """What was counted, as JSON.
+        """Returns the counts in the form of JSON.
 
         `{"formats", "colorspaces", "orientations", "labels", "shorter_side", "aspect_ratio": {name: images}, "height",
         "width", "bytes": {min, max, sum}, "pixels": {"images", "num_pixels", "totals", "squares"}}`. Orientations are
-        those of EXIF that ask for a turn, 2 to 8; of upright images nothing is said.
+        EXIF's, 2 to 8, which ask for a turn; upright images are left out.
         """
         formats: collections.Counter[str] = collections.Counter()
         colorspaces: collections.Counter[str] = collections.Counter()
@@ -84,7 +87,7 @@ class StatisticsBuilder:
 
 
 def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The statistics of several shards together."""
+    """Merges the statistics of several shards."""
     counters: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     ranges: dict[str, list[Mapping[str, int]]] = {name: [] for name in _RANGES}
     pixels: list[Mapping[str, Any]] = []
@@ -102,10 +105,10 @@ def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:
-    """The statistics of a split as they stand in `statistics.json`.
+    """Returns the statistics of a split in the form of `statistics.json`.
 
-    Beside the counts: `"class_weights": {name: weight}`, where there are classes, and `"pixels": {"images", "mean",
-    "std"}` by channel (red, green, blue), where the pixels were summed up.
+    Beside the counts it has `"class_weights": {name: weight}` if there are classes, and `"pixels": {"images", "mean",
+    "std"}` by channel (red, green, blue) if the pixels were summed up.
     """
     described = {name: value for name, value in merged.items() if name != _PIXELS}
     if labels := merged.get("labels"):
@@ -116,18 +119,18 @@ def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def class_weights(counts: Mapping[str, int]) -> dict[str, float]:
-    """By class: labels given / (classes * labels given to the class), so that each class has the same weight in all.
+    """Returns weights that give every class the same total weight: labels / (classes * labels of the class).
 
-    As "balanced" of scikit-learn; a class without an image has no weight and does not count.
+    This is "balanced" of scikit-learn. A class without an image gets no weight and is not counted.
     """
     total = sum(counts.values())
     return {name: total / (len(counts) * count) for name, count in counts.items()}
 
 
 def _mean_and_std(sums: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Over all pixels of all images, each with the same weight; the deviation is that of the population.
+    """Returns mean and population deviation over all pixels of all images, each pixel with the same weight.
 
-    In integers up to the last step: a difference of large floats would lose the digits that count.
+    Computes with integers up to the last step: a difference of large floats would lose the significant digits.
     """
     number = sums["num_pixels"]
     variances = [
@@ -137,7 +140,7 @@ def _mean_and_std(sums: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def _merge_ranges(ranges: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    known = [each for each in ranges if each]  # that of no image is empty
+    known = [each for each in ranges if each]  # empty without an image
     if not known:
         return {}
     return {
@@ -160,6 +163,6 @@ def _merge_pixels(sums: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _ordered(name: str, counter: Mapping[str, int]) -> dict[str, int]:
-    """By name, or as the bins follow each other."""
+    """Orders the counts by name, or bins by their bounds."""
     order = _BINS.get(name) or sorted(counter)
     return {each: counter[each] for each in order if each in counter}

@@ -1,1 +1,1 @@
-"""What images can be listed from: one module per kind of source, pure functions without Beam."""
+"""Lists images: one module per kind of source, without Beam."""

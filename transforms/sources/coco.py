@@ -1,4 +1,4 @@
-"""Images with objects, as files of annotations in COCO's JSON format name them."""
+"""Lists images with objects from annotation files in COCO's JSON format."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import coco_json, files, protocol, table_rows
+from imagebeam.transforms.images import object_masks
+from imagebeam.transforms.sources import coco_json, files, image_source, table_rows
 
-# Sources of the values in ImageRef.columns, in their order; of MASKS only where masks are stored.
+# Sources of the values in ImageRef.columns, in this order; MASKS follows only if masks are stored.
 COLUMNS = (
     "image/source_id",
     "image/object/bbox/xmin",
@@ -24,32 +25,32 @@ COLUMNS = (
     "image/object/area",
     "image/object/is_crowd",
 )
-MASKS = "image/object/mask"
+MASKS = object_masks.FEATURE
 
-# What is passed over, beside the objects that coco_json counts.
+# Kinds of files that are passed over and counted, beside the objects that coco_json counts.
 NOT_ANNOTATED = "not_in_annotations"
 NO_OBJECTS = "without_objects"
 
 _HEAD_BYTES = 512
 
 
-class Part(NamedTuple):
-    """A split: its file of annotations and the folder of its images."""
+class CocoSplit(NamedTuple):
+    """A split: its annotation file and the folder of its images."""
 
-    split: str
+    name: str
     annotations: str  # address
-    folder: str  # below the source's root
+    folder: str  # path below the source's root; "" is the root
 
 
 class _Folders:
-    """The files in the folders that are asked for, each listed once: 118,000 requests would take longer than one."""
+    """Finds files in folders; lists each folder once, because 118,000 requests would take longer than one listing."""
 
     def __init__(self) -> None:
         self._files: dict[str, dict[str, storage.Entry]] = {}
         self._used: dict[str, set[str]] = {}
 
     def find(self, folder: str, name: str) -> storage.Entry | None:
-        """The entry of a file.
+        """Returns the entry of a file; None if there is none.
 
         Raises:
             OSError: if the folder cannot be listed.
@@ -64,7 +65,7 @@ class _Folders:
         return self._files[folder].get(name)
 
     def unused(self) -> Counter[str]:
-        """What lies in these folders and was not asked for, by kind."""
+        """Counts the files in these folders that nobody asked for, by kind."""
         passed_over: Counter[str] = Counter()
         for folder, entries in self._files.items():
             for entry in entries.values():
@@ -76,66 +77,67 @@ class _Folders:
 
 @dataclasses.dataclass(frozen=True)
 class CocoSource:
-    """Files of annotations, and the folders with their images below `root`."""
+    """Annotation files, and the folders of their images below `root`."""
 
     root: str
-    parts: tuple[Part, ...]
+    splits: tuple[CocoSplit, ...]
     objects: coco_json.ObjectRule = coco_json.BOXES
     without_objects: bool = True
     fields: table_rows.RowFields = table_rows.NO_FIELDS
 
     def check(self) -> None:
-        """Looks for the files and folders.
+        """Checks that the files and folders exist.
 
         Raises:
-            ConfigError: if one is not there, or is plainly something else.
+            ConfigError: if one is missing, or is clearly something else.
         """
-        for part in self.parts:
-            _check_annotations(part)
-            folder = self._folder(part)
+        for split in self.splits:
+            _check_annotations(split)
+            folder = self._folder(split)
             try:
                 kind = storage.storage_of(folder).stat(folder).kind
             except OSError as e:
                 raise errors.ConfigError(
-                    f"source.coco.images.{part.split}: {folder!r} cannot be read ({e.strerror or e}); it is the folder "
+                    f"source.coco.images.{split.name}: {folder!r} cannot be read ({e.strerror or e}); it is the folder "
                     "of that split's images, below --input"
                 ) from e
             if kind != storage.DIRECTORY:
-                raise errors.ConfigError(f"source.coco.images.{part.split}: {folder!r} is no folder")
+                raise errors.ConfigError(f"source.coco.images.{split.name}: {folder!r} is not a folder")
 
-    def list_all(self) -> Iterator[protocol.Listing]:
+    def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of each split in the order of its file."""
-        found, folders = protocol.ListingBuilder(), _Folders()
-        for part in self.parts:
+        found, folders = image_source.ListingBuilder(), _Folders()
+        for split in self.splits:
             try:
-                yield from self._list_part(part, folders, found)
+                yield from self._list_part(split, folders, found)
             except table_rows.MissingValueError as e:
-                found.problems.append(f"{part.annotations!r}: {e}")
+                found.problems.append(f"{split.annotations!r}: {e}")
             except coco_json.AnnotationFileError as e:
                 found.problems.append(str(e))
             except OSError as e:
                 found.problems.append(
-                    f"the images or annotations of {part.split} cannot be read: {e}; they are {part.annotations!r} and "
-                    f"{self._folder(part)!r}"
+                    f"the images or annotations of {split.name} cannot be read: {e}; they are "
+                    f"{split.annotations!r} and {self._folder(split)!r}"
                 )
         found.passed_over.update(folders.unused())
         yield found.take()
 
-    def _folder(self, part: Part) -> str:
-        return storage.join(self.root, part.folder) if part.folder else self.root
+    def _folder(self, split: CocoSplit) -> str:
+        return storage.join(self.root, split.folder) if split.folder else self.root
 
-    def _list_part(self, part: Part, folders: _Folders, found: protocol.ListingBuilder) -> Iterator[protocol.Listing]:
-        with coco_json.open_file(part.annotations) as file:
+    def _list_part(
+        self, split: CocoSplit, folders: _Folders, found: image_source.ListingBuilder
+    ) -> Iterator[image_source.Listing]:
+        with coco_json.open_file(split.annotations) as file:
             images = coco_json.read_images(file, self.fields.needed)
             objects = coco_json.read_objects(file, images, self.objects, found.passed_over)
         for number, name in enumerate(images.names):
             try:
-                entry = folders.find(
-                    *posixpath.split(self._locate(part, name))
-                )  # of one with a fault, too: it is named
+                # Of an image with a fault, too: its file must not count as one that nobody asked for.
+                entry = folders.find(*posixpath.split(self._locate(split, name)))
                 if number in images.faults:
                     raise table_rows.BadRowError(*images.faults[number])
-                ref = self._reference(part, number, images, entry)
+                ref = self._reference(split, number, images, entry)
                 of_image = objects.of(number)
                 if not of_image.labels and not self.without_objects:
                     found.passed_over[NO_OBJECTS] += 1
@@ -145,48 +147,50 @@ class CocoSource:
                 cells = dict(zip(self.fields.needed, images.cells[number]))
                 found.refs.append(self.fields.fill(ref._replace(columns=(source_id, *values)), cells))
             except table_rows.BadRowError as e:
-                found.rejects.append(self._reject(part, number, name, e))
+                found.rejects.append(self._reject(split, number, name, e))
             if found.is_full:
                 yield found.take()
 
-    def _reject(self, part: Part, number: int, name: str, error: table_rows.BadRowError) -> elements.Reject:
-        key = posixpath.join(part.folder, name) if name else f"{part.split} image {number}"
-        uri = storage.join(self._folder(part), name.lstrip("/")) if name else part.annotations
-        return elements.Reject(key, uri, "list", error.reason, f"image {number} of {part.annotations}: {error.detail}")
+    def _reject(self, split: CocoSplit, number: int, name: str, error: table_rows.BadRowError) -> elements.Reject:
+        key = posixpath.join(split.folder, name) if name else f"{split.name} image {number}"
+        uri = storage.join(self._folder(split), name.lstrip("/")) if name else split.annotations
+        return elements.Reject(key, uri, "list", error.reason, f"image {number} of {split.annotations}: {error.detail}")
 
-    def _locate(self, part: Part, name: str) -> str:
+    def _locate(self, split: CocoSplit, name: str) -> str:
         path = posixpath.normpath(name)
-        if path.startswith("/") or path.split("/")[0] == ".." or storage.scheme_of(name) != "file":
+        if table_rows.is_absolute(name) or path.split("/")[0] == "..":
             raise table_rows.BadRowError(
                 elements.Reason.OUTSIDE_ROOT, f"file_name {name!r} leaves the folder of images"
             )
-        return storage.join(self._folder(part), path)
+        return storage.join(self._folder(split), path)
 
     def _reference(
-        self, part: Part, number: int, images: coco_json.ImageTable, entry: storage.Entry | None
+        self, split: CocoSplit, number: int, images: coco_json.ImageTable, entry: storage.Entry | None
     ) -> elements.ImageRef:
-        uri = self._locate(part, images.names[number])
+        uri = self._locate(split, images.names[number])
         if entry is None or entry.kind == storage.BROKEN_LINK:
             raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no file {uri!r}")
         if entry.kind != storage.FILE:
             raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
         return elements.ImageRef(
-            posixpath.join(part.folder, posixpath.normpath(images.names[number])),
+            posixpath.join(split.folder, posixpath.normpath(images.names[number])),
             uri,
             entry.size,
             entry.mtime_ns,
             position=number,
-            split=part.split,
+            split=split.name,
             expected=(images.heights[number], images.widths[number]),
         )
 
 
-def _check_annotations(part: Part) -> None:
-    option, uri = f"source.coco.annotations.{part.split}", part.annotations
+def _check_annotations(split: CocoSplit) -> None:
+    option, uri = f"source.coco.annotations.{split.name}", split.annotations
     try:
         head = storage.storage_of(uri).read(uri, 0, _HEAD_BYTES)
     except OSError as e:
-        raise errors.ConfigError(f"{option}: {uri!r} cannot be read ({e.strerror or e}); it lies below --input") from e
+        raise errors.ConfigError(
+            f"{option}: {uri!r} cannot be read ({e.strerror or e}); give its path below --input"
+        ) from e
     head = head.removeprefix(coco_json.BYTE_ORDER_MARK).lstrip()
     if not head.startswith(b"{"):
         raise errors.ConfigError(f"{option}: {uri!r} begins with {head[:8]!r}; a JSON object begins with {{")

@@ -1,4 +1,4 @@
-"""Reads a file of annotations in COCO's JSON format, item by item, into tables of a few bytes an object."""
+"""Streams an annotation file in COCO's JSON format into tables that take a few bytes per object."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from imagebeam.transforms.images import object_masks
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 
-# What of a file becomes no object, and is counted.
+# Kinds of annotations that become no object and are counted.
 UNKNOWN_IMAGE = "object_of_unknown_image"
 NO_AREA = "object_without_area"
 OUTSIDE = "object_outside_image"
 CROWD = "crowd"
 
 _BUFFER_BYTES = 1 << 20
-_ROUNDING_PX = 0.01  # COCO rounds boxes to this; one that leaves the picture by no more is cut, whatever is asked for
+_ROUNDING_PX = 0.01  # COCO rounds boxes to this; a box outside of the picture by no more is always clipped
 _MAX_SIDE_PX = 1_000_000
-_AREA_LIMIT = 1e38  # finite in 32 bits
+_AREA_LIMIT = 1e38  # finite as a 32-bit float
 _SHOWN = 80  # characters of a bad value in an error
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_REPR = reprlib.Repr()  # of a value that may be long, or nested deeply
+_REPR = reprlib.Repr()  # for values that may be long or deeply nested
 _REPR.maxlist = _REPR.maxdict = 4
 
 
 class AnnotationFileError(ValueError):
-    """A file of annotations of which nothing can be used."""
+    """The annotation file cannot be used at all."""
 
 
 class BadAnnotationError(ValueError):
-    """An annotation that cannot be understood; its image becomes a reject."""
+    """An annotation cannot be parsed; its image becomes a reject."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ObjectRule:
-    """Which objects are taken, and what of them."""
+    """Says which objects are kept, and whether with masks."""
 
     masks: bool = False
-    rejects_outside: bool = False  # else boxes are cut at the picture's edge
+    rejects_outside: bool = False  # reject boxes outside of the picture; else clip them at its edge
     crowd: bool = True
 
 
@@ -58,18 +58,19 @@ BOXES = ObjectRule()
 
 
 class ImageTable:
-    """The images that a file names, in its order."""
+    """The images of a file, in its order."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.ids: list[int | str] = []
         self.heights = array.array("l")  # pixels
         self.widths = array.array("l")
-        self.cells: list[tuple[Any, ...]] = []  # of the columns that were asked for
+        self.cells: list[tuple[Any, ...]] = []  # of the wanted columns
         self.numbers: dict[int | str, int] = {}  # by id
-        self.faults: dict[int, tuple[Reason, str]] = {}  # by number: why it cannot be used
+        self.faults: dict[int, tuple[Reason, str]] = {}  # by number: why the image cannot be used
 
     def add(self, entry: Any, columns: Sequence[str]) -> None:
+        """Adds an image; notes a fault if it cannot be used."""
         number = len(self.names)
         fields = entry if isinstance(entry, dict) else {}
         name, image_id = fields.get("file_name"), _whole(fields.get("id"))
@@ -90,13 +91,13 @@ class ImageTable:
 
     def _note_id(self, image_id: int | str, number: int) -> None:
         first = self.numbers.setdefault(image_id, number)
-        if first != number:  # whose objects are these? neither can be trusted
+        if first != number:  # the objects of this id may belong to either image
             fault = Reason.BAD_VALUE, f"two images have the id {image_id!r}: {self.names[first]}, {self.names[number]}"
             self.faults[first] = self.faults[number] = fault
 
 
 class Objects(NamedTuple):
-    """What one image's record holds of its objects."""
+    """The objects of one image, as its record stores them."""
 
     xmin: tuple[float, ...]
     xmax: tuple[float, ...]
@@ -106,23 +107,24 @@ class Objects(NamedTuple):
     texts: tuple[bytes, ...]
     areas: tuple[float, ...]
     crowds: tuple[int, ...]
-    masks: tuple[bytes, ...]  # packed; none where they were not asked for
+    masks: tuple[bytes, ...]  # packed; empty unless masks are stored
 
 
 class ObjectTable:
-    """The objects of all images of a file: 53 bytes each, and what their masks take."""
+    """The objects of all images of a file: 53 bytes for each, and its mask."""
 
     def __init__(self, num_images: int, names: dict[int, bytes]):
         self.names = names  # of the categories, by id
-        self._newest = array.array("q", [-1]) * num_images  # object of each image
-        self._before = array.array("q")  # of the same image
+        self._newest = array.array("q", [-1]) * num_images  # number of the last object of each image; -1 for none
+        self._before = array.array("q")  # number of the object before it of the same image
         self._labels = array.array("q")
-        self._numbers = array.array("f")  # five for each
+        self._numbers = array.array("f")  # five per object: xmin, xmax, ymin, ymax, area
         self._crowds = array.array("b")
         self._masks = bytearray()
         self._mask_ends = array.array("Q", [0])
 
     def add(self, image: int, label: int, numbers: Sequence[float], is_crowd: int, mask: bytes) -> None:
+        """Adds an object of the image with the number `image`."""
         self._before.append(self._newest[image])
         self._newest[image] = len(self._labels)
         self._labels.append(label)
@@ -132,7 +134,7 @@ class ObjectTable:
         self._mask_ends.append(len(self._masks))
 
     def of(self, image: int) -> Objects:
-        """The objects of an image in the order of the file."""
+        """Returns the objects of an image in the order of the file."""
         found = []
         number = self._newest[image]
         while number >= 0:
@@ -148,7 +150,7 @@ class ObjectTable:
 
 
 def read_images(file: AnnotationFile, columns: Sequence[str]) -> ImageTable:
-    """The images, with the values of `columns`.
+    """Reads the images, with the values of `columns`.
 
     Raises:
         AnnotationFileError: if the file is not JSON, or names no image.
@@ -165,7 +167,7 @@ def read_images(file: AnnotationFile, columns: Sequence[str]) -> ImageTable:
 
 
 def _read_categories(file: AnnotationFile) -> dict[int, bytes]:
-    """The names of the categories, by id."""
+    """Reads the names of the categories, by id."""
     categories: dict[int, bytes] = {}
     for entry in file.items(CATEGORIES):
         fields = entry if isinstance(entry, dict) else {}
@@ -179,7 +181,7 @@ def _read_categories(file: AnnotationFile) -> dict[int, bytes]:
 
 
 def read_objects(file: AnnotationFile, images: ImageTable, rule: ObjectRule, left_out: Counter[str]) -> ObjectTable:
-    """The objects of `images`; an image with an annotation that is wrong gets a fault.
+    """Reads the objects of `images`; notes a fault for an image with a wrong annotation.
 
     Raises:
         AnnotationFileError: if the file is not JSON, or has no list of annotations, or no categories for them.
@@ -240,7 +242,7 @@ def _box(value: Any) -> tuple[float, float, float, float]:
 
 
 def _edges(start: float, length: float, side: int, rule: ObjectRule) -> tuple[float, float]:
-    """Where a box begins and ends, from 0 to 1."""
+    """Returns both edges of a box as shares of the picture's side, 0 to 1."""
     end = start + length
     if rule.rejects_outside and (start < -_ROUNDING_PX or end > side + _ROUNDING_PX):
         raise BadAnnotationError(
@@ -265,7 +267,7 @@ def _flag(value: Any) -> int:
 
 
 def _whole(value: Any) -> Any:
-    """An integer that was written as 3.0 as the integer; True is none."""
+    """Converts a float such as 3.0 to an integer, and a bool to None; returns other values unchanged."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return None if isinstance(value, bool) else value
@@ -280,14 +282,14 @@ def _is_side(value: Any) -> bool:
 
 
 def _show(value: Any) -> str:
-    """A value, or its beginning."""
+    """Returns the text of a value, cut after `_SHOWN` characters."""
     text = _REPR.repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 @contextlib.contextmanager
 def open_file(uri: str) -> Iterator[AnnotationFile]:
-    """A file of annotations, open to be read several times; what is far away is fetched once, to the local disk.
+    """Opens an annotation file to be read several times; fetches a remote file once, to the local disk.
 
     Raises:
         OSError: if it cannot be read.
@@ -309,12 +311,12 @@ class AnnotationFile(NamedTuple):
     file: Any
 
     def items(self, name: str) -> Iterator[Any]:
-        """The items of the list of that name, wherever in the file it stands.
+        """Yields the entries of the top-level list `name`, wherever it is in the file.
 
         Raises:
             AnnotationFileError: if the file is not JSON.
         """
-        import ijson  # 10 ms, and only here
+        import ijson  # takes 10 ms, and is needed only here
 
         self._start()
         try:
@@ -325,10 +327,10 @@ class AnnotationFile(NamedTuple):
             raise AnnotationFileError(f"{self.uri!r} is not JSON, {where}: {reason}") from e
 
     def require_list(self, name: str) -> None:
-        """Looks whether there is a list of that name; only where nothing was found in it, as it takes its time.
+        """Checks that a list `name` exists. This reads the file, so it is called only if `items` yielded nothing.
 
         Raises:
-            AnnotationFileError: if not.
+            AnnotationFileError: if there is no such list.
         """
         import ijson
 

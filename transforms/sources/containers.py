@@ -1,4 +1,4 @@
-"""Files that hold many images each, in a folder: found, read one after the other, their images numbered."""
+"""Base of sources whose files hold many images each: finds the files of a folder, reads them, numbers the images."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 from imagebeam import storage
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.shard import gzip_content
-from imagebeam.transforms.sources import files, protocol, table_rows
+from imagebeam.transforms.sources import files, image_source, table_rows
 
-_FILES_AT_ONCE = 8  # over a network; each holds some megabytes of its file
+_FILES_AT_ONCE = 8  # read in parallel over a network; each takes some megabytes of memory
 _MAX_NAMED = 20
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Container(NamedTuple):
@@ -29,52 +28,52 @@ class Container(NamedTuple):
     mtime_ns: int
 
 
-class Problem(NamedTuple):
-    """What makes the whole run impossible."""
+class ListingProblem(NamedTuple):
+    """An error text that fails the whole run."""
 
     text: str
 
 
 class PassedOver(NamedTuple):
-    """Something that is no image."""
+    """A member that is not an image, by kind."""
 
     kind: str
 
 
 class Cells(NamedTuple):
-    """The names of the cells that there were in a whole file, and the features of its records."""
+    """The names of all cells in a file, and the features of its records."""
 
     names: frozenset[str]
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
 
 
-Found = elements.ImageRef | elements.Reject | Problem | PassedOver | Cells
+Found = elements.ImageRef | elements.Reject | ListingProblem | PassedOver | Cells
 
 
 @dataclasses.dataclass(frozen=True)
 class ContainerSource(abc.ABC):
-    """A folder, `root`, and the globs below it that count. Images are numbered in the order of the files' paths."""
+    """The files below a folder, `root`, that match one of the globs; images are numbered in the order of the paths."""
 
-    NOUN: ClassVar[str]  # what a file is called
-    FILE_NAME: ClassVar[re.Pattern[str]]  # of base names
-    EXPECTED: ClassVar[str]  # the same in words
-    CELL: ClassVar[str]  # what a cell is in it
+    NOUN: ClassVar[str]  # name of such a file in errors
+    FILE_NAME: ClassVar[re.Pattern[str]]  # matches the base names of such files
+    EXPECTED: ClassVar[str]  # the same pattern in words
+    CELL: ClassVar[str]  # name of a cell in errors
 
     root: str
     include: tuple[str, ...] = files.EVERYTHING
-    exclude: str = ""  # an address below the root that is no input: the output's
+    exclude: str = ""  # address below the root that is not listed: the output folder
     fields: table_rows.RowFields = table_rows.NO_FIELDS
 
     @abc.abstractmethod
     def scan(self, container: Container) -> Iterator[Found]:
-        """What one file holds, in its order; OSErrors are told by the caller."""
+        """Yields the content of one file in its order. The caller turns an OSError into a problem."""
 
-    def list_all(self) -> Iterator[protocol.Listing]:
-        """Yields all that the files hold."""
+    def list_all(self) -> Iterator[image_source.Listing]:
+        """Yields the images of all files."""
         finder = _Finder(self.root, self.include, self.exclude, file_name=self.FILE_NAME)
         containers: list[Container] = []
         names: set[str] = set()
-        found = protocol.ListingBuilder()
+        found = image_source.ListingBuilder()
         for part in finder.list_all():
             containers += [
                 Container(ref.key, ref.uri, ref.size, ref.mtime_ns)
@@ -95,8 +94,8 @@ class ContainerSource(abc.ABC):
                 num_images += 1
             elif isinstance(each, elements.Reject):
                 found.rejects.append(each)
-                num_images += 1  # it had a place, too
-            elif isinstance(each, Problem):
+                num_images += 1  # a reject has a number, too
+            elif isinstance(each, ListingProblem):
                 found.problems.append(each.text)
             elif isinstance(each, PassedOver):
                 found.passed_over[each.kind] += 1
@@ -110,7 +109,7 @@ class ContainerSource(abc.ABC):
         yield found.take()
 
     def _scan_all(self, containers: list[Container]) -> Iterator[Found]:
-        """What all files hold, in their order; those on a network are read ahead, by threads."""
+        """Yields the content of all files in their order; threads read ahead over a network."""
         if storage.storage_of(self.root).is_local:
             for container in containers:
                 yield from self._scan(container)
@@ -128,15 +127,15 @@ class ContainerSource(abc.ABC):
         try:
             yield from self.scan(container)
         except table_rows.MissingValueError as e:
-            yield Problem(f"{container.uri}: {e}")
+            yield ListingProblem(f"{container.uri}: {e}")
         except OSError as e:
-            yield Problem(
+            yield ListingProblem(
                 f"{self.NOUN} {container.uri!r} cannot be read ({e.strerror or e}), so the images in it would be lost: "
-                "mend it, or leave it out with source.include"
+                "repair it, or leave it out with source.include"
             )
 
     def _find_absent(self, names: set[str]) -> list[str]:
-        """The problem of cells that are asked for and nowhere."""
+        """Returns a problem if the config asks for a cell that no image has."""
         optional = {column.name for column in self.fields.columns if column.missing == "default"}
         absent = [name for name in self.fields.needed if name not in names and name not in optional]
         if not absent:
@@ -149,7 +148,7 @@ class ContainerSource(abc.ABC):
         ]
 
     def _keys_of(self, absent: Sequence[str]) -> list[str]:
-        """The config keys that ask for these cells, with what to set where there is no such cell."""
+        """Returns the config keys that ask for these cells, with the setting to use without such a cell."""
         fields = self.fields
         asked = {fields.key: "source.tfrecord.key", fields.label: "label.column (without labels label={by: none})"}
         asked |= {fields.split: "split.column (without splits split={by: none})", fields.group: "split.group"}
@@ -157,21 +156,21 @@ class ContainerSource(abc.ABC):
         return list(dict.fromkeys(asked.get(name, f"columns.{name}") for name in absent))
 
 
-def find_gzip(container: Container) -> Problem | None:
-    """The problem of a file that cannot be understood because it is gzip, and has a name that does not say so."""
+def find_gzip(container: Container) -> ListingProblem | None:
+    """Returns a problem if an unreadable file turns out to be gzip under a name that does not say so."""
     if gzip_content.is_zipped(container.uri):
         return None
-    if storage.storage_of(container.uri).read(container.uri, 0, len(_GZIP_MAGIC)) != _GZIP_MAGIC:
+    if storage.storage_of(container.uri).read(container.uri, 0, len(gzip_content.MAGIC)) != gzip_content.MAGIC:
         return None
-    return Problem(f"{container.uri!r} is gzip: give it a name that ends in .gz, by which gzip is known here")
+    return ListingProblem(f"{container.uri!r} is gzip: give it a name that ends in .gz, by which gzip is known here")
 
 
 def fill(fields: table_rows.RowFields, ref: elements.ImageRef, cells: Mapping[str, Any]) -> elements.ImageRef:
-    """`ref` with what the cells say, as RowFields.fill; several values where one is expected are an error.
+    """Fills `ref` from the cells like `RowFields.fill`, and rejects several values where one is expected.
 
     Raises:
-        BadRowError: if a value cannot be understood.
-        MissingValueError: the same, where the config has it end the run.
+        BadRowError: if a value cannot be parsed.
+        MissingValueError: if a value is missing or cannot be parsed and the config says that this fails the run.
     """
     lists = {column.name for column in fields.columns if column.many}
     if fields.label_separator is not None and fields.label is not None:
@@ -192,15 +191,15 @@ def fill(fields: table_rows.RowFields, ref: elements.ImageRef, cells: Mapping[st
 
 @dataclasses.dataclass(frozen=True)
 class _Finder(files.FilesSource):
-    """Files of a folder by their names, as references to whole files."""
+    """Finds files by their names; yields references to whole files."""
 
     file_name: re.Pattern[str] = re.compile("")
 
-    def _add_included(self, path: str, entry: storage.Entry, found: protocol.ListingBuilder) -> None:
+    def _add_included(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         uri = storage.join(self.root, path)
         if not self.file_name.fullmatch(entry.name):
             found.passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += 1
         elif entry.kind == storage.BROKEN_LINK:
-            found.problems.append(f"{uri!r} is a link that leads nowhere, so the images in it would be lost: mend it")
+            found.problems.append(f"{uri!r} is a broken link, so the images in it would be lost: repair it")
         else:
             found.refs.append(elements.ImageRef(path, uri, entry.size, entry.mtime_ns))

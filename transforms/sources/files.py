@@ -1,4 +1,4 @@
-"""Images in a folder and all below it."""
+"""Lists the images in a folder and in all folders below it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import structure
-from imagebeam.transforms.sources import mask_files, protocol
+from imagebeam.transforms.images import image_formats
+from imagebeam.transforms.sources import image_source, mask_files
 
-# A file with one of these is an image by its name; any other is looked into, so that an image without a telling name
-# is found and a text file is passed over.
+# A file with one of these extensions counts as an image. Of any other the first bytes are read, so that an image under
+# another name is found and a text file is passed over.
 IMAGE_EXTENSIONS = frozenset(
     extension
     for names in (
@@ -28,7 +28,7 @@ IMAGE_EXTENSIONS = frozenset(
 EVERYTHING = ("**/*",)
 _REQUESTS_AT_ONCE = 16
 
-# What is passed over, and counted.
+# Kinds of files and folders that are passed over and counted.
 HIDDEN = "hidden"
 NON_IMAGE = "non_image"
 SPECIAL = "special_file"
@@ -40,40 +40,41 @@ WITHOUT_MASK = "image_without_mask"
 
 
 class Directory(NamedTuple):
-    """A folder still to be listed."""
+    """A folder that is still to be listed."""
 
-    path: str  # below the root, "" is the root
-    ancestors: tuple[tuple[int, int], ...]  # identities of the folders above, to see loops of links
+    path: str  # below the root; "" is the root
+    ancestors: tuple[tuple[int, int], ...]  # identities of the folders above, which reveal loops of links
 
 
 @dataclasses.dataclass(frozen=True)
 class FilesSource:
-    """A folder, `root`, and the globs below it that count."""
+    """The images below a folder, `root`, that match one of the globs."""
 
     root: str
     include: tuple[str, ...] = EVERYTHING
-    exclude: str = ""  # an address below the root that is no input: the output's
-    masks: mask_files.MaskRule | None = None  # only images with a mask count; it is looked up when its image is listed
+    exclude: str = ""  # address below the root that is not listed: the output folder
+    masks: mask_files.MaskRule | None = None  # if set, each image needs a mask, which is looked up with it
 
     def __post_init__(self) -> None:
         if self.include != EVERYTHING:
             _compile(self.include)
 
     def start(self) -> Directory:
+        """Returns the root as the first folder to list."""
         return Directory("", (storage.storage_of(self.root).stat(self.root).identity,))
 
-    def list_all(self) -> Iterator[protocol.Listing]:
-        """Lists the root and all below it."""
+    def list_all(self) -> Iterator[image_source.Listing]:
+        """Lists the root and all folders below it."""
         for found in self.list_directory(self.start(), recursive=True):
-            assert isinstance(found, protocol.Listing)
+            assert isinstance(found, image_source.Listing)
             yield found
 
-    def list_directory(self, directory: Directory, recursive: bool) -> Iterator[Directory | protocol.Listing]:
-        """Lists one folder: its images as listings; the folders in it, or with `recursive` what is in those too."""
+    def list_directory(self, directory: Directory, recursive: bool) -> Iterator[Directory | image_source.Listing]:
+        """Yields listings of one folder, and the folders in it; with `recursive` listings of those folders instead."""
         if recursive and not storage.storage_of(self.root).is_local:
             yield from self._list_by_threads(directory)
             return
-        waiting, found = [directory], protocol.ListingBuilder()
+        waiting, found = [directory], image_source.ListingBuilder()
         while waiting:
             current = waiting.pop()
             for entry in self._entries(current, found):
@@ -90,8 +91,8 @@ class FilesSource:
                         yield self._take(found)
         yield self._take(found)
 
-    def _take(self, found: protocol.ListingBuilder) -> protocol.Listing:
-        """What was found, the images with their masks."""
+    def _take(self, found: image_source.ListingBuilder) -> image_source.Listing:
+        """Takes the listing from the builder after adding masks to its images."""
         if self.masks is not None:
             refs, found.refs = found.refs, []
             for image in self.masks.add_masks(self.root, refs):
@@ -101,10 +102,10 @@ class FilesSource:
                     found.add(image)
         return found.take()
 
-    def _list_by_threads(self, directory: Directory) -> Iterator[protocol.Listing]:
-        """Lists folders side by side: each costs at least one request, which is waited for."""
+    def _list_by_threads(self, directory: Directory) -> Iterator[image_source.Listing]:
+        """Lists folders in parallel, because each takes at least one request."""
 
-        def list_one(folder: Directory) -> list[Directory | protocol.Listing]:
+        def list_one(folder: Directory) -> list[Directory | image_source.Listing]:
             return list(self.list_directory(folder, recursive=False))
 
         with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
@@ -117,7 +118,7 @@ class FilesSource:
                     else:
                         yield each
 
-    def _entries(self, directory: Directory, found: protocol.ListingBuilder) -> Iterator[storage.Entry]:
+    def _entries(self, directory: Directory, found: image_source.ListingBuilder) -> Iterator[storage.Entry]:
         uri = storage.join(self.root, directory.path) if directory.path else self.root
         try:
             yield from storage.storage_of(self.root).list_directory(uri)
@@ -130,7 +131,7 @@ class FilesSource:
             )
 
     def _enter(
-        self, parent: Directory, path: str, entry: storage.Entry, found: protocol.ListingBuilder
+        self, parent: Directory, path: str, entry: storage.Entry, found: image_source.ListingBuilder
     ) -> Directory | None:
         if entry.name.startswith("."):
             found.passed_over[HIDDEN] += 1
@@ -142,7 +143,7 @@ class FilesSource:
             return Directory(path, (*parent.ancestors, entry.identity))
         return None
 
-    def _add(self, path: str, entry: storage.Entry, found: protocol.ListingBuilder) -> None:
+    def _add(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         if entry.name.startswith("."):
             found.passed_over[HIDDEN] += 1
             return
@@ -157,14 +158,14 @@ class FilesSource:
             return
         self._add_included(path, entry, found)
 
-    def _add_included(self, path: str, entry: storage.Entry, found: protocol.ListingBuilder) -> None:
-        """Adds a file that the globs take: as an image, if it is one."""
+    def _add_included(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
+        """Adds a file that matches a glob, if it is an image."""
         uri = storage.join(self.root, path)
         stem, _, extension = entry.name.rpartition(".")
         named_image = bool(stem) and extension.lower() in IMAGE_EXTENSIONS
         if entry.kind == storage.BROKEN_LINK:
             if named_image:
-                detail = "a link that leads nowhere; mend or remove it"
+                detail = "a broken link; repair or remove it"
                 found.rejects.append(elements.Reject(path, uri, "list", elements.Reason.NOT_FOUND, detail))
             else:
                 found.passed_over[SPECIAL] += 1
@@ -176,7 +177,7 @@ class FilesSource:
                 raise
             missing = isinstance(e, FileNotFoundError)
             reason = elements.Reason.NOT_FOUND if missing else elements.Reason.UNREADABLE
-            detail = f"cannot be read ({e.strerror or e}), so nobody knows whether it is an image: {_REMEDIES[reason]}"
+            detail = f"cannot be read ({e.strerror or e}), so it is unknown whether it is an image: {_REMEDIES[reason]}"
             found.rejects.append(elements.Reject(path, uri, "list", reason, detail))
             return
         if is_image:
@@ -192,30 +193,30 @@ _REMEDIES = {
 
 
 def _is_image_by_content(uri: str) -> bool:
-    """Whether a file begins as one of the known formats does."""
-    return structure.sniff_format(storage.storage_of(uri).read(uri, 0, structure.SNIFF_BYTES)) is not None
+    """Returns whether a file begins with the signature of an image format."""
+    return image_formats.sniff_format(storage.storage_of(uri).read(uri, 0, image_formats.SNIFF_BYTES)) is not None
 
 
 @functools.lru_cache(maxsize=4)
 def _compile(globs: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    """The globs as patterns of whole paths below the root.
+    """Returns the globs as patterns that match whole paths below the root.
 
     Raises:
-        ConfigError: if one cannot be read.
+        ConfigError: if a glob is malformed.
     """
-    from fsspec.utils import glob_translate  # 40 ms, and most jobs take everything
+    from fsspec.utils import glob_translate  # takes 40 ms, and most jobs include everything
 
     patterns = []
     for glob in globs:
         try:
-            patterns.append(re.compile(glob_translate(glob)))  # as Python 3.13's glob.translate: ** crosses folders
+            patterns.append(re.compile(glob_translate(glob)))  # like glob.translate of Python 3.13: ** crosses folders
         except (ValueError, re.error) as e:
             raise errors.ConfigError(f"glob {glob!r} cannot be read ({e}); write for example '**/*.jpg'") from e
     return tuple(patterns)
 
 
 def split_glob(uri: str) -> tuple[str, tuple[str, ...]]:
-    """The folder and the include globs of `uri`: a folder's address, or a glob such as `/data/*/*.jpg`."""
+    """Splits `uri`, the address of a folder or a glob such as `/data/*/*.jpg`, into a folder and globs below it."""
     if not re.search(r"[*?\[]", uri) or storage.storage_of(uri).exists(uri):
         return uri, EVERYTHING
     parts = uri.split("/")

@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST: a file of images and one of labels for each split, plain or as .gz.
+"""Images in IDX files, the format of MNIST: for each split a file of images and one of labels, plain or .gz.
 
 Source: the description of the format at the end of https://yann.lecun.com/exdb/mnist/.
 """
@@ -16,27 +16,26 @@ from typing import Any, NamedTuple
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.shard import gzip_content
-from imagebeam.transforms.sources import protocol, table_rows
+from imagebeam.transforms.sources import image_source, table_rows
 
-LABEL = "label"  # the one column that there is
+LABEL = "label"  # the only column
 _UINT8 = 0x08
 _OTHER_TYPES = {0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
 _MAGIC_BYTES = 4  # two zeros, the type, the number of dimensions; then each dimension as 4 bytes, big-endian
-_GZIP_MAGIC = b"\x1f\x8b"
 _MAX_CHANNELS = 4
-_AFTER_POSITION = elements.ImageRef._fields.index("position") + 1  # the fields that are the same for equal labels
+_AFTER_POSITION = elements.ImageRef._fields.index("position") + 1  # fields from here on depend on the label alone
 
 
 class IdxFile(NamedTuple):
-    """One IDX file that was found whole."""
+    """One IDX file that was checked to be complete."""
 
     uri: str
     mtime_ns: int
-    shape: tuple[int, ...]  # of the array of bytes in it
+    shape: tuple[int, ...]  # of its array of bytes
 
     @property
     def start(self) -> int:
-        """The offset of the array, in bytes."""
+        """Byte offset of the array."""
         return _MAGIC_BYTES + 4 * len(self.shape)
 
 
@@ -50,19 +49,19 @@ class IdxSplit(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class IdxSource:
-    """Splits of images that all have one shape, and what their labels become."""
+    """Splits whose images all have one shape."""
 
     splits: tuple[IdxSplit, ...]
     fields: table_rows.RowFields = table_rows.NO_FIELDS
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels, the same for all images."""
+        """Height and width in pixels, and channels; the same for all images."""
         return _image_shape(self.splits[0].images)
 
-    def list_all(self) -> Iterator[protocol.Listing]:
+    def list_all(self) -> Iterator[image_source.Listing]:
         """Yields a reference for each image, in the order of the files."""
-        found = protocol.ListingBuilder()
+        found = image_source.ListingBuilder()
         for split in self.splits:
             try:
                 for image in self._list_split(split):
@@ -79,7 +78,7 @@ class IdxSource:
         images, size = split.images, math.prod(split.images.shape[1:])
         unlabelled = elements.ImageRef("", images.uri, split=split.name)
         labels = bytes(images.shape[0]) if split.labels is None else _read_array(split.labels)
-        # once for each label, of which there are at most 256
+        # once per label, at most 256 times
         filled = {label: self._fill(unlabelled, split, label) for label in set(labels)}
         start = images.start
         for position, label in enumerate(labels):
@@ -100,10 +99,16 @@ class IdxSource:
 def open_source(
     root: str, images: Mapping[str, str], labels: Mapping[str, str], fields: table_rows.RowFields = table_rows.NO_FIELDS
 ) -> IdxSource:
-    """The source of the files that globs below `root` name, by split; each file is looked at, a .gz file to its end.
+    """Returns the source of the files that globs below `root` name; checks every file, a .gz file to its end.
+
+    Args:
+        root: a folder.
+        images: globs of the files of images, by split.
+        labels: globs of the files of labels, by split.
+        fields: what the label becomes.
 
     Raises:
-        ConfigError: if a file is not there, not whole or not of the format, or the files do not fit each other.
+        ConfigError: if a file is missing, incomplete or of another format, or files contradict each other.
     """
     unknown = [name for name in fields.needed if name != LABEL]
     if unknown:
@@ -111,7 +116,7 @@ def open_source(
     if not images or set(labels) - set(images):
         names = ", ".join(labels) or "none"
         raise errors.ConfigError(f"source.idx.labels names the splits {names}, source.idx.images has not all of them")
-    folder, splits = _Folder(root), []
+    folder, splits = _GlobFolder(root), []
     for name, glob in images.items():
         with_images = _open(folder.find(f"source.idx.images.{name}", glob), "images", (3, 4))
         with_labels = None
@@ -120,7 +125,7 @@ def open_source(
             if with_labels.shape != with_images.shape[:1]:
                 raise errors.ConfigError(
                     f"{with_labels.uri!r} holds {with_labels.shape[0]:,} labels, {with_images.uri!r} "
-                    f"{with_images.shape[0]:,} images: they are not of one split; mend source.idx.images or labels"
+                    f"{with_images.shape[0]:,} images: they are not of one split; correct source.idx.images or labels"
                 )
         elif fields.needed:
             raise errors.ConfigError(
@@ -156,18 +161,18 @@ def _as_text(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
 
 
-class _Folder:
-    """The folder that globs are looked for in; what is in it is asked for once."""
+class _GlobFolder:
+    """Finds files by globs below a folder; lists each folder once."""
 
     def __init__(self, root: str):
         self._root = root
         self._names: dict[str, list[str]] = {}  # of files, by folder
 
     def find(self, option: str, glob: str) -> str:
-        """The address of the one file that a glob names. Of a file and the same as .gz, the plain one is taken.
+        """Returns the address of the one file that a glob matches; prefers a plain file to its .gz.
 
         Raises:
-            ConfigError: if there is none, or there are several.
+            ConfigError: if the glob matches no file, or several.
         """
         below, _, pattern = glob.rpartition("/")
         folder = storage.join(self._root, below) if below else self._root
@@ -182,7 +187,7 @@ class _Folder:
         ]
         if len(found) != 1:
             names = f"several: {', '.join(found)}; name one" if found else "none; check --input"
-            raise errors.ConfigError(f"{option}, {glob!r}, must name one file in {folder!r}, it names {names}")
+            raise errors.ConfigError(f"{option}, {glob!r}, must name one file in {folder!r}, it matches {names}")
         return storage.join(folder, found[0])
 
     @staticmethod
@@ -191,11 +196,13 @@ class _Folder:
             entries = storage.storage_of(folder).list_directory(folder)
             return sorted(entry.name for entry in entries if entry.kind == storage.FILE)
         except OSError as e:
-            raise errors.ConfigError(f"{option}: {folder!r} is no folder that can be listed ({e.strerror or e})") from e
+            raise errors.ConfigError(
+                f"{option}: {folder!r} is not a folder that can be listed ({e.strerror or e})"
+            ) from e
 
 
 def _open(uri: str, what: str, dimensions: tuple[int, ...]) -> IdxFile:
-    """The file at `uri`, once it is known to be whole.
+    """Checks that the file at `uri` is a complete IDX file of `what`, with one of the numbers of `dimensions`.
 
     Raises:
         ConfigError: if it is not.
@@ -220,7 +227,7 @@ def _open(uri: str, what: str, dimensions: tuple[int, ...]) -> IdxFile:
 
 
 def _read_shape(uri: str, head: bytes, what: str, dimensions: tuple[int, ...]) -> tuple[int, ...]:
-    if head.startswith(_GZIP_MAGIC):
+    if head.startswith(gzip_content.MAGIC):
         raise errors.ConfigError(f"{uri!r} is gzip, and its name does not end in {gzip_content.SUFFIX}; rename it")
     if len(head) >= _MAGIC_BYTES and head[:2] == b"\0\0" and head[2] in _OTHER_TYPES:
         raise errors.ConfigError(f"{uri!r} holds numbers of type {_OTHER_TYPES[head[2]]}; only uint8 can be taken")
@@ -228,7 +235,7 @@ def _read_shape(uri: str, head: bytes, what: str, dimensions: tuple[int, ...]) -
     if head[:_MAGIC_BYTES] not in magics:
         expected = " or ".join(f"0x{magic.hex()}" for magic in magics)
         begins = f"0x{head[:_MAGIC_BYTES].hex()}" if head else "nothing"
-        raise errors.ConfigError(f"{uri!r} is no IDX file of {what}: it begins with {begins}, expected {expected}")
+        raise errors.ConfigError(f"{uri!r} is not an IDX file of {what}: it begins with {begins}, expected {expected}")
     num_dimensions = head[_MAGIC_BYTES - 1]
     sizes = head[_MAGIC_BYTES : _MAGIC_BYTES + 4 * num_dimensions]
     if len(sizes) < 4 * num_dimensions:
@@ -239,10 +246,10 @@ def _read_shape(uri: str, head: bytes, what: str, dimensions: tuple[int, ...]) -
 
 
 def _read_array(file: IdxFile) -> bytes:
-    """All that a file of labels holds.
+    """Reads the array of a file of labels.
 
     Raises:
-        OSError: if it cannot be read, or is not what was looked at before.
+        OSError: if the file cannot be read, or changed since it was checked.
     """
     length = math.prod(file.shape)
     if gzip_content.is_zipped(file.uri):

@@ -1,4 +1,4 @@
-"""Images named by a table."""
+"""Lists the images that the rows of a table name."""
 
 from __future__ import annotations
 
@@ -14,48 +14,56 @@ from typing import Any
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import merged_rows, protocol, saved_listing, table_formats, table_header, table_rows
+from imagebeam.transforms.sources import (
+    image_source,
+    merged_rows,
+    missing_columns,
+    saved_listing,
+    table_formats,
+    table_rows,
+)
 
 _REQUESTS_AT_ONCE = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class ManifestSource:
-    """A manifest and the columns that count. Relative paths resolve against its folder."""
+    """A manifest and its columns; relative paths are resolved against its folder."""
 
     uri: str
     format: str
-    image: str | None = "image"  # the column with the path; None where another source knows the images of the rows
+    image: str | None = "image"  # the column with the path; None if another source finds the images of the rows
     fields: table_rows.RowFields = table_rows.NO_FIELDS
     allow_outside: bool = False
-    keys_below: str | None = None  # folder that keys are relative to, where it is not the table's own
-    first_position: int = 0  # of its first row, where other tables come before
-    merge_rows: bool = False  # whether rows of one image that follow each other are one
-    header: tuple[str, ...] = ()  # of a CSV that has none
-    delimiter: str | None = None  # of a CSV; None is a tab for .tsv, else a comma
+    keys_below: str | None = None  # folder that keys are relative to; None for the table's own
+    first_position: int = 0  # of its first row, if other tables come before it
+    merge_rows: bool = False  # merge consecutive rows of one image
+    header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
+    delimiter: str | None = None  # of a CSV; None means a tab for .tsv, else a comma
     encoding: str = table_formats.UTF8  # of CSV and JSON lines
 
     @property
     def root(self) -> str:
+        """The folder of the manifest."""
         return posixpath.dirname(self.uri) or "."
 
     @property
-    def _table(self) -> table_formats.Table:
-        return table_formats.Table(self.uri, self.format, self.header, self.delimiter, self.encoding)
+    def _table(self) -> table_formats.TableFile:
+        return table_formats.TableFile(self.uri, self.format, self.header, self.delimiter, self.encoding)
 
     @property
     def _key_prefix(self) -> str:
-        """What keys are addresses without."""
+        """The part of an address that its key leaves out."""
         return storage.join(self.keys_below or self.root, "")
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns that must be there."""
+        """The columns that must exist."""
         images = () if self.image is None else (self.image,)
         return tuple(dict.fromkeys((*images, *self.fields.needed)))
 
     def column_names(self) -> list[str]:
-        """The names of its columns.
+        """Returns the names of its columns.
 
         Raises:
             ConfigError: if the manifest cannot be read.
@@ -66,10 +74,10 @@ class ManifestSource:
             raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
 
     def check_columns(self) -> None:
-        """Reads the first row.
+        """Checks by the first row that all columns exist.
 
         Raises:
-            ConfigError: if the manifest cannot be read, or a column is not there.
+            ConfigError: if the manifest cannot be read, or lacks a column.
         """
         names = self.column_names()
         if not names and self.format == "csv":
@@ -78,7 +86,7 @@ class ManifestSource:
                 f"{','.join(self.needed)}"
             )
         required = self.needed
-        if self.format == "jsonl":  # objects may leave keys out
+        if self.format == "jsonl":  # objects may leave out keys
             required = () if self.image is None else (self.image,)
         repeated = next((name for name in required if names.count(name) > 1), None)
         if repeated is not None:
@@ -91,12 +99,12 @@ class ManifestSource:
                 )
             raise errors.ConfigError(
                 f"manifest {self.uri!r} has no column {', '.join(map(repr, missing))}; its columns are "
-                f"{', '.join(map(repr, names))}; {table_header.advise(self._table, names, missing, required)}"
+                f"{', '.join(map(repr, names))}; {missing_columns.advise(self._table, names, missing, required)}"
             )
 
-    def list_all(self) -> Iterator[protocol.Listing]:
-        """Yields the manifest's references in the order of its rows."""
-        found = protocol.ListingBuilder()
+    def list_all(self) -> Iterator[image_source.Listing]:
+        """Yields the images in the order of the rows."""
+        found = image_source.ListingBuilder()
         num_rows = 0
         try:
             for image in self._look_up_all():
@@ -104,7 +112,7 @@ class ManifestSource:
                 found.add(image)
                 if found.is_full:
                     yield found.take()
-            if not num_rows and self.keys_below is None:  # of several tables some may be empty
+            if not num_rows and self.keys_below is None:  # some of several tables may be empty
                 found.problems.append(f"manifest {self.uri!r} has no rows, so there are no images; fill it")
         except table_rows.MissingValueError as e:
             found.problems.append(str(e))
@@ -112,24 +120,24 @@ class ManifestSource:
             found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
         yield found.take()
 
-    def read_rows(self) -> Iterator[tuple[table_formats.Place, Any]]:
-        """Yields each row's place, and its cells by column, or what is wrong with the row.
+    def read_rows(self) -> Iterator[tuple[table_formats.RowPlace, Any]]:
+        """Yields the place of each row with its cells by column, or with a text that says what is wrong with it.
 
         Raises:
             OSError: if the table cannot be read.
-            ValueError: if it is broken, or a text that is stored is not in the table's encoding.
+            ValueError: if it is broken, or a text to be stored is not in the table's encoding.
         """
         return self._table.rows(self.needed, self.fields.texts)
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:
-        """Where the rows with these positions are, in the words for a user.
+        """Describes the places of the rows with these positions for a user, such as `line 5 of /data/a.csv`.
 
         Raises:
             OSError: if the table cannot be read.
             ValueError: if it is broken.
         """
         wanted = {position - self.first_position for position in positions}
-        places: dict[int, table_formats.Place] = {}
+        places: dict[int, table_formats.RowPlace] = {}
         for place, _ in self._table.rows(self.needed):
             if place.position in wanted:
                 places[place.position] = place
@@ -138,7 +146,7 @@ class ManifestSource:
         return [f"{places[position - self.first_position]} of {self.uri}" for position in positions]
 
     def _look_up_all(self) -> Iterator[elements.ImageRef | elements.Reject]:
-        """What becomes of each row, in their order; files on a network are looked up ahead, by threads."""
+        """Yields the reference or reject of each row in order; threads look up files ahead over a network."""
         placed: Iterator[merged_rows.PlacedRow] = self.read_rows()
         if self.merge_rows and self.image is not None:
             placed = merged_rows.merge_rows(placed, self.image, self.fields)
@@ -154,23 +162,23 @@ class ManifestSource:
             while ahead:
                 yield ahead.popleft().result()
 
-    def _look_up(self, place: table_formats.Place, row: Any) -> elements.ImageRef | elements.Reject:
+    def _look_up(self, place: table_formats.RowPlace, row: Any) -> elements.ImageRef | elements.Reject:
         try:
             return self._reference(place, row)
         except table_rows.BadRowError as e:
             return self._reject(place, row, e.reason, e.detail)
         except table_rows.MissingValueError as e:
             raise table_rows.MissingValueError(f"{place} of {self.uri}: {e}") from e
-        except errors.ConfigError as e:  # an address that no storage is known for
+        except errors.ConfigError as e:  # no storage has the scheme of its address
             return self._reject(place, row, elements.Reason.UNREADABLE, str(e))
 
-    def _reject(self, place: table_formats.Place, row: Any, reason: elements.Reason, detail: str) -> elements.Reject:
+    def _reject(self, place: table_formats.RowPlace, row: Any, reason: elements.Reason, detail: str) -> elements.Reject:
         cells = row.cells if isinstance(row, merged_rows.Conflict) else row if isinstance(row, Mapping) else {}
         key = _name_in(cells, self.fields.key or self.image) or str(place)
         uri = _name_in(cells, self.image) or self.uri
         return elements.Reject(key, uri, "list", reason, f"{place} of {self.uri}: {detail}")
 
-    def _reference(self, place: table_formats.Place, row: Any) -> elements.ImageRef:
+    def _reference(self, place: table_formats.RowPlace, row: Any) -> elements.ImageRef:
         if isinstance(row, merged_rows.Conflict):
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, row.detail)
         if not isinstance(row, Mapping):
@@ -194,21 +202,20 @@ class ManifestSource:
                 elements.Reason.UNREADABLE, f"{uri!r} cannot be read ({e.strerror or e})"
             ) from e
         except ValueError as e:
-            raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is no path ({e})") from e
+            raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a valid path ({e})") from e
         if status.kind != storage.FILE:
             raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
         ref = elements.ImageRef(key, uri, status.size, status.mtime_ns, position=self.first_position + place.position)
         return self.fields.fill(ref, row)
 
     def resolve(self, path: str) -> str:
-        """The address of a path in the table.
+        """Returns the address of a path in the table.
 
         Raises:
-            BadRowError: if it leaves the table's folder and may not.
-            ConfigError: if no storage is known for it.
+            BadRowError: if it is outside of the table's folder and `allow_outside` is False.
+            ConfigError: if no storage has its scheme.
         """
-        absolute = path.startswith("/") or storage.scheme_of(path) != "file" or path.lower().startswith("file://")
-        if absolute:
+        if table_rows.is_absolute(path):
             uri = storage.normalize(path)
             inside = uri.startswith(storage.join(self.root, ""))
         else:
@@ -224,7 +231,7 @@ class ManifestSource:
 
 
 def _name_in(cells: Mapping[str, Any], column: str | None) -> str | None:
-    """A cell of a row that may be a bad one, for its dead letter."""
+    """Returns a cell of a possibly broken row as text, for its dead letter; None without a usable one."""
     with contextlib.suppress(table_rows.BadRowError):
         return table_rows.text_of(cells.get(column)) if column else None
     return None

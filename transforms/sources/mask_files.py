@@ -1,4 +1,4 @@
-"""Pictures that say the class of each pixel, found beside the images they belong to."""
+"""Finds the mask of each image, a picture with the class of each pixel, by the image's path."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from concurrent import futures
 from imagebeam import storage
 from imagebeam.transforms import elements
 
-SPLIT_GROUP = "split"  # of the pattern for images: names the split
+SPLIT_GROUP = "split"  # group of the pattern for images that matches the split
 _REQUESTS_AT_ONCE = 16
-_GROUP = re.compile(r"\\(?:\d+|g<\w+>)")  # as a mask's path refers to a part of the image's
+_GROUP = re.compile(r"\\(?:\d+|g<\w+>)")  # a reference in the mask's path to a part of the image's path
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskRule:
-    """Which images have masks, and where they lie; all paths are below the source's root."""
+    """Says which files are images and where their masks are; all paths are relative to the source's root."""
 
     image: str  # regular expression for the whole path of an image
     mask: str  # path of its mask, with \1 or \g<name> for the groups of `image`
@@ -26,24 +26,25 @@ class MaskRule:
 
     @property
     def names_split(self) -> bool:
-        """Whether an image's path says its split."""
+        """True if an image's path states its split."""
         return SPLIT_GROUP in self._image.groupindex
 
     def is_image(self, path: str) -> bool:
-        """Whether an image lies there."""
+        """Returns whether `path` is the path of an image."""
         return self._image.fullmatch(path) is not None
 
     def is_mask(self, path: str) -> bool:
-        """Whether `path` is of the form of a mask's."""
+        """Returns whether `path` has the form of a mask's path."""
         return self._mask.fullmatch(path) is not None
 
     def add_masks(
         self, root: str, refs: Sequence[elements.ImageRef]
     ) -> Iterator[elements.ImageRef | elements.Reject | None]:
-        """What becomes of each image once its mask is looked up; on a network by threads, since each costs a request.
+        """Looks up the mask of each image; over a network with threads, since each takes a request.
 
         Yields:
-            The image with its mask, and with its split if that is a group of `image`; None if it is passed over.
+            The image with its mask, and with its split if `image` has such a group; a reject; None if the image is
+            passed over.
 
         Raises:
             UnavailableError: if the storage does not answer.
@@ -86,10 +87,10 @@ class MaskRule:
 
 
 def check_pattern(image: str, mask: str) -> None:
-    """Looks whether the two make a rule.
+    """Checks that the two patterns make a valid `MaskRule`.
 
     Raises:
-        ValueError: if not.
+        ValueError: if they do not.
     """
     try:
         pattern = re.compile(image)

@@ -1,4 +1,4 @@
-"""Makes one row of the rows of one image that follow each other, as captions and tags are often given."""
+"""Merges consecutive rows of one image, as tables of captions and tags often have them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Any, NamedTuple
 
 from imagebeam.transforms.sources import table_formats, table_rows
 
-# where it is, and the cells by column; a text that says what is wrong with it; or a Conflict
-PlacedRow = tuple[table_formats.Place, Any]
+# Place of a row, and its cells by column, or a text that says what is wrong with it, or a Conflict.
+PlacedRow = tuple[table_formats.RowPlace, Any]
 
 
 class Conflict(NamedTuple):
     """Rows of one image that contradict each other."""
 
-    cells: Mapping[str, Any]  # of the first
+    cells: Mapping[str, Any]  # of the first row
     detail: str
 
 
 @dataclasses.dataclass
 class _Group:
-    """Rows of one image."""
+    """The rows of one image so far."""
 
-    first: table_formats.Place
-    last: table_formats.Place
+    first: table_formats.RowPlace
+    last: table_formats.RowPlace
     cells: dict[str, Any]
     lists: dict[str, list[Any]]
     conflict: str = ""
 
     def result(self) -> PlacedRow:
+        """Returns the merged row at the place of the first."""
         if self.conflict:
             return self.first, Conflict(self.cells, self.conflict)
         if self.first == self.last:
@@ -38,9 +39,9 @@ class _Group:
 
 
 def merge_rows(placed: Iterable[PlacedRow], image: str, fields: table_rows.RowFields) -> Iterator[PlacedRow]:
-    """Yields a row for each image: its first row, with the values of all its rows where a column has many.
+    """Yields one row per image: its first row, with the values of all its rows in columns with many values.
 
-    The other columns of `fields` must agree. A row that cannot be parsed is passed on, and ends no image's rows.
+    The other columns of `fields` must agree. A row that cannot be parsed is passed on and does not end a group of rows.
     """
     separators = fields.separators
     single = [name for name in fields.needed if name not in separators]
@@ -61,7 +62,7 @@ def merge_rows(placed: Iterable[PlacedRow], image: str, fields: table_rows.RowFi
         yield group.result()
 
 
-def _add(group: _Group, place: table_formats.Place, row: Mapping[str, Any], single: Iterable[str]) -> None:
+def _add(group: _Group, place: table_formats.RowPlace, row: Mapping[str, Any], single: Iterable[str]) -> None:
     group.last = place
     for name in single:
         one, other = group.cells.get(name), row.get(name)
@@ -73,7 +74,7 @@ def _add(group: _Group, place: table_formats.Place, row: Mapping[str, Any], sing
 
 
 def _agree(one: Any, other: Any) -> bool:
-    """Whether two cells say the same, also where one is a number and the other its text."""
+    """Returns whether two cells are equal, also if one is a number and the other its text."""
     return (
         one == other
         or (table_rows.is_empty(one) and table_rows.is_empty(other))

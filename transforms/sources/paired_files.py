@@ -1,4 +1,4 @@
-"""A table without names of images: its rows belong to the files of a folder, in the order of their paths."""
+"""Pairs the rows of a table without image names with the files of a folder, in the order of their paths."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, TypeAlias
 
 from imagebeam import storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import files, manifest, protocol, table_formats, table_rows
+from imagebeam.transforms.sources import files, image_source, manifest, table_formats, table_rows
 
 _File: TypeAlias = "elements.ImageRef | elements.Reject"
 
 
 @dataclasses.dataclass(frozen=True)
-class PairedSource:
-    """The first row is of the first file in the order of their paths as text, and so on.
+class PairedFilesSource:
+    """A table whose row n belongs to file n, sorted by path as text.
 
-    A file that cannot be used, or a row that cannot, still takes its place: nothing moves up.
+    A file or row that cannot be used keeps its number, so later ones do not move up.
     """
 
     table: manifest.ManifestSource
     files: files.FilesSource
 
-    def list_all(self) -> Iterator[protocol.Listing]:
-        """Yields the references in the order of the rows; other numbers of rows and files are a problem."""
-        found = protocol.ListingBuilder()
+    def list_all(self) -> Iterator[image_source.Listing]:
+        """Yields the images in the order of the rows; different numbers of rows and files are a problem."""
+        found = image_source.ListingBuilder()
         images = self._list_files(found)
         num_rows = 0
         try:
@@ -44,14 +44,14 @@ class PairedSource:
         yield found.take()
 
     def column_names(self) -> list[str]:
-        """As of the table."""
+        """Returns the names of the table's columns."""
         return self.table.column_names()
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:
-        """As of the table."""
+        """Describes the places of rows like `ManifestSource.describe_rows`."""
         return self.table.describe_rows(positions)
 
-    def _list_files(self, found: protocol.ListingBuilder) -> list[_File]:
+    def _list_files(self, found: image_source.ListingBuilder) -> list[_File]:
         images: list[_File] = []
         for part in self.files.list_all():
             images += elements.unpack_refs(part.packed_refs) if part.num_refs else ()
@@ -60,7 +60,7 @@ class PairedSource:
             found.problems += part.problems
         return sorted(images, key=lambda image: image.uri)
 
-    def _pair(self, image: _File, place: table_formats.Place, row: Any, found: protocol.ListingBuilder) -> None:
+    def _pair(self, image: _File, place: table_formats.RowPlace, row: Any, found: image_source.ListingBuilder) -> None:
         key = image.uri.removeprefix(storage.join(self.table.root, ""))
         where = f"{place} of {self.table.uri}"
         if isinstance(image, elements.Reject):

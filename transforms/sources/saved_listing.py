@@ -1,4 +1,4 @@
-"""A listing that was saved, so that a folder of millions of images is looked through once."""
+"""Saves and reads a listing, so that a folder of millions of images is listed once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import files, mask_files, protocol
+from imagebeam.transforms.sources import files, image_source, mask_files
 
 REMEDY = "set source.by: listing"
 
@@ -19,10 +19,10 @@ _FORMAT = "imagebeam-listing-1"
 
 
 def save(source: files.FilesSource, uri: str) -> int:
-    """Writes what the source holds as JSON lines: a head, an image or reject on each line, and what was passed over.
+    """Writes a listing as JSON lines: a head, one line per image or reject, and the counts of what was passed over.
 
     Returns:
-        How many images there are.
+        The number of images.
 
     Raises:
         ConfigError: if a part of the source cannot be listed.
@@ -45,22 +45,22 @@ def save(source: files.FilesSource, uri: str) -> int:
             passed_over.update(found.passed_over)
         _write(file, {"passed_over": dict(passed_over)})
         file.flush()
-        file.detach()  # the file itself is the storage's to close
+        file.detach()  # the storage closes the file itself
     return count
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedSource:
-    """A listing at an address."""
+class SavedListingSource:
+    """The images of a saved listing."""
 
     uri: str
-    masks: mask_files.MaskRule | None = None  # that it must have been saved with
+    masks: mask_files.MaskRule | None = None  # the rule with which it must have been saved
 
     def check(self) -> None:
-        """Reads the head.
+        """Checks the head of the file.
 
         Raises:
-            ConfigError: if the file cannot be read, or is no listing.
+            ConfigError: if the file cannot be read, is not a listing, or was saved with other masks.
         """
         try:
             with self._open() as file:
@@ -69,7 +69,7 @@ class SavedSource:
             raise errors.ConfigError(f"listing {self.uri!r} cannot be read ({e})") from e
         if not isinstance(head, dict) or head.get("format") != _FORMAT:
             raise errors.ConfigError(
-                f"{self.uri!r} is no saved listing of this version: make one with imagebeam plan --save-listing"
+                f"{self.uri!r} is not a saved listing of this version: make one with imagebeam plan --save-listing"
             )
         if head.get("masks") != _as_list(self.masks):
             raise errors.ConfigError(
@@ -77,9 +77,9 @@ class SavedSource:
                 f"{_as_list(self.masks)}; save it again, or set source.masks as it was"
             )
 
-    def list_all(self) -> Iterator[protocol.Listing]:
-        """Yields what was listed."""
-        found = protocol.ListingBuilder()
+    def list_all(self) -> Iterator[image_source.Listing]:
+        """Yields the saved images."""
+        found = image_source.ListingBuilder()
         is_whole = False
         try:
             with self._open() as file:
@@ -95,8 +95,8 @@ class SavedSource:
                 found.problems.append(f"listing {self.uri!r} was cut short; save it again")
         yield found.take()
 
-    def _add(self, line: Any, found: protocol.ListingBuilder) -> bool:
-        """Whether it was the last line."""
+    def _add(self, line: Any, found: image_source.ListingBuilder) -> bool:
+        """Adds what a line holds; returns True for the last line."""
         if isinstance(line, list):
             key, uri, size, mtime_ns, *masked = line
             ref = elements.ImageRef(key, uri, size, mtime_ns)
@@ -117,7 +117,7 @@ class SavedSource:
 
 
 def is_listing(uri: str) -> bool:
-    """Whether a file is a saved listing, as far as its first bytes say."""
+    """Returns whether the first bytes of a file are those of a saved listing."""
     try:
         head = storage.storage_of(uri).read(uri, 0, 64)
     except OSError:
@@ -126,9 +126,9 @@ def is_listing(uri: str) -> bool:
 
 
 def _as_list(rule: mask_files.MaskRule | None) -> list[str] | None:
-    """A rule as JSON holds it."""
+    """Converts a rule to its form in JSON."""
     return None if rule is None else [rule.image, rule.mask, rule.missing]
 
 
 def _write(file: Any, line: Any) -> None:
-    file.write(json.dumps(line).encode() + b"\n")  # ASCII, so that any file name survives
+    file.write(json.dumps(line).encode() + b"\n")  # in ASCII, so that any file name survives

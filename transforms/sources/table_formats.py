@@ -1,4 +1,4 @@
-"""The formats of tables: CSV, JSON lines and Parquet, read row by row at any address."""
+"""Reads tables row by row: CSV, JSON lines and Parquet, on any storage."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import errors, storage
+from imagebeam.transforms.shard import gzip_content
 
-Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or what is wrong with the row
+Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or a text that says what is wrong with the row
 
 UTF8 = "utf-8"
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -28,10 +29,10 @@ FORMATS: Mapping[str, str] = {
 
 
 def format_of(uri: str) -> str:
-    """The format of a manifest by its extension.
+    """Returns the format of a manifest by its extension.
 
     Raises:
-        ConfigError: if the extension tells nothing.
+        ConfigError: if the extension is unknown.
     """
     extension = posixpath.splitext(uri)[1].lower()
     if extension not in FORMATS:
@@ -42,10 +43,10 @@ def format_of(uri: str) -> str:
     return FORMATS[extension]
 
 
-class Place(NamedTuple):
-    """Where a row is in its table: `line 5`, as an editor counts, or `row 4` from 0, as readers of Parquet count."""
+class RowPlace(NamedTuple):
+    """The place of a row: `line 5`, as editors count from 1, or `row 4`, as readers of Parquet count from 0."""
 
-    position: int  # rows before it
+    position: int  # number of rows before it
     unit: str
     number: int
 
@@ -54,27 +55,27 @@ class Place(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
-    """A table at an address."""
+class TableFile:
+    """A table and how to read it."""
 
     uri: str
     format: str  # csv, jsonl or parquet
-    header: tuple[str, ...] = ()  # of a CSV that has none
-    delimiter: str | None = None  # of a CSV; None is a tab for .tsv, else a comma
+    header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
+    delimiter: str | None = None  # of a CSV; None means a tab for .tsv, else a comma
     encoding: str = UTF8  # of CSV and JSON lines
 
     @property
     def separator(self) -> str:
-        """What stands between the cells of a CSV."""
+        """The character between the cells of a CSV."""
         return self.delimiter or ("\t" if self.uri.lower().endswith(".tsv") else ",")
 
-    def rows(self, columns: Sequence[str], texts: Sequence[str] = ()) -> Iterator[tuple[Place, Row]]:
-        """Yields each row's place and its cells, of `columns` at least, or what is wrong with the row.
+    def rows(self, columns: Sequence[str], texts: Sequence[str] = ()) -> Iterator[tuple[RowPlace, Row]]:
+        """Yields the place of each row with its cells, or with a text that says what is wrong with it.
 
         Args:
-            columns: that are needed.
-            texts: those of them that must be text in `encoding`. The others may hold any bytes: a path made of such
-                bytes still opens its file.
+            columns: names of the needed columns; others may be left out.
+            texts: names of the columns that must be text in `encoding`. Others may hold any bytes: a path of such bytes
+                still opens its file.
 
         Raises:
             OSError: if the table cannot be read.
@@ -88,7 +89,7 @@ class Table:
                 self._check_texts(place, row, texts)
             yield place, row
 
-    def _check_texts(self, place: Place, row: Mapping[str, Any], texts: Sequence[str]) -> None:
+    def _check_texts(self, place: RowPlace, row: Mapping[str, Any], texts: Sequence[str]) -> None:
         for name in texts:
             if not _is_decoded(row.get(name)):
                 cell = row[name]
@@ -103,11 +104,11 @@ class Table:
         )
 
     def column_names(self) -> list[str]:
-        """The names of the columns; of JSON lines those of the first row.
+        """Returns the names of the columns; of JSON lines those in the first row.
 
         Raises:
             OSError: if the table cannot be read.
-            ValueError: if it is broken, or plainly of another format.
+            ValueError: if it is broken, or clearly of another format.
         """
         self._check_signature()
         if self.format == "parquet":
@@ -126,11 +127,11 @@ class Table:
         return names
 
     def _check_signature(self) -> None:
-        """Looks at the first bytes.
+        """Checks the first bytes.
 
         Raises:
             OSError: if the table cannot be read.
-            ValueError: if they are those of another format or encoding.
+            ValueError: if they belong to another format or encoding.
         """
         head = storage.storage_of(self.uri).read(self.uri, 0, 512)
         meant = next((meant for signature, meant in _SIGNATURES.items() if head.startswith(signature)), None)
@@ -150,25 +151,25 @@ _SIGNATURES = {
     b"PAR1": "it is a Parquet file: set source.manifest.format: parquet",
     b"PK\x03\x04": "it is a zip file, as spreadsheets are: save the table as CSV",
     b"\xd0\xcf\x11\xe0": "it is a spreadsheet: save the table as CSV",
-    b"\x1f\x8b": "it is compressed with gzip: unpack it",
+    gzip_content.MAGIC: "it is compressed with gzip: unpack it",
 }
 
 
 def _is_decoded(value: Any) -> bool:
-    """Whether no text in a cell holds bytes that its encoding has no characters for."""
+    """Returns whether all bytes of the texts in a cell could be decoded."""
     if isinstance(value, str):
         return value.isascii() or not any("\udc80" <= character <= "\udcff" for character in value)
     return not isinstance(value, list) or all(map(_is_decoded, value))
 
 
-def _open_text(table: Table) -> io.TextIOWrapper:
+def _open_text(table: TableFile) -> io.TextIOWrapper:
     binary = io.BufferedReader(storage.storage_of(table.uri).open_read(table.uri), 1 << 20)  # type: ignore[type-var]
     encoding = "utf-8-sig" if table.encoding == UTF8 else table.encoding
-    # a byte that is not in the encoding stays what it was, so that a path made of such bytes still opens its file
+    # Bytes outside of the encoding are kept, so that a path of such bytes still opens its file.
     return io.TextIOWrapper(binary, encoding=encoding, errors="surrogateescape", newline="")
 
 
-def _csv_rows(table: Table) -> Iterator[tuple[Place, Row]]:
+def _csv_rows(table: TableFile) -> Iterator[tuple[RowPlace, Row]]:
     csv.field_size_limit(1 << 30)
     with _open_text(table) as text:
         lines = _csv_lines(table, text)
@@ -176,13 +177,16 @@ def _csv_rows(table: Table) -> Iterator[tuple[Place, Row]]:
             header = table.header or _csv_header(lines)
             position, end = 0, lines.line_num
             for row in lines:
-                place, end = Place(position, "line", end + 1), lines.line_num  # a quoted cell may go over several lines
+                place, end = (
+                    RowPlace(position, "line", end + 1),
+                    lines.line_num,
+                )  # a quoted cell may span several lines
                 if len(row) == len(header):
                     yield place, dict(zip(header, row))
                 elif row:
                     remedy = f"quote the cells that hold {DELIMITERS.get(table.separator, 'the delimiter')}"
                     if len(row) == 1 and (guess := guess_delimiter(row[0], table.separator, len(header))):
-                        remedy = f"the line is parted by {guess}"
+                        remedy = f"the line is split by {guess}"
                     yield place, f"{len(row)} cells, the header has {len(header)}; {remedy}"
                 else:  # a blank line
                     continue
@@ -191,22 +195,22 @@ def _csv_rows(table: Table) -> Iterator[tuple[Place, Row]]:
             raise ValueError(f"line {lines.line_num}: {e}") from e
 
 
-def _csv_lines(table: Table, text: io.TextIOWrapper) -> Any:
+def _csv_lines(table: TableFile, text: io.TextIOWrapper) -> Any:
     return csv.reader(text, strict=True, delimiter=table.separator)
 
 
 def _csv_header(lines: Iterator[list[str]]) -> list[str]:
-    """The first row that is not blank, its names stripped: `image, label` names the column `label`."""
+    """Returns the first row that is not blank, with its names stripped: `image, label` names the column `label`."""
     return [name.strip() for name in next(filter(None, lines), [])]
 
 
 def guess_delimiter(line: str, separator: str, wanted: Sequence[str] | int) -> str:
-    """Which delimiter would part `line` as wanted, and how to set it; "" if none does.
+    """Returns the delimiter that splits `line` as wanted, and how to set it; "" if none does.
 
     Args:
-        line: one that `separator` leaves in one piece.
+        line: a line that `separator` does not split.
         separator: the delimiter that was used.
-        wanted: names that should be among the pieces, or their number.
+        wanted: names that should be among the cells, or the number of cells.
     """
     pieces = {each: [piece.strip() for piece in line.split(each)] for each in DELIMITERS if each in line}
     pieces.pop(separator, None)
@@ -220,33 +224,33 @@ def guess_delimiter(line: str, separator: str, wanted: Sequence[str] | int) -> s
     return f"{DELIMITERS[best]}: set source.manifest.delimiter: {in_yaml}"
 
 
-def _jsonl_rows(table: Table) -> Iterator[tuple[Place, Row]]:
+def _jsonl_rows(table: TableFile) -> Iterator[tuple[RowPlace, Row]]:
     with _open_text(table) as text:
         position = 0
         for number, line in enumerate(text, 1):
             if not line.strip():
                 continue
-            yield Place(position, "line", number), _parse_json_row(line)
+            yield RowPlace(position, "line", number), _parse_json_row(line)
             position += 1
 
 
 def _parse_json_row(line: str) -> Row:
     try:
         row = json.loads(line)
-        if "\\u" in line:  # may be half a surrogate pair, of which no file name, key or label can be made
+        if "\\u" in line:  # half a surrogate pair cannot be used in a file name, key or label
             json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError) as e:
         return f"not JSON: {e}"
     return row if isinstance(row, dict) else f"a JSON {type(row).__name__}, expected an object"
 
 
-def _parquet_rows(table: Table, columns: Sequence[str]) -> Iterator[tuple[Place, Row]]:
-    import pyarrow.parquet  # 90 ms, and only here
+def _parquet_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[RowPlace, Row]]:
+    import pyarrow.parquet  # takes 90 ms, and is needed only here
 
     with storage.storage_of(table.uri).open_read(table.uri) as file:
         parquet = pyarrow.parquet.ParquetFile(file)
         position = 0
         for batch in parquet.iter_batches(batch_size=4096, columns=list(columns)):
             for row in batch.to_pylist():
-                yield Place(position, "row", position), row
+                yield RowPlace(position, "row", position), row
                 position += 1

@@ -1,4 +1,4 @@
-"""Images named by several tables below one folder, each beside its images: the `metadata.csv` of Hugging Face."""
+"""Lists the images of several tables below one folder, each beside its images, like Hugging Face's `metadata.csv`."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from concurrent import futures
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements, hashing
-from imagebeam.transforms.sources import files, manifest, protocol, table_formats, table_rows
+from imagebeam.transforms.sources import files, image_source, manifest, table_formats, table_rows
 
-UNNAMED = "not_in_table"  # passed over: images beside the tables that no row names
+UNNAMED = "not_in_table"  # kind of images beside the tables that no row names
 
 _REQUESTS_AT_ONCE = 16
 _ANY_DEPTH = "**"
 
 
 def is_glob(path: str) -> bool:
-    """Whether `path` may stand for several tables."""
+    """Returns whether `path` contains wildcards and so may match several tables."""
     return re.search(r"[*?\[]", path) is not None
 
 
 @dataclasses.dataclass(frozen=True)
-class TablesSource:
-    """Tables one after the other: positions go on from one to the next, keys are relative to one folder."""
+class TablePerFolderSource:
+    """Several tables in a row: positions continue from one to the next, and keys are relative to one folder."""
 
     tables: tuple[manifest.ManifestSource, ...]
-    folder: str | None = None  # where images that no row names are counted
-    exclude: str = ""  # an address in it that is no input: the output's
+    folder: str | None = None  # folder in which images that no row names are counted
+    exclude: str = ""  # address in it that is not searched: the output folder
 
     def column_names(self) -> list[str]:
-        """The names of the columns of the first.
+        """Returns the names of the columns of the first table.
 
         Raises:
             ConfigError: if it cannot be read.
@@ -44,7 +44,7 @@ class TablesSource:
         return self.tables[0].column_names()
 
     def check_columns(self) -> None:
-        """Reads the first row of each.
+        """Checks the columns of every table.
 
         Raises:
             ConfigError: if a table cannot be read, or lacks a column.
@@ -52,8 +52,8 @@ class TablesSource:
         for table in self.tables:
             table.check_columns()
 
-    def list_all(self) -> Iterator[protocol.Listing]:
-        """Yields the references of all tables in the order of their rows."""
+    def list_all(self) -> Iterator[image_source.Listing]:
+        """Yields the images of all tables in the order of their rows."""
         num_rows = 0
         named = array.array("Q")  # hashes of the addresses in the rows: 8 bytes each
         problems = False
@@ -61,7 +61,7 @@ class TablesSource:
             first_position = num_rows
             for found in dataclasses.replace(table, first_position=first_position).list_all():
                 refs = elements.unpack_refs(found.packed_refs) if found.num_refs else []
-                num_rows += len(refs) + len(found.rejects)  # a row is either, but where rows were merged
+                num_rows += len(refs) + len(found.rejects)  # each row is one of the two, unless rows were merged
                 if refs:
                     num_rows = max(num_rows, refs[-1].position + 1)
                 if self.folder is not None:
@@ -69,7 +69,7 @@ class TablesSource:
                     named.extend(map(_hash, _resolve_all(table, found.rejects)))
                 problems = problems or bool(found.problems)
                 yield found
-        rest = protocol.ListingBuilder()
+        rest = image_source.ListingBuilder()
         if not num_rows and not problems:
             places = ", ".join(table.uri for table in self.tables[:3]) + (", ..." if len(self.tables) > 3 else "")
             rest.problems.append(f"no manifest has a row, so there are no images: {places}; fill them")
@@ -79,11 +79,11 @@ class TablesSource:
             yield rest.take()
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:
-        """Where the rows with these positions are, in the words for a user.
+        """Describes the places of the rows with these positions for a user.
 
         Raises:
             OSError: if a table cannot be read.
-            ValueError: if one is broken, or rows were merged.
+            ValueError: if a table is broken, or rows were merged.
         """
         if len(self.tables) > 1 and any(table.merge_rows for table in self.tables):
             raise ValueError("where the rows of several tables are merged, positions are not those of rows")
@@ -99,7 +99,7 @@ class TablesSource:
 
 
 def _resolve_all(table: manifest.ManifestSource, rejects: Iterable[elements.Reject]) -> Iterator[str]:
-    """The addresses of the rows that are rejects, which name the path as the table has it."""
+    """Yields the addresses of rejects, whose `uri` is the path as written in the table."""
     for reject in rejects:
         with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
             yield table.resolve(reject.uri)
@@ -110,13 +110,13 @@ def _hash(uri: str) -> int:
 
 
 def _count_unnamed(folder: str, exclude: str, named: array.array[int]) -> int:
-    """How many files with an image's extension lie below `folder` and are not among those named."""
+    """Counts the files below `folder` with the extension of an image whose hash is not in `named`."""
     import numpy as np
 
     known = np.sort(np.frombuffer(named, np.uint64))
     try:
         found = _walk(folder, (_ANY_DEPTH, "*"), exclude)
-    except OSError:  # it holds nothing that the tables need, so it is no reason to stop
+    except OSError:  # only a count is lost, so the run goes on
         return 0
     images = [uri for uri in found if posixpath.splitext(uri)[1].lower().lstrip(".") in files.IMAGE_EXTENSIONS]
     hashes = np.fromiter(map(_hash, images), np.uint64, len(images))
@@ -124,17 +124,17 @@ def _count_unnamed(folder: str, exclude: str, named: array.array[int]) -> int:
 
 
 def find_tables(root: str, glob: str, exclude: str = "", format: str | None = None) -> list[str]:
-    """The addresses of the tables below `root` that `glob` matches, sorted.
+    """Returns the sorted addresses of the tables below `root` that `glob` matches.
 
     Args:
         root: a folder.
-        glob: relative to it; `*` and `?` stay inside of a name, `**` is any number of folders. Hidden files and
-            folders match nothing.
-        exclude: an address that is no input: the output's.
-        format: of the tables; left out, files of which the extension tells none are passed over.
+        glob: relative to `root`; `*` and `?` match inside one name, `**` matches any number of folders. Hidden files
+            and folders match nothing.
+        exclude: address that is not searched: the output folder.
+        format: of the tables; without it, files whose extension names no format are passed over.
 
     Raises:
-        ConfigError: if there is none, or a folder cannot be listed.
+        ConfigError: if no table matches, or a folder cannot be listed.
     """
     parts = tuple(glob.split("/"))
     try:
@@ -154,13 +154,13 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
 
 
 def _walk(root: str, parts: tuple[str, ...], exclude: str) -> list[str]:
-    """The files that match, level by level, so that the folders of one level are listed side by side."""
+    """Returns the matching files; goes level by level, so that the folders of a level are listed in parallel."""
     store = storage.storage_of(root)
     files: list[str] = []
-    level = [_Folder(root, frozenset(_open(parts)), (store.stat(root).identity,))]
+    level = [_FolderToSearch(root, frozenset(_open(parts)), (store.stat(root).identity,))]
     with futures.ThreadPoolExecutor(1 if store.is_local else _REQUESTS_AT_ONCE) as threads:
         while level:
-            below: list[_Folder] = []
+            below: list[_FolderToSearch] = []
             for found, folders in threads.map(functools.partial(_look_into, exclude=exclude), level):
                 files += found
                 below += folders
@@ -168,8 +168,8 @@ def _walk(root: str, parts: tuple[str, ...], exclude: str) -> list[str]:
     return files
 
 
-def _look_into(folder: _Folder, exclude: str) -> tuple[list[str], list[_Folder]]:
-    """The files of a folder that match, and the folders in it where others may."""
+def _look_into(folder: _FolderToSearch, exclude: str) -> tuple[list[str], list[_FolderToSearch]]:
+    """Returns the matching files of a folder, and the folders in it that may hold others."""
     files, folders = [], []
     for entry in storage.storage_of(folder.uri).list_directory(folder.uri):
         uri = storage.join(folder.uri, entry.name)
@@ -179,22 +179,24 @@ def _look_into(folder: _Folder, exclude: str) -> tuple[list[str], list[_Folder]]
             files.append(uri)
         is_new = entry.kind == storage.DIRECTORY and entry.identity not in folder.ancestors
         if is_new and (rest := folder.enter(entry.name)):
-            folders.append(_Folder(uri, rest, (*folder.ancestors, entry.identity)))
+            folders.append(_FolderToSearch(uri, rest, (*folder.ancestors, entry.identity)))
     return files, folders
 
 
 @dataclasses.dataclass(frozen=True)
-class _Folder:
-    """A folder to be looked into, and what of the glob is still to be matched in it: at `**` there are several ways."""
+class _FolderToSearch:
+    """A folder to search, and the parts of the glob that are left to match in it; `**` leaves several ways."""
 
     uri: str
     ways: frozenset[tuple[str, ...]]
-    ancestors: tuple[tuple[int, int], ...]  # identities of the folders above and its own, to see loops of links
+    ancestors: tuple[tuple[int, int], ...]  # identities of this folder and those above, which reveal loops of links
 
     def matches(self, name: str) -> bool:
+        """Returns whether a file of this name matches the glob."""
         return any(len(way) == 1 and fnmatch.fnmatchcase(name, way[0]) for way in self.ways)
 
     def enter(self, name: str) -> frozenset[tuple[str, ...]]:
+        """Returns the parts of the glob that are left in the folder `name`; none if nothing in it can match."""
         rest: set[tuple[str, ...]] = set()
         for way in self.ways:
             if way[0] == _ANY_DEPTH:
@@ -205,7 +207,7 @@ class _Folder:
 
 
 def _open(way: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """A glob, and where it begins with `**`, also what follows: for `**` may be no folder at all."""
+    """Yields a glob and, if it begins with `**`, also the rest after it: `**` may match no folder."""
     yield way
     while way[0] == _ANY_DEPTH and len(way) > 1:
         way = way[1:]

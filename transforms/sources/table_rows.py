@@ -1,4 +1,4 @@
-"""What the rows of a table, of whatever format, become: references with key, label, split, group and columns."""
+"""Parses the cells of a table's rows: the key, label, split, group and columns of a reference."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from imagebeam import features
+from imagebeam import features, storage
 from imagebeam.transforms import elements
 
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_INTEGER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)  # 3.0 is how pandas writes the integer 3 beside a missing one
-_FLOAT32_LIMIT = 2.0**128 - 2.0**103  # rounds to infinity in 32 bits, as all above it
-_FLOAT32_NOTHING = 2.0**-150  # rounds to zero in 32 bits, as all below it
-_SMALLEST_FLOAT = 2.0**-126  # in 32 bits; TensorFlow takes smaller ones for zero
+_INTEGER = re.compile(
+    r"[+-]?\d+(\.0+)?", re.ASCII
+)  # pandas writes the integer 3 as 3.0 in a column with missing values
+_FLOAT32_LIMIT = 2.0**128 - 2.0**103  # this and all above round to infinity in 32 bits
+_FLOAT32_NOTHING = 2.0**-150  # this and all below round to zero in 32 bits
+_SMALLEST_FLOAT = 2.0**-126  # in 32 bits; TensorFlow treats smaller numbers as zero
 _FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False, "-1": False}
 
 
 class BadRowError(ValueError):
-    """A row that names no usable image; becomes a reject."""
+    """A row cannot be used; it becomes a reject."""
 
     def __init__(self, reason: elements.Reason, detail: str):
         super().__init__(detail)
@@ -30,62 +32,62 @@ class BadRowError(ValueError):
 
 
 class MissingValueError(ValueError):
-    """A row without a value that must be there; ends the run."""
+    """A row lacks a required value; this fails the run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column whose values become a feature."""
+    """A column whose values are stored as a feature."""
 
     name: str
     kind: str  # bytes, int64 or float
-    many: bool = False
-    separator: str | None = None  # between the values of many, in text
+    many: bool = False  # a list of values
+    separator: str | None = None  # between the values of a list in a text
     missing: str = "reject"  # or "error", or "default"
     default: Any = None
-    positive: bool = False  # whether zero and less, which have no logarithm, are no values
+    positive: bool = False  # reject zero and negative values, which have no logarithm
 
 
 @dataclasses.dataclass(frozen=True)
 class RowFields:
-    """Which cells of a row count, beside that with the image."""
+    """Names the columns of a table that hold something, apart from the image."""
 
     key: str | None = None
     label: str | None = None
     label_separator: str | None = None  # between several classes of one image
-    label_flags: tuple[str, ...] = ()  # columns of 0 and 1, each a class
+    label_flags: tuple[str, ...] = ()  # one column of 0 and 1 per class
     split: str | None = None
     group: str | None = None
     columns: tuple[Column, ...] = ()
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The names of the columns that must be there."""
+        """The names of the columns that must exist."""
         single = (self.key, self.label, self.split, self.group)
         names = (*single, *self.label_flags, *(column.name for column in self.columns))
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The names of the columns whose text is stored or names something."""
+        """The names of the columns whose text is stored, or names a label, split or group."""
         single = (self.label, self.split, self.group)
         names = (*single, *(column.name for column in self.columns if column.kind == features.BYTES))
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @property
     def separators(self) -> dict[str, str | None]:
-        """The columns with many values, and what stands between those in a text."""
+        """The columns with lists of values, and the separator of each; None if a list cannot be a text."""
         many = {column.name: column.separator for column in self.columns if column.many}
         if self.label is not None and self.label_separator is not None:
             many[self.label] = self.label_separator
         return many
 
     def fill(self, ref: elements.ImageRef, cells: Mapping[str, Any]) -> elements.ImageRef:
-        """`ref` with what the cells say: its label, split and group where they are columns, and the columns' values.
+        """Returns `ref` with the label, split, group and columns in the cells; keeps what is not in a column.
 
         Raises:
-            BadRowError: if a value cannot be understood.
-            MissingValueError: the same, where the config has it end the run.
+            BadRowError: if a value cannot be parsed.
+            MissingValueError: if a value is missing or cannot be parsed and the config says that this fails the run.
         """
         return ref._replace(
             label=self._label(cells) if self.label or self.label_flags else ref.label,
@@ -111,11 +113,11 @@ NO_FIELDS = RowFields()
 
 
 def parse_column(column: Column, value: Any) -> Any:
-    """The value of a column as bytes, int or float; a tuple of them where it has many.
+    """Returns the value of a column as bytes, int or float; a tuple of them if it is a list.
 
     Raises:
-        BadRowError: if it cannot be read so, or is missing.
-        MissingValueError: the same, where the config has it end the run.
+        BadRowError: if the value is missing or cannot be parsed.
+        MissingValueError: the same if the config says that this fails the run.
     """
     try:
         if column.many:
@@ -135,7 +137,7 @@ def parse_column(column: Column, value: Any) -> Any:
             detail += f"; for a list set columns.{column.name}.list: true"
         if column.missing == "error":
             raise MissingValueError(
-                f"{detail}, and columns.{column.name}.missing is error: mend it, or set reject or default"
+                f"{detail}, and columns.{column.name}.missing is error: correct it, or set reject or default"
             ) from e
         raise BadRowError(elements.Reason.BAD_VALUE, detail) from e
 
@@ -152,10 +154,10 @@ def _parse_flag(name: str, cell: str | None) -> bool:
 
 
 def parse_number(kind: str, text: str) -> int | float:
-    """`text` as an int64, or as a float that is finite in 32 bits.
+    """Parses an int64, or a float that is finite in 32 bits.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if `text` is not such a number.
     """
     text = text.strip()
     if kind == features.FLOAT:
@@ -176,10 +178,10 @@ def parse_number(kind: str, text: str) -> int | float:
 
 
 def text_of(value: Any) -> str | None:
-    """A cell as text, None where it is empty.
+    """Returns a cell as text; None if it is empty.
 
     Raises:
-        BadRowError: if it holds several values, of which no text can be made.
+        BadRowError: if it holds several values.
     """
     if is_empty(value):
         return None
@@ -194,7 +196,7 @@ def text_of(value: Any) -> str | None:
 
 
 def text_in(cells: Mapping[str, Any], name: str) -> str | None:
-    """The cell of a column as text, None where it is empty.
+    """Returns the cell of a column as text; None if it is empty.
 
     Raises:
         BadRowError: if it holds several values.
@@ -205,13 +207,18 @@ def text_in(cells: Mapping[str, Any], name: str) -> str | None:
         raise BadRowError(e.reason, f"column {name!r}: {e.detail}") from e
 
 
+def is_absolute(path: str) -> bool:
+    """Returns whether a path in a table is a complete address, not relative to the table or a folder."""
+    return path.startswith("/") or path.lower().startswith("file://") or storage.scheme_of(path) != "file"
+
+
 def is_empty(value: Any) -> bool:
-    """Whether a cell holds nothing; a list of no values is no such cell."""
+    """Returns whether a cell is empty; an empty list does not count as empty."""
     return value is None or value in ("", b"") or (isinstance(value, float) and math.isnan(value))
 
 
 def values_of(value: Any, separator: str | None) -> list[Any]:
-    """The values in a cell of many: a list of them, or text with a separator."""
+    """Returns the values in a cell that holds a list, or a text with a separator."""
     if isinstance(value, (list, tuple)):
         return list(value)
     if is_empty(value):
@@ -220,7 +227,10 @@ def values_of(value: Any, separator: str | None) -> list[Any]:
 
 
 def _texts_of(column: Column, value: Any) -> list[str]:
-    """The values in a cell of many as texts; empty ones count for nothing, unless other lists go by their places."""
+    """Returns the values in a cell with a list as texts, without empty ones.
+
+    An empty number is an error, because values of other lists may belong to the same places.
+    """
     separator = column.separator
     texts = [text_of(each) or "" for each in values_of(value, separator)]
     texts = [text.strip() for text in texts] if separator else texts

@@ -1,4 +1,4 @@
-"""Images in the tars of a WebDataset: members with one stem, one after the other, are an image and what is said of it.
+"""Images in the tars of a WebDataset: consecutive members with one stem are an image and its label and other cells.
 
     shard-000000.tar: cat/0001.jpg cat/0001.cls cat/0001.json cat/0002.jpg ...
 
@@ -15,34 +15,34 @@ from typing import Any, NamedTuple
 
 from imagebeam import storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import structure
+from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.shard import gzip_content
 from imagebeam.transforms.sources import containers, files, table_rows, tar_members
 
-STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that each sample has
+STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
 
-_STEM = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)  # up to the first dot of the base name, and the rest
+_STEM = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)  # stem up to the first dot of the base name, and extension
 _META = re.compile(r"__[^/]*__($|/)")  # WebDataset's own members
 _SPLIT = re.compile(r"(?:.*[-_.])?(?P<split>[A-Za-z]+)[-_]\d+\.tar(?:\.gz)?")
 _MAX_CELL_BYTES = 16 << 20
 _JSON = "json"
 _MAX_NAMED = 8
 
-# What is passed over, and counted; beside what files.py says.
+# Kinds of members that are passed over and counted, beside those in files.py.
 DIRECTORY = "directory"
 META = "webdataset_meta"
 
 
 class _Part(NamedTuple):
-    """A member of a sample."""
+    """A member of the group of one stem."""
 
-    extension: str  # all that follows the first dot, in small letters
+    extension: str  # everything after the first dot, in lower case
     member: tar_members.Member
 
 
 @dataclasses.dataclass(frozen=True)
 class TarSource(containers.ContainerSource):
-    """A folder with tars, plain or .tar.gz."""
+    """The tars of a folder, plain or .tar.gz."""
 
     NOUN = "tar"
     FILE_NAME = re.compile(r".+\.(tar|tar\.gz|tgz)", re.IGNORECASE)
@@ -50,7 +50,7 @@ class TarSource(containers.ContainerSource):
     CELL = "member or key of .json"
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:
-        """The samples of one tar."""
+        """Yields the images of one tar."""
         read, num_bytes = _open(container)
         names: set[str] = set()
         stem = ""
@@ -67,7 +67,7 @@ class TarSource(containers.ContainerSource):
                 stem = found[0]
                 parts.append(_Part(found[1], member))
         except tar_members.TarError as e:
-            yield containers.find_gzip(container) or containers.Problem(
+            yield containers.find_gzip(container) or containers.ListingProblem(
                 f"tar {container.uri!r}: {e}; the samples from there on would be lost, {num_bytes - e.offset:,} bytes "
                 "of the file: fetch it again, or leave it out with source.include"
             )
@@ -84,7 +84,7 @@ class TarSource(containers.ContainerSource):
         read: Callable[[int, int], bytes],
         names: set[str],
     ) -> elements.ImageRef | elements.Reject:
-        """What becomes of a sample; `names` takes those of its cells."""
+        """Returns the reference or reject of one stem; adds the names of its cells to `names`."""
         key = f"{container.path}/{stem.removeprefix('./')}"
         try:
             image = _find_image(parts)
@@ -101,7 +101,7 @@ class TarSource(containers.ContainerSource):
     def _cells(
         self, container: containers.Container, stem: str, parts: Sequence[_Part], read: Callable[[int, int], bytes]
     ) -> dict[str, Any]:
-        """Those that are asked for: members as they are, values of .json as `json.KEY`."""
+        """Returns the cells that the config asks for: members as bytes, values of .json as `json.KEY`."""
         split = _SPLIT.fullmatch(container.uri.rpartition("/")[2])
         cells: dict[str, Any] = {STEM: stem, TAR: container.path, SPLIT: split["split"] if split else None}
         in_json = [name for name in self.fields.needed if name.startswith("json.")]
@@ -115,47 +115,47 @@ class TarSource(containers.ContainerSource):
 
     @property
     def _names(self) -> tuple[str | None, ...]:
-        """Members that name something: blanks and the line's end around it do not count."""
+        """Cells that hold a name, which is stripped of white space."""
         return (self.fields.label, self.fields.split, self.fields.group)
 
 
 def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes], int]:
-    """Reads the tar, or what it holds, from any offset; and its size."""
+    """Returns a function that reads a range of the (decompressed) tar, and the tar's size in bytes."""
     if gzip_content.is_zipped(container.uri):
         inflated = gzip_content.inflate(container.uri, container.mtime_ns)
-        return _Window(inflated.read, _LOCAL).read, inflated.size
+        return _ReadWindow(inflated.read, _LOCAL).read, inflated.size
     store = storage.storage_of(container.uri)
 
     def read(offset: int, length: int) -> bytes:
         length = min(length, container.size - offset)
         return store.read(container.uri, offset, length, version=container.mtime_ns) if length > 0 else b""
 
-    return _Window(read, _LOCAL if store.is_local else _REMOTE).read, container.size
+    return _ReadWindow(read, _LOCAL if store.is_local else _REMOTE).read, container.size
 
 
-class _Ahead(NamedTuple):
-    """How much is read at once."""
+class _ReadSizes(NamedTuple):
+    """Numbers of bytes to read at once."""
 
     least: int
     most: int
-    near: int  # bytes that are rather read than skipped
+    near: int  # a gap of up to so many bytes is read, not skipped
 
 
-_LOCAL = _Ahead(4 << 10, 128 << 10, 16 << 10)
-_REMOTE = _Ahead(64 << 10, 4 << 20, 1 << 20)  # a request takes as long as some 1 MB
+_LOCAL = _ReadSizes(4 << 10, 128 << 10, 16 << 10)
+_REMOTE = _ReadSizes(64 << 10, 4 << 20, 1 << 20)  # a request takes as long as reading some 1 MB
 
 
-class _Window:
-    """Reads ahead: more and more where members are small, so that many headers come at once; else little."""
+class _ReadWindow:
+    """Reads ahead: more and more while members are small, so that one read covers many headers; else little."""
 
-    def __init__(self, read: Callable[[int, int], bytes], ahead: _Ahead):
+    def __init__(self, read: Callable[[int, int], bytes], ahead: _ReadSizes):
         self._read = read
         self._ahead = ahead
         self._num_bytes = ahead.least
         self._start, self._data = 0, b""
 
     def read(self, offset: int, length: int) -> bytes:
-        """The bytes from `offset`, less at the end of the file."""
+        """Returns `length` bytes from `offset`; fewer at the end of the file."""
         first = offset - self._start
         if first < 0 or first + length > len(self._data):
             is_near = abs(first - len(self._data)) <= self._ahead.near
@@ -168,7 +168,7 @@ class _Window:
 def _split_name(
     member: tar_members.Member, read: Callable[[int, int], bytes]
 ) -> tuple[str, str] | containers.PassedOver:
-    """Stem and extension of a member, or what it is passed over as."""
+    """Returns stem and extension of a member, or the kind under which it is passed over."""
     if member.kind == tar_members.DIRECTORY:
         return containers.PassedOver(DIRECTORY)
     if member.kind == tar_members.SPECIAL:
@@ -180,8 +180,8 @@ def _split_name(
         return match[1], match[2].lower()
     if member.name.rpartition("/")[2].startswith("."):
         return containers.PassedOver(files.HIDDEN)
-    if structure.sniff_format(read(member.offset, min(structure.SNIFF_BYTES, member.size))):
-        return member.name, ""  # an image that no one would find: a sample without an image, so a reject
+    if image_formats.sniff_format(read(member.offset, min(image_formats.SNIFF_BYTES, member.size))):
+        return member.name, ""  # an image without an extension: becomes a reject, not silently lost
     return containers.PassedOver(files.NON_IMAGE)
 
 
@@ -222,10 +222,10 @@ def _read_cell(extension: str, member: tar_members.Member, read: Callable[[int, 
 
 
 def _find_in_json(data: bytes, names: Sequence[str]) -> dict[str, Any]:
-    """The values of `json.KEY` and, in objects inside, of `json.KEY.KEY`."""
+    """Returns the values of `json.KEY` and, for nested objects, of `json.KEY.KEY`."""
     try:
         whole = json.loads(data)
-        if b"\\u" in data:  # may be half a surrogate pair, of which no label or feature can be made
+        if b"\\u" in data:  # half a surrogate pair cannot be stored in a label or feature
             json.dumps(whole, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError) as e:
         raise table_rows.BadRowError(elements.Reason.BAD_ROW, f".json is not JSON: {e}") from e

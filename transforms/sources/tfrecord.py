@@ -1,4 +1,4 @@
-"""Images in TFRecord files of tf.train.Example: byte ranges of those files, the other features as cells."""
+"""Images in TFRecord files of tf.train.Example: references are byte ranges; the other features are cells."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from imagebeam import errors, example, records, shard_names, storage
+from imagebeam import errors, example, features, records, shard_names, storage
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.shard import gzip_content
 from imagebeam.transforms.sources import containers, table_rows
 
-SPLIT = "split"  # a cell of every record: the split in its file's name, unless a feature is called so
+SPLIT = "split"  # cell of every record: the split in the file's name, unless a feature has this name
 
 
 @dataclasses.dataclass(frozen=True)
 class TfrecordSource(containers.ContainerSource):
-    """A folder with TFRecord files, plain or .gz."""
+    """The TFRecord files of a folder, plain or .gz."""
 
     NOUN = "TFRecord file"
-    FILE_NAME = re.compile(  # indexes and descriptions that lie beside are none
+    FILE_NAME = re.compile(  # leaves out indexes and descriptions
         r"(?!.*\.(index|idx|json|txt|csv|md|html)$)(.*\.tfrec.*|.+-\d{5,}-of-\d{5,}(\..+)?)", re.IGNORECASE
     )
     EXPECTED = "a file with .tfrecord in its name, or named as train-00000-of-00010"
     CELL = "feature"
 
-    image: str = "image/encoded"  # key of the feature with the image's bytes
-    keeps_features: bool = False  # whether other features are kept: then references are to whole records
+    image: str = features.ENCODED  # key of the feature with the image's bytes
+    keeps_features: bool = False  # keep other features: references are then to whole records
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:
-        """The records of one file. All of it is read, and every checksum compared."""
+        """Yields the images of one file; reads all of it and checks every checksum."""
         names: set[str] = set()
         surveyor = kept_features.FeatureSurveyor()
         split = split_of(container.path.rpartition("/")[2])
@@ -58,7 +58,7 @@ class TfrecordSource(containers.ContainerSource):
         names: set[str],
         surveyor: kept_features.FeatureSurveyor,
     ) -> elements.ImageRef | elements.Reject:
-        """What becomes of a record; `names` takes those of its cells, `surveyor` its features."""
+        """Returns the reference or reject of a record; adds its cells to `names` and its features to `surveyor`."""
         try:
             try:
                 located = example.locate_values(record.data, self.image, self.fields.needed)
@@ -109,7 +109,7 @@ class TfrecordSource(containers.ContainerSource):
 
 
 def split_of(name: str) -> str | None:
-    """The split in a shard's name: `train-00000-of-00010`, or as TFDS writes `mnist-test.tfrecord-00000-of-00001`."""
+    """Returns the split in a shard's name: `train-00000-of-00010`, or TFDS's `mnist-test.tfrecord-00000-of-00001`."""
     try:
         split = shard_names.ShardName.parse(name).split
     except ValueError:
@@ -125,7 +125,7 @@ def _open(container: containers.Container) -> BinaryIO:
 
 
 def _as_cell(values: list[Any]) -> Any:
-    """One value as such, several as their list, none as nothing."""
+    """Returns one value as itself, several as a list, none as None."""
     return values[0] if len(values) == 1 else values or None
 
 
@@ -136,9 +136,9 @@ def _reject(
     return elements.Reject(f"{container.path}/{number}", container.uri, "list", error.reason, detail)
 
 
-def _lost(container: containers.Container, num_read: int, error: errors.RecordError) -> containers.Problem:
+def _lost(container: containers.Container, num_read: int, error: errors.RecordError) -> containers.ListingProblem:
     lost = "" if gzip_content.is_zipped(container.uri) else f", {container.size - error.offset:,} bytes"
-    return containers.Problem(
+    return containers.ListingProblem(
         f"TFRecord file {container.uri!r}: {error}, after {num_read:,} records; those from there on would be "
         f"lost{lost}: fetch the file again, or leave it out with source.include"
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies
 
 from imagebeam.pipelines import image_decoder
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import structure
+from imagebeam.transforms.images import checked_image, structure
 from tests import image_sets
 from tests.pictures import damage, encode, photo, without_segments
 
@@ -36,10 +36,10 @@ REFUSED_BY_PILLOW = {
 }
 
 
-def refusal(decoder: image_decoder.ImageDecoder, data: bytes) -> structure.BadImageError | None:
+def refusal(decoder: image_decoder.ImageDecoder, data: bytes) -> checked_image.BadImageError | None:
     try:
         decoder.check(data)
-    except structure.BadImageError as e:
+    except checked_image.BadImageError as e:
         return e
     return None
 
@@ -54,7 +54,7 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", REFUSED_BY_PILLOW)
 def test_image_that_only_pillow_refuses_is_taken(name: str, decoder: image_decoder.ImageDecoder) -> None:
-    with pytest.raises(structure.BadImageError, match="Pillow"):
+    with pytest.raises(checked_image.BadImageError, match="Pillow"):
         structure.check_image(REFUSED_BY_PILLOW[name], "decode")
     assert refusal(decoder, REFUSED_BY_PILLOW[name]) is None
 
@@ -96,7 +96,7 @@ def test_undecodable_image_names_the_decoder(decoder: image_decoder.ImageDecoder
 
 def test_size_that_the_record_does_not_have_is_told(decoder: image_decoder.ImageDecoder) -> None:
     decoder.check(JPEG, (50, 70))
-    with pytest.raises(structure.BadImageError, match=r"the image has 50 x 70 pixels, its record says 70 x 50$"):
+    with pytest.raises(checked_image.BadImageError, match=r"the image has 50 x 70 pixels, its record says 70 x 50$"):
         decoder.check(JPEG, (70, 50))
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import struct
 import zlib
 from typing import Any
 
@@ -12,8 +11,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import class_masks, structure
-from tests import image_sets
+from imagebeam.transforms.images import checked_image, class_masks, png_chunks, structure
+from tests import encoded_images, image_sets
+from tests.encoded_images import IEND, chunk, ihdr, with_right_crcs
 
 SIZE = (29, 18)  # width, height
 IMAGE = structure.check_image(image_sets.make_image(1, size=SIZE))
@@ -37,14 +37,11 @@ def palette_png(values: np.ndarray, **options: Any) -> bytes:
 
 
 def interlaced_palette_png() -> tuple[bytes, np.ndarray]:
-    """A PNG of 1 x 1 pixels in Adam7, which has one pass then."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", 1, 1, 8, 3, 0, 0, 1)
-    parts = (chunk(b"IHDR", header), chunk(b"PLTE", bytes(768)), chunk(b"IDAT", zlib.compress(b"\0\x63")))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + chunk(b"IEND", b""), np.array([[0x63]], np.uint8)
+    """Returns an interlaced PNG of 1 x 1 pixels, which has a single pass, and its indices."""
+    header = ihdr(1, 1, 8, png_chunks.PALETTE_INDEX, interlace=1)
+    pixels_of_one_pass = chunk(b"IDAT", zlib.compress(b"\0\x63"))
+    data = encoded_images.png(header, chunk(b"PLTE", bytes(768)), pixels_of_one_pass, IEND)
+    return data, np.array([[0x63]], np.uint8)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "I;16"])
@@ -66,14 +63,14 @@ def test_mask_without_a_palette_is_stored_as_it_is(mode: str) -> None:
     ],
     ids=str,
 )
-def test_palette_becomes_gray_of_its_indices(num_classes: int, options: dict[str, Any]) -> None:
+def test_palette_is_stored_as_gray_indices(num_classes: int, options: dict[str, Any]) -> None:
     mask = palette_png(pixels(num_classes), **options)
     stored = class_masks.with_mask(IMAGE, mask, "decode").mask
     assert structure.check_image(stored, "decode")[1:6] == ("png", SIZE[1], SIZE[0], 1, "GRAY")
     np.testing.assert_array_equal(np.array(Image.open(io.BytesIO(stored))), pixels(num_classes))
 
 
-def test_interlaced_palette_becomes_gray_of_its_indices() -> None:
+def test_interlaced_palette_is_stored_as_gray_indices() -> None:
     mask, values = interlaced_palette_png()
     small = IMAGE._replace(height=1, width=1)
     stored = class_masks.with_mask(small, mask).mask
@@ -101,7 +98,7 @@ def test_mask_of_eight_bits_keeps_its_compressed_pixels() -> None:
     ids=["empty", "text", "jpeg", "cut", "row-less", "turned"],
 )
 def test_mask_that_does_not_fit_is_a_bad_image(mask: bytes, reason: Reason, detail: str) -> None:
-    with pytest.raises(structure.BadImageError) as caught:
+    with pytest.raises(checked_image.BadImageError) as caught:
         class_masks.with_mask(IMAGE, mask)
     assert caught.value.reason is reason
     assert caught.value.detail.startswith(detail)
@@ -110,11 +107,10 @@ def test_mask_that_does_not_fit_is_a_bad_image(mask: bytes, reason: Reason, deta
 def test_broken_pixels_of_few_bits_are_a_bad_image() -> None:
     mask = bytearray(palette_png(pixels(4), bits=2))
     start = mask.index(b"IDAT")
-    (length,) = struct.unpack_from(">I", mask, start - 4)
-    mask[start + 4 : start + 4 + length] = bytes(length)  # no zlib stream, in a chunk that is whole
-    struct.pack_into(">I", mask, start + 4 + length, zlib.crc32(mask[start : start + 4 + length]))
-    with pytest.raises(structure.BadImageError, match=r"undecodable: Pillow: "):
-        class_masks.with_mask(IMAGE, bytes(mask))
+    length, _ = png_chunks.unpack_head(mask, start - 4)
+    mask[start + 4 : start + 4 + length] = bytes(length)  # no zlib stream, in a chunk with the right length and CRC
+    with pytest.raises(checked_image.BadImageError, match=r"undecodable: Pillow: "):
+        class_masks.with_mask(IMAGE, with_right_crcs(bytes(mask)))
 
 
 @settings(max_examples=200, deadline=None)
@@ -130,22 +126,9 @@ def test_damaged_mask_is_a_bad_image_or_one_of_the_images_size(
         place %= len(mask)
         mask = mask[:place] + new + mask[place + length :]
     try:
-        stored = class_masks.with_mask(IMAGE, _with_checksums(mask) if mend else mask).mask
-    except structure.BadImageError as e:
+        stored = class_masks.with_mask(IMAGE, with_right_crcs(mask) if mend else mask).mask
+    except checked_image.BadImageError as e:
         assert e.detail
         return
     found = structure.check_image(stored)
     assert (found.format, found.height, found.width) == ("png", IMAGE.height, IMAGE.width)
-
-
-def _with_checksums(data: bytes) -> bytes:
-    """`data` with the checksums of its chunks made right, so that damage gets beyond them."""
-    mended, position = bytearray(data), 8
-    while position + 12 <= len(mended):
-        (length,) = struct.unpack_from(">I", mended, position)
-        end = position + 8 + length
-        if end + 4 > len(mended):
-            break
-        struct.pack_into(">I", mended, end, zlib.crc32(mended[position + 4 : end]))
-        position = end + 4
-    return bytes(mended)

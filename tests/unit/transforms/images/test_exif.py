@@ -1,4 +1,4 @@
-"""The orientation in EXIF data, held against what Pillow reads."""
+"""Compares the orientation in EXIF data with what Pillow reads."""
 
 from __future__ import annotations
 

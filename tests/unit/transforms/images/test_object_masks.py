@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from imagebeam.transforms.images import object_masks
 
-# Polygons, and what the C code of COCO's own tools (maskApi.c: rleFrPoly, rleMerge, rleToString) made of them.
+# Polygons, and the run lengths that COCO's own C code made of them (maskApi.c: rleFrPoly, rleMerge, rleToString).
 REFERENCE = json.loads((pathlib.Path(__file__).parent / "coco_masks.json").read_text())
 
 
@@ -26,7 +28,7 @@ def draw(segmentation: Any, height: int, width: int) -> np.ndarray:
 
 
 def from_runs(runs: list[int], height: int, width: int) -> np.ndarray:
-    """By the definition: outside, inside, outside..., down the columns."""
+    """Draws run lengths by their definition: outside, inside, outside, ..., down the columns."""
     pixels = [index % 2 for index, count in enumerate(runs) for _ in range(count)]
     return np.array([[pixels[x * height + y] for x in range(width)] for y in range(height)])
 
@@ -44,24 +46,59 @@ def test_polygons_and_run_lengths_are_drawn_as_by_the_reference_implementation(c
         np.testing.assert_array_equal(draw(segmentation, height, width), expected)
 
 
-def test_polygon_covers_what_pillow_draws_but_for_its_outline() -> None:
+def test_polygon_differs_from_pillows_only_at_its_outline() -> None:
     corners = [20.0, 10.0, 90.0, 30.0, 70.0, 75.0, 30.0, 60.0]
     picture = Image.new("L", (120, 80))
     ImageDraw.Draw(picture).polygon(corners, fill=1)
     assert np.mean(draw([corners], 80, 120) != np.asarray(picture)) < 0.02
 
 
-def test_whole_picture_and_beyond_is_all_ones() -> None:
+def test_polygon_around_the_picture_is_all_ones() -> None:
     assert draw([[-5, -5, 15, -5, 15, 13, -5, 13]], 8, 10).tolist() == [[1] * 10] * 8
 
 
-def test_picture_of_more_than_short_numbers_is_drawn_right() -> None:
+def test_coordinates_of_more_than_16_bits_are_drawn_right() -> None:
     mask = draw([[7000, 0, 7010, 0, 7010, 3, 7000, 3]], 3, 8000)
     assert mask.sum() == 30
     assert mask[:, 7000:7010].all()
 
 
-def test_mask_of_a_scaled_picture_is_scaled_without_values_in_between() -> None:
+def test_polygon_outside_of_the_picture_is_all_zeros() -> None:
+    assert draw([[-9, -5, -2, -5, -2, 13]], 8, 10).sum() == 0
+
+
+@given(
+    st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    st.lists(st.lists(st.floats(-1, 2), min_size=6, max_size=14), min_size=1, max_size=3),
+)
+def test_several_polygons_cover_what_each_of_them_covers(size: tuple[int, int], shares: list[list[float]]) -> None:
+    height, width = size
+    polygons = [
+        [share * (height if index % 2 else width) for index, share in enumerate(polygon[: len(polygon) // 2 * 2])]
+        for polygon in shares
+    ]
+    together = draw(polygons, height, width)
+    alone = [draw([polygon], height, width) for polygon in polygons]
+    np.testing.assert_array_equal(together, np.maximum.reduce(alone))
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.floats(-1, 2), st.floats(-1, 2), st.floats(-1, 2), st.floats(-1, 2))
+def test_rectangle_covers_the_pixels_whose_middle_is_inside(
+    height: int, width: int, x1: float, x2: float, y1: float, y2: float
+) -> None:
+    left, right = sorted((round(x1 * width * 5) / 5, round(x2 * width * 5) / 5))
+    top, bottom = sorted((round(y1 * height * 5) / 5, round(y2 * height * 5) / 5))
+    found = draw([[left, top, right, top, right, bottom, left, bottom]], height, width)
+    columns = np.arange(width) + 0.5
+    rows = np.arange(height) + 0.5
+    is_inside = ((rows > top) & (rows < bottom))[:, None] & ((columns > left) & (columns < right))
+    is_near = ((abs(rows - top) < 0.5) | (abs(rows - bottom) < 0.5))[:, None] | (
+        (abs(columns - left) < 0.5) | (abs(columns - right) < 0.5)
+    )
+    assert (found[~is_near] == is_inside[~is_near]).all()
+
+
+def test_mask_of_a_scaled_picture_is_scaled_to_the_nearest_pixel() -> None:
     packed = object_masks.pack([[4, 2, 12, 2, 12, 6, 4, 6]], 8, 16)
     half = decode(object_masks.render(packed, (8, 16), (4, 8)))
     assert half.tolist() == [[0] * 8, [0, 0, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0, 0], [0] * 8]
@@ -76,11 +113,11 @@ def test_mask_of_a_scaled_picture_is_scaled_without_values_in_between() -> None:
         pytest.param([], "neither a list of polygons nor an object", id="no-polygon"),
         pytest.param([[1, 2, 3, 4]], "a polygon of 4 numbers; x and y of 3 corners are 6", id="two-corners"),
         pytest.param([[1, 2, 3, 4, 5, 6, 7]], "a polygon of 7 numbers", id="odd"),
-        pytest.param([1, 2, 3, 4, 5, 6], "a polygon that is no list of numbers", id="flat"),
-        pytest.param([[1, 2, "3", 4, 5, 6]], "a polygon that is no list of numbers", id="text"),
-        pytest.param([[1, 2, True, 4, 5, 6]], "a polygon that is no list of numbers", id="true"),
-        pytest.param([[1, 2, 1e9, 4, 5, 6]], "lies far outside of the 10 x 8 px", id="far"),
-        pytest.param([[1, 2, float("inf"), 4, 5, 6]], "lies far outside of the 10 x 8 px", id="infinite"),
+        pytest.param([1, 2, 3, 4, 5, 6], "a polygon that is not a list of numbers", id="flat"),
+        pytest.param([[1, 2, "3", 4, 5, 6]], "a polygon that is not a list of numbers", id="text"),
+        pytest.param([[1, 2, True, 4, 5, 6]], "a polygon that is not a list of numbers", id="true"),
+        pytest.param([[1, 2, 1e9, 4, 5, 6]], "is far outside of the 10 x 8 px", id="far"),
+        pytest.param([[1, 2, float("inf"), 4, 5, 6]], "is far outside of the 10 x 8 px", id="infinite"),
         pytest.param([[0, 0, 10, 0, 0, 0] * 60_000], "whose outline is 1,", id="endless"),
         pytest.param({"counts": [80]}, r"segmentation.size is None, the picture's is \[8, 10\]", id="no-size"),
         pytest.param({"counts": [80], "size": [10, 8]}, r"segmentation.size is \[10, 8\]", id="turned"),
@@ -93,7 +130,7 @@ def test_mask_of_a_scaled_picture_is_scaled_without_values_in_between() -> None:
         pytest.param({"counts": "P", "size": [8, 10]}, "ends in the middle of a run length", id="cut"),
     ],
 )
-def test_segmentation_that_makes_no_mask_is_an_error(segmentation: Any, message: str) -> None:
+def test_segmentation_that_cannot_be_drawn_is_an_error(segmentation: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         object_masks.pack(segmentation, 8, 10)
 

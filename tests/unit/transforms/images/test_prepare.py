@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import random
-import zlib
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import pixels, structure
+from imagebeam.transforms.images import checked_image, pixels, structure
 from imagebeam.transforms.images.prepare import ImagePolicy
-from tests import image_sets, pictures
+from tests import encoded_images, image_sets, pictures
 
 ENCODINGS = ("jpeg", "png", "raw", "int64_list", "float_list")
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
@@ -24,7 +23,7 @@ NOISE = np.random.default_rng(7).integers(0, 256, (13, 17, 4)).astype(np.uint8)
 
 
 def picture_of(mode: str) -> PIL.Image.Image:
-    """Noise of 13 x 17 pixels."""
+    """Returns noise of 13 x 17 pixels."""
     if mode == "I;16":
         return PIL.Image.fromarray(NOISE[..., 0].astype(np.uint16) * 257 + NOISE[..., 1] % 3)
     rgba = PIL.Image.fromarray(NOISE)
@@ -41,14 +40,14 @@ def open_picture(data: bytes) -> PIL.Image.Image:
     return PIL.Image.open(io.BytesIO(data))
 
 
-def values_of(image: structure.Image) -> np.ndarray:
-    """The stored pixels, uint8 [height, width, channels], of an image that is stored as pixels."""
+def values_of(image: checked_image.Image) -> np.ndarray:
+    """Returns the pixels of an image stored as raw: uint8 [height, width, channels]."""
     assert image.format == "raw"
     return np.frombuffer(image.data, np.uint8).reshape(image.height, image.width, image.channels)
 
 
-def rejection(policy: ImagePolicy, data: bytes) -> structure.BadImageError:
-    with pytest.raises(structure.BadImageError) as caught:
+def rejection(policy: ImagePolicy, data: bytes) -> checked_image.BadImageError:
+    with pytest.raises(checked_image.BadImageError) as caught:
         policy.prepare(data)
     return caught.value
 
@@ -71,27 +70,23 @@ def test_kept_image_that_is_decoded_must_be_decodable(options: dict[str, Any]) -
     at = data.index(b"IDAT") + 4
     length = int.from_bytes(data[at - 8 : at - 4], "big")
     data[at : at + length] = bytes(length)
-    data[at + length : at + length + 4] = _crc(data[at - 4 : at + length])
-    assert ImagePolicy().prepare(bytes(data)).height == 13
-    assert rejection(ImagePolicy(**options), bytes(data)).reason is Reason.UNDECODABLE
-
-
-def _crc(chunk: bytes) -> bytes:
-    return zlib.crc32(chunk).to_bytes(4, "big")
+    damaged = encoded_images.with_right_crcs(bytes(data))
+    assert ImagePolicy().prepare(damaged).height == 13
+    assert rejection(ImagePolicy(**options), damaged).reason is Reason.UNDECODABLE
 
 
 @pytest.mark.parametrize("format", ["GIF", "BMP", "WEBP", "TIFF", "PPM"])
-def test_other_formats_are_rejects_where_bytes_are_kept(format: str) -> None:
+def test_other_formats_are_rejected_where_bytes_are_kept(format: str) -> None:
     error = rejection(ImagePolicy(), save(picture_of("RGB"), format))
     assert error.reason is Reason.UNSUPPORTED_FORMAT
     assert error.detail.endswith("expected jpeg or png: set image.encode, or convert it first")
 
 
-# --- encoded anew ----------------------------------------------------------------------------------------------------
+# --- re-encoded ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_gray_becomes_one_channel_and_color_three(encoding: str) -> None:
+def test_gray_has_one_channel_and_color_three(encoding: str) -> None:
     for mode, channels, colorspace in (("L", 1, "GRAY"), ("RGB", 3, "RGB"), ("P", 3, "RGB"), ("1", 1, "GRAY")):
         image = ImagePolicy(encode=encoding).prepare(save(picture_of(mode), "PNG"))
         assert (image.height, image.width, image.channels, image.colorspace) == (13, 17, channels, colorspace)
@@ -135,7 +130,7 @@ def test_jpeg_has_no_alpha(mode: str) -> None:
     assert stored.data == save(expected, "JPEG", quality=100)
 
 
-def test_quality_is_that_of_the_jpeg() -> None:
+def test_quality_is_used_for_jpeg() -> None:
     photo = pictures.photo(120, 90)
     data = save(photo, "PNG")
     for quality in (30, 95):
@@ -151,7 +146,7 @@ def test_png_is_lossless() -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
-def test_mean_is_that_of_the_three_channels_rounded_down(mode: str) -> None:
+def test_mean_averages_three_channels_and_rounds_down(mode: str) -> None:
     data = save(picture_of(mode), "PNG")
     expected = np.floor(np.mean(np.asarray(open_picture(data).convert("RGB")).astype(np.float64), axis=2))
     image = ImagePolicy(encode="int64_list", color="mean").prepare(data)
@@ -185,7 +180,7 @@ def test_gray_is_luma() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_other_formats_are_taken_where_images_are_encoded_anew(
+def test_other_formats_are_accepted_where_images_are_re_encoded(
     format: str, options: dict[str, Any], is_lossless: bool
 ) -> None:
     photo = pictures.photo(40, 30)
@@ -208,7 +203,7 @@ def test_first_of_several_pictures_is_taken(format: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32], ids=["int32", "float32"])
-def test_values_for_which_there_is_no_rule_are_rejects(dtype: type) -> None:
+def test_pixel_types_without_a_rule_are_rejected(dtype: type) -> None:
     data = save(PIL.Image.fromarray(NOISE[..., 0].astype(dtype)), "TIFF")
     error = rejection(ImagePolicy(encode="png"), data)
     assert error.reason is Reason.UNSUPPORTED_FORMAT
@@ -229,13 +224,13 @@ def test_values_for_which_there_is_no_rule_are_rejects(dtype: type) -> None:
     ids=["empty", "text", "psd", "truncated-jpeg", "truncated-gif", "truncated-bmp"],
 )
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_what_is_no_whole_image_is_a_reject(encoding: str, data: bytes, reason: Reason, detail: str) -> None:
+def test_bytes_of_no_complete_image_are_rejected(encoding: str, data: bytes, reason: Reason, detail: str) -> None:
     error = rejection(ImagePolicy(encode=encoding), data)
     assert error.reason is reason
     assert error.detail.startswith(detail)
 
 
-def test_unsupported_format_names_those_that_are() -> None:
+def test_error_of_unsupported_format_names_the_supported_ones() -> None:
     error = rejection(ImagePolicy(encode="png"), b"8BPS\0\1" + bytes(30))
     assert error.detail.endswith(
         "expected jpeg or png or gif or bmp or webp or tiff or ppm or avif or jp2: convert it first"
@@ -243,7 +238,7 @@ def test_unsupported_format_names_those_that_are() -> None:
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
-def test_nothing_of_the_metadata_is_stored(format: str) -> None:
+def test_re_encoded_image_has_no_metadata(format: str) -> None:
     exif = PIL.Image.Exif()
     exif[0x010E] = "a description"
     options = {"comment": b"a comment"} if format == "JPEG" else {}
@@ -258,7 +253,7 @@ def test_nothing_of_the_metadata_is_stored(format: str) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
-def test_images_encoded_anew_are_turned_upright(format: str, orientation: int) -> None:
+def test_re_encoded_images_are_turned_upright(format: str, orientation: int) -> None:
     exif = PIL.Image.Exif()
     exif[0x0112] = orientation
     options = {"lossless": True} if format == "WEBP" else {}
@@ -358,7 +353,7 @@ def test_pixels_that_an_example_cannot_hold_are_too_large(
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_bare_pixels_take_the_same_way(channels: int) -> None:
+def test_bare_pixels_are_prepared_like_other_images(channels: int) -> None:
     array = np.ascontiguousarray(NOISE[..., :channels])
     shape = (13, 17, channels)
     data = array.tobytes()
@@ -377,7 +372,7 @@ def test_bare_pixels_take_the_same_way(channels: int) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["keep", *ENCODINGS])
-def test_bare_pixels_of_another_number_are_rejects(encoding: str) -> None:
+def test_wrong_number_of_bare_pixels_is_rejected(encoding: str) -> None:
     error = rejection(ImagePolicy(raw_shape=(4, 5, 3), encode=encoding), bytes(59))
     assert (error.reason, error.detail) == (Reason.TRUNCATED, "59 bytes, 4 x 5 x 3 pixels are 60")
 
@@ -401,12 +396,12 @@ def test_sums_are_those_of_the_stored_pixels_as_a_reader_decodes_them(mode: str,
     assert image._replace(sums=None) == ImagePolicy(encode=encoding).prepare(save(picture_of(mode), "PNG"))
 
 
-def test_sums_of_bare_pixels_are_theirs() -> None:
+def test_sums_of_bare_pixels_are_exact() -> None:
     image = ImagePolicy(raw_shape=(1, 2, 1), sum_pixels=True).prepare(b"\x03\xff")
     assert image.sums == (2, (258,) * 3, (9 + 255**2,) * 3)
 
 
-# --- broken in any way -----------------------------------------------------------------------------------------------
+# --- damaged ---------------------------------------------------------------------------------------------------------
 
 _SEEDS = [
     *(save(pictures.photo(24, 18), format) for format in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")),
@@ -421,7 +416,7 @@ _SEEDS = [
 
 
 def mutate(data: bytes, seed: int) -> bytes:
-    """`data` with some bytes changed, cut out, put in or cut off; mostly in its head, where the structure is."""
+    """Changes, removes, inserts or cuts off some bytes, mostly in the head, where the structure is."""
     rng = random.Random(seed)
     mutated = bytearray(data)
     for _ in range(rng.randint(1, 6)):
@@ -447,7 +442,7 @@ def test_broken_bytes_become_an_image_or_a_reject(encoding: str, which: int, see
     policy = ImagePolicy(encode=encoding, shortest_side=None if encoding == "keep" else 10, sum_pixels=True)
     try:
         image = policy.prepare(mutate(_SEEDS[which], seed))
-    except structure.BadImageError as e:
+    except checked_image.BadImageError as e:
         assert e.detail
     else:
         assert min(image.height, image.width) > 0

@@ -26,12 +26,12 @@ def inflated(path: pathlib.Path, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("content", [b"", b"x", CONTENT, bytes(9_000_000)], ids=["nothing", "byte", "text", "zeros"])
-def test_open_inflated_yields_what_the_file_holds(tmp_path: pathlib.Path, content: bytes) -> None:
+def test_open_inflated_yields_the_content(tmp_path: pathlib.Path, content: bytes) -> None:
     assert inflated(tmp_path / "a.gz", gzip.compress(content)) == content
 
 
 @pytest.mark.parametrize("padding", [b"", bytes(1000)], ids=["joined", "padded"])
-def test_open_inflated_of_joined_files_yields_them_all(tmp_path: pathlib.Path, padding: bytes) -> None:
+def test_open_inflated_of_joined_files_yields_all_of_them(tmp_path: pathlib.Path, padding: bytes) -> None:
     members = [gzip.compress(bytes([index % 256]) * index) for index in range(300)]
     expected = b"".join(bytes([index % 256]) * index for index in range(300))
     assert inflated(tmp_path / "a.gz", padding.join(members) + padding) == expected
@@ -94,7 +94,7 @@ def broken(part: str) -> str:
         pytest.param(WHOLE + b"rest", Reason.CORRUPT, broken("header"), id="garbage"),
     ],
 )
-def test_inflate_of_broken_gzip_says_how_it_is_broken_each_time(
+def test_inflate_of_broken_gzip_raises_the_same_error_each_time(
     tmp_path: pathlib.Path, data: bytes, reason: Reason, detail: str
 ) -> None:
     uri = write(tmp_path / "a.gz", data)
@@ -137,7 +137,7 @@ def test_inflate_of_broken_gzip_reads_it_once(tmp_path: pathlib.Path, monkeypatc
 
 
 @pytest.mark.parametrize("bound", [("MAX_FILES", 2), ("MAX_BYTES", 2 * len(CONTENT))], ids=["files", "bytes"])
-def test_inflate_keeps_a_bounded_number_and_lets_go_of_the_least_lately_used(
+def test_inflate_keeps_a_bounded_number_and_drops_the_least_recently_used(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, bound: tuple[str, int]
 ) -> None:
     monkeypatch.setattr(gzip_content, "_UNPACKED", gzip_content._Unpacked())
@@ -148,11 +148,11 @@ def test_inflate_keeps_a_bounded_number_and_lets_go_of_the_least_lately_used(
         for index in (1, 2, 1, 2, 0):
             assert gzip_content.inflate(uris[index]).read(0, 8) == CONTENT[:8]
         assert unpacked == ["0.gz", "1.gz", "2.gz", "0.gz"]
-        assert file.read() == CONTENT  # which was let go of, and is still open here
+        assert file.read() == CONTENT  # dropped, but still open here
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc")
-def test_inflate_that_lets_go_of_a_file_closes_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inflate_closes_the_file_that_it_drops(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gzip_content, "_UNPACKED", gzip_content._Unpacked())
     monkeypatch.setattr(gzip_content, "MAX_FILES", 2)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -170,7 +170,7 @@ def test_inflate_leaves_no_file_behind(tmp_path: pathlib.Path, monkeypatch: pyte
     assert os.listdir(tmp_path) == ["a.gz"]
 
 
-def test_inflate_of_file_written_since_it_was_listed_says_so(tmp_path: pathlib.Path) -> None:
+def test_inflate_of_file_changed_since_the_listing_raises(tmp_path: pathlib.Path) -> None:
     uri = write(tmp_path / "a.gz", WHOLE)
     listed = os.stat(uri).st_mtime_ns
     assert gzip_content.inflate(uri, listed).read(0, 4) == CONTENT[:4]
@@ -181,7 +181,7 @@ def test_inflate_of_file_written_since_it_was_listed_says_so(tmp_path: pathlib.P
         gzip_content.inflate(uri, listed - 1)
 
 
-def test_inflate_over_a_network_reads_the_same(tmp_path: pathlib.Path) -> None:
+def test_inflate_reads_files_of_a_remote_storage(tmp_path: pathlib.Path) -> None:
     store = storage.storage_of("memory://x")
     store.write_whole("memory://zipped/a.gz", WHOLE)
     assert gzip_content.inflate("memory://zipped/a.gz").read(4, 8) == CONTENT[4:12]
@@ -199,7 +199,7 @@ def test_inflate_of_missing_file_raises(tmp_path: pathlib.Path) -> None:
         gzip_content.inflate(str(tmp_path / "a.gz"))
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 def test_inflate_without_room_names_the_folder_and_the_remedy(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ def test_read_back_of_growing_file_gives_its_size_and_checksum(
 
 
 @pytest.mark.parametrize("position", [0, 63, 64, 1000], ids="byte-{}".format)
-def test_read_back_sees_a_byte_that_the_disk_holds_otherwise(tmp_path: pathlib.Path, position: int) -> None:
+def test_read_back_notices_a_byte_that_changed_on_the_disk(tmp_path: pathlib.Path, position: int) -> None:
     content = bytes(1024)
     with open(tmp_path / "file", "x+b", buffering=0) as file:
         stored = read_back.ReadBack(file.fileno())
@@ -36,7 +36,7 @@ def test_read_back_sees_a_byte_that_the_disk_holds_otherwise(tmp_path: pathlib.P
         assert stored.finish() != (len(content), google_crc32c.value(content))
 
 
-def test_read_back_of_file_cut_short_says_how_much_is_there(tmp_path: pathlib.Path) -> None:
+def test_read_back_of_truncated_file_gives_its_real_size(tmp_path: pathlib.Path) -> None:
     with open(tmp_path / "file", "x+b", buffering=0) as file:
         stored = read_back.ReadBack(file.fileno())
         file.write(b"half")

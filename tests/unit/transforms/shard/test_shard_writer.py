@@ -48,7 +48,7 @@ def refuse_to_write(*_: object) -> WrittenShard:
     raise AssertionError("a finished shard was written again")
 
 
-def test_write_notes_each_image_as_it_goes(
+def test_write_reports_progress_after_each_image(
     layout: DatasetLayout, refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[int] = []
@@ -81,7 +81,7 @@ def test_write_puts_the_images_in_order_and_counts_them(
         assert INDEX not in staged_files(layout)
 
 
-def test_refs_of_task_come_in_the_order_of_ranks(refs: list[ImageRef]) -> None:
+def test_refs_of_task_are_in_the_order_of_ranks(refs: list[ImageRef]) -> None:
     runs = [(start, elements.pack_refs(refs[start : start + 3])) for start in (6, 0, 9, 3)]
     task = shard_writer.ShardTask("train", 0, 1, ((0, b""), *runs))
     assert list(task.refs()) == refs
@@ -93,7 +93,7 @@ def test_write_twice_from_scratch_gives_equal_bytes(refs: list[ImageRef], layout
     assert (write(layout, refs), staged_files(layout)) == first
 
 
-def test_write_of_one_shard_by_many_at_once_leaves_one(refs: list[ImageRef], layout: DatasetLayout) -> None:
+def test_write_of_one_shard_by_many_threads_leaves_one(refs: list[ImageRef], layout: DatasetLayout) -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         written = [each._replace(is_kept=False) for each in pool.map(lambda _: write(layout, refs), range(8))]
     assert all(each == written[0] for each in written)
@@ -108,7 +108,7 @@ def test_write_of_finished_shard_keeps_it(
     assert (write(layout, refs), staged_files(layout)) == (first._replace(is_kept=True), files)
 
 
-def test_finished_shard_says_what_its_index_is_also_where_an_older_version_left_it_out(
+def test_finished_shard_has_the_checksum_of_its_index_even_if_an_older_version_left_it_out(
     refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write(layout, refs)
@@ -147,9 +147,9 @@ def change_fields(path: pathlib.Path) -> None:
         pytest.param(INDEX, flip_a_bit, id="index-changed"),
         pytest.param(REJECTS, os.unlink, id="rejects-missing"),
         pytest.param(REJECTS, empty, id="rejects-empty"),
-        pytest.param(DONE, os.unlink, id="word-missing"),
-        pytest.param(DONE, empty, id="word-empty"),
-        pytest.param(DONE, change_fields, id="word-of-another-version"),
+        pytest.param(DONE, os.unlink, id="description-missing"),
+        pytest.param(DONE, empty, id="description-empty"),
+        pytest.param(DONE, change_fields, id="description-of-another-version"),
     ],
 )
 def test_write_of_shard_whose_staged_files_are_damaged_writes_it_again(
@@ -161,7 +161,7 @@ def test_write_of_shard_whose_staged_files_are_damaged_writes_it_again(
     assert (write(layout, refs), staged_files(layout)) == (first, files)
 
 
-def test_write_of_shard_that_a_cut_commit_has_moved_to_the_output_keeps_it(
+def test_write_of_shard_that_an_interrupted_commit_moved_to_the_output_keeps_it(
     refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write(layout, refs)
@@ -173,7 +173,7 @@ def test_write_of_shard_that_a_cut_commit_has_moved_to_the_output_keeps_it(
     assert write(layout, refs) == first._replace(is_kept=True)
 
 
-def test_write_of_shard_beside_that_of_another_dataset_in_the_output_writes_it(
+def test_write_of_shard_whose_name_another_dataset_has_in_the_output_writes_it(
     refs: list[ImageRef], layout: DatasetLayout
 ) -> None:
     first = write(layout, refs)
@@ -184,7 +184,7 @@ def test_write_of_shard_beside_that_of_another_dataset_in_the_output_writes_it(
 
 
 def test_write_of_bad_images_stores_rejects_and_leaves_them_out(refs: list[ImageRef], layout: DatasetLayout) -> None:
-    refs = [ref._replace(size=-1, mtime_ns=0) for ref in refs]  # as where a listing knows neither
+    refs = [ref._replace(size=-1, mtime_ns=0) for ref in refs]  # a listing may know neither
     pathlib.Path(refs[2].uri).write_bytes(b"no image")
     pathlib.Path(refs[4].uri).unlink()
     pathlib.Path(refs[7].uri).write_bytes(b"")
@@ -225,7 +225,7 @@ def test_write_that_fails_leaves_no_temporary_file(
     assert staged_files(layout) == {}
 
 
-def test_write_on_a_disk_that_reads_back_other_bytes_says_so(
+def test_write_raises_if_the_disk_reads_back_other_bytes(
     refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_back.ReadBack, "finish", lambda self: (0, 0))
@@ -235,6 +235,6 @@ def test_write_on_a_disk_that_reads_back_other_bytes_says_so(
     assert DONE not in staged_files(layout)
 
 
-def test_decode_written_is_the_inverse_of_encode_written(refs: list[ImageRef], layout: DatasetLayout) -> None:
+def test_decode_written_inverts_encode_written(refs: list[ImageRef], layout: DatasetLayout) -> None:
     written = write(layout, refs)
     assert shard_writer.decode_written(shard_writer.encode_written(written)) == written

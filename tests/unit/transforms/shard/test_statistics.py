@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.images.structure import Image, PixelSums
+from imagebeam.transforms.images.checked_image import Image, PixelSums
 from imagebeam.transforms.shard import statistics
 
 sums = st.builds(
@@ -79,7 +79,7 @@ def test_build_of_images_without_class_counts_no_labels(label: int | float | Non
     assert count([(label, Image(b"", "png", 1, 1, 3, "RGB"))])["labels"] == {}
 
 
-def test_build_of_nothing_has_empty_ranges() -> None:
+def test_build_without_images_has_empty_ranges() -> None:
     assert count([]) == NOTHING
 
 
@@ -90,7 +90,7 @@ def test_merge_of_parts_is_the_statistics_of_the_whole(parts: list[list[tuple[st
 
 
 @given(labelled)
-def test_build_of_large_shard_sums_up_in_between_and_keeps_few_values(members: list[tuple[str, Image]]) -> None:
+def test_build_of_large_shard_sums_up_early_and_keeps_few_values(members: list[tuple[str, Image]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "_MAX_VALUES", 3)
         builder = statistics.StatisticsBuilder()
@@ -98,10 +98,10 @@ def test_build_of_large_shard_sums_up_in_between_and_keeps_few_values(members: l
             builder.add(ImageRef("k", "/k", label=label), image)
             assert all(len(values) < 3 for values in builder._values.values())
         assert builder.build() == count(members)
-    assert builder.build() == count(members)  # by lists that are never full
+    assert builder.build() == count(members)  # with the default, no list fills up
 
 
-# --- as they stand in statistics.json --------------------------------------------------------------------------------
+# --- statistics.json -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_sizes_and_aspect_ratios_are_counted_in_bins(height: int, width: int, si
     assert (counted["shorter_side"], counted["aspect_ratio"]) == ({side: 2}, {ratio: 2})
 
 
-def test_bins_stand_in_the_order_of_what_they_count() -> None:
+def test_bins_are_ordered_by_their_bounds() -> None:
     sizes = [(1000, 300), (9, 9), (100, 250), (40, 50)]
     parts = [count([(None, Image(b"", "png", *size, 3, "RGB"))]) for size in sizes]
     merged = json.loads(json.dumps(statistics.merge_statistics(parts)))
@@ -131,14 +131,14 @@ def test_bins_stand_in_the_order_of_what_they_count() -> None:
 
 @settings(deadline=None)
 @given(st.lists(labelled, max_size=4))
-def test_merge_of_stored_parts_is_that_of_the_parts(parts: list[list[tuple[str, Image]]]) -> None:
+def test_merge_of_parts_read_from_json_is_the_merge_of_the_parts(parts: list[list[tuple[str, Image]]]) -> None:
     counted = [count(part) for part in parts]
     stored = [json.loads(json.dumps(each)) for each in counted]
     described = statistics.describe_statistics(statistics.merge_statistics(stored))
     assert described == statistics.describe_statistics(statistics.merge_statistics(counted))
 
 
-def test_mean_and_deviation_are_those_of_all_pixels() -> None:
+def test_mean_and_deviation_cover_all_pixels() -> None:
     rng = np.random.default_rng(3)
     pictures = [rng.integers(0, 256, (height, 5, 3)) for height in (1, 7, 30)]
     members = []
@@ -161,12 +161,12 @@ def test_deviation_of_very_many_pixels_loses_no_digits() -> None:
     assert described["pixels"] == {"images": 1, "mean": [200.5] * 3, "std": [0.5] * 3}
 
 
-def test_what_was_not_summed_up_is_not_described() -> None:
+def test_description_leaves_out_sums_that_were_not_made() -> None:
     described = statistics.describe_statistics(count([(None, Image(b"", "png", 1, 1, 3, "RGB"))]))
     assert not described.keys() & {"pixels", "class_weights"}
 
 
-def test_class_weights_give_each_class_the_same_weight_in_all() -> None:
+def test_class_weights_give_each_class_the_same_total_weight() -> None:
     image = Image(b"", "png", 1, 1, 3, "RGB")
     described = statistics.describe_statistics(count([("cat", image)] * 6 + [("dog", image)] * 2))
     assert described["class_weights"] == {"cat": 8 / (2 * 6), "dog": 8 / (2 * 2)}

@@ -15,12 +15,18 @@ from imagebeam.transforms.shard import writer_processes
 from tests import command_line, patience
 
 EVALUATE = eval  # tasks are expressions
-OPEN_FILES = (
-    "[int(name) for name in __import__('os').listdir('/proc/self/fd') if int(name) > 2]"  # but the standard ones
+OPEN_FILES = (  # apart from the three standard streams
+    "[int(name) for name in __import__('os').listdir('/proc/self/fd') if int(name) > 2]"
 )
 NOTE_PROGRESS = "__import__('importlib').import_module('imagebeam.transforms.shard.writer_processes').note_progress"
 KILL_ITSELF = "__import__('os').kill(__import__('os').getpid(), 9)"
 
+# The program of a user who does not write `if __name__ == "__main__"`.
+WITHOUT_GUARD = """
+from imagebeam.transforms.shard import writer_processes
+with writer_processes.start(2) as pool:
+    print(sum(pool.submit(eval, f"{number} * 7").result() for number in range(3)), flush=True)
+"""
 LAUNCHER = """
 import time
 from imagebeam.transforms.shard import writer_processes
@@ -32,7 +38,7 @@ with writer_processes.start(3) as pool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process still runs; one that nobody has waited for does not."""
+    """Returns whether a process still runs; a zombie does not."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -41,14 +47,14 @@ def is_alive(pid: int) -> bool:
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that ends by itself is not killed meanwhile."""
+    """Leaves a process that ends by itself the time for it."""
     monkeypatch.setattr(writer_processes, "_PATIENCE_SEC", patience.HANG_SEC)
 
 
 needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks for processes in /proc")
 
 
-def test_tasks_run_in_other_processes_and_answer_in_the_order_asked() -> None:
+def test_tasks_run_in_other_processes_and_answer_in_the_order_of_submission() -> None:
     with writer_processes.start(2) as pool:
         assert writer_processes.current() is pool
         tasks = [f"__import__('time').sleep(0.05) or ({index}, __import__('os').getpid())" for index in range(8)]
@@ -60,7 +66,7 @@ def test_tasks_run_in_other_processes_and_answer_in_the_order_asked() -> None:
     assert os.getpid() not in pids
 
 
-def test_processes_of_two_threads_are_their_own_and_outlive_each_other() -> None:
+def test_processes_of_two_threads_are_independent_of_each_other() -> None:
     both_started, first_closed = threading.Barrier(2), threading.Event()
     found: dict[str, object] = {}
 
@@ -84,14 +90,14 @@ def test_processes_of_two_threads_are_their_own_and_outlive_each_other() -> None
     assert found == {"first": True, "second": True, "is closed": True, "answer": 42, "is found": True}
 
 
-def test_task_after_another_function_runs_in_the_new_one() -> None:
+def test_task_with_another_function_calls_that_function() -> None:
     with writer_processes.start(1) as pool:
         assert pool.submit(EVALUATE, "1 + 1").result() == 2
         assert pool.submit(len, "1 + 1").result() == 5
         assert pool.submit(EVALUATE, "1 + 1").result() == 2
 
 
-def test_task_that_notes_its_progress_is_counted_until_it_ends(tmp_path: pathlib.Path) -> None:
+def test_images_of_a_task_are_counted_until_it_ends(tmp_path: pathlib.Path) -> None:
     note, wait = (f"{NOTE_PROGRESS}({count})" for count in (7, 8))
     go_on = f"[None for _ in iter(lambda: __import__('os').path.exists({str(tmp_path / 'go')!r}), True)]"
     with writer_processes.start(2) as pool:
@@ -103,7 +109,7 @@ def test_task_that_notes_its_progress_is_counted_until_it_ends(tmp_path: pathlib
         assert pool.submit(EVALUATE, "1 + 1").result() == 2
 
 
-def test_task_that_prints_leaves_the_answers_whole(capfd: pytest.CaptureFixture[str]) -> None:
+def test_task_that_prints_does_not_disturb_the_answers(capfd: pytest.CaptureFixture[str]) -> None:
     with writer_processes.start(1) as pool:
         assert (
             pool.submit(EVALUATE, "print('noise', flush=True) or __import__('os').system('echo more') or 7").result()
@@ -120,7 +126,9 @@ def test_task_that_prints_leaves_the_answers_whole(capfd: pytest.CaptureFixture[
         pytest.param("bytes(1 << 60)", r"(?s)^Traceback .*(MemoryError|OverflowError)", id="too-little-memory"),
     ],
 )
-def test_task_that_raises_gives_writer_error_with_the_traceback_and_the_process_lives(task: str, message: str) -> None:
+def test_task_that_raises_gives_writer_error_with_the_traceback_and_the_process_goes_on(
+    task: str, message: str
+) -> None:
     with writer_processes.start(1) as pool:
         with pytest.raises(writer_processes.WriterError, match=message):
             pool.submit(EVALUATE, task).result()
@@ -140,7 +148,7 @@ def test_task_whose_process_ends_gives_writer_error_with_the_code(
     task: str, code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with writer_processes.start(1) as pool:
-        for _ in range(2):  # the second finds the process gone already
+        for _ in range(2):  # the second task finds the process gone
             with pytest.raises(
                 writer_processes.WriterError, match=f"^a writer process ended with code {code}; was it out of"
             ):
@@ -157,7 +165,7 @@ def test_task_whose_process_is_killed_while_it_answers_gives_writer_error() -> N
 
 
 @needs_proc
-def test_task_whose_process_closes_its_answers_and_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_closes_its_answers_and_goes_on_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_processes, "_PATIENCE_SEC", 0.1)
     with writer_processes.start(1) as pool:
         answers = min(pool.submit(EVALUATE, OPEN_FILES).result())
@@ -169,7 +177,7 @@ def test_task_whose_process_closes_its_answers_and_goes_on_is_ended(monkeypatch:
 
 @needs_proc
 @pytest.mark.parametrize("pause_sec", [0, 0.01, 0.3])
-def test_close_ends_processes_in_the_middle_of_a_task(pause_sec: float) -> None:
+def test_close_kills_processes_in_the_middle_of_a_task(pause_sec: float) -> None:
     with writer_processes.start(2) as pool:
         pids = [process._popen.pid for process in pool._processes]
         futures = [pool.submit(EVALUATE, "__import__('time').sleep(3600)") for _ in range(4)]
@@ -181,7 +189,7 @@ def test_close_ends_processes_in_the_middle_of_a_task(pause_sec: float) -> None:
 
 
 def launch(meanwhile: str = "") -> tuple[subprocess.Popen[str], list[int]]:
-    """A launcher in a process of its own, and its writer processes."""
+    """Starts a launcher in its own process; returns it and the ids of its writer processes."""
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER.format(meanwhile=meanwhile)],
         stdout=subprocess.PIPE,
@@ -211,7 +219,7 @@ def test_processes_of_a_killed_launcher_are_gone(meanwhile: str) -> None:
     patience.wait_until(lambda: not any(map(is_alive, pids)))
 
 
-def test_processes_started_beside_a_users_own_modules_take_ours(
+def test_processes_started_beside_a_users_modules_import_ours(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "imagebeam.py").write_text("raise ImportError('the wrong module')")
@@ -220,10 +228,53 @@ def test_processes_started_beside_a_users_own_modules_take_ours(
         assert pool.submit(EVALUATE, "__import__('imagebeam').__path__[0]").result() == imagebeam.__path__[0]
 
 
-def test_work_begun_early_is_taken_once_and_then_done_anew() -> None:
+def test_call_begun_early_is_taken_once_and_then_made_again() -> None:
     with writer_processes.start(1) as pool:
         pool.begin(eval, "__import__('time').time()")
         pool.submit(EVALUATE, "__import__('time').sleep(0.01)").result()
         before = time.time()
         assert pool.take(eval, "__import__('time').time()").result() < before
         assert pool.take(eval, "__import__('time').time()").result() >= before
+
+
+@pytest.mark.parametrize("way", ["script", "code", "stdin"])
+def test_processes_start_from_a_program_without_a_main_guard(way: str, tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "convert_mine.py"
+    script.write_text(WITHOUT_GUARD)
+    arguments = {"script": [str(script)], "code": ["-c", WITHOUT_GUARD], "stdin": ["-"]}[way]
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        input=WITHOUT_GUARD if way == "stdin" else "",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=patience.HANG_SEC,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("21\n", "", 0)
+
+
+def test_death_of_one_process_fails_its_own_task_only(tmp_path: pathlib.Path) -> None:
+    marks = str(tmp_path / "started"), str(tmp_path / "go")
+    waits = f"[None for _ in iter(lambda: __import__('os').path.exists({marks[1]!r}), True)]"
+    with writer_processes.start(2) as pool:
+        other = pool.submit(EVALUATE, f"(open({marks[0]!r}, 'w').close(), {waits}, 42)[-1]")
+        patience.wait_until((tmp_path / "started").exists)
+        with pytest.raises(writer_processes.WriterError, match="ended with code -9"):
+            pool.submit(EVALUATE, KILL_ITSELF).result(timeout=patience.HANG_SEC)
+        (tmp_path / "go").touch()
+        assert other.result(timeout=patience.HANG_SEC) == 42
+
+
+def test_processes_get_settings_of_malloc_unless_the_user_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "4096")
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+    with writer_processes.start(1) as pool:
+        found = pool.submit(EVALUATE, "{**__import__('os').environ}").result()
+    assert {name: value for name, value in found.items() if name.startswith("MALLOC_")} == {
+        "MALLOC_TRIM_THRESHOLD_": "67108864",
+        "MALLOC_MMAP_THRESHOLD_": "33554432",
+        "MALLOC_TOP_PAD_": "4096",
+    }
+    assert "MALLOC_TRIM_THRESHOLD_" not in os.environ

@@ -14,7 +14,7 @@ from hypothesis import strategies
 from imagebeam import errors
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.sources import coco, coco_json, protocol, table_rows
+from imagebeam.transforms.sources import coco, coco_json, image_source, table_rows
 from tests import coco_sets
 
 Fields = dict[str, Any]
@@ -35,20 +35,20 @@ def train(root: pathlib.Path) -> Fields:
 def make_source(root: pathlib.Path, splits: tuple[str, ...] = ("train",), **options: Any) -> coco.CocoSource:
     names = {"train": "train2017", "validation": "val2017"}
     parts = [
-        coco.Part(split, f"{root}/annotations/instances_{names[split]}.json", options.pop("folder", names[split]))
+        coco.CocoSplit(split, f"{root}/annotations/instances_{names[split]}.json", options.pop("folder", names[split]))
         for split in splits
     ]
     rule = {name: options.pop(name) for name in ("masks", "rejects_outside", "crowd") if name in options}
     return coco.CocoSource(str(root), tuple(parts), coco_json.ObjectRule(**rule), **options)
 
 
-def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], protocol.Listing]:
-    """All references, and a listing with all else."""
+def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], image_source.Listing]:
+    """Returns all references, and a listing of everything else."""
     found = list(source.list_all())
     refs = [ref for each in found for ref in elements.unpack_refs(each.packed_refs)]
     rejects = tuple(reject for each in found for reject in each.rejects)
     passed_over = {kind: count for each in found for kind, count in each.passed_over.items()}
-    return refs, protocol.Listing(
+    return refs, image_source.Listing(
         b"", len(refs), rejects, passed_over, tuple(p for each in found for p in each.problems)
     )
 
@@ -86,7 +86,7 @@ def test_order_of_the_lists_in_the_file_does_not_matter(root: pathlib.Path, trai
     assert list_all(make_source(root, masks=True)) == expected
 
 
-def test_byte_order_mark_before_the_file_is_passed_over(root: pathlib.Path) -> None:
+def test_byte_order_mark_at_the_start_is_ignored(root: pathlib.Path) -> None:
     expected = list_all(make_source(root))
     path = root / "annotations" / "instances_train2017.json"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
@@ -95,7 +95,7 @@ def test_byte_order_mark_before_the_file_is_passed_over(root: pathlib.Path) -> N
     assert list_all(source) == expected
 
 
-def test_source_can_be_sent_and_asked_for(root: pathlib.Path) -> None:
+def test_source_is_picklable_and_hashable(root: pathlib.Path) -> None:
     source = make_source(root, fields=table_rows.RowFields(columns=(table_rows.Column("license", "int64"),)))
     assert pickle.loads(pickle.dumps(source)) == source
     assert hash(source) == hash(make_source(root, fields=source.fields))
@@ -114,7 +114,7 @@ def test_fields_of_the_images_become_columns(root: pathlib.Path, train: Fields) 
     assert reject.detail.endswith("column 'date_captured' is empty")
 
 
-def test_missing_value_that_is_an_error_ends_the_run(root: pathlib.Path) -> None:
+def test_missing_value_that_is_an_error_is_a_problem(root: pathlib.Path) -> None:
     fields = table_rows.RowFields(columns=(table_rows.Column("weather", "bytes", missing="error"),))
     _, rest = list_all(make_source(root, fields=fields))
     assert "instances_train2017.json" in rest.problems[0]
@@ -133,7 +133,7 @@ def test_missing_value_that_is_an_error_ends_the_run(root: pathlib.Path) -> None
         pytest.param([0, 0, 40, 30], (0, 1, 0, 1), id="whole-picture"),
     ],
 )
-def test_box_that_leaves_the_picture_is_cut_at_its_edge(
+def test_box_outside_of_the_picture_is_clipped_at_its_edge(
     root: pathlib.Path, train: Fields, bbox: list[float], edges: tuple[float, ...]
 ) -> None:
     coco_sets.objects_of(train, 16)[0]["bbox"] = bbox
@@ -155,7 +155,7 @@ def test_box_that_leaves_the_picture_is_cut_at_its_edge(
         pytest.param({"image_id": None}, "object_of_unknown_image", id="no-image"),
     ],
 )
-def test_object_that_leaves_nothing_is_dropped_and_counted(
+def test_object_without_area_in_the_picture_is_dropped_and_counted(
     root: pathlib.Path, train: Fields, change: Fields, kind: str
 ) -> None:
     coco_sets.objects_of(train, 23)[0].update(change)
@@ -185,7 +185,7 @@ def test_object_that_leaves_nothing_is_dropped_and_counted(
         pytest.param({"segmentation": [[1, 2]]}, "segmentation holds a polygon of 2 numbers", id="mask"),
     ],
 )
-def test_annotation_that_is_wrong_makes_its_image_a_reject(
+def test_image_with_a_wrong_annotation_is_rejected(
     root: pathlib.Path, train: Fields, change: Fields, detail: str
 ) -> None:
     wrong = coco_sets.objects_of(train, 23)[1]
@@ -199,14 +199,14 @@ def test_annotation_that_is_wrong_makes_its_image_a_reject(
     assert (len(refs), rest.passed_over, rest.problems) == (11, {}, ())
 
 
-def test_wrong_segmentation_does_not_matter_where_masks_are_not_stored(root: pathlib.Path, train: Fields) -> None:
+def test_wrong_segmentation_is_ignored_unless_masks_are_stored(root: pathlib.Path, train: Fields) -> None:
     for each in train["annotations"]:
         each["segmentation"] = "none"
     coco_sets.save(root, "train", train)
     assert list_all(make_source(root))[1].rejects == ()
 
 
-def test_area_and_crowd_that_are_missing_are_the_box_and_none(root: pathlib.Path, train: Fields) -> None:
+def test_missing_area_is_that_of_the_box_and_missing_crowd_is_zero(root: pathlib.Path, train: Fields) -> None:
     (only,) = coco_sets.objects_of(train, 16)
     del only["area"], only["iscrowd"]
     coco_sets.save(root, "train", train)
@@ -215,7 +215,7 @@ def test_area_and_crowd_that_are_missing_are_the_box_and_none(root: pathlib.Path
     assert found["image/object/is_crowd"] == (0,)
 
 
-def test_boxes_beyond_the_picture_are_rejects_where_asked_for_but_not_by_rounding(
+def test_boxes_outside_of_the_picture_are_rejected_on_request_except_for_rounding(
     root: pathlib.Path, train: Fields
 ) -> None:
     coco_sets.objects_of(train, 16)[0]["bbox"] = [30, 20, 10.005, 10]
@@ -228,7 +228,7 @@ def test_boxes_beyond_the_picture_are_rejects_where_asked_for_but_not_by_roundin
     assert values(refs[1])["image/object/bbox/xmax"] == (1.0,)
 
 
-def test_crowds_are_left_out_where_asked_for_and_counted(root: pathlib.Path, train: Fields) -> None:
+def test_crowds_are_left_out_on_request_and_counted(root: pathlib.Path, train: Fields) -> None:
     crowds = sum(each["iscrowd"] for each in train["annotations"])
     refs, rest = list_all(make_source(root, crowd=False))
     assert crowds > 0
@@ -237,7 +237,7 @@ def test_crowds_are_left_out_where_asked_for_and_counted(root: pathlib.Path, tra
     assert sum(len(values(ref)["image/object/area"]) for ref in refs) == len(train["annotations"]) - crowds
 
 
-def test_images_without_objects_are_left_out_where_asked_for_and_counted(root: pathlib.Path) -> None:
+def test_images_without_objects_are_left_out_on_request_and_counted(root: pathlib.Path) -> None:
     refs, rest = list_all(make_source(root, without_objects=False))
     assert (len(refs), rest.passed_over) == (9, {"without_objects": 3})
 
@@ -265,7 +265,7 @@ def test_images_without_objects_are_left_out_where_asked_for_and_counted(root: p
         pytest.param({"file_name": "link.jpg"}, Reason.NOT_FOUND, "there is no file", id="broken-link"),
     ],
 )
-def test_image_that_cannot_be_used_is_a_reject(
+def test_image_that_cannot_be_used_is_rejected(
     root: pathlib.Path, train: Fields, change: Fields, reason: Reason, detail: str
 ) -> None:
     (root / "train2017" / "folder.jpg").mkdir()
@@ -280,7 +280,7 @@ def test_image_that_cannot_be_used_is_a_reject(
     )
 
 
-def test_entries_that_are_no_objects_are_rejects_or_counted(root: pathlib.Path, train: Fields) -> None:
+def test_entries_that_are_not_json_objects_are_rejected_or_counted(root: pathlib.Path, train: Fields) -> None:
     train["images"][0], train["annotations"][0] = "a.jpg", ["x"]
     coco_sets.save(root, "train", train)
     _, rest = list_all(make_source(root))
@@ -288,7 +288,7 @@ def test_entries_that_are_no_objects_are_rejects_or_counted(root: pathlib.Path, 
     assert rest.passed_over["object_of_unknown_image"] == 1
 
 
-def test_images_with_one_id_are_both_rejects(root: pathlib.Path, train: Fields) -> None:
+def test_images_with_the_same_id_are_both_rejected(root: pathlib.Path, train: Fields) -> None:
     train["images"][4]["id"] = 16
     coco_sets.save(root, "train", train)
     _, rest = list_all(make_source(root))
@@ -321,14 +321,14 @@ def test_files_that_no_annotation_names_are_counted_once_for_splits_that_share_a
     refs, rest = list_all(make_source(root, ("train",), folder="train2017"))
     assert rest.passed_over == {"not_in_annotations": 7, "hidden": 1}
     parts = [
-        coco.Part(split, f"{root}/annotations/instances_{name}.json", "train2017")
+        coco.CocoSplit(split, f"{root}/annotations/instances_{name}.json", "train2017")
         for split, name in (("train", "train2017"), ("validation", "val2017"))
     ]
     refs, rest = list_all(coco.CocoSource(str(root), tuple(parts)))
     assert (len(refs), rest.passed_over, rest.rejects) == (17, {"not_in_annotations": 2, "hidden": 1}, ())
 
 
-def test_names_with_folders_lead_below_the_folder_of_images(root: pathlib.Path, train: Fields) -> None:
+def test_names_with_folders_are_paths_below_the_folder_of_images(root: pathlib.Path, train: Fields) -> None:
     (root / "train2017" / "deep").mkdir()
     name = train["images"][0]["file_name"]
     os.rename(root / "train2017" / name, root / "train2017" / "deep" / name)
@@ -341,7 +341,7 @@ def test_names_with_folders_lead_below_the_folder_of_images(root: pathlib.Path, 
 def test_annotations_beside_the_images_need_no_folder(root: pathlib.Path, train: Fields) -> None:
     path = root / "train2017" / "annotations.json"
     path.write_text(json.dumps(train))
-    refs, rest = list_all(coco.CocoSource(str(root / "train2017"), (coco.Part("train", str(path), ""),)))
+    refs, rest = list_all(coco.CocoSource(str(root / "train2017"), (coco.CocoSplit("train", str(path), ""),)))
     assert [ref.key for ref in refs] == [image["file_name"] for image in train["images"]]
     assert rest.passed_over == {"not_in_annotations": 1}
 
@@ -369,7 +369,7 @@ def test_annotations_beside_the_images_need_no_folder(root: pathlib.Path, train:
         ),
     ],
 )
-def test_file_that_is_no_use_is_a_problem_with_its_name(
+def test_unusable_annotation_file_is_a_problem_that_names_it(
     root: pathlib.Path, train: Fields, change: Callable[[str], str], problem: str
 ) -> None:
     path = coco_sets.save(root, "train", train)
@@ -381,13 +381,13 @@ def test_file_that_is_no_use_is_a_problem_with_its_name(
         raise AssertionError(rest.problems[0])
 
 
-def test_file_without_a_single_object_is_right_with_an_empty_list(root: pathlib.Path, train: Fields) -> None:
+def test_annotation_file_without_objects_is_valid_with_an_empty_list(root: pathlib.Path, train: Fields) -> None:
     coco_sets.save(root, "train", train | {"annotations": [], "categories": []})
     refs, rest = list_all(make_source(root))
     assert (len(refs), rest.problems) == (12, ())
 
 
-def test_file_that_goes_away_after_the_check_is_a_problem(root: pathlib.Path) -> None:
+def test_annotation_file_deleted_after_the_check_is_a_problem(root: pathlib.Path) -> None:
     source = make_source(root)
     source.check()
     (root / "annotations" / "instances_train2017.json").unlink()
@@ -404,7 +404,7 @@ def test_file_that_goes_away_after_the_check_is_a_problem(root: pathlib.Path) ->
         pytest.param(b"\x1f\x8b\x08", "begins with b", id="gzip"),
     ],
 )
-def test_check_tells_at_once_that_annotations_are_none(root: pathlib.Path, content: bytes | None, message: str) -> None:
+def test_check_raises_for_a_file_of_something_else(root: pathlib.Path, content: bytes | None, message: str) -> None:
     path = root / "annotations" / "instances_train2017.json"
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(errors.ConfigError, match=message):
@@ -412,8 +412,8 @@ def test_check_tells_at_once_that_annotations_are_none(root: pathlib.Path, conte
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "annotations/instances_train2017.json"])
-def test_check_tells_at_once_that_there_is_no_folder_of_images(root: pathlib.Path, folder: str) -> None:
-    with pytest.raises(errors.ConfigError, match=r"source\.coco\.images\.train: .*(cannot be read|is no folder)"):
+def test_check_raises_without_a_folder_of_images(root: pathlib.Path, folder: str) -> None:
+    with pytest.raises(errors.ConfigError, match=r"source\.coco\.images\.train: .*(cannot be read|is not a folder)"):
         make_source(root, folder=folder).check()
 
 
@@ -454,7 +454,9 @@ def test_broken_file_gives_rejects_or_a_problem_and_never_fails(
     for start, length, piece in edits:
         text = text[:start] + piece + text[start + length :]
     path.write_bytes(text)
-    source = coco.CocoSource(str(path.parent), (coco.Part("train", str(path), ""),), coco_json.ObjectRule(masks=masks))
+    source = coco.CocoSource(
+        str(path.parent), (coco.CocoSplit("train", str(path), ""),), coco_json.ObjectRule(masks=masks)
+    )
     refs, rest = list_all(source)
     assert rest.problems or len(refs) + len(rest.rejects) > 0
     for ref in refs:

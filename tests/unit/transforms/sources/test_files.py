@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import files, protocol
+from imagebeam.transforms.sources import files, image_source
 from imagebeam.transforms.sources.files import FilesSource
 from tests import image_sets
 
@@ -24,7 +24,7 @@ PNG = image_sets.make_image(2, "PNG")
 
 
 class Found(NamedTuple):
-    """All that a source holds, whatever the order."""
+    """Lists everything in a source, in sorted order."""
 
     refs: dict[str, elements.ImageRef]
     rejects: dict[str, elements.Reject]
@@ -65,7 +65,7 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "root"
 
 
-def test_image_is_listed_with_what_is_known_of_it(root: pathlib.Path) -> None:
+def test_image_is_listed_with_its_address_size_and_time(root: pathlib.Path) -> None:
     write(root, "a/b/1.jpg")
     status = (root / "a/b/1.jpg").stat()
     assert gather(FilesSource(str(root))).refs == {
@@ -107,7 +107,7 @@ def test_image_of_any_name_is_found_and_readable(root: pathlib.Path, name: str |
     assert (found.rejects, found.passed_over, found.problems) == ({}, {}, [])
 
 
-def test_files_that_are_no_images_are_passed_over_and_counted(root: pathlib.Path) -> None:
+def test_other_files_are_passed_over_and_counted(root: pathlib.Path) -> None:
     write(root, "notes.txt", "labels", data=b"some text")
     write(root, "empty", data=b"")
     write(root, ".hidden.jpg", ".thumbnails/1.jpg", ".thumbnails/2.jpg", "a/.DS_Store")
@@ -123,7 +123,9 @@ def test_files_that_are_no_images_are_passed_over_and_counted(root: pathlib.Path
     [("text.jpg", b"some text"), ("empty.PNG", b""), ("cut.webp", b"RIFF")],
     ids=["text", "empty", "cut"],
 )
-def test_file_named_as_an_image_is_listed_whatever_is_in_it(root: pathlib.Path, path: str, data: bytes) -> None:
+def test_file_with_the_extension_of_an_image_is_listed_whatever_it_holds(
+    root: pathlib.Path, path: str, data: bytes
+) -> None:
     write(root, path, data=data)
     assert list(gather(FilesSource(str(root))).refs) == [path]
 
@@ -175,12 +177,12 @@ def test_loops_of_links_end(root: pathlib.Path) -> None:
         assert (found.rejects, found.problems) == ({}, [])
 
 
-def test_link_that_leads_nowhere_is_a_reject_if_named_as_an_image(root: pathlib.Path) -> None:
+def test_broken_link_with_the_extension_of_an_image_is_rejected(root: pathlib.Path) -> None:
     (root / "gone.jpg").symlink_to("nothing")
     (root / "loop.png").symlink_to("loop.png")
     (root / "gone").symlink_to("nothing")
     found = gather(FilesSource(str(root)))
-    detail = "a link that leads nowhere; mend or remove it"
+    detail = "a broken link; repair or remove it"
     assert found.rejects == {
         name: elements.Reject(name, f"{root}/{name}", "list", elements.Reason.NOT_FOUND, detail)
         for name in ("gone.jpg", "loop.png")
@@ -192,7 +194,7 @@ def test_link_that_leads_nowhere_is_a_reject_if_named_as_an_image(root: pathlib.
 
 
 class BrokenScan:
-    """Yields one entry of a folder, and then fails."""
+    """Yields one entry of a folder, then raises."""
 
     def __init__(self, entries: Iterator[os.DirEntry[str]]):
         self._entries = entries
@@ -237,25 +239,25 @@ def test_folder_that_cannot_be_listed_is_a_problem_and_the_rest_is_listed(
         (
             PermissionError(errno.EACCES, "Permission denied"),
             elements.Reason.UNREADABLE,
-            "cannot be read (Permission denied), so nobody knows whether it is an image: grant read access, or leave "
+            "cannot be read (Permission denied), so it is unknown whether it is an image: grant read access, or leave "
             "it out with source.include",
         ),
         (
             OSError(errno.EIO, "Input/output error"),
             elements.Reason.UNREADABLE,
-            "cannot be read (Input/output error), so nobody knows whether it is an image: grant read access, or leave "
+            "cannot be read (Input/output error), so it is unknown whether it is an image: grant read access, or leave "
             "it out with source.include",
         ),
         (
             FileNotFoundError(errno.ENOENT, "there is no x"),
             elements.Reason.NOT_FOUND,
-            "cannot be read (there is no x), so nobody knows whether it is an image: run again when nothing removes "
+            "cannot be read (there is no x), so it is unknown whether it is an image: run again when nothing removes "
             "files there",
         ),
     ],
     ids=["permission", "disk", "gone"],
 )
-def test_file_without_an_image_name_that_cannot_be_read_is_a_reject(
+def test_unreadable_file_without_the_extension_of_an_image_is_rejected(
     root: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
     error: OSError,
@@ -284,7 +286,7 @@ def test_file_without_an_image_name_that_cannot_be_read_is_a_reject(
     [storage.UnavailableError(errno.EIO, "no answer"), OSError(errno.EMFILE, "Too many open files")],
     ids=["storage", "machine"],
 )
-def test_fault_while_a_file_is_looked_into_ends_the_listing(
+def test_fault_while_a_file_is_sniffed_ends_the_listing(
     root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: OSError, recursive: bool
 ) -> None:
     write(root, "named.jpg", "below/unnamed")
@@ -334,7 +336,7 @@ TREE = ("1.jpg", "a/2.jpg", "a/3.png", "a/b/4.jpg", "c/b/5.jpeg", "c/line\nbreak
     ],
 )
 @pytest.mark.parametrize("recursive", [True, False])
-def test_include_takes_what_its_globs_match(
+def test_include_lists_what_its_globs_match(
     root: pathlib.Path, include: tuple[str, ...], expected: Sequence[str], recursive: bool
 ) -> None:
     write(root, *TREE)
@@ -344,7 +346,7 @@ def test_include_takes_what_its_globs_match(
     assert found.passed_over == ({"not_included": left} if left else {})
 
 
-def test_include_leaves_out_links_that_lead_nowhere(root: pathlib.Path) -> None:
+def test_include_leaves_out_broken_links(root: pathlib.Path) -> None:
     (root / "gone.jpg").symlink_to("nothing")
     found = gather(FilesSource(str(root), ("*.png",)))
     assert (found.rejects, found.passed_over) == ({}, {"not_included": 1})
@@ -398,8 +400,8 @@ def test_not_recursive_yields_the_folders_it_did_not_enter(root: pathlib.Path) -
     assert below == files.Directory("a", identities)
 
 
-def test_many_images_come_in_several_listings(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_REFS", 3)
+def test_many_images_are_split_into_several_listings(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_source, "MAX_REFS", 3)
     image_sets.write_folder(root, ("cat", "dog"), 5)
     (root / "gone.jpg").symlink_to("nothing")
     source = FilesSource(str(root))
@@ -411,7 +413,7 @@ def test_many_images_come_in_several_listings(root: pathlib.Path, monkeypatch: p
 def test_empty_folder_gives_one_empty_listing(root: pathlib.Path) -> None:
     source = FilesSource(str(root))
     (found,) = source.list_directory(source.start(), recursive=True)
-    assert found == protocol.Listing(elements.pack_refs([]), 0, (), {}, ())
+    assert found == image_source.Listing(elements.pack_refs([]), 0, (), {}, ())
 
 
 # A glob as the input's address
@@ -429,11 +431,11 @@ def test_empty_folder_gives_one_empty_listing(root: pathlib.Path) -> None:
         ("/data/x]y{z}", ("/data/x]y{z}", files.EVERYTHING)),
     ],
 )
-def test_split_glob_gives_the_folder_and_what_is_matched_below(uri: str, expected: tuple[str, tuple[str, ...]]) -> None:
+def test_split_glob_returns_the_folder_and_the_glob_below_it(uri: str, expected: tuple[str, tuple[str, ...]]) -> None:
     assert files.split_glob(uri) == expected
 
 
-def test_split_glob_takes_a_folder_that_is_there_as_it_is(tmp_path: pathlib.Path) -> None:
+def test_split_glob_of_an_existing_folder_with_wildcards_in_its_name_is_that_folder(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a[1]*").mkdir()
     assert files.split_glob(f"{tmp_path}/a[1]*") == (f"{tmp_path}/a[1]*", files.EVERYTHING)
 

@@ -15,7 +15,7 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import convert
 from imagebeam.transforms import elements
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import idx, protocol, table_rows
+from imagebeam.transforms.sources import idx, image_source, table_rows
 from tests import datasets, idx_files
 
 IMAGES = {"train": "train-images*", "test": "t10k-images*"}
@@ -33,7 +33,7 @@ def open_source(
 def list_refs(source: idx.IdxSource) -> list[elements.ImageRef]:
     listings = list(source.list_all())
     assert all(found.rejects == found.problems == () for found in listings)
-    assert all(found.num_refs <= protocol.MAX_REFS for found in listings)
+    assert all(found.num_refs <= image_source.MAX_REFS for found in listings)
     return [ref for found in listings if found.num_refs for ref in elements.unpack_refs(found.packed_refs)]
 
 
@@ -63,13 +63,13 @@ def test_list_all_over_a_network_yields_the_same(tmp_path: pathlib.Path) -> None
 
 
 def test_list_all_of_many_pictures_yields_them_in_bounded_listings(tmp_path: pathlib.Path) -> None:
-    idx_files.write_mnist(tmp_path, 2 * protocol.MAX_REFS + 3, 2, side=1)
+    idx_files.write_mnist(tmp_path, 2 * image_source.MAX_REFS + 3, 2, side=1)
     refs = list_refs(open_source(tmp_path))
     assert len({ref.key for ref in refs}) == len(refs) == 20_005
     assert [ref.offset for ref in refs[::10_000]] == [16, 10_016, 20_016]
 
 
-def test_open_source_of_color_pictures_knows_their_shape(tmp_path: pathlib.Path) -> None:
+def test_open_source_of_color_pictures_reads_their_shape(tmp_path: pathlib.Path) -> None:
     pictures = idx_files.pictures(0, 3, 4, 5, 3)
     idx_files.write(tmp_path / "a", pictures)
     source = open_source(tmp_path, {"train": "a"}, {}, NO_FIELDS)
@@ -78,7 +78,7 @@ def test_open_source_of_color_pictures_knows_their_shape(tmp_path: pathlib.Path)
     assert {ref.label for ref in list_refs(source)} == {None}
 
 
-def test_open_source_of_file_beside_the_same_as_gz_takes_the_plain_one(tmp_path: pathlib.Path) -> None:
+def test_open_source_prefers_a_plain_file_to_its_gz(tmp_path: pathlib.Path) -> None:
     idx_files.write_mnist(tmp_path, 3, 2, zipped=("t",))
     idx_files.write_mnist(tmp_path, 3, 2)
     assert {ref.uri.rpartition("/")[2] for ref in list_refs(open_source(tmp_path))} == {
@@ -103,7 +103,7 @@ def test_list_all_fills_columns_from_the_label(tmp_path: pathlib.Path) -> None:
     assert [ref.columns for ref in refs] == [(int(digit), (b"%d" % digit,)) for digit in digits]
 
 
-def test_list_all_of_labels_that_are_no_flags_yields_rejects(tmp_path: pathlib.Path) -> None:
+def test_list_all_rejects_labels_that_are_not_flags(tmp_path: pathlib.Path) -> None:
     idx_files.write(tmp_path / "train-images", idx_files.pictures(0, 3, 2, 2))
     idx_files.write(tmp_path / "train-labels", np.array([1, 7, 0], np.uint8))
     flags = table_rows.RowFields(label_flags=("label",))
@@ -121,7 +121,7 @@ def header(kind: int, *shape: int) -> bytes:
     return bytes((0, 0, kind, len(shape))) + struct.pack(f">{len(shape)}I", *shape)
 
 
-NO_IDX = "is no IDX file of images: it begins with "
+NO_IDX = "is not an IDX file of images: it begins with "
 GOOD = idx_files.encode(idx_files.pictures(0, 3, 4, 5))
 
 
@@ -152,9 +152,7 @@ GOOD = idx_files.encode(idx_files.pictures(0, 3, 4, 5))
         pytest.param(header(8, 2**32 - 1, 2**32 - 1, 2**32 - 1), "is of 16 bytes, and 4294967295 x", id="huge"),
     ],
 )  # fmt: skip
-def test_open_source_of_what_is_no_whole_idx_file_names_it(
-    tmp_path: pathlib.Path, content: bytes, message: str
-) -> None:
+def test_open_source_of_an_incomplete_idx_file_names_it(tmp_path: pathlib.Path, content: bytes, message: str) -> None:
     path = tmp_path / "images"
     path.write_bytes(content)
     with pytest.raises(errors.ConfigError) as caught:
@@ -188,17 +186,17 @@ def test_open_source_of_broken_gzip_names_it(tmp_path: pathlib.Path, content: by
         pytest.param({"train": "a-*"}, {"train": "few"}, LABELLED,
                      r"few' holds 2 labels, '.*a-images' 3 images: they are not of one split", id="fewer-labels"),
         pytest.param({"train": "a-*"}, {"train": "few"}, NO_FIELDS, "holds 2 labels", id="labels-not-asked-for"),
-        pytest.param({"train": "a-*"}, {"train": "a-*"}, LABELLED, "a-images' is no IDX file of labels: it begins with "
-                     "0x00000803, expected 0x00000801", id="images-as-labels"),
+        pytest.param({"train": "a-*"}, {"train": "a-*"}, LABELLED, "a-images' is not an IDX file of labels: it begins "
+                     "with 0x00000803, expected 0x00000801", id="images-as-labels"),
         pytest.param({"train": "a-*", "test": "b-*"}, {}, NO_FIELDS, r"images of 4 x 5 x 1 in '.*a-images', of "
                      r"5 x 4 x 1 in '.*b-images': all must have one shape", id="two-shapes"),
         pytest.param({"train": "c-*"}, {}, NO_FIELDS,
-                     r"source.idx.images.train, 'c-\*', must name one file in '.*', it names none; check --input",
+                     r"source.idx.images.train, 'c-\*', must name one file in '.*', it matches none; check --input",
                      id="none"),
-        pytest.param({"train": "*-images"}, {}, NO_FIELDS, "it names several: a-images, b-images; name one",
+        pytest.param({"train": "*-images"}, {}, NO_FIELDS, "it matches several: a-images, b-images; name one",
                      id="several"),
-        pytest.param({"train": "folder"}, {}, NO_FIELDS, "it names none", id="folder"),
-        pytest.param({"train": "x/*"}, {}, NO_FIELDS, r"'.*/x' is no folder that can be listed \(No such file",
+        pytest.param({"train": "folder"}, {}, NO_FIELDS, "it matches none", id="folder"),
+        pytest.param({"train": "x/*"}, {}, NO_FIELDS, r"'.*/x' is not a folder that can be listed \(No such file",
                      id="no-folder"),
         pytest.param({"train": "a-*"}, {"trian": "few"}, NO_FIELDS,
                      "source.idx.labels names the splits trian, source.idx.images has not all of them", id="split"),
@@ -207,7 +205,7 @@ def test_open_source_of_broken_gzip_names_it(tmp_path: pathlib.Path, content: by
                      "IDX files have no column 'digit'; their one column is 'label'", id="column"),
     ],
 )  # fmt: skip
-def test_open_source_of_files_that_do_not_fit_raises_config_error(
+def test_open_source_of_files_that_contradict_each_other_raises(
     tmp_path: pathlib.Path, images: Any, labels: Any, fields: table_rows.RowFields, message: str
 ) -> None:
     idx_files.write(tmp_path / "a-images", idx_files.pictures(0, 3, 4, 5))
@@ -219,7 +217,9 @@ def test_open_source_of_files_that_do_not_fit_raises_config_error(
 
 
 @pytest.mark.parametrize("zipped", [(), ("t",)], ids=["plain", "gz"])
-def test_list_all_of_labels_written_meanwhile_yields_a_problem(tmp_path: pathlib.Path, zipped: tuple[str, ...]) -> None:
+def test_list_all_of_labels_changed_since_the_check_yields_a_problem(
+    tmp_path: pathlib.Path, zipped: tuple[str, ...]
+) -> None:
     idx_files.write_mnist(tmp_path, 3, 2, zipped=zipped)
     source = open_source(tmp_path)
     uri = source.splits[1].labels.uri
@@ -289,7 +289,7 @@ def test_gzip_file_broken_after_it_was_listed_gives_rejects(
             assert found == GOOD[ref.offset : ref.offset + 20]
 
 
-def test_convert_of_files_that_do_not_fit_writes_nothing(tmp_path: pathlib.Path) -> None:
+def test_convert_of_files_that_contradict_each_other_writes_nothing(tmp_path: pathlib.Path) -> None:
     idx_files.write_mnist(tmp_path / "in", 3, 2)
     idx_files.write(tmp_path / "in" / "t10k-labels-idx1-ubyte", idx_files.digits(0, 3))
     config = {"source": {"by": "idx", "uri": str(tmp_path / "in")}, "output": {"uri": str(tmp_path / "out")}}

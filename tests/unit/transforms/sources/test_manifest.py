@@ -7,21 +7,18 @@ import json
 import os
 import pathlib
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from imagebeam import errors, storage
 from imagebeam.features import BYTES, FLOAT, INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
-from imagebeam.transforms.sources import protocol, table_formats, table_rows
+from imagebeam.transforms.sources import image_source, table_formats, table_rows
 from imagebeam.transforms.sources.manifest import ManifestSource
 from tests import image_sets
 
@@ -52,7 +49,7 @@ def read(source: ManifestSource) -> tuple[list[ImageRef], list[Reject], list[str
 
 
 def make_source(uri: str, manifest_format: str, **options: Any) -> ManifestSource:
-    """A source; `options` are its own, or those of its rows, the columns as (name, kind)."""
+    """Makes a source; `options` are its own or those of its rows, with columns as (name, kind)."""
     names = {field.name for field in dataclasses.fields(table_rows.RowFields)}
     columns = tuple(table_rows.Column(*column) for column in options.pop("columns", ()))
     fields = table_rows.RowFields(columns=columns, **{name: options.pop(name) for name in names & set(options)})
@@ -73,7 +70,7 @@ class Folder:
         return str(target)
 
     def source(self, data: bytes | str | Sequence[Row], manifest_format: str = "csv", **options: Any) -> ManifestSource:
-        """A manifest with these bytes, text or rows."""
+        """Writes a manifest of these bytes, text or rows; returns its source."""
         uri = self.path / f"manifest.{manifest_format}"
         if isinstance(data, str):
             data = data.encode("utf-8", "surrogateescape")
@@ -85,34 +82,6 @@ class Folder:
 def folder(tmp_path: pathlib.Path) -> Folder:
     (tmp_path / "root").mkdir()
     return Folder(tmp_path / "root")
-
-
-# Formats
-
-
-@pytest.mark.parametrize(
-    ("uri", "expected"),
-    [
-        ("/a/m.csv", "csv"),
-        ("/a.jsonl/m.CSV", "csv"),
-        ("gs://b/m.jsonl", "jsonl"),
-        ("m.ndjson", "jsonl"),
-        ("m.parquet", "parquet"),
-        ("m.v2.pq", "parquet"),
-    ],
-)
-def test_format_of_an_address_is_its_extensions(uri: str, expected: str) -> None:
-    assert table_formats.format_of(uri) == expected
-
-
-@pytest.mark.parametrize(("uri", "extension"), [("/a/m.txt", ".txt"), ("/a.csv/m", ""), ("", "")])
-def test_format_of_another_extension_is_a_config_error(uri: str, extension: str) -> None:
-    complaint = (
-        f"manifest {uri!r}: extension {extension!r} is none of .csv, .tsv, .jsonl, .ndjson, .parquet, .pq; "
-        "set source.manifest.format, or source.by: files for a folder of images"
-    )
-    with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
-        table_formats.format_of(uri)
 
 
 COLUMNS = (("age", INT64), ("dose", FLOAT), ("note", BYTES))
@@ -156,7 +125,7 @@ def test_every_format_gives_the_same_references(folder: Folder, manifest_format:
 
 
 @pytest.mark.parametrize("manifest_format", FORMATS)
-def test_path_is_the_key_where_none_is_given(folder: Folder, manifest_format: str) -> None:
+def test_path_is_the_key_by_default(folder: Folder, manifest_format: str) -> None:
     folder.image("a.jpg")
     (ref,), rejects, problems = read(folder.source([{"image": "./a.jpg", "more": "x"}], manifest_format))
     assert (ref.key, ref.uri) == ("a.jpg", f"{folder.path}/a.jpg")
@@ -172,7 +141,7 @@ def test_empty_label_is_none_in_every_format(folder: Folder, manifest_format: st
     assert [ref.label for ref in refs] == ["x", None, None]
 
 
-def test_name_of_other_bytes_than_utf8_opens_its_file(folder: Folder) -> None:
+def test_name_that_is_not_utf8_opens_its_file(folder: Folder) -> None:
     name = os.fsdecode(b"caf\xe9.jpg")
     folder.image(name)
     for data, manifest_format in (("image\n" + name, "csv"), (f'{{"image": "{name}"}}', "jsonl")):
@@ -185,7 +154,7 @@ def test_name_of_other_bytes_than_utf8_opens_its_file(folder: Folder) -> None:
     assert (ref.key, ref.columns, rejects) == (name, (b"\xff",), [])
 
 
-def test_csv_without_a_header_is_read_by_names_that_are_given(folder: Folder) -> None:
+def test_csv_without_a_header_is_read_with_the_given_names(folder: Folder) -> None:
     folder.image("a.jpg")
     folder.image("b.jpg")
     source = folder.source("a.jpg,cat\nb.jpg,dog\nb.jpg\n", label="class", header=("image", "class"))
@@ -198,7 +167,7 @@ def test_csv_without_a_header_is_read_by_names_that_are_given(folder: Folder) ->
 
 
 @pytest.mark.parametrize(("name", "delimiter", "separator"), [("x.tsv", None, "\t"), ("x.csv", " ", " ")])
-def test_cells_are_parted_as_the_name_or_the_config_says(
+def test_delimiter_is_that_of_the_extension_or_the_config(
     folder: Folder, name: str, delimiter: str | None, separator: str
 ) -> None:
     folder.image("a, b.jpg")
@@ -210,7 +179,7 @@ def test_cells_are_parted_as_the_name_or_the_config_says(
     assert (ref.key, ref.columns, rejects, problems) == ("a, b.jpg", (7,), [], [])
 
 
-def test_blank_lines_are_no_rows(folder: Folder) -> None:
+def test_blank_lines_are_skipped(folder: Folder) -> None:
     folder.image("a.jpg")
     for data, manifest_format in (
         ("\n\nimage,x\r\n\na.jpg,1\n\n\na.jpg,2\n\n", "csv"),
@@ -223,8 +192,8 @@ def test_blank_lines_are_no_rows(folder: Folder) -> None:
         assert (rejects, problems) == ([], [])
 
 
-def test_many_rows_come_in_several_listings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_REFS", 3)
+def test_many_rows_are_split_into_several_listings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_source, "MAX_REFS", 3)
     folder.image("a.jpg")
     rows = [{"image": "a.jpg" if index % 2 else "gone.jpg"} for index in range(7)]
     source = folder.source(rows)
@@ -291,7 +260,7 @@ def test_manifest_that_cannot_be_read_is_a_config_error(
         pytest.param('image\na.jpg\n"a.jpg"x\n', "line 3: ',' expected after '\"'", id="text-after-a-quote"),
     ],
 )
-def test_csv_that_breaks_off_is_a_problem_after_the_rows_before(folder: Folder, data: str, complaint: str) -> None:
+def test_truncated_csv_is_a_problem_after_its_whole_rows(folder: Folder, data: str, complaint: str) -> None:
     folder.image("a.jpg")
     source = folder.source(data)
     refs, rejects, problems = read(source)
@@ -303,7 +272,7 @@ def test_csv_that_breaks_off_is_a_problem_after_the_rows_before(folder: Folder, 
 
 
 def reject_of(folder: Folder, data: str | Sequence[Row], manifest_format: str = "csv", **options: Any) -> Reject:
-    """The reject of the only row that is not good."""
+    """Returns the reject of the only bad row."""
     folder.image("good.jpg")
     source = folder.source(data, manifest_format, **options)
     refs, (reject,), problems = read(source)
@@ -368,7 +337,7 @@ def test_missing_file_is_a_reject(folder: Folder) -> None:
         assert reject == Reject(path, path, "list", Reason.NOT_FOUND, f"there is no file '{folder.path}/{path}'")
 
 
-def test_path_that_is_no_readable_file_is_a_reject(folder: Folder) -> None:
+def test_path_of_an_unreadable_file_is_a_reject(folder: Folder) -> None:
     os.mkfifo(folder.path / "pipe.jpg")
     (folder.path / "folder.jpg").mkdir()
     (folder.path / "loop.jpg").symlink_to("loop.jpg")
@@ -384,7 +353,7 @@ def test_path_that_is_no_readable_file_is_a_reject(folder: Folder) -> None:
         assert reject == Reject(path, path, "list", Reason.UNREADABLE, detail)
     reject = reject_of(folder, '{"image": "good.jpg"}\n{"image": "a\\u0000.jpg"}\n', "jsonl")
     assert reject.reason is Reason.UNREADABLE
-    assert reject.detail.startswith(f"'{folder.path}/a\\x00.jpg' is no path (")
+    assert reject.detail.startswith(f"'{folder.path}/a\\x00.jpg' is not a valid path (")
     assert "embedded null" in reject.detail
 
 
@@ -407,21 +376,21 @@ def test_path_outside_is_a_reject_unless_it_is_allowed(folder: Folder, path: str
 @pytest.mark.parametrize(
     "path", ["a/../in.jpg", "{root}/in.jpg", "FILE://localhost{root}/in.jpg", "{root}/../root/in.jpg"]
 )
-def test_path_inside_is_taken_however_it_is_written(folder: Folder, path: str) -> None:
+def test_path_inside_the_folder_is_accepted_in_any_spelling(folder: Folder, path: str) -> None:
     uri = folder.image("in.jpg")
     path = path.format(root=folder.path)
     ((ref,), rejects, _) = read(folder.source(f"image\n{path}\n"))
     assert (ref.key, ref.uri, rejects) == ("in.jpg", uri, [])  # one key for one file
 
 
-def test_path_of_a_folder_whose_name_begins_alike_is_outside(folder: Folder) -> None:
+def test_path_in_a_folder_with_the_same_prefix_is_outside(folder: Folder) -> None:
     (folder.path.parent / "root2").mkdir()
     (folder.path.parent / "root2/a.jpg").write_bytes(JPEG)
     for path in (f"{folder.path}2/a.jpg", "../root2/a.jpg"):
         assert reject_of(folder, f"image\ngood.jpg\n{path}\n").reason is Reason.OUTSIDE_ROOT
 
 
-def test_address_of_another_scheme_is_a_reject_even_if_allowed_where_none_knows_it(folder: Folder) -> None:
+def test_address_of_an_unknown_scheme_is_a_reject_even_if_allowed(folder: Folder) -> None:
     data = "image\ngood.jpg\nnfs://host/a.jpg\n"
     reject = reject_of(folder, data)
     assert (reject.reason, reject.uri) == (Reason.OUTSIDE_ROOT, "nfs://host/a.jpg")
@@ -442,112 +411,6 @@ def test_manifest_given_by_a_bare_name_resolves_beside_itself(folder: Folder, mo
     monkeypatch.chdir(folder.path)
     (ref,), (reject,), _ = read(ManifestSource("manifest.csv", "csv"))
     assert (ref.uri, reject.reason) == ("./a.jpg", Reason.OUTSIDE_ROOT)
-
-
-# Values of columns
-
-NOT_AN_INTEGER, NOT_FINITE = "is not an integer", "is not a finite number"
-
-
-@pytest.mark.parametrize(
-    ("text", "integer", "number"),
-    [
-        ("3", 3, 3.0),
-        (" -3 ", -3, -3.0),
-        ("+3", 3, 3.0),
-        ("007", 7, 7.0),
-        ("3.0", 3, 3.0),
-        ("-0", 0, -0.0),
-        ("3.", NOT_AN_INTEGER, 3.0),
-        (".5", NOT_AN_INTEGER, 0.5),
-        ("3.5", NOT_AN_INTEGER, 3.5),
-        ("1e3", NOT_AN_INTEGER, 1000.0),
-        ("1E-400", NOT_AN_INTEGER, "does not fit into a 32-bit float, which would hold 0 instead"),
-        ("7e-46", NOT_AN_INTEGER, "does not fit into a 32-bit float, which would hold 0 instead"),
-        ("-0.0007e-42", NOT_AN_INTEGER, "does not fit into a 32-bit float, which would hold 0 instead"),
-        ("8e-46", NOT_AN_INTEGER, 8e-46),
-        ("0e7", NOT_AN_INTEGER, 0.0),
-        ("0.00", 0, 0.0),
-        ("9223372036854775807", 2**63 - 1, 2.0**63),
-        ("-9223372036854775808", -(2**63), -(2.0**63)),
-        ("9223372036854775808", "does not fit into 64 bits", 2.0**63),
-        ("9" * 30, "does not fit into 64 bits", 1e30),
-        ("9" * 5000, "(limit|does not fit)", "does not fit into a 32-bit float"),
-        ("3.4028234e38", NOT_AN_INTEGER, 3.4028234e38),
-        ("3.4028236e38", NOT_AN_INTEGER, "does not fit into a 32-bit float"),
-        ("-1e39", NOT_AN_INTEGER, "does not fit into a 32-bit float"),
-        ("1e999", NOT_AN_INTEGER, "does not fit into a 32-bit float"),
-        ("nan", NOT_AN_INTEGER, NOT_FINITE),
-        ("inf", NOT_AN_INTEGER, NOT_FINITE),
-        ("-Infinity", NOT_AN_INTEGER, NOT_FINITE),
-        ("1_000", NOT_AN_INTEGER, NOT_FINITE),
-        ("1,5", NOT_AN_INTEGER, NOT_FINITE),
-        ("0x10", NOT_AN_INTEGER, NOT_FINITE),
-        ("\u0663", NOT_AN_INTEGER, NOT_FINITE),
-        ("", NOT_AN_INTEGER, NOT_FINITE),
-        (".", NOT_AN_INTEGER, NOT_FINITE),
-        ("True", NOT_AN_INTEGER, NOT_FINITE),
-    ],
-    ids=lambda value: ascii(value)[:20],
-)
-def test_parse_number_takes_finite_numbers_alone(text: str, integer: int | str, number: float | str) -> None:
-    for kind, expected in ((INT64, integer), (FLOAT, number)):
-        if isinstance(expected, str):
-            with pytest.raises(ValueError, match=expected):
-                table_rows.parse_number(kind, text)
-        else:
-            parsed = table_rows.parse_number(kind, text)
-            assert (parsed, type(parsed)) == (expected, type(expected))
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70))
-def test_parse_number_gives_what_can_be_stored_or_a_value_error(value: float | int) -> None:
-    for kind, store in ((INT64, struct.Struct("<q")), (FLOAT, struct.Struct("<f"))):
-        try:
-            number = table_rows.parse_number(kind, str(value))
-        except ValueError:
-            continue
-        assert number == (value if kind == INT64 else float(value))
-        (stored,) = store.unpack(store.pack(number))
-        assert bool(stored) == bool(value)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "expected"),
-    [
-        (BYTES, "é", "é".encode()),
-        (BYTES, os.fsdecode(b"\xff"), b"\xff"),
-        (BYTES, b"\xff\x00", b"\xff\x00"),
-        (BYTES, 7, b"7"),
-        (INT64, 7, 7),
-        (INT64, 7.0, 7),
-        (INT64, "7", 7),
-        (FLOAT, 7, 7.0),
-        (FLOAT, 1e-7, 1e-7),
-    ],
-)
-def test_parse_column_reads_a_cell_as_its_kind(kind: str, value: object, expected: object) -> None:
-    parsed = table_rows.parse_column(table_rows.Column("x", kind), value)
-    assert (parsed, type(parsed)) == (expected, type(expected))
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"), [(FLOAT, "0"), (FLOAT, "-1.5"), (FLOAT, "1e-40"), (INT64, "0"), (INT64, "-3")]
-)
-def test_parse_column_that_must_be_positive_turns_away_what_has_no_logarithm(kind: str, value: str) -> None:
-    column = table_rows.Column("x", kind, positive=True)
-    with pytest.raises(table_rows.BadRowError, match=f"^column 'x': '{value}' has no logarithm; transform: log needs"):
-        table_rows.parse_column(column, value)
-    assert table_rows.parse_column(dataclasses.replace(column, missing="default", default=2), value) == 2
-    assert table_rows.parse_column(column, "1") == 1
-
-
-@pytest.mark.parametrize("value", [None, "", float("nan"), b""], ids=repr)
-@pytest.mark.parametrize("kind", [BYTES, INT64, FLOAT])
-def test_parse_column_of_an_empty_cell_is_an_error(kind: str, value: object) -> None:
-    with pytest.raises(table_rows.BadRowError, match=r"^column 'x' is empty$") as caught:
-        table_rows.parse_column(table_rows.Column("x", kind), value)
-    assert caught.value.reason is Reason.BAD_VALUE
 
 
 @pytest.mark.parametrize(

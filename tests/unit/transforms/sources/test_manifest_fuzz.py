@@ -1,4 +1,4 @@
-"""Manifests that were damaged in any way: rejects, problems and config errors, and nothing else."""
+"""Damaged manifests must give rejects, problems and config errors, and nothing else."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RECIPE_FEATURES = tuple(
 
 
 def mutate(data: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
-    """`data` with pieces replaced."""
+    """Replaces pieces of `data`."""
     for place, length, token in edits:
         place %= len(data) + 1
         data = data[:place] + token + data[place + length :]
@@ -66,7 +66,7 @@ def write_images(folder: pathlib.Path) -> None:
 
 
 def follow(source: manifest.ManifestSource) -> None:
-    """Takes what the source lists to serialized examples."""
+    """Lists the source and serializes its examples."""
     try:
         source.check_columns()
     except errors.ConfigError:
@@ -107,7 +107,7 @@ def follow(source: manifest.ManifestSource) -> None:
     ],  # the images are the same for all
 )
 @given(edits=EDITS, merge_rows=st.booleans())
-def test_damaged_manifest_gives_rejects_problems_and_config_errors_alone(
+def test_damaged_manifest_gives_only_rejects_problems_and_config_errors(
     tmp_path: pathlib.Path,
     data: bytes,
     manifest_format: str,

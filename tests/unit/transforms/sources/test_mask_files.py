@@ -9,7 +9,7 @@ import pytest
 from imagebeam import storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Mask, Reason, Reject
-from imagebeam.transforms.sources import files, mask_files, protocol
+from imagebeam.transforms.sources import files, image_source, mask_files
 from tests import image_sets
 
 RULE = mask_files.MaskRule(r"images/(?P<split>[^/]+)/(.*)\.jpg", r"masks/\g<split>/\2.png")
@@ -62,7 +62,7 @@ def test_each_image_is_listed_with_its_mask_and_split(root: pathlib.Path) -> Non
 def test_masks_are_looked_up_for_every_part_of_a_long_listing(
     root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "MAX_REFS", 2)
+    monkeypatch.setattr(image_source, "MAX_REFS", 2)
     for index in range(5):
         (root / f"images/train/{index}.jpg").write_bytes(PICTURE)
         (root / f"masks/train/{index}.png").write_bytes(MASK)
@@ -82,7 +82,7 @@ def test_missing_mask_is_a_reject_or_passed_over(root: pathlib.Path) -> None:
     assert (len(refs), rejects, passed_over) == (1, [], {"mask": 1, "image_without_mask": 1})
 
 
-def test_mask_that_is_a_folder_or_a_loop_or_leads_out_is_a_reject(root: pathlib.Path) -> None:
+def test_mask_that_is_a_folder_a_loop_or_outside_is_a_reject(root: pathlib.Path) -> None:
     for name in ("folder", "loop"):
         (root / f"images/train/{name}.jpg").write_bytes(PICTURE)
     (root / "masks/train/folder.png").mkdir()
@@ -104,9 +104,7 @@ def test_mask_that_is_a_folder_or_a_loop_or_leads_out_is_a_reject(root: pathlib.
 
 
 @pytest.mark.parametrize("error", [storage.UnavailableError("no answer"), OSError(errno.EMFILE, "no answer")], ids=repr)
-def test_storage_that_does_not_answer_is_no_reject(
-    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: OSError
-) -> None:
+def test_fault_of_the_storage_raises(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
     def refuse(self: Any, uri: str) -> storage.Entry:
         raise error
 
@@ -115,7 +113,7 @@ def test_storage_that_does_not_answer_is_no_reject(
         list(RULE.add_masks(str(root), [ImageRef("images/train/a b.jpg", "x")]))
 
 
-def test_masks_on_a_network_are_looked_up_in_the_order_of_their_images(
+def test_masks_of_a_remote_storage_keep_the_order_of_the_images(
     root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refs = [ImageRef(f"images/train/{index}.jpg", "x") for index in range(100)]

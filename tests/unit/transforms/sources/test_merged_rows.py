@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from imagebeam.features import BYTES
 from imagebeam.transforms.sources import merged_rows
-from imagebeam.transforms.sources.table_formats import Place
+from imagebeam.transforms.sources.table_formats import RowPlace
 from imagebeam.transforms.sources.table_rows import Column, RowFields
 
 FIELDS = RowFields(split="set", columns=(Column("caption", BYTES, many=True),))
 
 
 def merged(rows: Sequence[Any], fields: RowFields = FIELDS) -> list[tuple[int, Any]]:
-    """The merged rows of a CSV, each with its position."""
-    placed = [(Place(position, "line", position + 2), row) for position, row in enumerate(rows)]
+    """Merges rows; returns each with its position."""
+    placed = [(RowPlace(position, "line", position + 2), row) for position, row in enumerate(rows)]
     return [(place.position, row) for place, row in merged_rows.merge_rows(placed, "image", fields)]
 
 
@@ -25,22 +25,22 @@ def row(image: str, caption: Any, split: Any = "train") -> dict[str, Any]:
     return {"image": image, "caption": caption, "set": split}
 
 
-def test_rows_of_an_image_that_follow_each_other_are_one() -> None:
+def test_consecutive_rows_of_an_image_are_merged() -> None:
     found = merged([row("a", "1"), row("a", ["2", "3"]), row("a", ""), row("b", "4"), row("a", "5")])
     assert found == [(0, row("a", ["1", "2", "3"])), (3, row("b", "4")), (4, row("a", "5"))]
 
 
-def test_nothing_becomes_nothing() -> None:
+def test_merge_of_no_rows_yields_no_rows() -> None:
     assert merged([]) == []
 
 
-def test_text_with_a_separator_is_taken_apart() -> None:
+def test_text_with_a_separator_is_split() -> None:
     fields = RowFields(label="tags", label_separator="|")
     rows = [{"image": "a", "tags": "x|y"}, {"image": "a", "tags": None}, {"image": "a", "tags": "y"}]
     assert merged(rows, fields) == [(0, {"image": "a", "tags": ["x", "y", "y"]})]
 
 
-def test_columns_that_do_not_count_may_differ_and_empty_cells_are_alike() -> None:
+def test_unused_columns_may_differ_and_empty_cells_are_equal() -> None:
     rows = [{**row("a", "1", None), "id": 1}, {**row("a", "2", ""), "id": 2}]
     assert merged(rows) == [(0, {**row("a", ["1", "2"], None), "id": 1})]
 
@@ -55,12 +55,12 @@ def test_rows_that_differ_in_a_single_value_are_a_conflict_that_names_the_first_
     )
 
 
-def test_row_that_cannot_be_parsed_is_passed_on_and_parts_nothing() -> None:
+def test_row_that_cannot_be_parsed_is_passed_on_and_ends_no_group() -> None:
     assert merged([row("a", "1"), "broken", row("a", "2")]) == [(1, "broken"), (0, row("a", ["1", "2"]))]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.text(min_size=1), max_size=3))))
-def test_no_value_is_lost_and_none_changes_its_place(pairs: list[tuple[str, list[str]]]) -> None:
+def test_no_value_is_lost_or_moved(pairs: list[tuple[str, list[str]]]) -> None:
     found = merged([row(image, captions) for image, captions in pairs])
     images = [cells["image"] for _, cells in found]
     assert all(one != other for one, other in itertools.pairwise(images))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from imagebeam.features import INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
-from imagebeam.transforms.sources import files, manifest, protocol, table_formats, table_rows
-from imagebeam.transforms.sources.paired_files import PairedSource
+from imagebeam.transforms.sources import files, image_source, manifest, table_formats, table_rows
+from imagebeam.transforms.sources.paired_files import PairedFilesSource
 from tests import image_sets
 
 PNG = image_sets.make_image(1, "PNG")
@@ -23,16 +23,16 @@ AGES = table_rows.RowFields(columns=(table_rows.Column("age", INT64),))
 
 def make_source(
     root: pathlib.Path, table: str, glob: str = "*.png", fields: table_rows.RowFields = AGES
-) -> PairedSource:
+) -> PairedFilesSource:
     uri = str(root / table)
     folder, include = files.split_glob(str(root / glob))
-    return PairedSource(
+    return PairedFilesSource(
         manifest.ManifestSource(uri, table_formats.format_of(uri), image=None, fields=fields),
         files.FilesSource(folder, include),
     )
 
 
-def read(source: PairedSource) -> tuple[list[ImageRef], list[Reject], list[str]]:
+def read(source: PairedFilesSource) -> tuple[list[ImageRef], list[Reject], list[str]]:
     found = list(source.list_all())
     refs = [ref for item in found if item.num_refs for ref in elements.unpack_refs(item.packed_refs)]
     return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
@@ -64,7 +64,7 @@ def test_rows_belong_to_the_files_in_the_order_of_their_paths(tmp_path: pathlib.
     assert all(ref.mtime_ns for ref in refs)
 
 
-def test_files_may_lie_elsewhere(tmp_path: pathlib.Path) -> None:
+def test_files_may_be_in_another_folder(tmp_path: pathlib.Path) -> None:
     write_files(tmp_path, "images/a/2.png", "images/b/1.png")
     (tmp_path / "ages.csv").write_text("age\n1\n2\n")
     refs, _, _ = read(make_source(tmp_path, "ages.csv", "images/**/*.png"))
@@ -82,7 +82,9 @@ def test_column_of_ids_gives_the_keys(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("num_rows", [0, 2, 4])
-def test_other_numbers_of_rows_and_files_are_a_problem_that_says_both(tmp_path: pathlib.Path, num_rows: int) -> None:
+def test_different_numbers_of_rows_and_files_are_a_problem_that_states_both(
+    tmp_path: pathlib.Path, num_rows: int
+) -> None:
     write_files(tmp_path, "a.png", "b.png", "c.png")
     (tmp_path / "ages.csv").write_text("age\n" + "1\n" * num_rows)
     _, _, problems = read(make_source(tmp_path, "ages.csv"))
@@ -99,7 +101,7 @@ def test_glob_that_matches_nothing_is_a_problem(tmp_path: pathlib.Path) -> None:
     assert f"has 1 rows, and source.manifest.files '{tmp_path}/*.png' matches 0 files: there must be" in problem
 
 
-def test_bad_rows_and_files_take_their_places(tmp_path: pathlib.Path) -> None:
+def test_bad_rows_and_files_keep_their_numbers(tmp_path: pathlib.Path) -> None:
     write_files(tmp_path, "a.png", "c.png", "d.png", "e.png")
     (tmp_path / "b.png").symlink_to(tmp_path / "nowhere")
     (tmp_path / "ages.csv").write_text("age\n1\n2\nold\n4,4\n5\n")
@@ -130,8 +132,8 @@ def test_table_that_is_cut_short_is_a_problem(tmp_path: pathlib.Path) -> None:
     assert problem.startswith(f"manifest '{tmp_path}/ages.csv' cannot be read to its end: ")
 
 
-def test_large_tables_come_in_several_listings(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_REFS", 2)
+def test_large_tables_are_split_into_several_listings(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_source, "MAX_REFS", 2)
     write_files(tmp_path, *(f"{index}.png" for index in range(5)))
     (tmp_path / "ages.csv").write_text("age\n" + "1\n" * 5)
     found = list(make_source(tmp_path, "ages.csv").list_all())
@@ -142,7 +144,7 @@ def test_large_tables_come_in_several_listings(tmp_path: pathlib.Path, monkeypat
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(seed=st.integers(0, 2**32))
-def test_broken_tables_give_references_rejects_and_problems_alone(tmp_path: pathlib.Path, seed: int) -> None:
+def test_broken_tables_give_only_references_rejects_and_problems(tmp_path: pathlib.Path, seed: int) -> None:
     if not (tmp_path / "0.png").exists():
         write_files(tmp_path, *(f"{index}.png" for index in range(4)))
     rng = random.Random(seed)

@@ -62,10 +62,15 @@ def test_image_that_changes_after_the_listing_is_a_reject(images: pathlib.Path, 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), (b"", "is no saved listing"), (b"[]\n", "is no saved"), (b"image,label\n", "cannot be")],
+    [
+        (None, "cannot be read"),
+        (b"", "is not a saved listing"),
+        (b"[]\n", "is not a saved"),
+        (b"image,label\n", "cannot be"),
+    ],
     ids=["missing", "empty", "other", "csv"],
 )
-def test_what_is_no_listing_is_told_at_once(content: bytes | None, message: str, tmp_path: pathlib.Path) -> None:
+def test_check_of_another_file_raises(content: bytes | None, message: str, tmp_path: pathlib.Path) -> None:
     listing = tmp_path / "listing.jsonl"
     if content is not None:
         listing.write_bytes(content)
@@ -74,7 +79,7 @@ def test_what_is_no_listing_is_told_at_once(content: bytes | None, message: str,
 
 
 @pytest.mark.parametrize("keep", [-1, -3])
-def test_listing_that_is_not_whole_is_told(images: pathlib.Path, tmp_path: pathlib.Path, keep: int) -> None:
+def test_truncated_listing_is_a_problem(images: pathlib.Path, tmp_path: pathlib.Path, keep: int) -> None:
     listing = tmp_path / "listing.jsonl"
     saved_listing.save(files.FilesSource(str(images)), str(listing))
     listing.write_bytes(b"".join(listing.read_bytes().splitlines(keepends=True)[:keep]))

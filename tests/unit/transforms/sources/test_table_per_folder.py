@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import manifest, protocol, table_per_folder, table_rows
+from imagebeam.transforms.sources import image_source, manifest, table_per_folder, table_rows
 from tests import image_sets
 
 TREE = (
@@ -57,11 +57,11 @@ def test_tables_are_found_by_a_glob(tmp_path: pathlib.Path, glob: str, expected:
     assert find(write(tmp_path), glob) == expected
 
 
-def test_format_that_is_given_takes_any_extension(tmp_path: pathlib.Path) -> None:
+def test_given_format_accepts_any_extension(tmp_path: pathlib.Path) -> None:
     assert find(write(tmp_path), "b/*", format="csv") == ["b/m.csv", "b/m.txt"]
 
 
-def test_output_and_loops_are_not_looked_into(tmp_path: pathlib.Path) -> None:
+def test_output_and_loops_are_not_searched(tmp_path: pathlib.Path) -> None:
     root = write(tmp_path, ["a/m.csv", "out/m.csv"])
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     assert find(root, "**/m.csv", exclude=f"{root}/out") == ["a/m.csv"]
@@ -101,7 +101,7 @@ PARTS = st.sampled_from(["**", "*", "a", "b", "?", "[!a]", "m.csv", "*.csv", "m.
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(st.lists(PARTS, min_size=1, max_size=6))
-def test_any_glob_finds_what_the_shells_would_or_is_a_config_error(tmp_path: pathlib.Path, parts: list[str]) -> None:
+def test_any_glob_matches_like_the_shell_or_is_a_config_error(tmp_path: pathlib.Path, parts: list[str]) -> None:
     root, glob = write(tmp_path), "/".join(parts)
     visible = [name for name in TREE if "/." not in f"/{name}" and not name.endswith(".txt")]
     try:
@@ -117,13 +117,15 @@ def test_any_glob_finds_what_the_shells_would_or_is_a_config_error(tmp_path: pat
 # Rows
 
 
-def make_source(root: pathlib.Path, **options: Any) -> table_per_folder.TablesSource:
+def make_source(root: pathlib.Path, **options: Any) -> table_per_folder.TablePerFolderSource:
     names = table_per_folder.find_tables(str(root), "*/m.csv")
     found = [manifest.ManifestSource(uri, "csv", keys_below=str(root), **options) for uri in names]
-    return table_per_folder.TablesSource(tuple(found))
+    return table_per_folder.TablePerFolderSource(tuple(found))
 
 
-def read(source: table_per_folder.TablesSource) -> tuple[list[elements.ImageRef], list[elements.Reject], list[str]]:
+def read(
+    source: table_per_folder.TablePerFolderSource,
+) -> tuple[list[elements.ImageRef], list[elements.Reject], list[str]]:
     found = list(source.list_all())
     refs = [ref for item in found if item.num_refs for ref in elements.unpack_refs(item.packed_refs)]
     return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
@@ -139,10 +141,10 @@ def write_images(root: pathlib.Path, names: dict[str, list[str]]) -> None:
 
 
 @pytest.mark.parametrize("max_refs", [1, 2, 10_000])
-def test_positions_go_on_and_keys_begin_at_the_root(
+def test_positions_continue_and_keys_are_relative_to_the_root(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, max_refs: int
 ) -> None:
-    monkeypatch.setattr(protocol, "MAX_REFS", max_refs)
+    monkeypatch.setattr(image_source, "MAX_REFS", max_refs)
     write_images(tmp_path, {"b": ["1", "gone", "2"], "a": ["1", "2"], "c": [], "d": ["1"]})
     source = make_source(tmp_path)
     source.check_columns()
@@ -153,7 +155,7 @@ def test_positions_go_on_and_keys_begin_at_the_root(
     assert problems == []
 
 
-def test_positions_of_merged_rows_never_meet_those_of_the_next_table(tmp_path: pathlib.Path) -> None:
+def test_positions_of_merged_rows_do_not_overlap_with_the_next_table(tmp_path: pathlib.Path) -> None:
     write_images(tmp_path, {"a": ["1"] * 5 + ["2"] * 3, "b": ["1", "1", "2"], "c": ["1"]})
     refs, rejects, problems = read(make_source(tmp_path, merge_rows=True))
     assert [ref.key for ref in sorted(refs, key=lambda ref: ref.position)] == ["a/1", "a/2", "b/1", "b/2", "c/1"]
@@ -169,7 +171,7 @@ def test_every_table_must_have_the_columns(tmp_path: pathlib.Path) -> None:
         source.check_columns()
 
 
-def test_table_that_is_gone_when_it_is_read_is_a_problem(tmp_path: pathlib.Path) -> None:
+def test_table_deleted_before_it_is_read_is_a_problem(tmp_path: pathlib.Path) -> None:
     write_images(tmp_path, {"a": ["1"], "b": ["1"]})
     source = make_source(tmp_path)
     (tmp_path / "a" / "m.csv").unlink()
@@ -182,7 +184,7 @@ def test_table_that_is_gone_when_it_is_read_is_a_problem(tmp_path: pathlib.Path)
 # Images that no row names
 
 
-def count_unnamed(source: table_per_folder.TablesSource) -> dict[str, int]:
+def count_unnamed(source: table_per_folder.TablePerFolderSource) -> dict[str, int]:
     counts: dict[str, int] = {}
     for found in source.list_all():
         for kind, count in found.passed_over.items():
@@ -191,7 +193,7 @@ def count_unnamed(source: table_per_folder.TablesSource) -> dict[str, int]:
 
 
 def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_REFS", 2)
+    monkeypatch.setattr(image_source, "MAX_REFS", 2)
     write_images(tmp_path, {"a": ["1.jpg", "2.JPG", "3.jpg"], "b": ["1.jpg", "gone", "2.jpg"]})
     with open(tmp_path / "a/m.csv", "a") as table:
         table.write("../b/other.jpg\n4.jpg,x\n")  # a reject whose file is named all the same, and one that names none
@@ -214,7 +216,7 @@ def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatc
     assert count_unnamed(dataclasses.replace(source, folder=None)) == {}
 
 
-def test_rejected_row_names_its_image_all_the_same(tmp_path: pathlib.Path) -> None:
+def test_rejected_row_still_names_its_image(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/1.jpg").write_bytes(b"x")
     (tmp_path / "a/m.csv").write_text("image,age\n1.jpg,old\n")
@@ -232,7 +234,7 @@ def test_tables_without_any_row_are_a_problem(tmp_path: pathlib.Path) -> None:
     )
 
 
-def test_describe_rows_goes_on_from_table_to_table(tmp_path: pathlib.Path) -> None:
+def test_describe_rows_continues_from_table_to_table(tmp_path: pathlib.Path) -> None:
     write_images(tmp_path, {"a": ["1", "2"], "b": [], "c": ["1", "2"]})
     source = make_source(tmp_path)
     a, c = f"{tmp_path}/a/m.csv", f"{tmp_path}/c/m.csv"

@@ -32,7 +32,7 @@ def make(members: Mapping[str, bytes], format: int = tarfile.PAX_FORMAT) -> byte
 
 
 def with_tarfile(data: bytes) -> list[tuple[str, int, int]]:
-    """The same, as Python's own reader sees it."""
+    """Reads the regular files of a tar with Python's tarfile: name, offset, size."""
     with tarfile.open(fileobj=io.BytesIO(data)) as file:
         return [(each.name, each.offset_data, each.size) for each in file if each.isreg()]
 
@@ -51,14 +51,14 @@ def with_tarfile(data: bytes) -> list[tuple[str, int, int]]:
         if (format_id, names_id) != ("ustar", "long")  # it has no such names
     ],
 )
-def test_members_are_those_of_tarfile(format: int, names: list[str]) -> None:
+def test_members_are_equal_to_those_of_tarfile(format: int, names: list[str]) -> None:
     data = make({name: os.urandom(3 + 700 * index) for index, name in enumerate(names)}, format)
     expected = with_tarfile(data)
     assert [(each.name, each.offset, each.size) for each in read_all(data)] == expected
     assert [name for name, _, _ in expected] == names
 
 
-def test_gnu_tar_writes_what_is_read(tmp_path: pathlib.Path) -> None:
+def test_tars_of_gnu_tar_are_read(tmp_path: pathlib.Path) -> None:
     names = ["x/1.jpg", "x/1.cls", LONG[:200] + "long.jpg"]
     for name in names:
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def test_gnu_tar_writes_what_is_read(tmp_path: pathlib.Path) -> None:
         assert (found["x/hole.bin"].kind, found["x/"].kind) == (tar_members.SPARSE, tar_members.DIRECTORY)
 
 
-def test_tars_joined_end_to_end_are_read_to_the_last_one() -> None:
+def test_joined_tars_are_all_read() -> None:
     data = make({"a.jpg": b"1"}) + make({"b.jpg": b"2"})
     assert [each.name for each in read_all(data)] == ["a.jpg", "b.jpg"]
 
@@ -126,7 +126,7 @@ WHOLE = make({"a.jpg": b"x" * 700, "b.jpg": b"y" * 10})  # headers at 0 and 1536
         pytest.param(WHOLE[:1000], 0, r"member 'a.jpg' of 700 bytes lacks 212", id="in-data"),
         pytest.param(WHOLE[:1536], 1536, "without the zeros that end a tar", id="between-members"),
         pytest.param(WHOLE[:1600] + b"\1" + WHOLE[1601:], 1536, "checksum of a member's header", id="header-changed"),
-        pytest.param(b"no tar at all" * 100, 0, "this is no tar", id="other-file"),
+        pytest.param(b"no tar at all" * 100, 0, "this is not a tar", id="other-file"),
         pytest.param(WHOLE[:2560] + b"\0" * 9, 2569, "without the zeros that end a tar", id="in-the-end"),
         pytest.param(b"", 0, "without the zeros that end a tar", id="empty"),
         pytest.param(WHOLE + b"left over" * 60, len(WHOLE), "checksum of a member's header", id="more-behind-the-end"),
@@ -140,7 +140,7 @@ def test_broken_tar_is_an_error_with_its_offset(data: bytes, offset: int, messag
 
 
 def change_header(data: bytes, start: int, field: slice, value: bytes) -> bytes:
-    """With another field, and a checksum that is right."""
+    """Changes a field of the header at `start` and corrects its checksum."""
     header = bytearray(data[start : start + 512])
     header[field] = value
     header[148:156] = b" " * 8
@@ -151,8 +151,8 @@ def change_header(data: bytes, start: int, field: slice, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        pytest.param(b"\xff" * 11 + b"\xfe", "size of a member is no number", id="negative"),
-        pytest.param(b"0000000zzzz\0", "size of a member is no number", id="no-octal"),
+        pytest.param(b"\xff" * 11 + b"\xfe", "size of a member is not a number", id="negative"),
+        pytest.param(b"0000000zzzz\0", "size of a member is not a number", id="no-octal"),
         pytest.param(b"\x80" + b"\xff" * 11, "is cut short", id="huge"),
     ],
 )
@@ -181,7 +181,7 @@ def test_long_name_without_a_member_is_an_error() -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(st.data())
-def test_mutated_tars_end_in_members_inside_the_file_or_an_error(data: st.DataObject) -> None:
+def test_mutated_tars_give_members_inside_the_file_or_an_error(data: st.DataObject) -> None:
     format = data.draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
     mutated = bytearray(make({"a.jpg": b"x" * 600, LONG: b"y" * 10, "käse.jpg": b"", "b.cls": b"7"}, format))
     for _ in range(data.draw(st.integers(0, 4))):

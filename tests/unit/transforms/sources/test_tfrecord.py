@@ -21,7 +21,7 @@ JPEG = image_sets.make_image(1)
 
 
 def make_example(**features: Any) -> bytes:
-    """A tf.train.Example; keys have __ for a slash, numbers and lists the type that they show."""
+    """Serializes a tf.train.Example; in keys __ is a slash, and the type of a feature is that of its value."""
     message = tf.train.Example()
     for key, value in features.items():
         values = value if isinstance(value, list) else [value]
@@ -110,17 +110,17 @@ def test_records_are_byte_ranges_with_their_features(tmp_path: pathlib.Path, com
         ("train-3-of-8", None),
     ],
 )
-def test_split_is_that_of_the_shard_s_name(name: str, split: str | None) -> None:
+def test_split_is_read_from_the_name_of_the_shard(name: str, split: str | None) -> None:
     assert tfrecord.split_of(name) == split
     assert bool(tfrecord.TfrecordSource.FILE_NAME.fullmatch(name)) == (name != "train-3-of-8")
 
 
-def test_feature_called_split_counts_before_the_name(tmp_path: pathlib.Path) -> None:
+def test_feature_named_split_overrides_the_name_of_the_shard(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "train-00000-of-00001", images(1, split=b"test"))
     assert list_records(tmp_path, fields=table_rows.RowFields(split="split")).refs[0].split == "test"
 
 
-def test_key_is_the_feature_that_is_named(tmp_path: pathlib.Path) -> None:
+def test_key_is_the_configured_feature(tmp_path: pathlib.Path) -> None:
     other = make_example(image__encoded=JPEG, image__key=[b"a", b"b"])
     write(tmp_path / "x.tfrecord", [*images(2), make_example(image__encoded=JPEG), other])
     found = list_records(tmp_path, fields=table_rows.RowFields(key="image/key"))
@@ -161,7 +161,7 @@ def test_record_without_one_image_is_a_reject(
     assert re.search(detail, reject.detail)
 
 
-def test_flipped_byte_in_a_record_rejects_that_record_alone(tmp_path: pathlib.Path) -> None:
+def test_flipped_byte_in_a_record_rejects_only_that_record(tmp_path: pathlib.Path) -> None:
     examples = images(5)
     write(tmp_path / "x.tfrecord", examples)
     data = bytearray((tmp_path / "x.tfrecord").read_bytes())
@@ -177,7 +177,7 @@ def test_flipped_byte_in_a_record_rejects_that_record_alone(tmp_path: pathlib.Pa
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 @pytest.mark.parametrize("damage", ["length", "cut"])
-def test_records_behind_a_broken_length_are_a_problem(tmp_path: pathlib.Path, compression: str, damage: str) -> None:
+def test_records_after_a_broken_length_are_a_problem(tmp_path: pathlib.Path, compression: str, damage: str) -> None:
     import gzip
 
     examples = images(5)
@@ -201,13 +201,13 @@ def test_records_behind_a_broken_length_are_a_problem(tmp_path: pathlib.Path, co
         assert f"lost, {len(data) - third:,} bytes: fetch the file again" in problem
 
 
-def test_gzip_without_the_name_is_a_problem(tmp_path: pathlib.Path) -> None:
+def test_gzip_under_another_name_is_a_problem(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "x.tfrecord", images(1), "GZIP")
     (problem,) = list_records(tmp_path).problems
     assert "is gzip: give it a name that ends in .gz" in problem
 
 
-def test_record_whose_length_looks_like_gzip_is_none(tmp_path: pathlib.Path) -> None:
+def test_record_whose_length_looks_like_gzip_is_read(tmp_path: pathlib.Path) -> None:
     record = make_example(image__encoded=JPEG, pad=b"x" * 35000)
     record = make_example(image__encoded=JPEG, pad=b"x" * (35000 + 0x8B1F - len(record)))
     write(tmp_path / "x.tfrecord", [record])
@@ -222,7 +222,7 @@ def test_feature_that_no_record_has_is_a_problem(tmp_path: pathlib.Path) -> None
     assert f"has the feature 'label', 'split'; found are {known}; set label.column" in problem
 
 
-def test_features_that_are_not_asked_for_are_not_carried(tmp_path: pathlib.Path) -> None:
+def test_unused_features_are_not_read(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "x.tfrecord", images(50, big=b"z" * 100_000))
     parts = list(tfrecord.TfrecordSource(str(tmp_path)).list_all())
     assert sum(len(part.packed_refs) for part in parts) < 5_000
@@ -230,7 +230,7 @@ def test_features_that_are_not_asked_for_are_not_carried(tmp_path: pathlib.Path)
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_mutated_files_are_references_rejects_and_problems(
+def test_mutated_files_give_references_rejects_and_problems(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     from imagebeam import records

@@ -1,4 +1,4 @@
-"""What every source yields: batches of references, and what became of the rest."""
+"""Listings: batches of references, rejects and counts. Every source yields them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import NamedTuple, Protocol
 
 from imagebeam.transforms import elements, kept_features
 
-MAX_REFS = 10_000  # in one listing: some 0.4 MB packed, so that a worker never holds much more than it works on
+MAX_REFS = 10_000  # in one listing; packed they take some 0.4 MB, so a worker never holds much more than it works on
 
 
 class Listing(NamedTuple):
-    """Part of what a source holds."""
+    """Part of the images of a source, and what else was found there."""
 
     packed_refs: bytes
     num_refs: int
     rejects: tuple[elements.Reject, ...]
-    passed_over: Mapping[str, int]  # by kind; not among the listed
-    problems: tuple[str, ...]  # what makes the whole run impossible
-    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that images come in
+    passed_over: Mapping[str, int]  # number of files by kind that do not count as listed
+    problems: tuple[str, ...]  # error texts; any of them fails the whole run
+    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that hold the images
 
 
-class Source(Protocol):
-    """What images can be listed from; hashable and picklable."""
+class ImageSource(Protocol):
+    """A source that can list its images; hashable and picklable."""
 
     def list_all(self) -> Iterator[Listing]:
-        """Yields all that the source holds."""
+        """Yields all images of the source."""
 
 
-def list_whole(source: Source) -> list[Listing]:
-    """All that a source holds, listed by the process that this is called in."""
+def list_whole(source: ImageSource) -> list[Listing]:
+    """Lists a source completely in the calling process."""
     return list(source.list_all())
 
 
 class ListingBuilder:
-    """Gathers what a source finds; `take` yields a listing whenever enough has come together."""
+    """Collects what a source finds; `take` returns it as a listing, to be called when `is_full`."""
 
     def __init__(self) -> None:
         self.refs: list[elements.ImageRef] = []
@@ -45,7 +45,7 @@ class ListingBuilder:
         self.features = kept_features.NO_FEATURES
 
     def add(self, found: elements.ImageRef | elements.Reject) -> None:
-        """Takes in what became of an image."""
+        """Adds an image, or its reject."""
         if isinstance(found, elements.Reject):
             self.rejects.append(found)
         else:
@@ -53,10 +53,11 @@ class ListingBuilder:
 
     @property
     def is_full(self) -> bool:
+        """True if enough was collected for one listing."""
         return len(self.refs) + len(self.rejects) >= MAX_REFS
 
     def take(self) -> Listing:
-        """What was gathered so far; the builder starts anew."""
+        """Returns what was collected so far and empties the builder."""
         listing = Listing(
             elements.pack_refs(self.refs),
             len(self.refs),

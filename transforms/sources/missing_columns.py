@@ -1,4 +1,4 @@
-"""Says why a table does not have the columns that are expected: another delimiter, no header, another spelling."""
+"""Explains why a table lacks the expected columns: another delimiter, no header, or another spelling."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from imagebeam.transforms.sources import files, table_formats
 _REMEDY = "set source.manifest.image, label.column and the like"
 
 
-def advise(table: table_formats.Table, names: Sequence[str], missing: Sequence[str], needed: Sequence[str]) -> str:
-    """What to do about `missing` columns of `table`, whose columns are `names`; `needed[0]` has the images' paths."""
+def advise(table: table_formats.TableFile, names: Sequence[str], missing: Sequence[str], needed: Sequence[str]) -> str:
+    """Returns what to do about `missing` columns.
+
+    Args:
+        table: the table.
+        names: its columns.
+        missing: the columns that it lacks.
+        needed: all columns that the config names; the first holds the paths of the images.
+    """
     if table.format == "csv" and not table.header:
         if len(names) == 1 and (delimiter := table_formats.guess_delimiter(names[0], table.separator, needed)):
-            return f"its first line is parted by {delimiter}"
+            return f"its first line is split by {delimiter}"
         if any(map(_is_image, names)):
             return f"its first line is a row, not a header: set source.manifest.header: {_header(names, needed)}"
     near = [f"{name!r} may be {found[0]!r}" for name in missing if (found := _nearest(name, names))]
@@ -27,7 +34,7 @@ def _is_image(name: str) -> bool:
 
 
 def _header(names: Sequence[str], needed: Sequence[str]) -> str:
-    """Names for the cells of a first line that is a row, the image's where its path is."""
+    """Suggests a header for a table whose first line is a row; the image's column is where the path is."""
     if len(names) != len(needed):
         return f"[...], a name for each of its {len(names)} columns, {', '.join(map(repr, needed))} among them"
     place = next(index for index, name in enumerate(names) if _is_image(name))
@@ -36,6 +43,6 @@ def _header(names: Sequence[str], needed: Sequence[str]) -> str:
 
 
 def _nearest(name: str, names: Sequence[str]) -> list[str]:
-    """The column that is spelled most alike, whatever the case."""
+    """Returns the column with the most similar spelling, ignoring case, if one is similar."""
     folded = {other.casefold(): other for other in names}
     return [folded[other] for other in difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.8)]

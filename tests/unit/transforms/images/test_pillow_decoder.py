@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import PIL
+import pytest
+
+from imagebeam import errors
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import checked_image, pillow_decoder, structure
+from tests.encoded_images import DHT, IDAT, IEND, JPEG, ROWS, SIZE, chunk, encode, ihdr, overwrite, png
+from tests.image_rejections import assert_rejected
+
+
+def test_decode_of_pixels_that_do_not_inflate_is_undecodable() -> None:
+    data = png(ihdr(8, 8), chunk(b"IDAT", ROWS[:-6]), IEND)
+    assert structure.check_image(data).height == 8
+    assert_rejected(data, Reason.UNDECODABLE, r"^Pillow: image file is truncated \(0 bytes not processed\)$", "decode")
+
+
+def test_decode_of_jpeg_that_libjpeg_refuses_is_undecodable() -> None:
+    lengths = bytes([3, *[0] * 10, 9, *[0] * 4])  # of the 12 codes of a Huffman table: no three codes have one bit
+    data = overwrite(JPEG, JPEG.index(DHT) + 5, lengths)
+    assert structure.check_image(data).height == 17
+    assert_rejected(data, Reason.UNDECODABLE, "^Pillow: broken data stream when reading image file$", "decode")
+
+
+def test_decode_of_what_pillow_does_not_identify_names_no_address() -> None:
+    data = png(ihdr(8, 8), chunk(b"zTXt", b"a\0\1"), chunk(b"pHYs", b""), IDAT, IEND)
+    assert structure.check_image(data).height == 8
+    assert_rejected(data, Reason.UNDECODABLE, "^Pillow: cannot identify the image$", "decode")
+
+
+def test_decode_of_decompression_bomb_is_undecodable() -> None:
+    data = png(ihdr(13_400, 13_400, 1), IDAT, IEND)
+    assert_rejected(data, Reason.UNDECODABLE, r"^Pillow: Image size \(179560000 pixels\) exceeds limit", "decode")
+
+
+def test_decode_of_another_size_than_the_header_says_is_undecodable() -> None:
+    image = structure.check_image(JPEG)._replace(height=99)
+    with pytest.raises(
+        checked_image.BadImageError, match=r"undecodable: Pillow: 17 x 23 pixels, the header says 99 x 23$"
+    ):
+        pillow_decoder.decode(image)
+
+
+def test_decode_without_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    pillow_decoder.pillow.cache_clear()
+    expected = (
+        r"^image\.check: decode, image\.encode, statistics\.pixels and masks with a palette need Pillow: "
+        r"pip install 'imagebeam\[convert\]', or leave them out$"
+    )
+    with pytest.raises(errors.ConfigError, match=expected):
+        structure.check_image(JPEG, "decode")
+    assert structure.check_image(JPEG).height == 17
+
+
+def test_decode_where_pillow_warns_writes_nothing_to_the_terminal() -> None:
+    data = png(ihdr(10_000, 10_000, 1), IDAT, IEND)  # large enough for a DecompressionBombWarning
+    code = f"""
+from imagebeam.transforms.images import checked_image, structure
+try:
+    structure.check_image({data!r}, "decode")
+except checked_image.BadImageError as e:
+    print(e.reason.value)
+"""
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, check=False)
+    assert (done.stdout.split(), done.stderr) == ([b"undecodable"], b"")
+
+
+def test_pillow_version_is_that_of_the_imported_module() -> None:
+    assert pillow_decoder.pillow_version() == PIL.__version__
+
+
+@pytest.mark.parametrize("format", sorted(pillow_decoder.DECODED_FORMATS))
+def test_decode_any_of_every_format_returns_its_pixels(format: str) -> None:
+    name = pillow_decoder.DECODED_FORMATS[format]
+    picture = pillow_decoder.decode_any(encode(name), format)
+    assert (picture.format, picture.size) == (name, SIZE)
+
+
+def test_decode_any_of_another_format_than_stated_is_undecodable() -> None:
+    with pytest.raises(checked_image.BadImageError, match=r"^undecodable: Pillow: cannot identify the image$"):
+        pillow_decoder.decode_any(JPEG, "png")

@@ -1,0 +1,147 @@
+"""Tests the base of all sources of containers with a format of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from imagebeam.features import INT64
+from imagebeam.transforms import elements
+from imagebeam.transforms.elements import ImageRef, Reason, Reject
+from imagebeam.transforms.shard import gzip_content
+from imagebeam.transforms.sources import containers, files, table_rows
+from tests import tars
+
+
+@dataclasses.dataclass(frozen=True)
+class LineSource(containers.ContainerSource):
+    """A source of text files: each line is an image, a reject (!), a problem (?) or passed over (#)."""
+
+    NOUN = "line file"
+    FILE_NAME = re.compile(r".+\.lines")
+    EXPECTED = "a file whose name ends in .lines"
+    CELL = "cell"
+
+    def scan(self, container: containers.Container) -> Iterator[containers.Found]:
+        for line in pathlib.Path(container.uri).read_text().split():
+            if line == "missing":
+                raise table_rows.MissingValueError("a value is missing")
+            if line == "fault":
+                raise OSError(5, "Input/output error")
+            if line.startswith("!"):
+                yield Reject(line, container.uri, "list", Reason.CORRUPT, "")
+            elif line.startswith("?"):
+                yield containers.ListingProblem(line)
+            elif line.startswith("#"):
+                yield containers.PassedOver("comment")
+            else:
+                yield ImageRef(line, container.uri)
+        yield containers.Cells(frozenset({"age", "name"}))
+
+
+def write(root: pathlib.Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (root / f"{name}.lines").write_text(text)
+
+
+def test_images_are_numbered_over_all_files_in_the_order_of_their_paths(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, b="b1 !b2 b3", a="a1 #x a2")
+    (tmp_path / "other.txt").write_text("c1")
+    found = tars.list_all(LineSource(str(tmp_path)))
+    assert [(ref.key, ref.position) for ref in found.refs] == [("a1", 0), ("a2", 1), ("b1", 2), ("b3", 4)]
+    assert [reject.key for reject in found.rejects] == ["!b2"]
+    assert (found.passed_over, found.problems) == ({"comment": 1, "other_file": 1}, [])
+
+
+def test_problems_of_a_file_do_not_hide_the_other_files(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, a="a1 ?broken", b="missing", c="fault", d="d1")
+    found = tars.list_all(LineSource(str(tmp_path)))
+    assert [ref.key for ref in found.refs] == ["a1", "d1"]
+    assert found.problems == [
+        "?broken",
+        f"{tmp_path}/b.lines: a value is missing",
+        f"line file '{tmp_path}/c.lines' cannot be read (Input/output error), so the images in it would be lost: "
+        "repair it, or leave it out with source.include",
+    ]
+
+
+def test_folder_without_such_files_is_a_problem_that_says_what_was_there(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "other.txt").write_text("c1")
+    assert tars.list_all(LineSource(str(tmp_path))).problems == [
+        f"there is no line file in '{tmp_path}', a file whose name ends in .lines (passed over: 1 other_file); "
+        "check --input and source.include"
+    ]
+
+
+def test_cell_that_no_image_has_is_a_problem_unless_it_has_a_default(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, a="a1")
+    columns = (
+        table_rows.Column("age", INT64),
+        table_rows.Column("height", INT64),
+        table_rows.Column("width", INT64, missing="default", default=0),
+    )
+    fields = table_rows.RowFields(label="class", columns=columns)
+    assert tars.list_all(LineSource(str(tmp_path), fields=fields)).problems == [
+        f"no image in '{tmp_path}' has the cell 'class', 'height'; found are age, name; "
+        "set label.column (without labels label={by: none}), columns.height"
+    ]
+
+
+def test_broken_link_is_a_problem(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.lines").symlink_to(tmp_path / "gone")
+    (problem,) = tars.list_all(LineSource(str(tmp_path))).problems
+    assert problem == f"'{tmp_path}/a.lines' is a broken link, so the images in it would be lost: repair it"
+
+
+def test_include_leaves_other_files_out(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, a="a1", b="b1")
+    found = tars.list_all(LineSource(str(tmp_path), ("a*",)))
+    assert [ref.key for ref in found.refs] == ["a1"]
+    assert found.passed_over == {files.NOT_INCLUDED: 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "is_problem"),
+    [
+        ("a.tar", gzip_content.MAGIC + b"\x08", True),
+        ("a.tar.gz", gzip_content.MAGIC + b"\x08", False),
+        ("a.tar", b"no gzip", False),
+    ],
+)
+def test_find_gzip_of_gzip_under_another_name_says_so(
+    tmp_path: pathlib.Path, name: str, data: bytes, is_problem: bool
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    found = containers.find_gzip(containers.Container(name, str(tmp_path / name), len(data), 1))
+    expected = f"'{tmp_path}/{name}' is gzip: give it a name that ends in .gz, by which gzip is known here"
+    assert found == (containers.ListingProblem(expected) if is_problem else None)
+
+
+@pytest.mark.parametrize(
+    ("value", "detail"),
+    [
+        ([1, 2], "'age' holds 2 values, expected one; columns take several with list: true"),
+        ({"a": 1}, "'age' holds a dict of its own; write for example json.box.width for what is in it"),
+        ([[1]], None),
+    ],
+)
+def test_fill_rejects_several_values_where_one_is_expected(value: object, detail: str | None) -> None:
+    fields = table_rows.RowFields(columns=(table_rows.Column("age", INT64, many=detail is None),))
+    with pytest.raises(table_rows.BadRowError) as caught:
+        containers.fill(fields, ImageRef("k", "/k"), {"age": value})
+    assert caught.value.reason is elements.Reason.BAD_VALUE
+    if detail is None:
+        detail = "'age' holds a list of its own; write for example json.box.width for what is in it"
+    assert caught.value.detail == detail
+
+
+def test_fill_takes_lists_for_columns_and_labels_with_several_values() -> None:
+    fields = table_rows.RowFields(
+        label="tags", label_separator=",", columns=(table_rows.Column("ages", INT64, many=True),)
+    )
+    filled = containers.fill(fields, ImageRef("k", "/k"), {"tags": ["a", "b"], "ages": [1, 2], "unused": {"x": [1]}})
+    assert (filled.label, filled.columns) == (("a", "b"), ((1, 2),))

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from imagebeam.transforms import elements, kept_features
+from imagebeam.transforms.elements import ImageRef, Reason, Reject
+from imagebeam.transforms.sources import image_source
+
+REF = ImageRef("a.jpg", "/in/a.jpg", 5, label="cat")
+REJECT = Reject("b.jpg", "/in/b.jpg", "list", Reason.NOT_FOUND, "there is no file")
+
+
+def test_listing_holds_all_that_was_added_and_the_builder_is_empty_after_it() -> None:
+    builder = image_source.ListingBuilder()
+    survey = kept_features.FeatureSurveyor().survey
+    builder.add(REF)
+    builder.add(REJECT)
+    builder.passed_over["hidden"] += 2
+    builder.problems.append("folder '/in/c' cannot be listed")
+    builder.features = survey
+    found = builder.take()
+    assert list(elements.unpack_refs(found.packed_refs)) == [REF]
+    assert found[1:] == (1, (REJECT,), {"hidden": 2}, ("folder '/in/c' cannot be listed",), survey)
+    assert builder.take() == image_source.ListingBuilder().take()
+    assert builder.take()[1:5] == (0, (), {}, ())
+    assert found.passed_over == {"hidden": 2}  # later counts do not change it
+
+
+@pytest.mark.parametrize("num_rejects", [0, 1, 3])
+def test_builder_is_full_of_references_and_rejects_together(monkeypatch: pytest.MonkeyPatch, num_rejects: int) -> None:
+    monkeypatch.setattr(image_source, "MAX_REFS", 3)
+    builder = image_source.ListingBuilder()
+    for number in range(3):
+        assert not builder.is_full
+        builder.add(REJECT if number < num_rejects else REF)
+    assert builder.is_full
+    builder.take()
+    assert not builder.is_full
+
+
+def test_list_whole_returns_every_listing_of_the_source() -> None:
+    class TwoListings:
+        def list_all(self) -> Iterator[image_source.Listing]:
+            builder = image_source.ListingBuilder()
+            for _ in range(2):
+                builder.add(REF)
+                yield builder.take()
+
+    found = image_source.list_whole(TwoListings())
+    assert [each.num_refs for each in found] == [1, 1]
