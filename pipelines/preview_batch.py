@@ -75,9 +75,9 @@ def write_preview(
         drop_remainder=False,
         features=((key,) if key else ()) + sides,
     )
-    from imagebeam.reader import tf_input
+    from imagebeam.reader import numpy_iterator
 
-    batch = next(tf_input.NumpyIterator(batches))
+    batch = next(numpy_iterator.NumpyIterator(batches))
     options = f"{crop} crop{' and flip' if crop == 'random' else ''}, {image_size} x {image_size} px, seed {seed}"
     heading = f"{dataset.catalog.name}, {split}: {count:,} of {progress.count(total, 'image')}, {options}"
     boxes = [np.stack(rows, axis=1) for rows in zip(*(batch[side] for side in sides))]

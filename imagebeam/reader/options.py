@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors
-from imagebeam.reader import option_values, order
+from imagebeam.reader import option_values, reader_state
 
 SHUFFLES = ("stream", "global", None)
 CROPS = ("random", "center", "squash", None)
@@ -93,7 +93,7 @@ class ReadOptions:
     deterministic: bool = True
     on_error: str = "raise"
     max_error_fraction: float = 0.01
-    state: order.ReaderState | None = None
+    state: reader_state.ReaderState | None = None
     area: tuple[float, float] = (0.08, 1.0)
     aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     center_fraction: float = 224 / 256
@@ -171,10 +171,10 @@ class ReadOptions:
         return self.drop_remainder and not self.pad
 
 
-def _state(name: str, value: Any) -> order.ReaderState | None:
+def _state(name: str, value: Any) -> reader_state.ReaderState | None:
     if isinstance(value, Mapping):
         raise errors.ConfigError(f"{name} is a dict, {value!r}; give imagebeam.ReaderState.from_dict of it")
-    if value is not None and not isinstance(value, order.ReaderState):
+    if value is not None and not isinstance(value, reader_state.ReaderState):
         raise errors.ConfigError(f"{name} is {value!r}; give what state() of an iterator gave")
     return value
 

@@ -19,9 +19,13 @@ from imagebeam import cpu_count
         pytest.param({"cpu.max": "max 100000\n"}, None, id="v2-without-limit"),
         pytest.param({"cpu.max": "max\n"}, None, id="v2-without-period"),
         pytest.param({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3, id="v1"),
-        pytest.param({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, id="v1-without-limit"),
+        pytest.param(
+            {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, id="v1-without-limit"
+        ),
         pytest.param({"cpu/cpu.cfs_quota_us": "300000\n"}, None, id="v1-without-period"),
-        pytest.param({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "0\n"}, None, id="v1-period-of-zero"),
+        pytest.param(
+            {"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "0\n"}, None, id="v1-period-of-zero"
+        ),
         pytest.param({"cpu.max": "few 100000\n"}, None, id="no-number"),
         pytest.param({}, None, id="no-cgroup"),
     ],
