@@ -98,7 +98,7 @@ class ImageDataset:
 
     @property
     def kept_open(self) -> open_files.Lifetime:
-        """What keeps the files of this dataset open, as long as it is held."""
+        """An object that keeps the files of this dataset open as long as it is held."""
         return self._lifetime
 
     @property

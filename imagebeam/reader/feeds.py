@@ -41,7 +41,7 @@ class Feeds(abc.ABC):
     @property
     @abc.abstractmethod
     def kept_open(self) -> Any:
-        """What keeps the files open that are read from, as long as it is held."""
+        """An object that keeps the files open as long as it is held."""
 
     def as_tf(self, batch_size: int | None = None, *, input_context: Any = None, **options: Any) -> tf.data.Dataset:
         """Returns the batches of one process as a tf.data.Dataset; see `ImageDataset.as_tf`."""

@@ -42,7 +42,7 @@ def translate(error: tf.errors.OpError) -> Exception:
 
 
 def _split_ragged(batch: dict[str, Any]) -> dict[str, Any]:
-    """Replaces each RaggedTensor by its values and row splits, of which TensorFlow makes NumPy arrays."""
+    """Replaces each RaggedTensor by its values and row splits, which TensorFlow converts to NumPy arrays."""
     return {
         name: (value.values, value.row_splits) if isinstance(value, tf.RaggedTensor) else value
         for name, value in batch.items()

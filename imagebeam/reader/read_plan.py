@@ -20,7 +20,7 @@ _MAX_CHUNK_RECORDS = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadPlan:
-    """What a tf.data pipeline reads.
+    """The records that a tf.data pipeline reads, and what it must know of them.
 
     Attributes:
         fetcher: reads the records of the split.

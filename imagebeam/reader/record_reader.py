@@ -61,7 +61,7 @@ class RecordReader:
 
     @property
     def replaces(self) -> bool:
-        """Whether a skipped example is replaced by the next one that can be read, because all batches must be full."""
+        """True if the next readable example replaces a skipped one, because all batches must be full."""
         options = self._options
         return options.on_error == "skip" and options.batch_size is not None and options.drops_remainder
 

@@ -222,7 +222,7 @@ def _restore(
         if done > shortest * (state.process_count if is_shared else 1):
             raise errors.ConfigError(
                 f"the state is of num_epochs={state.num_epochs}, and the reader has num_epochs={start.num_epochs}: "
-                "some process was past its last record and had padding, which stands for records in further epochs; "
+                "some process was past its last record and had padding, in whose places further epochs have records; "
                 "give the same, or begin without the state"
             )
     return dataclasses.replace(start, epoch=state.epoch, position=state.position)
