@@ -48,8 +48,8 @@ class ReadOptions:
         supervised: whether batches are (image, label), for Keras; with `pad` (image, label, sample_weight), the weights
             float32 [batch], 0 where the mask is False, else 1.
         features: keys of further features; each comes under its own key, as it is stored.
-        list_size: number of values of each list among them in a batch: a shorter list is filled up with 0 or empty bytes,
-            a longer one is cut, and "KEY/count" has the stored number; None keeps the length of each list.
+        list_size: number of values of each list among them in a batch: a shorter list is filled up with 0 or empty
+            bytes, a longer one is cut, and "KEY/count" has the stored number; None keeps the length of each list.
         label_base: id of the first class in the batches, whatever it is in the records.
         num_classes: number of classes of the model; labels that do not fit are refused at once. If images may have
             several labels, it is the length of the label vector, by default the number of classes.

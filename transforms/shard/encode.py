@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-from imagebeam import example, features
+from imagebeam import example, example_encoder, features
 from imagebeam.features import Feature
 from imagebeam.transforms import elements, hashing
 from imagebeam.transforms.images import object_masks, structure
@@ -25,8 +25,8 @@ class ExampleRecipe:
     kept: tuple[Feature, ...] = ()  # those of `features` that are copied from the record of the image
 
     @functools.cached_property
-    def _encoder(self) -> example.ExampleEncoder:
-        return example.ExampleEncoder(self.features, {feature.source for feature in self.kept})
+    def _encoder(self) -> example_encoder.ExampleEncoder:
+        return example_encoder.ExampleEncoder(self.features, {feature.source for feature in self.kept})
 
     @functools.cached_property
     def _kept_kinds(self) -> dict[str, str]:
@@ -39,7 +39,7 @@ class ExampleRecipe:
     def encode(self, ref: elements.ImageRef, image: structure.Image) -> tuple[bytes, bytes]:
         """The serialized example in two pieces, the second the image's bytes, uncopied."""
         key = hashing.encode_key(ref.key)
-        values: dict[str, example.Values] = {
+        values: dict[str, example_encoder.Values] = {
             "image/format": image.format.encode(),
             "image/height": image.height,
             "image/width": image.width,

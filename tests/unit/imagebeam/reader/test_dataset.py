@@ -396,7 +396,11 @@ def test_damaged_index_is_told(copy: pathlib.Path, damage: Any, message: str) ->
         ("train", {"batch_size": 0}, "batch_size is 0; it must be a whole number from 1 on"),
         ("train", {"process_index": 1}, "process_index is 1, with process_count 1: it must be 0 to 0"),
         ("train", {"image_size": 0}, "image_size is 0; it must be at least 1 pixel"),
-        ("train", {"image_size": None}, "image_size=None keeps the size of each image, and a batch needs images of one size"),
+        (
+            "train",
+            {"image_size": None},
+            "image_size=None keeps the size of each image, and a batch needs images of one size",
+        ),
         ("train", {"crop": None}, "crop is None and image_size 224: without a crop there is no size"),
         ("train", {"pad": True, "num_epochs": None}, "pad=True needs batch_size, and num_epochs"),
         ("train", {"next_epoch_each_iteration": True}, "next_epoch_each_iteration=True needs num_epochs"),
