@@ -115,7 +115,7 @@ def find_ints(head: bytes, key: str, read: Callable[[int, int], bytes] | None = 
     Raises:
         ValueError: if the feature is missing or broken.
     """
-    window = _Window(head, read)
+    window = _ReadWindow(head, read)
     try:
         found = _find_feature(window, key.encode())
     except IndexError:  # it is cut short, or is not an Example
@@ -138,7 +138,7 @@ def find_ints(head: bytes, key: str, read: Callable[[int, int], bytes] | None = 
         raise ValueError(f"feature {key!r} is broken: {e}") from e
 
 
-class _Window:
+class _ReadWindow:
     """The part of a serialized Example that was read last; reads further parts when they are needed."""
 
     def __init__(self, head: bytes, read: Callable[[int, int], bytes] | None):
@@ -171,7 +171,7 @@ class _Window:
         return tag >> 3, position + used, position + used + size
 
 
-def _find_feature(window: _Window, key: bytes) -> tuple[int, int] | None:
+def _find_feature(window: _ReadWindow, key: bytes) -> tuple[int, int] | None:
     """Returns where the Feature message of a key starts and stops, without reading the features before it."""
     top = 0
     while window.view(top, top + 1):
@@ -184,7 +184,7 @@ def _find_feature(window: _Window, key: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _feature_of_entry(window: _Window, position: int, stop: int, key: bytes) -> tuple[int, int] | None:
+def _feature_of_entry(window: _ReadWindow, position: int, stop: int, key: bytes) -> tuple[int, int] | None:
     """Returns where the Feature of a map entry starts and stops, if the entry has this key, before or after it."""
     is_it, feature = False, (stop, stop)
     while position < stop:

@@ -111,7 +111,8 @@ class Mixture(feeds.Feeds):
         by_source = mixture.common_features(every, self._directories)
         selected = [dataset.select(split) for dataset, split in zip(self._datasets, self._splits)]
         parts = [
-            mixture.Part(schedule.SelectionEpochs(each), plan.schedule.order) for each, plan in zip(selected, every)
+            mixture.MixturePart(schedule.SelectionEpochs(each), plan.schedule.order)
+            for each, plan in zip(selected, every)
         ]
         epochs = mixture.MixtureEpochs(mixture.Pattern(self._weights, asked.seed), parts)
         planned = schedule.plan(epochs, asked, replicas)

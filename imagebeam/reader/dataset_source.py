@@ -68,7 +68,7 @@ class _Source:
     def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.Shards:
         raise NotImplementedError
 
-    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.Place:
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
         raise NotImplementedError
 
     def load_catalog(self) -> catalog_lib.Catalog:
@@ -107,7 +107,7 @@ class _Source:
             files = self.files(shards)
             offsets = record_bytes.ScannedOffsets(self.directory, shards, files.open)
             loader = record_bytes.GzipLoader(files)
-            place = record_bytes.BlockPlace(_block_ends(offsets), loader, loader.close)
+            place = record_bytes.BlockShardBytes(_block_ends(offsets), loader, loader.close)
         key = next((each.key for each in catalog.features if each.source == "image/key"), None)
         return record_bytes.RecordFetcher(self.directory, shards, place, offsets, key)
 
@@ -124,11 +124,11 @@ class LocalSource(_Source):
     def size_of(self, uri: str) -> int:
         return storage.storage_of(uri).stat(uri).size
 
-    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.Place:
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
         return self.files(shards)
 
-    def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.LocalPlace:
-        return record_bytes.LocalPlace([storage.join(self.directory, shard.name) for shard in shards])
+    def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.LocalShardBytes:
+        return record_bytes.LocalShardBytes([storage.join(self.directory, shard.name) for shard in shards])
 
 
 class TensorFlowSource(_Source):
@@ -146,11 +146,11 @@ class TensorFlowSource(_Source):
     def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.Shards:
         return _WholeShards(self, shards)
 
-    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.Place:
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
         def load(shard: int, start: int, stop: int) -> bytes:
             return self._read(storage.join(self.directory, shards[shard].name), start, stop - start)
 
-        return record_bytes.BlockPlace(_block_ends(offsets), load)
+        return record_bytes.BlockShardBytes(_block_ends(offsets), load)
 
     def _read(self, uri: str, start: int, length: int) -> bytes:
         def read(gfile: Any) -> bytes:

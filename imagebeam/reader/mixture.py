@@ -89,7 +89,7 @@ def _share_out(weights: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
+class MixturePart:
     """The records of one dataset in a mixture.
 
     Attributes:
@@ -118,7 +118,7 @@ class MixtureEpochs:
     """
 
     pattern: Pattern
-    parts: Sequence[Part]
+    parts: Sequence[MixturePart]
 
     @property
     def num_records(self) -> int:
@@ -164,7 +164,7 @@ class MixedOrder:
     def __init__(
         self,
         pattern: Pattern,
-        parts: Sequence[Part],
+        parts: Sequence[MixturePart],
         start: int = 0,
         process_index: int = 0,
         process_count: int = 1,

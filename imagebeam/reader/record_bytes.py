@@ -27,7 +27,7 @@ _HEAD_BYTES = 4096  # read of a broken record, to find its key
 _MASKED_CRC = struct.Struct("<I").unpack
 
 
-class Place(Protocol):
+class ShardBytes(Protocol):
     """Reads byte ranges of the shards of one split."""
 
     announces_shards: bool  # whether `announce` is called for the shards of a batch before the first is read
@@ -79,7 +79,7 @@ class Fetcher(Protocol):
         """Returns `detail` with the record that it is about."""
 
 
-class LocalPlace:
+class LocalShardBytes:
     """Shards on a local disk, read in place. The kernel's page cache is the only buffer."""
 
     announces_shards = False
@@ -121,16 +121,16 @@ class LocalPlace:
 class _LocalShard(ranges.SeekableReader):
     """A shard as a file that can be read from any position."""
 
-    def __init__(self, place: LocalPlace, shard: int, size: int):
+    def __init__(self, shard_bytes: LocalShardBytes, shard: int, size: int):
         super().__init__(size)
-        self._place = place
+        self._shard_bytes = shard_bytes
         self._shard = shard
 
     def _read_at(self, position: int, length: int) -> bytes:
-        return self._place.read(self._shard, position, position + length)
+        return self._shard_bytes.read(self._shard, position, position + length)
 
 
-class BlockPlace:
+class BlockShardBytes:
     """Shards that are read in blocks, which stay in memory for a while: on a remote storage, or compressed."""
 
     announces_shards = False
@@ -239,17 +239,17 @@ class RecordFetcher:
         self,
         directory: str,
         shards: Sequence[catalog_lib.Shard],
-        place: Place,
+        shard_bytes: ShardBytes,
         offsets: Offsets,
         key_feature: str | None = "image/key",
     ):
         self._directory = directory
         self._shards = shards
-        self._place = place
+        self._shard_bytes = shard_bytes
         self._offsets = offsets
         self._key_feature = key_feature
-        self._announces = place.announces_shards
-        self.is_local = isinstance(place, LocalPlace)
+        self._announces = shard_bytes.announces_shards
+        self.is_local = isinstance(shard_bytes, LocalShardBytes)
         self._ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
 
     def fetch(self, wanted: np.ndarray) -> Iterator[bytes | Trouble]:
@@ -261,7 +261,7 @@ class RecordFetcher:
         shards = np.searchsorted(self._ends, wanted, side="right")
         if self._announces:
             for shard in np.unique(shards).tolist():
-                self._place.announce(shard, 0, self._shards[shard].bytes)
+                self._shard_bytes.announce(shard, 0, self._shards[shard].bytes)
         for shard, record in zip(shards.tolist(), wanted.tolist()):
             index = record - int(self._ends[shard]) + self._shards[shard].records
             offset, end = self._offsets.of(shard, index)
@@ -272,12 +272,12 @@ class RecordFetcher:
 
     def _read(self, shard: int, offset: int, end: int) -> bytes:
         start, stop = offset + records.HEADER_BYTES, end - records.FOOTER_BYTES
-        data = self._place.read(shard, start, stop)
-        footer = self._place.read(shard, stop, end)
+        data = self._shard_bytes.read(shard, start, stop)
+        footer = self._shard_bytes.read(shard, stop, end)
         if len(data) < stop - start or len(footer) < records.FOOTER_BYTES:
             raise ValueError("the shard ends in the middle of it")
         if records.mask_crc(records.extend_crc(0, data)) != _MASKED_CRC(footer)[0]:
-            if self._place.read(shard, offset, start) != records.frame_header(stop - start):
+            if self._shard_bytes.read(shard, offset, start) != records.frame_header(stop - start):
                 raise ValueError(
                     f"the index {self._shards[shard].index_name} says that a record of {stop - start} bytes begins "
                     "here, and the shard has none: one of the two is damaged"
@@ -287,7 +287,7 @@ class RecordFetcher:
 
     def close(self) -> None:
         """Keeps no files and no bytes from now on; later reads open their files again."""
-        self._place.close()
+        self._shard_bytes.close()
 
     def find_ints(self, key: str) -> Iterator[list[int]]:
         """Yields the values of an int64 feature of each record in order, without reading the rest of the record.
@@ -312,7 +312,7 @@ class RecordFetcher:
         """Returns bytes `first` to `stop` of the record whose content is at bytes `start` to `end` of the shard."""
         if first >= end - start:
             return b""
-        return self._place.read(shard, start + first, min(start + stop, end))
+        return self._shard_bytes.read(shard, start + first, min(start + stop, end))
 
     def trouble(self, record: int, detail: str) -> Trouble:
         """Returns `detail` with the record of the split that it is about."""
@@ -326,7 +326,7 @@ class RecordFetcher:
         """Returns the key of a record that may be broken: small features come before the image's bytes."""
         start = offset + records.HEADER_BYTES
         with contextlib.suppress(OSError, ValueError, EOFError):
-            head = self._place.read(shard, start, min(start + _HEAD_BYTES, end))
+            head = self._shard_bytes.read(shard, start, min(start + _HEAD_BYTES, end))
             return example.find_bytes(head, self._key_feature or "").decode("utf-8", "backslashreplace")
         return ""
 

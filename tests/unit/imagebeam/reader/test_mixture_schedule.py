@@ -47,9 +47,9 @@ class Job:
         process = {"process_index": process_index, "process_count": self.process_count}
         return imagebeam.ReadOptions(**self.options, **process, state=state)
 
-    def parts(self, process_index: int) -> list[mixture.Part]:
+    def parts(self, process_index: int) -> list[mixture.MixturePart]:
         alone = mixture.of_part(self.asked(process_index))
-        return [mixture.Part(each, schedule.plan(each, alone).order) for each in self.every_epochs]
+        return [mixture.MixturePart(each, schedule.plan(each, alone).order) for each in self.every_epochs]
 
     def has_process_without_records(self) -> bool:
         is_shared = self.options["shuffle"] != "global"
