@@ -20,11 +20,11 @@ from imagebeam.errors import (
 __version__ = "0.1.0"
 
 _READER = {  # imported when first asked for: they need NumPy
-    "BatchIterator": "imagebeam.dataset",
+    "BatchIterator": "imagebeam.reader.batch_iterator",
     "ImageDataset": "imagebeam.dataset",
     "Mixture": "imagebeam.mixed_dataset",
     "ReadOptions": "imagebeam.reader.options",
-    "ReaderState": "imagebeam.reader.order",
+    "ReaderState": "imagebeam.reader.reader_state",
     "mix": "imagebeam.mixed_dataset",
     "open_dataset": "imagebeam.dataset",
 }

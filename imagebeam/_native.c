@@ -1,8 +1,8 @@
-// The inner loops, in C: markers in JPEGs, features in records, and, without the interpreter's lock, pictures of JPEGs.
+// The inner loops in C: they find markers in JPEGs and features in records, and decode JPEGs without Python's lock.
 //
-// Of a picture only the part that is wanted is decoded: the columns outside are not transformed, the rows above are
-// only entropy-decoded, those below not even that, and libjpeg scales down where the part is at least twice the size
-// wanted. It is then resized and written, mirrored or not, to its place in the batch.
+// Only the wanted part of an image is decoded: the columns outside are not transformed, the rows above are only
+// entropy-decoded, the rows below are not read, and libjpeg scales down if the part is at least twice the wanted size.
+// The part is then resized and written, mirrored if asked for, to its place in the batch.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -21,10 +21,10 @@
 #include <jerror.h>
 
 #ifndef LIBJPEG_TURBO_VERSION_NUMBER
-#error "libjpeg-turbo is needed: other libjpegs do not decode parts of a picture"
+#error "libjpeg-turbo is needed: other libjpegs do not decode parts of an image"
 #endif
 
-#if defined(__x86_64__) && defined(__GNUC__)  // of which Clang says it is one
+#if defined(__x86_64__) && defined(__GNUC__)  // Clang defines __GNUC__ too
 #include <immintrin.h>
 #define HAS_AVX2_CODE
 #endif
@@ -38,8 +38,8 @@ enum { MAX_REDUCTION = 8, ROWS_AT_ONCE = 16, MAX_THREADS = 1024 };
 
 PyDoc_STRVAR(find_marker_doc,
              "find_marker(data: bytes, position: int) -> int\n\n"
-             "Where the next marker of a JPEG begins that is neither a restart marker nor, in entropy-coded data, a\n"
-             "stuffed 0xFF, nor fill; -1 if there is none.");
+             "Returns the position of the next marker of a JPEG; -1 if there is none. Skips restart markers, fill\n"
+             "bytes, and stuffed 0xFF in entropy-coded data.");
 
 static PyObject *find_marker(PyObject *module, PyObject *arguments) {
   PyObject *data;
@@ -78,7 +78,7 @@ static int take_varint(Span *span, uint64_t *value) {
   return 0;
 }
 
-// Takes the next field off a message: 1 if there is one, 0 at the end, -1 if it is none.
+// Reads the next field of a message: returns 1 if there is one, 0 at the end, -1 if the message is broken.
 static int take_field(Span *message, int *number, int *type, Span *field) {
   uint64_t tag, size = 0;
   if (message->at == message->end) return 0;
@@ -100,7 +100,7 @@ static int take_field(Span *message, int *number, int *type, Span *field) {
   return 1;
 }
 
-// The last field of a message with this number: 1, or 0 if there is none, -1 if the message is broken.
+// Finds the last field of a message with this number: returns 1, or 0 if there is none, -1 if the message is broken.
 static int find_field(Span message, int wanted, Span *found) {
   int number, type, state, is_found = 0;
   Span field;
@@ -121,8 +121,8 @@ static PyObject *number_of(int kind, int type, Span *values) {
   return PyFloat_FromDouble(value);
 }
 
-// The one value of a tf.train.Feature: an int, a float, or a slice of the record; None where it has none. NULL, with or
-// without an exception, where it has several or is broken.
+// Returns the single value of a tf.train.Feature: an int, a float, or a slice of the record; None if it has no value.
+// Returns NULL, with or without an exception set, if it has several values or is broken.
 static PyObject *value_of(Span feature, const uint8_t *record) {
   int kind, type, number, state;
   Span list, value;
@@ -177,9 +177,9 @@ static int fill_features(Span example, const uint8_t *record, PyObject *keys, Py
 
 PyDoc_STRVAR(find_features_doc,
              "find_features(record: bytes, keys: tuple[bytes, ...]) -> tuple\n\n"
-             "The single values of features of a serialized tf.train.Example: an int, a float, for bytes the slice of\n"
-             "the record where they are, and None for a feature that is not there.\n\n"
-             "Raises:\n    ValueError: if the record is no Example, or one of these features has several values.");
+             "Returns the single values of features of a serialized tf.train.Example: an int, a float, for bytes\n"
+             "their slice of the record, and None for a missing feature.\n\n"
+             "Raises:\n    ValueError: if the record is not an Example, or one of these features has several values.");
 
 static PyObject *find_features(PyObject *module, PyObject *arguments) {
   PyObject *record, *keys;
@@ -199,13 +199,13 @@ static PyObject *find_features(PyObject *module, PyObject *arguments) {
   return values;
 }
 
-// --- pictures -------------------------------------------------------------------------------------------------------
+// --- images ---------------------------------------------------------------------------------------------------------
 
 typedef struct {
   int32_t top, left, height, width;
 } Part;
 
-// One row of the result: two rows are blended, then pairs of pixels brought together. Pixels are moved as four values.
+// Makes one row of the result: blends two rows, then pairs of pixels. A pixel is handled as four values.
 typedef void (*ResizeRow)(const uint8_t *upper, const uint8_t *lower, int num_values, int16_t second, int16_t *blended,
                           int width, const int *columns, const int16_t *weights, uint8_t *out);
 
@@ -214,10 +214,10 @@ typedef struct {
   Py_buffer *images;
   const Part *parts;
   const uint8_t *flips;
-  int height, width;  // of the pictures in the batch
+  int height, width;  // of the images in the batch
   ResizeRow resize_row;
   uint8_t *out;
-  char (*failures)[JMSG_LENGTH_MAX];  // empty for a picture that was decoded
+  char (*failures)[JMSG_LENGTH_MAX];  // empty for an image that was decoded
   atomic_size_t next;
 } Batch;
 
@@ -228,10 +228,10 @@ typedef struct {
   char *failure;
   uint8_t *pixels;  // the decoded part
   size_t num_pixel_bytes;
-  int16_t *blended;  // one row between two of its rows
+  int16_t *blended;  // a row blended from two rows of `pixels`
   size_t num_blended;
-  int *columns;      // of the resized picture: where its left pixels are in `blended`, and its right ones
-  int16_t *weights;  // of the right ones: four for each pixel
+  int *columns;      // offsets in `blended` of the left and of the right pixel for each column of the resized image
+  int16_t *weights;  // of the right pixels: four equal values for each
 } Worker;
 
 static void fail(Worker *worker, const char *text) {
@@ -246,7 +246,7 @@ static void on_libjpeg_error(j_common_ptr jpeg) {
 }
 
 static void on_libjpeg_message(j_common_ptr jpeg, int level) {
-  if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) on_libjpeg_error(jpeg);  // cut short, and filled up with gray
+  if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) on_libjpeg_error(jpeg);  // cut short
 }
 
 static void *grow(Worker *worker, void *memory, size_t size) {
@@ -295,7 +295,7 @@ AVX2 static inline __m256i four_pixels(const int16_t *blended, const int *column
   return _mm256_set_epi64x(pixels[3], pixels[2], pixels[1], pixels[0]);
 }
 
-// The same, four pixels at a time.
+// The same for four pixels at a time.
 AVX2 static void resize_row_avx2(const uint8_t *restrict upper, const uint8_t *restrict lower, int num_values,
                                  int16_t second, int16_t *restrict blended, int width, const int *columns,
                                  const int16_t *weights, uint8_t *out) {
@@ -311,7 +311,7 @@ AVX2 static void resize_row_avx2(const uint8_t *restrict upper, const uint8_t *r
     value = _mm256_srli_epi16(_mm256_add_epi16(value, half), 7);
     __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(value), _mm256_extracti128_si256(value, 1));
     bytes = _mm_shuffle_epi8(bytes, without_fourth);
-    _mm_storel_epi64((__m128i *)(out + 3 * x), bytes);  // twelve bytes: what follows may be another thread's
+    _mm_storel_epi64((__m128i *)(out + 3 * x), bytes);  // only twelve bytes: the next ones may belong to another thread
     int last = _mm_extract_epi32(bytes, 2);
     memcpy(out + 3 * x + 8, &last, sizeof last);
   }
@@ -321,12 +321,12 @@ AVX2 static void resize_row_avx2(const uint8_t *restrict upper, const uint8_t *r
 
 static ResizeRow best_resize_row(void) {
 #ifdef HAS_AVX2_CODE
-  if (__builtin_cpu_supports("avx2") && !getenv("IMAGEBEAM_NO_AVX2")) return resize_row_avx2;  // to compare the two
+  if (__builtin_cpu_supports("avx2") && !getenv("IMAGEBEAM_NO_AVX2")) return resize_row_avx2;  // for tests
 #endif
   return resize_row;
 }
 
-// Bilinear with half-pixel centers, in steps of 1/128 downwards and 1/32767 sideways, rounded.
+// Resizes bilinearly with half-pixel centers and rounds. Weights have steps of 1/128 vertically, 1/32767 horizontally.
 static void resize(Worker *worker, const Batch *batch, const uint8_t *pixels, size_t stride, int width, int height,
                    int flip, uint8_t *out) {
   double fraction;
@@ -347,9 +347,9 @@ static void resize(Worker *worker, const Batch *batch, const uint8_t *pixels, si
 
 static int smaller(int value, int reduction) { return value / reduction > 1 ? value / reduction : 1; }
 
-// A decompressor takes one picture only: libjpeg keeps quantization and Huffman tables for abbreviated streams
-// (libjpeg.txt, "Abbreviated datastreams and multiple images"), and a JPEG without tables, such as a frame of Motion
-// JPEG, would be decoded with those of whichever picture came before. Making one takes 1 us.
+// Each image gets a decompressor of its own, which takes 1 us to make: libjpeg keeps quantization and Huffman tables
+// for abbreviated streams (libjpeg.txt, "Abbreviated datastreams and multiple images"), so a JPEG without tables, such
+// as a frame of Motion JPEG, would be decoded with the tables of the image before it.
 static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
   struct jpeg_decompress_struct *jpeg = &worker->jpeg;
   Part part = batch->parts[index];
@@ -394,7 +394,8 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
     for (int i = 0; i < num_rows; i++) rows[i] = worker->pixels + (size_t)(y + i) * stride;
     y += jpeg_read_scanlines(jpeg, rows, num_rows);
   }
-  // What follows the last row is part of the file: TensorFlow refuses damage there, too. Above it, nobody looks.
+  // A part that reaches the last row is read to the end of the file: damage there is refused, as TensorFlow does. After
+  // a part that ends above it, nothing more is read.
   if (jpeg->output_scanline == jpeg->output_height) jpeg_finish_decompress(jpeg);
   int is_inverted = jpeg->saw_Adobe_marker;
   if (is_cmyk)
@@ -440,7 +441,7 @@ static void decode_all(Batch *batch, int num_threads) {
   if (num_threads > MAX_THREADS) num_threads = MAX_THREADS;
   while (num_started < num_threads - 1 && !pthread_create(&threads[num_started], NULL, decode_next, batch))
     num_started++;
-  decode_next(batch);  // where no thread can be started, this one does it all
+  decode_next(batch);  // if no thread can be started, this one decodes all images
   for (int i = 0; i < num_started; i++) pthread_join(threads[i], NULL);
 }
 
@@ -460,7 +461,7 @@ PyDoc_STRVAR(decode_doc,
              "Decodes a part of each JPEG, resized, into a batch; other Python threads go on meanwhile.\n\n"
              "Args:\n    images: a list of bytes or memoryviews.\n"
              "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
-             "    flips: uint8 or bool [n], contiguous: which are mirrored.\n"
+             "    flips: uint8 or bool [n], contiguous: whether to mirror the image.\n"
              "    out: uint8 [n, height, width, 3], contiguous; RGB is written to it.\n"
              "    threads: at least 1.\n\n"
              "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");

@@ -1,4 +1,4 @@
-"""Markers in JPEGs, features in records, and pictures of JPEGs, in C."""
+"""In C: finds markers in JPEGs and features in records, and decodes JPEGs."""
 
 from typing import Any
 

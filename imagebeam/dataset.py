@@ -1,10 +1,10 @@
-"""A written dataset, opened for training."""
+"""A committed dataset opened for reading: what it holds, and the ways to read it."""
 
 from __future__ import annotations
 
+import array
 import difflib
 import functools
-import logging
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, features
+from imagebeam import errors
+from imagebeam import features as features_lib
 from imagebeam.reader import (
     bare_pixels,
-    batch_names,
+    batch_iterator,
     dataset_source,
+    feeds,
     normalize,
     open_files,
     option_values,
-    order,
-    record_reader,
+    read_plan,
     schedule,
     selection,
 )
@@ -30,9 +31,6 @@ from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-_LOGGER = logging.getLogger(__name__)
-_OF_WHOLE_PICTURES = ("image/object/bbox/", "image/object/mask", "image/segmentation/class/encoded")
 
 
 def open_dataset(
@@ -42,32 +40,33 @@ def open_dataset(
     cache_bytes: int = 64 << 30,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ImageDataset:
-    """Opens the dataset in `directory`, and checks that its shards are there and as long as the catalog says.
+    """Opens the dataset in `directory` and checks that all its shards exist with the lengths that the catalog says.
 
     Args:
-        directory: a local folder, or an address: gs:// is read with TensorFlow's file system, any other with fsspec.
-        cache_dir: a local folder that keeps whole shards of an address; needed for all but gs://, of which
-            TensorFlow reads blocks itself.
-        cache_bytes: that the cache may take; the shards used longest ago go first.
-        storage_options: what fsspec's file system takes beside the address, such as credentials.
+        directory: a local folder or an address: gs:// is read with TensorFlow's file system, any other with fsspec.
+        cache_dir: a local folder for copies of whole shards; needed for every address but gs://, which TensorFlow
+            reads in blocks.
+        cache_bytes: largest size of the cache; the shards used longest ago are removed first.
+        storage_options: options of fsspec's file system, such as credentials.
 
     Raises:
-        CatalogError: if there is no catalog, or it was edited, or is of a newer format.
+        CatalogError: if there is no catalog, or it was edited or written by a newer release.
         ShardError: if a shard is missing or has another length than the catalog says.
         ConfigError: if the address cannot be read here.
     """
     folder = None if cache_dir is None else option_values.path("cache_dir", cache_dir)
-    most = option_values.whole(1)("cache_bytes", cache_bytes)
+    max_bytes = option_values.whole(1)("cache_bytes", cache_bytes)
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise errors.ConfigError(f"storage_options is {storage_options!r}; it must be a dict of fsspec's options")
-    source = dataset_source.open_source(option_values.path("directory", directory), folder, most, storage_options)
+    address = option_values.path("directory", directory)
+    source = dataset_source.open_source(address, folder, max_bytes, storage_options)
     catalog = source.load_catalog()
     source.check_shards(catalog)
     return ImageDataset(source, catalog)
 
 
 class ImageDataset:
-    """A dataset and its ways out. Immutable; cheap to make, for nothing is read before it is asked for."""
+    """A committed dataset and the ways to read it. Immutable, and cheap to make: records are read only when needed."""
 
     def __init__(
         self,
@@ -76,12 +75,13 @@ class ImageDataset:
         filters: Sequence[frozenset[int]] = (),
         unfiltered: ImageDataset | None = None,
     ):
+        self.catalog = catalog
         self._source = source
+        self._filters = tuple(filters)  # label ids as stored; a selected example has a label in each set
         self._unfiltered = unfiltered
         self._lifetime: open_files.Lifetime = unfiltered._lifetime if unfiltered else open_files.Lifetime(source.close)
-        self.measured: dict[str, options_lib.MeanAndStd] = {}  # of the train split by on_error: see `normalize`
-        self.catalog = catalog
-        self._filters = tuple(filters)  # ids as stored; an example has one of each
+        self._labels_of: dict[str, selection.LabelRows] = unfiltered._labels_of if unfiltered else {}  # by split
+        self._measured: dict[str, normalize.ChannelStatistics] = {}  # of the train split, by on_error
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}: {split.num_examples:,}" for name, split in self.splits.items())
@@ -97,13 +97,13 @@ class ImageDataset:
         return self._unfiltered or self
 
     @property
-    def kept_open(self) -> Any:
-        """What keeps the files of this dataset open, as long as it is held."""
+    def kept_open(self) -> open_files.Lifetime:
+        """An object that keeps the files of this dataset open as long as it is held."""
         return self._lifetime
 
     @property
     def splits(self) -> Mapping[str, catalog_lib.Split]:
-        """By name, each with its shards and `num_examples`, labels that were filtered out included."""
+        """The splits by name, each with its shards and `num_examples`; filters do not change them."""
         return self.catalog.splits
 
     @property
@@ -113,46 +113,46 @@ class ImageDataset:
 
     @property
     def feature_spec(self) -> dict[str, tf.io.FixedLenFeature | tf.io.RaggedFeature]:
-        """What `tf.io.parse_single_example` needs to parse a record: a list becomes a Tensor [None].
+        """The spec for `tf.io.parse_single_example`, which makes a Tensor [None] of a list.
 
-        `tf.io.parse_example` makes of it a RaggedTensor [batch, None].
+        `tf.io.parse_example` makes a RaggedTensor [batch, None] of it.
         """
-        tf = _import_tensorflow()
+        tf = feeds.import_tensorflow()
         from imagebeam.reader import list_features
 
-        types = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
         return {
             feature.key: list_features.spec_of(feature)
             if feature.many
-            else tf.io.FixedLenFeature([], types[feature.kind])
+            else tf.io.FixedLenFeature([], list_features.TF_TYPES[feature.kind])
             for feature in self.catalog.features
         }
 
     @functools.cached_property
     def statistics(self) -> Mapping[str, Any]:
-        """What the writer counted, by split: formats, colour spaces, labels, heights, widths and bytes; {} if lost."""
+        """Counts of the writer by split: formats, colour spaces, labels, heights, widths and bytes; {} if lost."""
         return catalog_lib.load_statistics(self.directory, self._source.read)
 
     def num_examples(self, split: str) -> int:
-        """Examples of a split or a part of one, such as "train[:10%]", without labels that were filtered out."""
-        return len(self.view(split))
+        """Returns the number of examples in a split, or in a part such as "train[:10%]", that the filters keep."""
+        return len(self.select(split))
 
     def filter(self, labels: Sequence[int | str]) -> ImageDataset:
-        """The same dataset with the examples of these classes alone, by names or ids from 0; ids stay as they are.
+        """Returns the same dataset with only the examples of these classes; the ids of classes stay as they are.
 
-        An example of several classes stays if it has one of these. Of a dataset that was filtered before, those
-        examples stay that both filters keep.
+        An example of several classes stays if it has one of these. After several filters an example stays if all of
+        them keep it. Labels are read from the head of every record, once for each split: some 30 us a record.
 
-        The labels are read from the head of every record once for each split, some 30 us a record.
+        Args:
+            labels: names of classes, or ids from 0.
 
         Raises:
-            ConfigError: if a label is none of the dataset's, or none is given.
+            ConfigError: if the dataset has no such label, or `labels` is empty.
         """
-        kept = frozenset(self._label_id(label) + self.catalog.label_base for label in selection.listed(labels))
+        kept = frozenset(self._label_id(label) + self.catalog.label_base for label in selection.check_labels(labels))
         return ImageDataset(self._source, self.catalog, (*self._filters, kept), self.unfiltered)
 
     def _label_id(self, label: int | str) -> int:
-        """The id from 0 of a class."""
+        """Returns the id of a class, from 0."""
         if isinstance(label, str) and label in self.labels:
             return self.labels.index(label)
         if not isinstance(label, (str, bool)) and hasattr(label, "__index__"):
@@ -171,277 +171,182 @@ class ImageDataset:
             )
         )
 
-    def view(self, split: str) -> dataset_source.View:
-        """The records of a split or a part of one: the ground of all that reads."""
-        return self._source.view(self.catalog, split, self._filters)
-
     def as_tf(
         self, split: str, batch_size: int | None = None, *, input_context: Any = None, **options: Any
     ) -> tf.data.Dataset:
-        """Batches of one process as a tf.data.Dataset.
+        """Returns the batches of one process as a tf.data.Dataset.
 
         Args:
             split: "train", or a part such as "train[:10%]".
-            batch_size: examples of a batch of this process; None gives single examples.
-            input_context: a tf.distribute.InputContext, which gives process_index and process_count. Of batches
-                of one size there is a multiple of its replicas, for tf.distribute drops those left over.
+            batch_size: number of examples in a batch of this process; None gives single examples.
+            input_context: a tf.distribute.InputContext, which gives process_index and process_count. If all batches
+                have one size, their number is a multiple of its replicas, because tf.distribute drops the rest.
             **options: the fields of `imagebeam.ReadOptions`.
 
         Returns:
             {"image": [batch, height, width, 3] of `dtype`, "label": int32 [batch]}, the features named, and with `pad`
-            "mask": bool [batch]; with `supervised` (image, label), with both (image, label, sample_weight). The order
-            is a pure function of seed and epoch. Where an image may have several labels, "label" is float32
-            [batch, classes] of 0 and 1. A list is a RaggedTensor [batch, None], or with `list_size` a Tensor
-            [batch, list_size].
+            "mask": bool [batch]. With `supervised` (image, label), with both (image, label, sample_weight). The order
+            is a pure function of seed and epoch. If images may have several labels, "label" is float32 [batch, classes]
+            of 0 and 1. A list is a RaggedTensor [batch, None], or with `list_size` a Tensor [batch, list_size].
 
         Raises:
             ConfigError: if the options do not fit each other or the dataset.
         """
-        _import_tensorflow()
-        replicas = 1
-        if input_context is not None:
-            replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
-            for name in ("process_index", "process_count"):
-                if name in options:
-                    raise errors.ConfigError(f"{name} comes from the input_context: leave it out")
-            options |= {
-                "process_index": input_context.input_pipeline_id,
-                "process_count": input_context.num_input_pipelines,
-            }
-        asked = options_lib.ReadOptions.of(batch_size, options)
-        return self.build(split, self.records(split, asked, replicas), asked)
+        return _SplitFeeds(self, split).as_tf(batch_size, input_context=input_context, **options)
 
-    def as_numpy(self, split: str, batch_size: int, **options: Any) -> BatchIterator:
-        """Batches as NumPy arrays, from an iterator that can say where it stands. Options as of `as_tf`.
+    def as_numpy(self, split: str, batch_size: int, **options: Any) -> batch_iterator.BatchIterator:
+        """Returns an iterator over batches as NumPy arrays that can save and restore its place.
 
-        A list is an object array [batch] of arrays; with `list_size` an array [batch, list_size].
+        Arguments as of `as_tf`. A list is an object array [batch] of arrays; with `list_size` an array
+        [batch, list_size].
         """
-        return BatchIterator(self, split, batch_size, options)
+        return _SplitFeeds(self, split).as_numpy(batch_size, **options)
+
+    def as_jax(self, split: str, sharding: Any, batch_size: int, **options: Any) -> Iterator[dict[str, Any]]:
+        """Returns an iterator over batches as global jax.Arrays; every process reads its share of each batch.
+
+        Args:
+            split: "train", or a part such as "train[:10%]".
+            sharding: a jax.sharding.Sharding whose first axis the examples are laid out over.
+            batch_size: number of examples in a batch of all processes together.
+            **options: the fields of `imagebeam.ReadOptions`; process_index and process_count come from JAX.
+        """
+        return _SplitFeeds(self, split).as_jax(sharding, batch_size, **options)
 
     def as_distributed(self, strategy: Any, split: str, global_batch_size: int, **options: Any) -> Any:
-        """Batches for a tf.distribute strategy (TPUStrategy, MirroredStrategy...): each worker reads its own share.
+        """Returns batches for a tf.distribute strategy (TPUStrategy, MirroredStrategy...); each worker reads its share.
 
         Args:
             strategy: a tf.distribute.Strategy.
-            split: "train", or a part of it.
-            global_batch_size: of all replicas together.
+            split: "train", or a part such as "train[:10%]".
+            global_batch_size: number of examples in a batch of all replicas together.
             **options: the fields of `imagebeam.ReadOptions`.
         """
-        asked = options_lib.ReadOptions.of(global_batch_size, {k: v for k, v in options.items() if k != "state"})
-        replicas = strategy.num_replicas_in_sync
-        if asked.batch_size is None or asked.batch_size % replicas:
-            raise errors.ConfigError(
-                f"global_batch_size is {global_batch_size!r}, and the strategy has {replicas} replicas, which take "
-                f"equal parts of it: give a multiple of {replicas}"
-            )
-
-        def make(context: Any) -> tf.data.Dataset:
-            batch_size = context.get_per_replica_batch_size(asked.batch_size)
-            return self.as_tf(split, batch_size, input_context=context, **options)
-
-        return strategy.distribute_datasets_from_function(make)
-
-    def as_jax(self, split: str, sharding: Any, batch_size: int, **options: Any) -> Iterator[dict[str, Any]]:
-        """Global jax.Arrays: every process reads its share of each batch.
-
-        Args:
-            split: "train", or a part of it.
-            sharding: a jax.sharding.Sharding whose first axis the batch is laid out over.
-            batch_size: of all processes together.
-            **options: the fields of `imagebeam.ReadOptions`; process_index and process_count come from JAX.
-        """
-        from imagebeam.reader import jax_iterator
-
-        return jax_iterator.JaxIterator(self, split, sharding, batch_size, options)
+        return _SplitFeeds(self, split).as_distributed(strategy, global_batch_size, **options)
 
     def as_grain(self, split: str, *, decode: bool = True, features: Sequence[str] | None = None) -> Any:
-        """The examples as a random access source: for Grain's DataLoader and MapDataset, and PyTorch's DataLoader.
+        """Returns the examples as a random access source, for Grain's DataLoader or MapDataset and for PyTorch.
 
         Args:
-            split: "train", or a part of it.
-            decode: whether "image" is uint8 [height, width, 3] by Pillow, else as it is stored.
-            features: keys of the features beside "image" and "label"; None for all others of the dataset.
+            split: "train", or a part such as "train[:10%]".
+            decode: whether "image" is uint8 [height, width, 3], decoded with Pillow; else it comes as it is stored.
+            features: keys of the features besides "image" and "label"; None for all others of the dataset.
 
         Raises:
-            ConfigError: if the examples cannot be read so, or a feature is named as "image" or "label" are.
+            ConfigError: if the examples cannot be read like this, or a feature is named "image" or "label".
         """
         from imagebeam.reader import example_source
 
-        view = self.view(split)
-        is_raw = self._is_raw(view.selection.split)
-        return example_source.ExampleSource(view, self.catalog, decode, is_raw, features, self._lifetime)
+        selected = self.select(split)
+        is_raw = bare_pixels.is_raw(self.catalog, bare_pixels.formats_in(self.statistics, selected.split))
+        fetcher = self._source.fetcher(self.catalog, selected.split)
+        return example_source.ExampleSource(selected, fetcher, self.catalog, decode, is_raw, features, self._lifetime)
 
-    def mean_and_std(self, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
-        """What pixels from 0 to 255 are normalised with."""
-        return normalize.mean_and_std(self, asked)
+    def select(self, split: str) -> selection.Selection:
+        """Returns the records of a split, or of a part such as "train[:10%]", that the filters keep."""
+        return selection.select(self.catalog, split, self._filters, self._read_labels)
 
-    def pixel_statistics(self, split: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of the split."""
-        return normalize.measure(self, split)
+    def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
+        """Returns the plan for reading a split in batches: its records in their order, and what is known of them.
 
-    def _is_raw(self, split: str) -> bool:
-        return bare_pixels.is_raw(self.catalog, bare_pixels.formats_in(self.statistics, split))
-
-    def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> record_reader.Records:
-        """What the tf.data pipeline reads of a split, with these options, for `replicas` that share this process."""
-        view = self.view(split)
-        by_source = {feature.source: feature for feature in self.catalog.features}
-        is_raw = self._is_raw(view.selection.split)
-        self._check(by_source, asked)
-        if is_raw:
-            bare_pixels.check_shape_is_stored(self.catalog)
-        own = batch_names.own_names(self.catalog, asked.pad)
-        counted = self.statistics.get(view.selection.split, {})
-        longest = max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0)
-        source = self.source(view)
-        return record_reader.Records(
-            fetcher=view.fetcher,
-            schedule=schedule.plan(source, asked, replicas),
-            chosen=view.chosen,
-            by_source=by_source,
-            extra=batch_names.choose_features(self.catalog, asked.features, own, asked.list_size),
-            formats=bare_pixels.formats_in(self.statistics, view.selection.split),
-            is_raw=is_raw,
-            longest_side=longest,
-            mean_record_bytes=source.mean_record_bytes,
-            label_base=self.catalog.label_base if self.catalog.label_kind == "class" else asked.label_base,
-            num_classes=asked.label_base + len(self.labels),
-        )
-
-    def source(self, view: dataset_source.View) -> schedule.Source:
-        """What a schedule must know of the records of a view."""
-        mean_bytes = max(1, self.splits[view.selection.split].num_bytes // max(1, view.num_records_of_split))
-        is_compressed = self.catalog.compression != "none"
-        return schedule.Source(view.sizes, mean_bytes, is_compressed, self.catalog.fingerprint, self._named(view))
-
-    def _named(self, view: dataset_source.View) -> str:
-        """The records of a view as a state names them."""
-        kept = [f" of labels {' '.join(map(str, sorted(ids)))}" for ids in self._filters]
-        return "".join((str(view.selection), *sorted(kept)))  # in whatever order the filters came
-
-    def build(
-        self, split: str, records: record_reader.Records, asked: options_lib.ReadOptions, keep_empty: bool = False
-    ) -> tf.data.Dataset:
-        """The tf.data pipeline over records; `keep_empty` keeps batches of which every example was skipped."""
-        from imagebeam.reader import tf_input
-
-        _warn_of_places(records.extra, asked)
-        batches = tf_input.build(records, asked, self.mean_and_std(asked), keep_empty)
-        self.check_batch_size(split, asked, records.schedule)
-        batches.imagebeam_lifetime = self.kept_open  # datasets and iterators made of it hold it
-        return batches
-
-    def check_batch_size(self, split: str, asked: options_lib.ReadOptions, planned: schedule.Schedule) -> None:
-        """Raises ConfigError where not one batch would be full, and all are to be."""
-        if asked.batch_size is None or not asked.drops_remainder:
-            return
-        share = self.num_examples(split) // asked.process_count
-        if planned.num_batches == 0 and asked.state is None:
-            epochs = "1 epoch" if asked.num_epochs == 1 else f"{asked.num_epochs} epochs"
-            each = f" for each of {planned.replicas} replicas" if planned.replicas > 1 else ""
-            raise errors.ConfigError(
-                f"batch_size is {asked.batch_size:,}, and a process reads {share:,} examples of {split!r} in each of "
-                f"{epochs}: no batch would be full{each}; give a smaller one, drop_remainder=False or pad=True"
-            )
-        if share < asked.batch_size:
-            _LOGGER.warning(
-                "batch_size is %s, and a process reads %s examples of %r: a batch holds some of them more than once",
-                f"{asked.batch_size:,}",
-                f"{share:,}",
-                split,
-            )
-
-    def lists_among(self, keys: Sequence[str]) -> list[str]:
-        """Those of the keys whose features have any number of values."""
-        return [feature.key for feature in self.catalog.features if feature.many and feature.key in keys]
-
-    def _check(self, by_source: Mapping[str, features.Feature], asked: options_lib.ReadOptions) -> None:
-        if features.ENCODED not in by_source:
-            raise errors.ConfigError(f"{self.directory} was written without images: features drops image/encoded")
-        if asked.supervised and features.LABEL not in by_source:
-            raise errors.ConfigError(f"{self.directory} has no labels, which supervised=True needs")
-        if asked.list_size is not None and not self.lists_among(asked.features):
-            known = [feature.key for feature in self.catalog.features]
-            raise errors.ConfigError(
-                f"list_size is {asked.list_size}, and features asks for no list; the dataset has "
-                f"{', '.join(self.lists_among(known)) or 'none'}"
-            )
-        highest = asked.label_base + len(self.labels) - 1
-        if asked.num_classes is not None and self.labels and highest >= asked.num_classes:
-            raise errors.ConfigError(
-                f"labels run from {asked.label_base} to {highest}, and a model of {asked.num_classes} classes takes "
-                f"0 to {asked.num_classes - 1}: give label_base=0, or num_classes={highest + 1}"
-            )
-
-
-def _warn_of_places(extra: Sequence[features.Feature], asked: options_lib.ReadOptions) -> None:
-    """Says so where boxes or masks will not lie on the pictures."""
-    told = [feature.key for feature in extra if feature.source.startswith(_OF_WHOLE_PICTURES)]
-    if told and (asked.crop in ("random", "center") or asked.flips):
-        _LOGGER.warning(
-            "%s: of the whole picture as it is stored, while crop=%r, flip=%r change the pictures alone; "
-            'with crop="squash", flip=False boxes lie where they belong',
-            ", ".join(told),
-            asked.crop,
-            asked.flips,
-        )
-
-
-class BatchIterator(Iterator[dict[str, np.ndarray]]):
-    """Batches as NumPy arrays; `state` says where it stands, `restore` goes there."""
-
-    def __init__(self, dataset: ImageDataset, split: str, batch_size: int, options: Mapping[str, Any]):
-        self._dataset = dataset
-        self._split = split
-        self._batch_size = batch_size
-        self._options = dict(options)
-        self._begin(self._options.pop("state", None))
-
-    def _begin(self, state: order.ReaderState | None) -> None:
-        _import_tensorflow()
-        from imagebeam.reader import tf_input
-
-        asked = options_lib.ReadOptions.of(self._batch_size, {**self._options, "state": state})
-        if asked.batch_size is None:
-            raise errors.ConfigError("batch_size is None; as_numpy makes batches: give a whole number from 1 on")
-        if asked.next_epoch_each_iteration:
-            raise errors.ConfigError(
-                "next_epoch_each_iteration=True is for datasets, which can be iterated over again, and as_numpy and "
-                "as_jax give one iterator: leave it out, and give num_epochs"
-            )
-        records = self._dataset.records(self._split, asked)
-        batches = tf_input.NumpyIterator(self._dataset.build(self._split, records, asked, keep_empty=True))
-        self._asked, self._schedule, self._batches = asked, records.schedule, batches
-        self._num_batches = 0  # since the schedule began
-
-    def __next__(self) -> Any:
-        while True:
-            batch = next(self._batches)
-            self._num_batches += 1
-            if len(batch[0] if isinstance(batch, tuple) else batch["image"]):  # else every example was skipped
-                return batch
-
-    def state(self) -> order.ReaderState:
-        """Where the next batch begins: plain values, the same in every process of the job.
+        Args:
+            split: "train", or a part such as "train[:10%]".
+            asked: options of the reader.
+            replicas: number of replicas that share the batches of this process.
 
         Raises:
-            ConfigError: with deterministic=False, which leaves open what was read.
+            ConfigError: if the options do not fit the dataset.
         """
-        if not self._asked.deterministic:
-            raise errors.ConfigError(
-                "deterministic=False gives examples in the order in which they are decoded, so there is no state from "
-                "which another reader could go on exactly: leave it out where you need state()"
-            )
-        return self._schedule.state_after(self._num_batches)
+        selected = self.select(split)
+        fetcher = self._source.fetcher(self.catalog, selected.split)
+        return read_plan.make_plan(self.directory, self.catalog, self.statistics, selected, fetcher, asked, replicas)
 
-    def restore(self, state: order.ReaderState) -> None:
-        """Goes on from `state`, in the time of a start: nothing that was read before is read again."""
-        self._begin(state)
+    def mean_and_std(self, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
+        """Returns mean and standard deviation to normalise pixels from 0 to 255 with; None if they stay as they are.
+
+        Raises:
+            ConfigError: if they have to be measured, and there is no train split.
+        """
+        if asked.normalize == "imagenet":
+            return options_lib.IMAGENET_MEAN, options_lib.IMAGENET_STD
+        if asked.normalize == "dataset":
+            return normalize.counted_by_writer(self.statistics) or self.unfiltered._measure_train(asked)
+        assert not isinstance(asked.normalize, str), "ReadOptions refuses other names"
+        return asked.normalize
+
+    def pixel_statistics(self, split: str) -> normalize.ChannelStatistics:
+        """Returns mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of a split.
+
+        Raises:
+            ExampleError: if an example cannot be read or decoded.
+        """
+        return self._measure(split)
+
+    def _measure_train(self, asked: options_lib.ReadOptions) -> normalize.ChannelStatistics:
+        """Returns mean and standard deviation of the train split, whatever split is read; measures them once.
+
+        Raises:
+            ConfigError: if there is no such split.
+        """
+        if asked.on_error not in self._measured:
+            if normalize.TRAIN not in self.splits:
+                first = next(iter(self.splits))
+                raise errors.ConfigError(
+                    f"normalize='dataset' takes mean and deviation of the split {normalize.TRAIN!r}, and "
+                    f"{self.directory} has {', '.join(self.splits)}: give "
+                    f"normalize=dataset.pixel_statistics({first!r})"
+                )
+            on_error = {"on_error": asked.on_error, "max_error_fraction": asked.max_error_fraction}
+            self._measured[asked.on_error] = self._measure(normalize.TRAIN, **on_error)
+            normalize.log_measured(self._measured[asked.on_error], self.num_examples(normalize.TRAIN))
+        return self._measured[asked.on_error]
+
+    def _measure(self, split: str, **on_error: Any) -> normalize.ChannelStatistics:
+        count = min(normalize.MAX_EXAMPLES, self.num_examples(split))
+        shuffle = "global" if self.catalog.compression == "none" else "stream"
+        options = {"crop": "squash", "image_size": 64, "shuffle": shuffle, "num_epochs": 1, "drop_remainder": False}
+        batches = self.as_tf(split, 1, **options, **on_error).take(count)
+        images = (batch["image"] for batch in batches.as_numpy_iterator())
+        return normalize.measure(images, f"{count:,} examples of {split}")
+
+    def _read_labels(self, split: str) -> selection.LabelRows:
+        """Returns every label in a split and the record that has it: int64 [labels] each. Reads them once.
+
+        Raises:
+            ConfigError: if the records hold no classes.
+        """
+        if split not in self._labels_of:
+            feature = next((each for each in self.catalog.features if each.source == features_lib.LABEL), None)
+            if feature is None or self.catalog.label_kind != "class":
+                raise errors.ConfigError(f"{self.directory} has no classes to filter by")
+            rows, ids = array.array("q"), array.array("q")
+            fetcher = self._source.fetcher(self.catalog, split)
+            for row, found in enumerate(fetcher.find_ints(feature.key)):
+                ids.extend(found)
+                rows.extend([row] * len(found))
+            self._labels_of[split] = np.array(rows, np.int64), np.array(ids, np.int64)
+        return self._labels_of[split]
 
 
-def _import_tensorflow() -> Any:
-    try:
-        import tensorflow as tf
-    except ModuleNotFoundError as e:
-        raise errors.ConfigError(f"{e.name} is not installed, the reader needs it: pip install 'imagebeam[tf]'") from e
-    return tf
+class _SplitFeeds(feeds.Feeds):
+    """The ways to read one split of a dataset, or a part of it."""
+
+    def __init__(self, dataset: ImageDataset, split: str):
+        self._dataset = dataset
+        self._split = split
+
+    def plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
+        return self._dataset.records(self._split, asked, replicas)
+
+    def check_schedule(self, asked: options_lib.ReadOptions, planned: schedule.Schedule) -> None:
+        read_plan.check_batch_size(self._split, self._dataset.num_examples(self._split), asked, planned)
+
+    def mean_and_std(self, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
+        return self._dataset.mean_and_std(asked)
+
+    def lists_among(self, keys: Sequence[str]) -> list[str]:
+        return read_plan.lists_among(self._dataset.catalog, keys)
+
+    @property
+    def kept_open(self) -> Any:
+        return self._dataset.kept_open

@@ -1,4 +1,4 @@
-"""The features of an example: their keys, types and where each value comes from.
+"""The features of an example: their keys and types, and the source of each value.
 
 The default keys follow the ImageNet convention, as read by TF-slim, the TPU reference models, tf-vision and keras-cv.
 """
@@ -8,18 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+# The kinds of values that a tf.train.Example holds.
 BYTES = "bytes"
 INT64 = "int64"
 FLOAT = "float"
 
+KIND_OF_TYPE: Mapping[str, str] = {"string": BYTES, "int": INT64, "float": FLOAT}  # by the types of columns in a config
+NUMPY_DTYPES: Mapping[str, str] = {BYTES: "object", INT64: "int64", FLOAT: "float32"}  # names: nothing here needs NumPy
+EMPTY_VALUES: Mapping[str, Any] = {BYTES: b"", INT64: 0, FLOAT: 0.0}  # in place of a value that a record lacks
+
 
 class Feature(NamedTuple):
-    """One feature of every example: `kind` never depends on the value of one record."""
+    """One feature of every example. `kind` never depends on the value in one record."""
 
     key: str  # the key in the tf.train.Example
-    source: str  # what the value is: a key of STANDARD, or "columns/<name>"
+    source: str  # what the value means: a key of STANDARD, or "columns/<name>"
     kind: str  # bytes, int64 or float
-    many: bool = False  # a list of any length, also of none; else always exactly one value
+    many: bool = False  # whether it is a list of any length, 0 included; else it has exactly one value
 
 
 class Standard(NamedTuple):
@@ -29,7 +34,7 @@ class Standard(NamedTuple):
     default: bool  # written unless the config drops it
     meaning: str
     many: bool = False
-    needs: str = ""  # what must be known of the images: see resolve_features
+    needs: str = ""  # what must be known of the images: a key of _ABSENT
 
 
 ENCODED = "image/encoded"
@@ -64,7 +69,7 @@ STANDARD: Mapping[str, Standard] = {
     ENCODED: Standard(BYTES, True, "the image's bytes, or its pixels as numbers"),
 }
 
-_ABSENT = {  # what is said where a feature needs what there is not
+_ABSENT = {  # error text for each requirement that is not met
     "labels": "label gives no labels",
     "classes": "label gives no classes",
     "objects": "source gives no objects",
@@ -84,20 +89,20 @@ def resolve_features(
     has_segmentation: bool = False,
     pixels: str | None = None,
 ) -> tuple[Feature, ...]:
-    """The features of every example, `image/encoded` last so that its bytes are written without a copy.
+    """Returns the features of every example, `image/encoded` last so that its bytes are written without a copy.
 
     Args:
         renamed: from standard key (or `columns/<name>`) to the key to write; None drops the feature.
         label_kind: "class", INT64 or FLOAT; None without labels.
-        columns: from the name of a column to its kind and whether it has many values.
+        columns: from the name of a column to its kind, and whether it is a list.
         has_many_labels: whether an image may have several classes.
         has_objects: whether objects with boxes are known.
         has_object_masks: whether masks of objects are known.
         has_segmentation: whether the class of each pixel is known.
-        pixels: the kind of an image that is stored as a list of numbers; None for bytes.
+        pixels: kind of the numbers if images are stored as lists of numbers; None if as bytes.
 
     Raises:
-        ValueError: if a key is not known, or two features would have one key.
+        ValueError: if a standard key is unknown, or two features would have the same key.
     """
     known = {name: (standard.kind, standard.many) for name, standard in STANDARD.items()}
     known |= {f"columns/{name}": column for name, column in columns.items()}
@@ -136,7 +141,7 @@ def resolve_features(
 
 
 def in_order(features: Iterable[Feature]) -> tuple[Feature, ...]:
-    """The features as they stand in an example: by key, `image/encoded` last."""
+    """Returns the features in their order in an example: by key, `image/encoded` last."""
     return tuple(sorted(features, key=lambda feature: (feature.source == ENCODED, feature.key)))
 
 
@@ -145,7 +150,7 @@ def _needs(name: str) -> str:
 
 
 def check_value(kind: str, value: Any) -> bool:
-    """Whether one `value` can be stored as `kind`."""
+    """Returns whether one `value` can be stored as `kind`."""
     if kind == BYTES:
         return isinstance(value, bytes)
     if kind == INT64:

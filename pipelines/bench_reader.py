@@ -1,7 +1,7 @@
-"""Measures what this host feeds: every stage of the reader alone, and all of them together.
+"""Measures how many images per second this host can feed: each stage of the reader alone, and the whole reader.
 
-Each stage is timed on inputs that were prepared before, in memory, with the threads and the functions of the reader
-itself; so the rates of the stages add up, roughly, to the rate of the whole: 1/whole = 1/read + 1/parse + ...
+Each stage is timed on inputs that were prepared in memory, with the threads and the functions of the reader itself. So
+the rates of the stages roughly add up to the rate of the whole: 1/whole = 1/read + 1/parse + ...
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import numpy as np
 
 import imagebeam
 from imagebeam.pipelines import progress
-from imagebeam.reader import batch_reader, record_reader
+from imagebeam.reader import batch_reader, python_calls, read_plan
 from imagebeam.reader import options as options_lib
 
 RESNET, VIT = "ResNet-50", "ViT-B/16"
 _ROUNDS = 5
-_POOL_PICTURES = 256  # prepared for a stage
-_POOL_BYTES = 64 << 20  # of their pixels
-_POOL_CHUNKS = 16  # of records; each has 4 MB, or one record
-_IMAGES_AT_ONCE = 64  # counted in Python together, else its 100 us a call would be measured
-_REFERENCE_CHIP = "NVIDIA A100"  # that the summary speaks of
+_POOL_PICTURES = 256  # images that are prepared for a stage
+_POOL_BYTES = 64 << 20  # pixels of these images
+_POOL_CHUNKS = 16  # chunks of records; each has 4 MB, or one record
+_IMAGES_AT_ONCE = 64  # counted in one call of Python: a call takes 100 us, which would be measured otherwise
+_REFERENCE_CHIP = "NVIDIA A100"  # named in the summary
 
 
 class Figure(NamedTuple):
-    """How fast one chip trains a model at 224 px, as somebody published it."""
+    """A published figure of how fast one chip trains a model at 224 px."""
 
     chip: str
     model: str
     images_per_second: float
     origin: str  # who measured
-    source: str  # where it is written
+    source: str  # address of the publication
 
 
 _MLPERF = "https://github.com/mlcommons/training_results_v"
@@ -56,7 +56,7 @@ _TIMM = (
     "results/benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv"
 )
 
-# Of runs on several chips the whole is divided by their number.
+# The rate of a run on several chips is divided by their number.
 FIGURES = (
     # Four epochs of 1,281,167 images between two evaluations in 1,145.2 s, four chips.
     Figure(
@@ -93,13 +93,13 @@ class Speed:
 
     @property
     def images_per_second(self) -> float:
-        """The median: a round in which the host did something else does not count."""
+        """The median, so that a round in which the host did other work does not count."""
         return statistics.median(self.rounds)
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchResult:
-    """What was measured, and of what."""
+    """The rates of the stages and of the whole reader, and what was measured."""
 
     dataset: str
     split: str
@@ -115,15 +115,15 @@ class BenchResult:
 
     @property
     def slowest(self) -> str:
-        """The stage that a faster host, or less to do in it, would help first."""
+        """The stage to speed up first."""
         return min(self.stages, key=lambda name: self.stages[name].images_per_second)
 
     def fed(self, figure: Figure) -> float:
-        """How many such chips this host keeps busy."""
+        """Returns how many such chips this host keeps busy."""
         return self.together.images_per_second / figure.images_per_second
 
     def to_json(self) -> dict[str, Any]:
-        """All that is known, for programs."""
+        """Returns all fields and the derived figures, for programs."""
         speeds = {**self.stages, "together": self.together}
         measured = {
             name: {
@@ -159,43 +159,41 @@ def run_bench(
     seconds: float = 5.0,
     threads: int | None = None,
 ) -> BenchResult:
-    """Measures the reader as it is, then its stages one after the other.
+    """Measures the whole reader, then its stages one after the other.
 
-    What the kernel holds of the shards is read from memory, here as in the later epochs of a training.
+    Shards in the kernel's page cache are read from memory, as in the later epochs of a training.
 
     Args:
-        dataset: as it was opened.
-        split: "train", or a part such as "train[:10%]"; a small one is read again and again.
-        batch_size: images of a batch.
-        image_size: side of the square pictures, in pixels.
-        dtype: of the pixels in the batches.
-        seconds: that each of the six measurements takes, after a warm-up.
-        threads: as of the reader; by default the cores of this process.
+        dataset: the dataset.
+        split: "train", or a part such as "train[:10%]"; a small one is read repeatedly.
+        batch_size: number of images in a batch.
+        image_size: side of the square images, in pixels.
+        dtype: type of the pixels in the batches.
+        seconds: duration of each of the six measurements, after a warm-up.
+        threads: threads of the reader; by default one for each core that this process may use.
 
     Raises:
-        ConfigError: if TensorFlow is not installed, or the split cannot be read so.
-        ExampleError: at an image that cannot be read or decoded.
+        ConfigError: if TensorFlow is not installed, or the options do not fit the split.
+        ExampleError: if an image cannot be read or decoded.
     """
     asked: dict[str, Any] = {"image_size": image_size, "crop": "random", "dtype": dtype, "threads": threads}
-    whole = dataset.as_tf(split, batch_size, **asked)  # first, for it checks all that was asked for
+    whole = dataset.as_tf(split, batch_size, **asked)  # first, because it checks all arguments
     from imagebeam.reader import tf_input
 
     options = imagebeam.ReadOptions(batch_size=batch_size, **asked)
-    view = dataset.view(split)
-    of_split = dataset.splits[view.selection.split]
-    records = dataset.records(split, options)
-    is_native = tf_input.decodes_natively(records, options)
-    stages = _native_stages(records, options) if is_native else _tensorflow_stages(records, options)
+    plan = dataset.records(split, options)
+    is_native = tf_input.decodes_natively(plan, options)
+    stages = _native_stages(plan, options) if is_native else _tensorflow_stages(plan, options)
     together = _measure(_Stage(whole, batch_size, warm_up=2), seconds)  # raises for an image that cannot be decoded
     return BenchResult(
         dataset=dataset.directory,
         split=split,
-        num_examples=len(view),
-        mean_record_bytes=of_split.num_bytes // max(1, of_split.num_examples),
+        num_examples=dataset.num_examples(split),
+        mean_record_bytes=plan.mean_record_bytes,
         batch_size=batch_size,
         image_size=image_size,
         dtype=dtype,
-        threads=_num_threads(options),
+        threads=tf_input.num_threads(options),
         decoder=(batch_reader.library() or "") if is_native else "TensorFlow",
         stages={name: _measure(_count(stage), seconds) for name, stage in stages.items()},
         together=together,
@@ -206,38 +204,38 @@ class _Stage(NamedTuple):
     """A dataset to iterate."""
 
     elements: Any  # a tf.data.Dataset
-    images: int  # in one of them
-    warm_up: int  # elements after which its inputs are in memory
+    images: int  # in one element
+    warm_up: int  # number of elements after which its inputs are in memory
 
 
-def _native_stages(records: record_reader.Records, options: options_lib.ReadOptions) -> dict[str, _Stage]:
-    """The stages of the reader in their order where the decoder in C reads, each over inputs that are in memory."""
+def _native_stages(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> dict[str, _Stage]:
+    """Returns the stages of the reader with the decoder in C in their order, each over inputs in memory."""
     import tensorflow as tf
 
-    from imagebeam.reader import batch_reader, tf_decode, tf_input
+    from imagebeam.reader import tf_decode, tf_input
 
     assert options.batch_size is not None
     size = options.batch_size
-    reader = batch_reader.BatchReader(records, options, _num_threads(options))
+    reader = batch_reader.BatchReader(plan, options, tf_input.num_threads(options))
     cast = tf_decode.make_caster(options, None)
     num_chunks = max(1, min(_POOL_PICTURES // size, _POOL_CHUNKS))
-    chunks = [reader.fetch(number * size, (number + 1) * size) for number in range(num_chunks)]
+    chunks = [reader.records.read(number * size, (number + 1) * size) for number in range(num_chunks)]
     parsed = [reader.parse(chunk) for chunk in chunks]
     batches = [reader.decode(each)[0] for each in parsed]
-    pictures = tf.data.Dataset.from_tensors(tf.constant(batches[0])).repeat()
+    images = tf.data.Dataset.from_tensors(tf.constant(batches[0])).repeat()
 
     def run(step: Callable[[int], np.ndarray]) -> tf.data.Dataset:
-        """What `step` makes of each number."""
+        """Returns a dataset that calls `step` with ascending numbers."""
 
         def call(number: np.ndarray) -> np.ndarray:
-            with record_reader.calls:
+            with python_calls.calls:
                 return step(int(number))
 
         numbers = tf.data.Dataset.range(1 << 62)
         return numbers.map(lambda number: tf.numpy_function(call, [number], tf.uint8, False), num_parallel_calls=2)
 
     def fetch(number: int) -> np.ndarray:
-        return np.array([len(reader.fetch(number * size, (number + 1) * size).contents) % 256], np.uint8)
+        return np.array([len(reader.records.read(number * size, (number + 1) * size).contents) % 256], np.uint8)
 
     def parse(number: int) -> np.ndarray:
         return np.array([len(reader.parse(chunks[number % num_chunks]).kept) % 256], np.uint8)
@@ -251,38 +249,38 @@ def _native_stages(records: record_reader.Records, options: options_lib.ReadOpti
     stages = {
         "read": run(fetch),
         "parse": run(parse),
-        "decode": run(decode),  # mirrored, and in its place in the batch
-        "augment": pictures.map(cast),
+        "decode": run(decode),  # includes the flip and the place in the batch
+        "augment": images.map(cast),
         "batch": run(hand_over),
     }
-    tf_options = tf_input.tf_options(options, _num_threads(options))
+    tf_options = tf_input.tf_options(options, tf_input.num_threads(options))
     return {name: _Stage(each.with_options(tf_options), size, warm_up=1) for name, each in stages.items()}
 
 
-def _tensorflow_stages(records: record_reader.Records, options: options_lib.ReadOptions) -> dict[str, _Stage]:
-    """The same where TensorFlow decodes; each over inputs that are in memory after its warm-up."""
+def _tensorflow_stages(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> dict[str, _Stage]:
+    """Returns the stages of the reader with TensorFlow's decoders, each over inputs in memory after its warm-up."""
     import tensorflow as tf
 
-    from imagebeam.reader import crops, tf_decode, tf_input
+    from imagebeam.reader import crops, tf_decode, tf_input, tf_parse
 
     assert options.batch_size is not None
-    threads = _num_threads(options)
-    reader = tf_input.ChunkReader(records, options)
-    num_chunks = max(1, min(_POOL_PICTURES // records.chunk, _POOL_CHUNKS))
-    num_encoded = num_chunks * records.chunk
-    num_pictures = max(1, min(_POOL_PICTURES, _POOL_BYTES // (options.size[0] * options.size[1] * 3)))
-    reduction = tf_input.greatest_reduction(records.longest_side, options)
+    threads = tf_input.num_threads(options)
+    reader = tf_parse.ChunkReader(plan, options)
+    num_chunks = max(1, min(_POOL_PICTURES // plan.chunk_records, _POOL_CHUNKS))
+    num_encoded = num_chunks * plan.chunk_records
+    num_images = max(1, min(_POOL_PICTURES, _POOL_BYTES // (options.size[0] * options.size[1] * 3)))
+    reduction = tf_decode.greatest_reduction(plan.longest_side, options)
     without_flip = dataclasses.replace(options, flip=False)
-    decode = tf_decode.make_decoder(without_flip, records.formats == {"jpeg"}, reduction, records.is_raw)
+    decode = tf_decode.make_decoder(without_flip, plan.formats == {"jpeg"}, reduction, plan.is_raw)
     cast = tf_decode.make_caster(options, None)
 
     def read(first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        dtypes = [tf.string, tf.int64, tf.float32, *([tf.string] if records.lists else [])]
-        serialized, _, uniforms, *_ = tf.numpy_function(reader.read, [first, first + records.chunk], dtypes, False)
+        dtypes = [tf.string, tf.int64, tf.float32, *([tf.string] if plan.lists else [])]
+        serialized, _, uniforms, *_ = tf.numpy_function(reader.read, [first, first + plan.chunk_records], dtypes, False)
         return tf.ensure_shape(serialized, [None]), tf.ensure_shape(uniforms, [None, crops.NUM_UNIFORMS])
 
     def parse(serialized: tf.Tensor, uniforms: tf.Tensor) -> dict[str, tf.Tensor]:
-        chunk = tf_input.parse(serialized, uniforms, records, without_flip)
+        chunk = tf_parse.parse(serialized, uniforms, plan, without_flip)
         return {name: value for name, value in chunk.items() if name in ("encoded", "shape", "part")}
 
     def augment(image: tf.Tensor) -> tf.Tensor:
@@ -294,19 +292,19 @@ def _tensorflow_stages(records: record_reader.Records, options: options_lib.Read
     def keep(elements: tf.data.Dataset, count: int) -> tf.data.Dataset:
         return elements.take(count).cache().repeat()
 
-    chunks = run(read, tf.data.Dataset.range(0, 1 << 62, records.chunk), max(2, threads))  # (bytes [n], [n, k])
+    chunks = run(read, tf.data.Dataset.range(0, 1 << 62, plan.chunk_records), max(2, threads))  # (bytes [n], [n, k])
     parsed = run(parse, keep(chunks, num_chunks))  # {"encoded": bytes [n], "part": [n, 4]}
     decoded = run(decode, keep(parsed.unbatch(), num_encoded)).ignore_errors()  # uint8 [height, width, 3]
-    pictures = keep(decoded, num_pictures)
-    augmented = run(augment, pictures)  # dtype [height, width, 3]
-    batches = pictures.batch(options.batch_size, drop_remainder=True)  # uint8 [batch, height, width, 3]
+    images = keep(decoded, num_images)
+    augmented = run(augment, images)  # dtype [height, width, 3]
+    batches = images.batch(options.batch_size, drop_remainder=True)  # uint8 [batch, height, width, 3]
 
-    batched_pool = -(-num_pictures // options.batch_size)
+    batched_pool = -(-num_images // options.batch_size)
     stages = {
-        "read": _Stage(chunks, records.chunk, warm_up=0),
-        "parse": _Stage(parsed, records.chunk, warm_up=num_chunks),
+        "read": _Stage(chunks, plan.chunk_records, warm_up=0),
+        "parse": _Stage(parsed, plan.chunk_records, warm_up=num_chunks),
         "decode": _Stage(decoded, 1, warm_up=num_encoded),
-        "augment": _Stage(augmented, 1, warm_up=num_pictures),
+        "augment": _Stage(augmented, 1, warm_up=num_images),
         "batch": _Stage(batches, options.batch_size, warm_up=batched_pool),
     }
     tf_options = tf_input.tf_options(options, threads)
@@ -314,10 +312,10 @@ def _tensorflow_stages(records: record_reader.Records, options: options_lib.Read
 
 
 def _count(stage: _Stage) -> _Stage:
-    """The same work, with a number for each element: pictures that came to Python would be copied on the way."""
+    """Returns a stage that does the same work and yields numbers: images would be copied on their way to Python."""
     import tensorflow as tf
 
-    def touch(*element: Any) -> tf.Tensor:  # every part, or TensorFlow would leave out what nobody looks at
+    def touch(*element: Any) -> tf.Tensor:  # every part, or TensorFlow would drop what nobody uses
         firsts = [tf.reshape(part, [-1])[0] for part in tf.nest.flatten(element, expand_composites=True)]
         numbers = [tf.strings.length(first) if first.dtype == tf.string else first for first in firsts]
         return tf.add_n([tf.cast(number, tf.float32) for number in numbers])
@@ -327,25 +325,19 @@ def _count(stage: _Stage) -> _Stage:
     return _Stage(counted, stage.images * together, warm_up=1 + -(-stage.warm_up // together))
 
 
-def _num_threads(options: options_lib.ReadOptions) -> int:
-    from imagebeam.reader import tf_input
-
-    return options.threads or tf_input.num_cores()
-
-
 def _measure(stage: _Stage, seconds: float) -> Speed:
-    """The speed of a stage, from when its warm-up has ended."""
-    from imagebeam.reader import tf_input
+    """Measures the speed of a stage after its warm-up."""
+    from imagebeam.reader import numpy_iterator
 
-    elements = tf_input.NumpyIterator(stage.elements)
+    elements = numpy_iterator.NumpyIterator(stage.elements)
     for _ in range(stage.warm_up):
         next(elements)
-    _time_round(elements, stage.images, seconds / _ROUNDS)  # threads and caches of the processor are warm after it
+    _time_round(elements, stage.images, seconds / _ROUNDS)  # not counted: it warms up threads and caches
     return Speed(tuple(_time_round(elements, stage.images, seconds / _ROUNDS) for _ in range(_ROUNDS)))
 
 
 def _time_round(elements: Iterator[Any], images: int, seconds: float) -> float:
-    """Images per second between the arrival of two elements at least `seconds` apart."""
+    """Returns the images per second between the arrival of two elements at least `seconds` apart."""
     start = now = time.perf_counter()
     count = 0
     while now - start < seconds or not count:
@@ -356,7 +348,7 @@ def _time_round(elements: Iterator[Any], images: int, seconds: float) -> float:
 
 
 def bench_rows(result: BenchResult) -> list[tuple[str, str]]:
-    """The measurement as rows of a table."""
+    """Returns the measurement as rows of a table."""
     size = f"{result.image_size} x {result.image_size} px"
     record = progress.format_bytes(result.mean_record_bytes)
     images, threads = progress.count(result.num_examples, "image"), progress.count(result.threads, "thread")
@@ -381,7 +373,7 @@ def bench_rows(result: BenchResult) -> list[tuple[str, str]]:
 
 
 def summarize(result: BenchResult) -> str:
-    """The measurement in a sentence."""
+    """Returns the measurement as a sentence."""
     parts = [_in_words(result.fed(figure), figure) for figure in FIGURES if figure.chip == _REFERENCE_CHIP]
     rate = result.together.images_per_second
     return f"this host feeds {rate:,.0f} images/s: {', '.join(parts)}; the slowest stage is {result.slowest}"
@@ -394,7 +386,7 @@ def _in_words(fed: float, figure: Figure) -> str:
 
 
 def _significant(number: float) -> str:
-    """Two digits that mean something: `0.086`, `0.43`, `1.6`, `17`, `1,200`."""
+    """Returns a number with at least two significant digits: `0.086`, `0.43`, `1.6`, `17`, `1,200`."""
     if number < 0.0995:
         return f"{number:#.2g}"
     return f"{number:,.{2 if number < 0.995 else 1 if number < 9.95 else 0}f}"

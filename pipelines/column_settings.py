@@ -29,7 +29,6 @@ def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[
     """
     from imagebeam.transforms import transform_columns
 
-    kinds = {"int": features.INT64, "float": features.FLOAT, "string": features.BYTES}
     keys = {feature.source: feature.key for feature in config.resolve_features()}
     transforms = []
     for name in config.transformed:
@@ -39,7 +38,7 @@ def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[
                 column=name,
                 key=keys[source],
                 position=list(sources).index(source),
-                kind=kinds[column.type],
+                kind=features.KIND_OF_TYPE[column.type],
                 name=str(column.transform),
                 buckets=column.buckets,
                 top_k=column.top_k,

@@ -140,9 +140,8 @@ class Config(pydantic.BaseModel):
 
     def resolve_features(self) -> tuple[features_lib.Feature, ...]:
         """The features of every example."""
-        kinds = {"string": features_lib.BYTES, "int": features_lib.INT64, "float": features_lib.FLOAT}
         columns = {
-            name: (_TRANSFORMED.get(column.transform or "") or kinds[column.type], column.list)
+            name: (_TRANSFORMED.get(column.transform or "") or features_lib.KIND_OF_TYPE[column.type], column.list)
             for name, column in self.columns.items()
         }
         return features_lib.resolve_features(

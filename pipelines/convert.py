@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, storage
+from imagebeam import cpu_count, errors, records, storage
 from imagebeam.pipelines import column_settings, open_source, runners
 from imagebeam.pipelines import config as config_lib
 from imagebeam.transforms import elements
@@ -44,16 +44,6 @@ class ConvertResult:
     catalog: catalog_lib.Catalog
     plan: elements.DatasetPlan
     seconds: float
-
-
-def default_workers() -> int:
-    """As many as there are cores for this process, and in a container no more than its share of them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):  # no cgroup v2, or no limit in it
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = map(int, file.read().split())
-        cores = min(cores, max(1, -(-quota // period)))
-    return cores
 
 
 def convert(
@@ -166,7 +156,7 @@ def plan(
         if job_config.output.uri is None:
             output = job_config.output.model_copy(update={"uri": storage.join(directory, "output")})
             job_config = job_config.model_copy(update={"output": output})
-        options = runners.make_options(arguments, default_workers())
+        options = runners.make_options(arguments, cpu_count.available_cores())
         job = make_job.make_job(job_config, overwrite, storage.join(directory, "report.json"))
         return _plan_of(run_pipeline(job, options, plan_only=True))
 
@@ -306,7 +296,7 @@ def beam_arguments(beam_options: BeamOptions) -> list[str]:
 
 def _as_workers(workers: Any) -> int:
     if workers is None:
-        return default_workers()
+        return cpu_count.available_cores()
     if isinstance(workers, bool) or not hasattr(workers, "__index__"):
         raise errors.ConfigError(f"workers is {_describe(workers)}; give a number of processes, such as 4")
     if workers < 1:

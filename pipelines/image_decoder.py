@@ -1,4 +1,4 @@
-"""Decodes whole images as the reader does, to find those that it cannot read."""
+"""Decodes whole images with the decoders of the reader, to find images that it cannot read."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from imagebeam.transforms.images import checked_image, pillow_decoder, structure
 
 try:
     from imagebeam import _native
-except ImportError:  # was built without a compiler, or without libjpeg-turbo
+except ImportError:  # installed without a compiler, or without libjpeg-turbo
     _native = None  # type: ignore[assignment]
 
 _JPEG = "jpeg"
-_WRAPPED = re.compile(r"(?:\{\{.*?\}\} )?(.*?)(?: \[Op:\w+\].*)?", re.DOTALL)  # what TensorFlow puts around its errors
+_WRAPPED = re.compile(r"(?:\{\{.*?\}\} )?(.*?)(?: \[Op:\w+\].*)?", re.DOTALL)  # TensorFlow's text around errors
 
 
 def has_decoder_in_c() -> bool:
-    """Whether JPEGs are decoded without TensorFlow."""
+    """Returns whether JPEGs are decoded without TensorFlow."""
     return _native is not None
 
 
 class ImageDecoder:
-    """Decodes images by the decoders of `as_tf`: the one in C for JPEG, else TensorFlow; Pillow where neither is.
+    """Decodes images with the decoders of `as_tf`: the one in C for JPEGs, else TensorFlow; Pillow if it is missing.
 
-    Of a JPEG the first two make the same picture, and refuse the same.
+    The first two make the same image of a JPEG, and refuse the same JPEGs.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class ImageDecoder:
         """Decodes all pixels of an image.
 
         Args:
-            encoded: its bytes.
-            size: height and width that its record says, in pixels; None where it does not.
+            encoded: the bytes of the image.
+            size: height and width in the image's record, in pixels; None if the record does not have them.
 
         Raises:
-            BadImageError: if the image is broken, of another size, or cannot be decoded.
+            BadImageError: if the image is broken, has another size, or cannot be decoded.
         """
         image = structure.check_image(encoded)
         if size is not None and size != (image.height, image.width):
@@ -52,7 +52,7 @@ class ImageDecoder:
             pillow_decoder.decode(image)
 
     def _decode_by_tensorflow(self, image: checked_image.Image) -> bool:
-        """Whether TensorFlow is there; imported when the first image needs it, for it takes seconds."""
+        """Decodes an image; returns False without TensorFlow, which is imported by the first call: it takes seconds."""
         if self._tensorflow is None:
             try:
                 import tensorflow
@@ -69,7 +69,7 @@ class ImageDecoder:
 
 
 def _decode_in_c(image: checked_image.Image) -> None:
-    """Decodes all of a JPEG, and asks for one pixel: libjpeg then scales down, which takes half the time."""
+    """Decodes a whole JPEG into one pixel: libjpeg then scales it down, which takes half the time."""
     import numpy as np
 
     part = np.array([[0, 0, image.height, image.width]], np.int32)

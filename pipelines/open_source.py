@@ -356,11 +356,10 @@ def keep_rule(config: config_lib.Config) -> kept_features.KeepRule | None:
 
 def row_fields(config: config_lib.Config, key: str | None = None) -> table_rows.RowFields:
     """What a row says of its image, where the source is a table."""
-    kinds = {"string": features.BYTES, "int": features.INT64, "float": features.FLOAT}
     columns = [
         table_rows.Column(
             name,
-            kinds[column.type],
+            features.KIND_OF_TYPE[column.type],
             column.list,
             column.separator,
             column.missing,

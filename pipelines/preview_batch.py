@@ -1,4 +1,4 @@
-"""Draws a batch as a model sees it: one picture file to look at before a training is started."""
+"""Draws a batch as a model gets it: one image file to look at before training."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 _MARGIN = 16
 _GAP = 8
-_MIN_TILE = 112  # pixels a side; smaller pictures are drawn larger, or no label would fit under them
-_MIN_WIDTH = 480  # of the sheet, for the heading
+_MIN_TILE = 112  # pixels a side; smaller images are enlarged, to have room for a caption
+_MIN_WIDTH = 480  # width of the sheet in pixels, for the heading
 _PAPER, _INK = (255, 255, 255), (32, 32, 32)
-_BOX, _BOX_WIDTH = (255, 0, 220), 2  # a color that photos have little of
+_BOX, _BOX_WIDTH = (255, 0, 220), 2  # a color that is rare in photos
 _SIDES = tuple(f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
 _ELLIPSIS = "…"
-_NO_CHARACTER = "\U0010fffd"  # is in no font: it is drawn as whatever stands for what the font lacks
+_NO_CHARACTER = "\U0010fffd"  # is in no font: drawn as the font's glyph for missing characters
 
 
 def write_preview(
@@ -40,23 +40,23 @@ def write_preview(
     image_size: int = 224,
     seed: int = 0,
 ) -> int:
-    """Writes a PNG of the first pictures of a training, cut, scaled and mirrored as a model gets them; says how many.
+    """Writes a PNG of the first images of a training, cropped, resized and flipped; returns their number.
 
-    The same arguments give the same pictures.
+    The same arguments give the same images.
 
     Args:
-        dataset: as it was opened.
+        dataset: the dataset.
         split: "train", or a part such as "train[:10%]".
-        path: of the PNG, which is replaced.
-        count: of pictures; fewer where the split has fewer.
+        path: path of the PNG, which is replaced.
+        count: number of images; fewer if the split has fewer.
         crop: "random" as in training (with the flip), "center" as in evaluation, "squash" with the boxes of objects.
-        image_size: side of a picture, in pixels.
-        seed: of the order, the crops and the flips.
+        image_size: side of an image, in pixels.
+        seed: seed of the order, the crops and the flips.
 
     Raises:
-        ConfigError: if TensorFlow is not installed, the split cannot be read so, `path` does not end in .png, or
-            cannot be written.
-        ExampleError: at an image that cannot be read or decoded.
+        ConfigError: if TensorFlow is not installed, the options do not fit the split, or `path` does not end in .png
+            or cannot be written.
+        ExampleError: if an image that cannot be read or decoded.
     """
     path = os.fspath(path)
     if not path.lower().endswith(".png"):
@@ -64,7 +64,7 @@ def write_preview(
     total = dataset.num_examples(split)
     count = min(count, total)
     key = next((feature.key for feature in dataset.catalog.features if feature.source == "image/key"), None)
-    sides = _box_keys(dataset) if crop == "squash" else ()  # which alone leaves boxes where they are
+    sides = _box_keys(dataset) if crop == "squash" else ()  # the only crop that keeps boxes in place
     batches = dataset.as_tf(
         split,
         count,
@@ -75,9 +75,9 @@ def write_preview(
         drop_remainder=False,
         features=((key,) if key else ()) + sides,
     )
-    from imagebeam.reader import tf_input
+    from imagebeam.reader import numpy_iterator
 
-    batch = next(tf_input.NumpyIterator(batches))
+    batch = next(numpy_iterator.NumpyIterator(batches))
     options = f"{crop} crop{' and flip' if crop == 'random' else ''}, {image_size} x {image_size} px, seed {seed}"
     heading = f"{dataset.catalog.name}, {split}: {count:,} of {progress.count(total, 'image')}, {options}"
     boxes = [np.stack(rows, axis=1) for rows in zip(*(batch[side] for side in sides))]
@@ -86,20 +86,20 @@ def write_preview(
         sheet.save(path, "PNG")
     except OSError as e:
         raise errors.ConfigError(
-            f"--preview {path!r} cannot be written ({e.strerror or e}); give a file in a local folder that is there"
+            f"--preview {path!r} cannot be written ({e.strerror or e}); give a file in a local folder that exists"
         ) from e
     return count
 
 
 def _box_keys(dataset: imagebeam.ImageDataset) -> tuple[str, ...]:
-    """The keys of the boxes' sides in the order of `_SIDES`, none where there are no boxes."""
+    """Returns the keys of the boxes' sides in the order of `_SIDES`, none if there are no boxes."""
     keys = {feature.source: feature.key for feature in dataset.catalog.features}
     found = tuple(keys[side] for side in _SIDES if side in keys)
     return found if len(found) == len(_SIDES) else ()
 
 
 def _captions(dataset: imagebeam.ImageDataset, batch: Mapping[str, Any], key: str | None) -> list[str]:
-    """The name of each picture's class, or of all it has, or its target, or without labels the end of its key."""
+    """Returns for each image the names of its classes, or its target, or without labels the end of its key."""
     if "label" in batch and batch["label"].ndim == 2:
         return [
             ", ".join(_name_class(int(each), dataset.labels) for each in np.flatnonzero(row)) for row in batch["label"]
@@ -115,22 +115,22 @@ def _captions(dataset: imagebeam.ImageDataset, batch: Mapping[str, Any], key: st
 
 
 def _name_class(label: int, names: Sequence[str]) -> str:
-    """The name of a class; with its id where the font lacks so much that the name says nothing."""
+    """Returns the name of a class, with its id if the font lacks characters of the name."""
     drawn = drawable(names[label])
     return f"{label}: {drawn}" if drawn.count("?") > names[label].count("?") else drawn
 
 
 @dataclasses.dataclass(frozen=True)
 class SheetLayout:
-    """Where everything stands on a sheet of pictures of one size, in pixels."""
+    """The places of images and captions on a sheet of images of one size, in pixels."""
 
     num_pictures: int
-    height: int  # of a picture as the model gets it
+    height: int  # of an image as the model gets it
     width: int
 
     @property
     def scale(self) -> int:
-        """How many pixels of the sheet a pixel of a picture takes, on each side."""
+        """Side of an image's pixel, in pixels of the sheet."""
         return max(1, math.ceil(_MIN_TILE / min(self.height, self.width)))
 
     @property
@@ -139,7 +139,7 @@ class SheetLayout:
 
     @property
     def columns(self) -> int:
-        """About twice as many as there are rows, as screens are wide."""
+        """Number of columns: about twice the number of rows, because screens are wide."""
         return min(self.num_pictures, math.ceil(math.sqrt(2 * self.num_pictures)))
 
     @property
@@ -156,11 +156,11 @@ class SheetLayout:
         return self.top(num_heading_lines) + rows * self._row_height + _MARGIN - _GAP
 
     def top(self, num_heading_lines: int) -> int:
-        """Where the pictures begin."""
+        """Returns the vertical offset of the first row of images."""
         return _MARGIN + num_heading_lines * self.line_height + _GAP
 
     def corner(self, index: int, num_heading_lines: int) -> tuple[int, int]:
-        """Left and top of a picture; its label stands below it."""
+        """Returns left and top of an image, whose caption is below it."""
         row, column = divmod(index, self.columns)
         left = _MARGIN + column * (self.width * self.scale + _GAP)
         return left, self.top(num_heading_lines) + row * self._row_height
@@ -173,13 +173,13 @@ class SheetLayout:
 def draw_sheet(
     images: np.ndarray, captions: Sequence[str], heading: str, boxes: Sequence[np.ndarray] = ()
 ) -> PIL.Image.Image:
-    """The pictures in rows, each above its caption, under a heading.
+    """Returns a sheet with the images in rows, each above its caption, under a heading.
 
     Args:
         images: uint8 [n, height, width, 3], RGB.
-        captions: of each picture; what is too long ends in an ellipsis.
-        heading: in as many lines as it takes.
-        boxes: of each picture, or none at all: float [k, 4], left, top, right and bottom, from 0 to 1.
+        captions: one for each image; one that is too long ends in an ellipsis.
+        heading: wrapped into lines.
+        boxes: for each image float [k, 4], left, top, right and bottom, from 0 to 1; empty to draw none.
     """
     import PIL.Image
     import PIL.ImageDraw
@@ -208,9 +208,9 @@ def draw_sheet(
 
 
 def drawable(text: str) -> str:
-    """`text` in characters that Pillow's own font has: accents go, anything else it lacks becomes "?".
+    """Returns `text` in characters of Pillow's own font: accents are dropped, other missing characters become "?".
 
-    It is not looked for fonts of the system: a sheet looks the same everywhere, and needs no package.
+    Fonts of the system are not used, so that a sheet looks the same everywhere and needs no package.
     """
     return "".join(_drawable_character(char) for char in terminal.printable(text))
 
@@ -241,7 +241,7 @@ def _font(size: int) -> PIL.ImageFont.FreeTypeFont:
 
 
 def _cut(text: str, font: PIL.ImageFont.FreeTypeFont, width: int) -> str:
-    """As much of `text` as fits, an ellipsis for the rest."""
+    """Returns as much of `text` as fits into `width`, with an ellipsis for the rest."""
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + _ELLIPSIS) > width:
@@ -250,7 +250,7 @@ def _cut(text: str, font: PIL.ImageFont.FreeTypeFont, width: int) -> str:
 
 
 def _wrap(text: str, font: PIL.ImageFont.FreeTypeFont, width: int) -> list[str]:
-    """`text` in lines between words; a word that is too long for a line is cut."""
+    """Returns `text` wrapped between words; a word that is too long for a line is cut."""
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}" if lines[-1] else word

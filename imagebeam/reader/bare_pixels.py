@@ -1,4 +1,4 @@
-"""Images that are stored as bare pixels, not as files: rows from the top, pixels from the left, their channels."""
+"""Images that are stored as bare pixels, not as files: rows from top to bottom, pixels from the left, channels."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ MAX_CHANNELS = 4
 class Pixels(NamedTuple):
     """The pixels of one image."""
 
-    data: bytes  # one for each value, height * width * channels of them
+    data: bytes  # one byte for each value: height * width * channels
     height: int
     width: int
     channels: int  # 1 gray, 2 gray and alpha, 3 RGB, 4 RGB and alpha
 
 
 def is_raw(catalog: catalog_lib.Catalog, formats: Collection[str]) -> bool:
-    """Whether images are stored as pixels: all of a dataset are, or none.
+    """Returns whether the images of a dataset are stored as pixels: all of them are, or none.
 
     Args:
-        catalog: of the dataset.
-        formats: that were counted in it; empty where the statistics are lost, then its config tells.
+        catalog: catalog of the dataset.
+        formats: formats that were counted in it; empty if the statistics are lost, then its config decides.
     """
     encoded = next((feature for feature in catalog.features if feature.source == features.ENCODED), None)
     if encoded is None:
@@ -41,16 +41,16 @@ def is_raw(catalog: catalog_lib.Catalog, formats: Collection[str]) -> bool:
 
 
 def formats_in(statistics: Mapping[str, Any], split: str | None = None) -> frozenset[str]:
-    """The formats counted in a split, or in all of them, by the statistics of a dataset."""
+    """Returns the formats of the images in a split, or in all splits, from the statistics of a dataset."""
     counted = statistics.values() if split is None else [statistics.get(split, {})]
     return frozenset(name for each in counted for name in each.get("formats", {}))
 
 
 def check_shape_is_stored(catalog: catalog_lib.Catalog) -> None:
-    """Refuses a dataset of pixels of which nobody knows how they lie.
+    """Checks that a dataset of bare pixels holds height, width and channels of each image.
 
     Raises:
-        ConfigError: if its height, width or channels were left out.
+        ConfigError: if it does not.
     """
     stored = {feature.source for feature in catalog.features}
     dropped = [source for source in SHAPE if source not in stored]
@@ -62,20 +62,20 @@ def check_shape_is_stored(catalog: catalog_lib.Catalog) -> None:
 
 
 class PixelReader:
-    """Finds the pixels in parsed examples of a dataset that holds images so."""
+    """Finds the pixels in parsed examples of a dataset of bare pixels."""
 
     def __init__(self, catalog: catalog_lib.Catalog):
-        """Raises ConfigError as `check_shape_is_stored`."""
+        """Checks the catalog with `check_shape_is_stored`."""
         check_shape_is_stored(catalog)
         keys = {feature.source: feature.key for feature in catalog.features}
         self._image = keys[features.ENCODED]
         self._shape = [keys[source] for source in SHAPE]
 
     def read(self, example: Mapping[str, Sequence[Any]]) -> Pixels:
-        """The pixels of an example, as `example.parse_example` gives it; numbers are fastest in an array.
+        """Returns the pixels of an example as `example.parse_example` returns it; numbers are fastest in an array.
 
         Raises:
-            ValueError: if they are not as many as its height, width and channels say, or no numbers from 0 to 255.
+            ValueError: if their number is not height * width * channels, or a value is not from 0 to 255.
         """
         values = example.get(self._image, ())
         is_bytes = len(values) > 0 and isinstance(values[0], bytes)
@@ -90,12 +90,12 @@ class PixelReader:
 
 
 def _to_bytes(values: Sequence[Any]) -> bytes:
-    """Numbers from 0 to 255 as bytes.
+    """Returns numbers from 0 to 255 as bytes.
 
     Raises:
-        ValueError: if one is another.
+        ValueError: if a number is outside of the range.
     """
-    import numpy as np  # imagebeam without extras has none, and bare pixels in bytes need none
+    import numpy as np  # imported here: imagebeam without extras has no NumPy, and pixels in bytes need none
 
     numbers = np.asarray(values, None if len(values) else np.uint8)
     is_pixel = (numbers >= 0) & (numbers <= 255)  # false for NaN

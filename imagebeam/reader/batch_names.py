@@ -1,4 +1,4 @@
-"""The names in a batch: "image", "label", "mask", and beside them the features that are asked for, under their keys."""
+"""The names in a batch: "image", "label", "mask", and the keys of the features that the user asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IMAGE, LABEL, MASK = "image", "label", "mask"
 
 
 def own_names(catalog: catalog_lib.Catalog, pad: bool = False) -> dict[str, str]:
-    """The names that a feed gives out by itself, and what each of them is."""
+    """Returns the names that every batch has by itself, each with a description."""
     sources = {feature.source for feature in catalog.features}
     names = {IMAGE: "the picture"} if features.ENCODED in sources else {}
     if features.LABEL in sources:
@@ -25,16 +25,16 @@ def own_names(catalog: catalog_lib.Catalog, pad: bool = False) -> dict[str, str]
 def choose_features(
     catalog: catalog_lib.Catalog, keys: Sequence[str], own: Mapping[str, str], list_size: int | None = None
 ) -> list[features.Feature]:
-    """The features of these keys, each once, in the order asked for.
+    """Returns the features with these keys, each once, in the order of `keys`.
 
     Args:
-        catalog: of the dataset.
-        keys: as the user named them.
-        own: names that the feed gives out by itself, as of `own_names`.
-        list_size: that lists are brought to, which adds the name "KEY/count" for each.
+        catalog: catalog of the dataset.
+        keys: keys of features, from the user.
+        own: names that every batch has by itself, from `own_names`.
+        list_size: length of all lists in a batch, which adds the name "KEY/count" for each; None keeps their lengths.
 
     Raises:
-        ConfigError: if there is no such feature, or its name is taken.
+        ConfigError: if a feature does not exist, or its key is already a name in the batch.
     """
     by_key = {feature.key: feature for feature in catalog.features}
     taken = dict(own)

@@ -1,4 +1,4 @@
-"""Which part of each picture is wanted."""
+"""The part of each image that a batch takes: the window of its crop."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 
 from imagebeam.reader import options as options_lib
 
-NUM_TRIALS = 10  # for a random part that lies inside the picture; torchvision's RandomResizedCrop
-NUM_UNIFORMS = 2 * NUM_TRIALS + 3  # random numbers that one example takes
+NUM_TRIALS = 10  # to find a random part inside the image, as torchvision's RandomResizedCrop
+NUM_UNIFORMS = 2 * NUM_TRIALS + 3  # random numbers for one example
 
 
 def windows(
     height: np.ndarray, width: np.ndarray, uniforms: np.ndarray, options: options_lib.ReadOptions
 ) -> np.ndarray:
-    """The part of each picture that `options` ask for.
+    """Returns the part of each image that `options` ask for.
 
     Args:
         height: int [n], pixels.
         width: int [n], pixels.
         uniforms: float32 [n, NUM_UNIFORMS] in [0, 1).
-        options: of the reader, with a crop.
+        options: options of the reader, with a crop.
 
     Returns:
         int32 [n, 4]: top, left, height, width.
@@ -37,23 +37,23 @@ def windows(
 def random_windows(
     height: np.ndarray, width: np.ndarray, uniforms: np.ndarray, area: tuple[float, float], ratio: tuple[float, float]
 ) -> np.ndarray:
-    """A part of each picture, of random area, aspect ratio and place.
+    """Returns a part of each image with random area, aspect ratio and place.
 
-    Ten tries, and if none fits the largest part in the middle of an allowed ratio. Source: Szegedy et al., Going
-    Deeper with Convolutions, 2014; torchvision.transforms.RandomResizedCrop.
+    Tries ten times; if no try fits into the image, takes the largest part in the middle with an allowed ratio.
+    Source: Szegedy et al., Going Deeper with Convolutions, 2014; torchvision.transforms.RandomResizedCrop.
 
     Args:
         height: int [n], pixels.
         width: int [n], pixels.
         uniforms: float32 [n, NUM_UNIFORMS] in [0, 1).
-        area: least and greatest, as a fraction of the picture's.
+        area: least and greatest, as a fraction of the image's area.
         ratio: least and greatest, width over height.
 
     Returns:
         int32 [n, 4]: top, left, height, width.
     """
     rows, columns = height.astype(np.float64), width.astype(np.float64)
-    drawn = uniforms.astype(np.float64)  # whose functions round alike on every processor
+    drawn = uniforms.astype(np.float64)  # float64, whose functions round alike on every processor
     areas = (rows * columns)[:, None] * (area[0] + (area[1] - area[0]) * drawn[:, :NUM_TRIALS])
     log_low, log_high = math.log(ratio[0]), math.log(ratio[1])
     ratios = np.exp(log_low + (log_high - log_low) * drawn[:, NUM_TRIALS : 2 * NUM_TRIALS])
@@ -69,7 +69,7 @@ def random_windows(
 
 
 def center_windows(height: np.ndarray, width: np.ndarray, size: tuple[int, int], fraction: float) -> np.ndarray:
-    """The largest part in the middle that has the shape of `size`, less the border that `fraction` leaves out."""
+    """Returns the largest part in the middle with the aspect ratio of `size`, less the border that `fraction` drops."""
     scale = fraction * np.minimum(height / size[0], width / size[1])
     part_height = np.clip(np.rint(scale * size[0]), 1, np.maximum(height, 1))
     part_width = np.clip(np.rint(scale * size[1]), 1, np.maximum(width, 1))

@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import array
-import dataclasses
 import functools
 import io
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, features, storage
-from imagebeam.reader import record_bytes, selection
+from imagebeam import errors, storage
+from imagebeam.reader import record_bytes
 
-_LOGGER = logging.getLogger(__name__)
 _BLOCK_BYTES = 4 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class View:
-    """The records of a split, or part of it, that are read."""
-
-    selection: selection.Selection  # before labels were filtered out
-    sizes: tuple[int, ...]  # records of each shard that are in it
-    chosen: np.ndarray | None  # int64 [len]: records of the split; None where they are all of it
-    num_records_of_split: int
-    fetcher: record_bytes.RecordFetcher
-
-    def __len__(self) -> int:
-        return sum(self.sizes)
-
-    def locate(self, index: int) -> int:
-        """The record of the split that is the view's `index`-th."""
-        return index if self.chosen is None else int(self.chosen[index])
 
 
 class Source(Protocol):
@@ -52,8 +30,8 @@ class Source(Protocol):
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         """Raises ShardError where a shard is missing or has another length."""
 
-    def view(self, catalog: catalog_lib.Catalog, split: str, filters: Sequence[frozenset[int]] | None) -> View:
-        """The records that `split` names and that have a label, as stored, in each of `filters`."""
+    def fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:
+        """Returns what reads the records of a split: the same object in each call."""
 
     def close(self) -> None:
         """Keeps no files open from now on, and waits for no lock."""
@@ -69,10 +47,9 @@ class _Source:
     def _begin(self) -> None:
         # Kept here and nowhere else: fetchers hold open files, which are closed with the last dataset of this source.
         self._fetchers: dict[tuple[str, str], record_bytes.RecordFetcher] = {}  # by fingerprint and split
-        self._labels_of: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_fetchers", "_labels_of")}
+        return {name: value for name, value in self.__dict__.items() if name != "_fetchers"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -91,7 +68,7 @@ class _Source:
     def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.Shards:
         raise NotImplementedError
 
-    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.Place:
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
         raise NotImplementedError
 
     def load_catalog(self) -> catalog_lib.Catalog:
@@ -111,11 +88,7 @@ class _Source:
                         "it was cut short or replaced; run imagebeam verify, convert again with --overwrite"
                     )
 
-    def view(self, catalog: catalog_lib.Catalog, split: str, filters: Sequence[frozenset[int]] | None) -> View:
-        wanted = selection.parse_selection(split, catalog.splits)
-        return self._view(catalog, wanted, filters)
-
-    def _fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:
+    def fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:
         name = (catalog.fingerprint, split)
         known = self._fetchers.get(name)
         return known or self._fetchers.setdefault(name, self._make_fetcher(catalog, split))
@@ -134,46 +107,9 @@ class _Source:
             files = self.files(shards)
             offsets = record_bytes.ScannedOffsets(self.directory, shards, files.open)
             loader = record_bytes.GzipLoader(files)
-            place = record_bytes.BlockPlace(_block_ends(offsets), loader, loader.close)
+            place = record_bytes.BlockShardBytes(_block_ends(offsets), loader, loader.close)
         key = next((each.key for each in catalog.features if each.source == "image/key"), None)
         return record_bytes.RecordFetcher(self.directory, shards, place, offsets, key)
-
-    def _view(
-        self, catalog: catalog_lib.Catalog, wanted: selection.Selection, filters: Sequence[frozenset[int]] | None
-    ) -> View:
-        shards = catalog.splits[wanted.split].shards
-        fetcher = self._fetcher(catalog, wanted.split)
-        ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
-        total = int(ends[-1])
-        if not filters and len(wanted) == total:
-            return View(wanted, tuple(shard.records for shard in shards), None, total, fetcher)
-        chosen = np.arange(wanted.start, wanted.stop)
-        for kept in filters or ():
-            rows, ids = self._labels(catalog, wanted.split)
-            chosen = np.intersect1d(chosen, rows[np.isin(ids, list(kept))])
-        sizes = np.bincount(np.searchsorted(ends, chosen, side="right"), minlength=len(shards))
-        if not len(chosen):
-            raise errors.ConfigError(
-                f"{wanted.split!r} holds no example of the labels that filter keeps: name others, or more of the split"
-            )
-        return View(wanted, tuple(sizes.tolist()), chosen, total, fetcher)
-
-    def _labels(self, catalog: catalog_lib.Catalog, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Every label in a split and the record that has it: int64 [labels] each."""
-        name = (catalog.fingerprint, split)
-        if name not in self._labels_of:
-            self._labels_of[name] = self._read_labels(catalog, split)
-        return self._labels_of[name]
-
-    def _read_labels(self, catalog: catalog_lib.Catalog, split: str) -> tuple[np.ndarray, np.ndarray]:
-        feature = next((f for f in catalog.features if f.source == features.LABEL), None)
-        if feature is None or catalog.label_kind != "class":
-            raise errors.ConfigError(f"{self.directory} has no classes to filter by")
-        rows, ids = array.array("q"), array.array("q")
-        for row, found in enumerate(self._fetcher(catalog, split).find_ints(feature.key)):
-            ids.extend(found)
-            rows.extend([row] * len(found))
-        return np.array(rows, np.int64), np.array(ids, np.int64)
 
 
 class LocalSource(_Source):
@@ -188,11 +124,11 @@ class LocalSource(_Source):
     def size_of(self, uri: str) -> int:
         return storage.storage_of(uri).stat(uri).size
 
-    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.Place:
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
         return self.files(shards)
 
-    def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.LocalPlace:
-        return record_bytes.LocalPlace([storage.join(self.directory, shard.name) for shard in shards])
+    def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.LocalShardBytes:
+        return record_bytes.LocalShardBytes([storage.join(self.directory, shard.name) for shard in shards])
 
 
 class TensorFlowSource(_Source):
@@ -210,11 +146,11 @@ class TensorFlowSource(_Source):
     def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.Shards:
         return _WholeShards(self, shards)
 
-    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.Place:
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
         def load(shard: int, start: int, stop: int) -> bytes:
             return self._read(storage.join(self.directory, shards[shard].name), start, stop - start)
 
-        return record_bytes.BlockPlace(_block_ends(offsets), load)
+        return record_bytes.BlockShardBytes(_block_ends(offsets), load)
 
     def _read(self, uri: str, start: int, length: int) -> bytes:
         def read(gfile: Any) -> bytes:

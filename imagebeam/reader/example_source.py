@@ -1,4 +1,4 @@
-"""Examples by their place in a split: a random access source for Grain and PyTorch."""
+"""Examples by index: a random access source for Grain and PyTorch."""
 
 from __future__ import annotations
 
@@ -15,42 +15,44 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features
-from imagebeam.reader import bare_pixels, batch_names, dataset_source, open_files, record_bytes
-
-_NUMPY_TYPES: dict[str, type] = {features.BYTES: object, features.INT64: np.int64, features.FLOAT: np.float32}
+from imagebeam.reader import bare_pixels, batch_names, open_files, record_bytes
+from imagebeam.reader import selection as selection_lib
 
 
 class ExampleSource:
-    """The examples of a split by their place in it: what Grain calls a data source and PyTorch a dataset.
+    """The examples of a selection by index: Grain calls it a data source, PyTorch a map-style dataset.
 
     Each is {"image": uint8 [height, width, 3] RGB, or as it is stored; "label": as in the batches of `as_tf`, classes
-    from 0} and every other feature, or those asked for, under its own key: int, float or bytes, a list as an array of
-    them. The order is that of the shards, the same on every machine. Thread-safe, and small to pickle: a worker process
-    opens the shards by itself.
+    from 0}, and all other features, or the requested ones, under their own keys: int, float or bytes, and a list as an
+    array of them. The order is that of the shards, the same on every machine. Thread-safe, and small to pickle: a
+    worker process opens the shards by itself.
 
     Args:
-        view: the records.
-        catalog: of their dataset.
-        decode: whether "image" is pixels, decoded with Pillow, else as it is stored.
-        is_raw: whether images are stored as pixels.
-        wanted: keys of the features beside "image" and "label"; None for all others.
-        lifetime: of the dataset, whose files stay open as long as this.
+        selection: the records.
+        fetcher: reads the records of their split.
+        catalog: catalog of the dataset.
+        decode: whether "image" is pixels, decoded with Pillow; else it comes as it is stored.
+        is_raw: whether images are stored as bare pixels.
+        wanted: keys of the features besides "image" and "label"; None for all others.
+        lifetime: of the dataset, whose files stay open as long as this source lives.
 
     Raises:
-        ConfigError: if the shards are compressed, or images are to be decoded and there are none, or they are pixels
-            without a shape, or Pillow is not installed.
+        ConfigError: if the shards are compressed; or images are to be decoded and there are none, or they are bare
+            pixels without a shape, or Pillow is not installed.
     """
 
     def __init__(
         self,
-        view: dataset_source.View,
+        selection: selection_lib.Selection,
+        fetcher: record_bytes.RecordFetcher,
         catalog: catalog_lib.Catalog,
         decode: bool = True,
         is_raw: bool = False,
         wanted: Sequence[str] | None = None,
         lifetime: open_files.Lifetime | None = None,
     ):
-        self._view = view
+        self._selection = selection
+        self._fetcher = fetcher
         self._lifetime = lifetime
         self._name = catalog.name
         self._fingerprint = catalog.fingerprint
@@ -79,26 +81,26 @@ class ExampleSource:
                 )
 
     def __len__(self) -> int:
-        return len(self._view)
+        return len(self._selection)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """The example at `index`, from the end where it is negative.
+        """Returns the example at `index`, counted from the end if it is negative.
 
         Raises:
             IndexError: if there is no such example.
             ExampleError: if it cannot be read or decoded.
         """
-        place = operator.index(index)
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"there is no example {place} among {len(self):,}")
-        record = self._view.locate(place % len(self))
-        [content] = self._view.fetcher.fetch(np.array([record], np.int64))
+        given = operator.index(index)
+        if not -len(self) <= given < len(self):
+            raise IndexError(f"there is no example {given} among {len(self):,}")
+        record = self._selection.records_at(np.array([given % len(self)], np.int64))
+        [content] = self._fetcher.fetch(record)
         if isinstance(content, record_bytes.Trouble):
             raise errors.ExampleError(str(content))
         try:
             return self._parse(content)
         except ValueError as e:
-            raise errors.ExampleError(str(self._view.fetcher.trouble(record, str(e)))) from e
+            raise errors.ExampleError(str(self._fetcher.trouble(int(record[0]), str(e)))) from e
 
     def _parse(self, content: bytes) -> dict[str, Any]:
         parsed = example.parse_example(content)
@@ -129,20 +131,24 @@ class ExampleSource:
         return vector
 
     def __repr__(self) -> str:
-        """What decides which example stands at an index, whatever the folder: Grain compares it on restoring."""
+        """Names all that decides which example is at an index, not the folder: Grain compares it when it restores."""
         return (
-            f"ExampleSource({self._name!r}, fingerprint={self._fingerprint!r}, split={self._view.selection.split!r}, "
+            f"ExampleSource({self._name!r}, fingerprint={self._fingerprint!r}, split={self._selection.split!r}, "
             f"examples={self._digest}, len={len(self)}, decode={self._decode})"
         )
 
     @functools.cached_property
     def _digest(self) -> str:
-        chosen = self._view.chosen
+        chosen = self._selection.chosen
         return "all" if chosen is None else hashlib.blake2b(chosen.astype("<i8").tobytes(), digest_size=8).hexdigest()
 
 
 def _values_of(parsed: Mapping[str, list[Any]], feature: features.Feature) -> list[Any]:
-    """Raises ValueError where a feature of one value has none or several."""
+    """Returns the values of a feature.
+
+    Raises:
+        ValueError: if a feature with exactly one value has none or several.
+    """
     values = parsed.get(feature.key, [])
     if not feature.many and len(values) != 1:
         raise ValueError(f"feature {feature.key!r} has {len(values)} values, expected 1")
@@ -150,20 +156,20 @@ def _values_of(parsed: Mapping[str, list[Any]], feature: features.Feature) -> li
 
 
 def _to_array(kind: str, values: list[Any]) -> np.ndarray:
-    """The values of a list in one array, which Grain and PyTorch take for one value and not for many."""
-    array: np.ndarray = np.empty(len(values), _NUMPY_TYPES[kind])
+    """Returns the values of a list in one array, because Grain and PyTorch take a Python list for many values."""
+    array: np.ndarray = np.empty(len(values), features.NUMPY_DTYPES[kind])
     array[:] = values
     return array
 
 
 def _to_rgb(pixels: bare_pixels.Pixels) -> np.ndarray:
-    """uint8 [height, width, 3], as `_decode_image` gives it."""
+    """Returns uint8 [height, width, 3], as `_decode_image`."""
     stored = np.frombuffer(pixels.data, np.uint8).reshape(pixels.height, pixels.width, pixels.channels)
     return stored[:, :, :3].copy() if pixels.channels >= 3 else np.repeat(stored[:, :, :1], 3, axis=2)
 
 
 def _decode_image(encoded: bytes) -> np.ndarray:
-    """The pixels of a picture as RGB, uint8 [height, width, 3]; transparency is left out, as TensorFlow does.
+    """Returns the pixels of an image as RGB, uint8 [height, width, 3]; transparency is dropped, as TensorFlow does.
 
     Raises:
         ValueError: if it cannot be decoded.
@@ -171,12 +177,12 @@ def _decode_image(encoded: bytes) -> np.ndarray:
     pillow = _import_pillow()
     try:
         with pillow.open(io.BytesIO(encoded)) as picture:
-            if picture.mode.startswith("I;16"):  # gray of 16 bits, which Pillow would cut off at 255
+            if picture.mode.startswith("I;16"):  # gray of 16 bits, which Pillow would clip at 255
                 gray = (np.asarray(picture) >> 8).astype(np.uint8)
                 return np.repeat(gray[:, :, None], 3, axis=2)
-            return np.array(picture.convert("RGB"))  # a copy: PyTorch warns of an array that cannot be written to
+            return np.array(picture.convert("RGB"))  # a copy: PyTorch warns about read-only arrays
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, pillow.DecompressionBombError) as e:
-        # The text of UnidentifiedImageError holds an address of memory.
+        # The text of UnidentifiedImageError holds a memory address.
         found = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
         raise ValueError(f"the image cannot be decoded, Pillow: {found}") from e
 

@@ -1,7 +1,7 @@
-"""Examples that TensorFlow could not decode: they are missing in the positions of those that it could.
+"""Finds the examples that TensorFlow could not decode: gaps in the positions of the examples that it could decode.
 
-tf.data has no way to tell of an element that an operation failed on, but to leave it out. As elements come in order,
-each of them leaves a gap.
+tf.data cannot report on which element an operation failed; it can only drop the element (`ignore_errors`). Elements
+come in order, so each dropped one leaves a gap in the positions.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ Position: TypeAlias = int | tf.Tensor  # int64 []
 
 
 def blank(spec: Any, size: int | None) -> Batch:
-    """A batch of nothing."""
+    """Returns a batch of zeros and empty strings."""
     return {name: tf.zeros([size, *(side or 1 for side in each.shape[1:])], each.dtype) for name, each in spec.items()}
 
 
 def report_gaps(
     dataset: tf.data.Dataset, report: Callable[..., np.ndarray], begin: Position, end: Position | None
 ) -> tf.data.Dataset:
-    """Reports the gaps between batches, in them, and after the last one.
+    """Reports the gaps between batches, inside of them, and after the last one.
 
     Args:
-        dataset: of batches with "position", int64 [n], ascending over all of them.
-        report: called in Python where positions are missing, with the first that is expected, those found, the one
-            after them, and whether what was found is the end.
+        dataset: batches with "position", int64 [n], ascending over all batches.
+        report: called in Python for a batch before which or in which positions are missing, with four arguments: the
+            first position expected, the positions found, the position after them, and whether the batch marks the end.
         begin: the first position.
-        end: after the last position; None if there is none.
+        end: the position after the last one; None if the dataset never ends.
 
     Returns:
-        The same batches, and where there is an end a blank one at that position.
+        The same batches and, if there is an end, a blank batch at that position, which marks it.
     """
     if end is not None:
         beyond = blank(dataset.element_spec, 1) | {"position": tf.reshape(tf.cast(end, tf.int64), [1])}
@@ -56,21 +56,21 @@ def report_gaps(
 
 
 def until(dataset: tf.data.Dataset, end: Position | None) -> tf.data.Dataset:
-    """The batches that begin before `end`."""
+    """Returns the batches that begin before `end`."""
     return dataset if end is None else dataset.take_while(lambda batch: batch["position"][0] < end)
 
 
 def keep_places(
     dataset: tf.data.Dataset, begin: Position, end: Position | None, size: int, fills: bool
 ) -> tf.data.Dataset:
-    """Batches of `size` consecutive positions from `begin` to `end`, each example at its own.
+    """Returns batches of `size` consecutive positions from `begin` to `end`, with each example at its own position.
 
     Args:
-        dataset: of batches as `report_gaps` gives them.
+        dataset: batches as `report_gaps` returns them.
         begin: the first position.
-        end: after the last position; None if there is none.
-        size: of a batch.
-        fills: whether the example after a gap is put into it, else batches are smaller by their gaps.
+        end: the position after the last one; None if the dataset never ends.
+        size: size of a batch.
+        fills: whether the example after a gap fills it too; else batches are smaller by their gaps.
     """
 
     def with_first(first: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tuple[tf.Tensor, Batch]]:
@@ -85,7 +85,9 @@ def keep_places(
             taken = {name: tf.gather(each, rows) for name, each in batch.items()}
             return taken | {"position": positions, "is_read": taken["position"] == positions}
 
-        return tf.data.Dataset.range(first, found[-1] + 1, size).map(take)  # a long gap is not in memory as a whole
+        return tf.data.Dataset.range(first, found[-1] + 1, size).map(
+            take
+        )  # by batches, so that a long gap takes no memory
 
     def keep_read(batch: Batch) -> Batch:
         is_kept = batch["is_read"] if end is None else batch["is_read"] & (batch["position"] < end)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from imagebeam import errors
+from imagebeam.reader import batch_iterator, reader_state
 from imagebeam.reader import options as options_lib
-from imagebeam.reader import order
-
-if TYPE_CHECKING:
-    from imagebeam import dataset as dataset_lib
 
 _INT32 = np.iinfo(np.int32)
 
@@ -21,83 +18,60 @@ _INT32 = np.iinfo(np.int32)
 class JaxIterator(Iterator[dict[str, Any]]):
     """Global jax.Arrays: each process reads the rows that its devices hold, one batch ahead of the one in use.
 
-    What JAX has no arrays for, such as "image/key", stays a NumPy array of this process' rows. `state` says where the
-    iterator stands, `restore` goes there. Not thread-safe.
-
-    Args:
-        dataset: to read.
-        split: "train", or a part of it.
-        sharding: a jax.sharding.Sharding over devices of all processes, its first axis that of the examples. Further
-            axes hold for the arrays that have them, so one sharding serves images and labels.
-        batch_size: of all processes together.
-        options: the fields of `imagebeam.ReadOptions` but process_index and process_count.
-
-    Raises:
-        ConfigError: if JAX is not installed, or the options, the batch size and the sharding do not fit each other.
+    Values for which JAX has no arrays, such as "image/key", stay a NumPy array of this process's rows. `state` returns
+    the current place in the data, `restore` goes to such a place. Not thread-safe.
     """
 
     def __init__(
-        self,
-        dataset: dataset_lib.ImageDataset,
-        split: str,
-        sharding: Any,
-        batch_size: int,
-        options: Mapping[str, Any],
+        self, batches: batch_iterator.BatchIterator, sharding: Any, batch_size: int, is_deterministic: bool = True
     ):
-        _check_options(dataset, batch_size, options)
-        index, count, num_parts = _rows_of_process(sharding)
-        if batch_size % num_parts:
-            raise errors.ConfigError(
-                f"batch_size is {batch_size}, of all processes together, and the sharding cuts it into {num_parts} "
-                f"equal parts, {num_parts // count} for each of {count} processes: give a multiple of {num_parts}"
-            )
-        if count < _import_jax().process_count() and not options.get("deterministic", True):
-            raise errors.ConfigError(
-                "the sharding gives several processes the same rows, which deterministic=False would read in different "
-                "orders: leave it out"
-            )
+        """Reads nothing yet.
+
+        Args:
+            batches: the rows of this process.
+            sharding: a jax.sharding.Sharding over devices of all processes; its first axis is that of the examples.
+                Further axes apply to the arrays that have them, so one sharding serves images and labels.
+            batch_size: size of a batch of all processes together.
+            is_deterministic: whether `batches` has a state.
+        """
         self._sharding = sharding
         self._batch_size = batch_size
-        self._batches = dataset.as_numpy(
-            split, batch_size // count, **options, process_index=index, process_count=count
-        )
-        self._is_exact = options.get("deterministic", True)
+        self._batches = batches
+        self._is_deterministic = is_deterministic
         self._state = self._state_of_batches()
-        # One thread, so that whatever it is given runs in order. It ends with the iterator.
+        # One thread, so that its tasks run in order. It ends with the iterator.
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="imagebeam-as-jax")
-        self._ahead: futures.Future[tuple[dict[str, Any], order.ReaderState | None]] | None = None
+        self._ahead: futures.Future[tuple[dict[str, Any], reader_state.ReaderState | None]] | None = None
 
     def __next__(self) -> dict[str, Any]:
         if self._ahead is None:
             self._ahead = self._thread.submit(self._load)
-        batch, self._state = self._ahead.result()  # what it raises it raises again: an error is never taken for the end
+        batch, self._state = self._ahead.result()  # an error is raised at each call, and never taken for the end
         self._ahead = self._thread.submit(self._load)
         return batch
 
-    def state(self) -> order.ReaderState:
-        """Where the next batch begins, as `BatchIterator.state`; what was read ahead does not count.
+    def state(self) -> reader_state.ReaderState:
+        """Returns where the next batch begins, as `BatchIterator.state`; the batch read ahead does not count.
 
         Raises:
             ConfigError: with deterministic=False.
         """
         return self._batches.state() if self._state is None else self._state
 
-    def _state_of_batches(self) -> order.ReaderState | None:
-        return self._batches.state() if self._is_exact else None
+    def _state_of_batches(self) -> reader_state.ReaderState | None:
+        return self._batches.state() if self._is_deterministic else None
 
-    def restore(self, state: order.ReaderState) -> None:
-        """Goes on from `state`, in the time of a start: nothing that was read before is read again."""
-        self._thread.submit(
-            self._batches.restore, state
-        ).result()  # after the batch that is on its way, if there is one
+    def restore(self, state: reader_state.ReaderState) -> None:
+        """Goes on from `state`, as fast as a start: nothing before it is read."""
+        self._thread.submit(self._batches.restore, state).result()  # after the batch being read ahead, if any
         self._ahead, self._state = None, self._state_of_batches()
 
-    def _load(self) -> tuple[dict[str, Any], order.ReaderState | None]:
+    def _load(self) -> tuple[dict[str, Any], reader_state.ReaderState | None]:
         batch = next(self._batches)
         return {name: self._put(name, value) for name, value in batch.items()}, self._state_of_batches()
 
     def _put(self, name: str, value: np.ndarray) -> Any:
-        """Begins to copy the rows of this process to its devices, and returns the global array at once."""
+        """Returns the global array of a value; the copy of this process's rows to its devices goes on meanwhile."""
         jax = _import_jax()
         if value.dtype == object:  # strings
             return value
@@ -112,12 +86,27 @@ class JaxIterator(Iterator[dict[str, Any]]):
         return jax.make_array_from_process_local_data(sharding, value, (self._batch_size, *value.shape[1:]))
 
 
-def _check_options(dataset: dataset_lib.ImageDataset, batch_size: int, options: Mapping[str, Any]) -> None:
-    by_others = ("process_index", "process_count", "state")  # of which each process has another, checked below
-    asked = options_lib.ReadOptions.of(batch_size, {k: v for k, v in options.items() if k not in by_others})
+def check_options(
+    batch_size: int, options: Mapping[str, Any], lists_among: Callable[[Sequence[str]], list[str]]
+) -> options_lib.ReadOptions:
+    """Checks that the options give batches that JAX has arrays for.
+
+    Args:
+        batch_size: size of a batch of all processes together.
+        options: fields of `ReadOptions` except process_index and process_count.
+        lists_among: returns the keys whose features may have any number of values.
+
+    Returns:
+        The options of all processes, without a state.
+
+    Raises:
+        ConfigError: if they do not.
+    """
+    by_process = ("process_index", "process_count", "state")  # `as_numpy` checks these
+    asked = options_lib.ReadOptions.of(batch_size, {k: v for k, v in options.items() if k not in by_process})
     if asked.batch_size is None:
         raise errors.ConfigError("batch_size is None; as_jax makes batches: give a whole number from 1 on")
-    lists = dataset.lists_among(asked.features) if asked.features and asked.list_size is None else []
+    lists = lists_among(asked.features) if asked.features and asked.list_size is None else []
     if lists:
         raise errors.ConfigError(
             f"{', '.join(lists)} has any number of values, and a jax.Array has rows of one length: give list_size, "
@@ -135,16 +124,23 @@ def _check_options(dataset: dataset_lib.ImageDataset, batch_size: int, options: 
             "drop_remainder=False would end in a batch that cannot be cut into equal parts for the devices, and with "
             "on_error='skip' have more of them: give pad=True, which fills it up and marks what counts in a mask"
         )
+    return asked
 
 
-def _rows_of_process(sharding: Any) -> tuple[int, int, int]:
-    """Which rows of a batch the devices of this process hold.
+class Rows(NamedTuple):
+    """The rows of a batch that the devices of one process hold."""
 
-    Processes that hold the same rows, as where a model is cut over several processes, read the same examples.
+    place: int  # place of these rows among those of all processes
+    num_places: int  # number of different places; processes that hold the same rows share one
 
-    Returns:
-        The place of this process' rows among those of all processes, how many different ones there are, and into how
-        many parts the rows are cut altogether.
+
+def rows_of_process(sharding: Any, batch_size: int, is_deterministic: bool) -> Rows:
+    """Returns the rows that this process reads.
+
+    Processes that hold the same rows, as when a model is split over several processes, read the same examples.
+
+    Raises:
+        ConfigError: if JAX is not installed, or sharding, processes and batch size do not fit each other.
     """
     jax = _import_jax()
     if not isinstance(sharding, jax.sharding.Sharding):
@@ -152,7 +148,7 @@ def _rows_of_process(sharding: Any) -> tuple[int, int, int]:
             f"sharding is {sharding!r}; give a jax.sharding.Sharding, such as "
             'NamedSharding(jax.make_mesh((jax.device_count(),), ("data",)), PartitionSpec("data"))'
         )
-    num_rows = len(sharding.device_set)  # as an example: the axes of a mesh always divide it
+    num_rows = len(sharding.device_set)  # any number that all axes of the mesh divide
     parts: dict[int, set[int]] = {}  # first rows, by process
     for device, (rows,) in _of_rank(sharding, 1).devices_indices_map((num_rows,)).items():
         parts.setdefault(device.process_index, set()).add(rows.indices(num_rows)[0])
@@ -168,11 +164,22 @@ def _rows_of_process(sharding: Any) -> tuple[int, int, int]:
             f"the sharding gives processes rows that overlap in part, or unequally many of them, {different} of "
             f"{num_rows}: lay the examples over whole processes"
         )
-    return different.index(tuple(sorted(parts[jax.process_index()]))), len(different), num_parts
+    count = len(different)
+    if batch_size % num_parts:
+        raise errors.ConfigError(
+            f"batch_size is {batch_size}, of all processes together, and the sharding cuts it into {num_parts} "
+            f"equal parts, {num_parts // count} for each of {count} processes: give a multiple of {num_parts}"
+        )
+    if count < jax.process_count() and not is_deterministic:
+        raise errors.ConfigError(
+            "the sharding gives several processes the same rows, which deterministic=False would read in different "
+            "orders: leave it out"
+        )
+    return Rows(different.index(tuple(sorted(parts[jax.process_index()]))), count)
 
 
 def _of_rank(sharding: Any, rank: int) -> Any:
-    """`sharding` without the axes that an array of `rank` does not have."""
+    """Returns `sharding` without the axes that an array of `rank` does not have."""
     jax = _import_jax()
     if not isinstance(sharding, jax.sharding.NamedSharding) or len(sharding.spec) <= rank:
         return sharding

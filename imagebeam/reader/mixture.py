@@ -1,7 +1,7 @@
-"""Several datasets as one: an order over the records of all of them, which everything that reads can follow.
+"""Several datasets read as one: an order over the records of all of them.
 
-Which dataset stands at a position is a pure function of the seed and the position, like everything else of an order: so
-a mixture is read by the same decoders, in every feed, and goes on from a state.
+The dataset at a position is a pure function of the seed and the position, like everything else about an order. So a
+mixture is read by the same decoders and in all of the ways in which a dataset is read, and can go on from a state.
 """
 
 from __future__ import annotations
@@ -17,23 +17,28 @@ import numpy as np
 from imagebeam import errors, features
 from imagebeam.reader import options as options_lib
 from imagebeam.reader import order as order_lib
-from imagebeam.reader import record_bytes, record_reader, schedule
+from imagebeam.reader import read_plan, reader_state, record_bytes, schedule
 
-_BLOCK = 1 << 16  # positions, of which each dataset has a fixed number
+_BLOCK = 1 << 16  # positions; each dataset has the same number of positions in every block
 _KEPT_TABLES = 3
 
 
 class Pattern:
-    """Which dataset stands at a position, and which of its examples: counted from 0, each once, in their order."""
+    """Assigns to each position a dataset and the number of one of its examples, counted from 0 in ascending order."""
 
     def __init__(self, weights: Sequence[float], seed: int):
-        """`weights` are above 0; they are met to 1 in 65,536 in each block of so many positions."""
+        """Shares the positions of each block among the datasets.
+
+        Args:
+            weights: one above 0 for each dataset; met to 1 in 65,536 in each block of so many positions.
+            seed: seed of the mixture.
+        """
         self._seed = seed
-        self.counts = _share_out(np.asarray(weights, np.float64))  # positions of a block, by dataset
+        self.counts = _share_out(np.asarray(weights, np.float64))  # int64 [datasets]: positions in a block
         self._tables: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by block
 
     def locate(self, positions: order_lib.Positions) -> tuple[np.ndarray, np.ndarray]:
-        """The datasets at ascending positions, and the numbers of their examples: int64 [n] each."""
+        """Returns the datasets at ascending positions, and the numbers of their examples: int64 [n] each."""
         blocks, slots = np.divmod(positions, _BLOCK)
         datasets, numbers = np.empty_like(positions), np.empty_like(positions)
         for block in np.unique(blocks).tolist():
@@ -44,20 +49,20 @@ class Pattern:
         return datasets, numbers
 
     def position_of(self, dataset: int, number: int) -> int:
-        """Where an example of a dataset stands: the inverse of `locate`."""
+        """Returns the position of an example of a dataset: the inverse of `locate`."""
         block, rank = divmod(number, int(self.counts[dataset]))
         members, _ = self._table(block)
         return block * _BLOCK + int(np.flatnonzero(members == dataset)[rank])
 
     def count_before(self, position: int) -> list[int]:
-        """How many examples of each dataset stand before a position."""
+        """Returns the number of examples of each dataset before a position."""
         block, slot = divmod(position, _BLOCK)
         members, _ = self._table(block)
         inside = np.bincount(members[:slot], minlength=len(self.counts))
         return (block * self.counts + inside).tolist()
 
     def _table(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of each position in a block its dataset, and how many of that stand before it in the block."""
+        """Returns for each position in a block its dataset, and the number of its examples before it in the block."""
         table = self._tables.get(block)
         if table is None:
             key = order_lib.make_key("mix", self._seed, block)
@@ -73,64 +78,55 @@ class Pattern:
 
 
 def _share_out(weights: np.ndarray) -> np.ndarray:
-    """Positions of a block for each dataset, at least one: int64 [datasets]."""
+    """Returns the positions in a block for each dataset, at least one: int64 [datasets]."""
     wanted = weights / weights.sum() * _BLOCK
     counts = np.maximum(1, np.floor(wanted)).astype(np.int64)
     while (missing := _BLOCK - int(counts.sum())) > 0:
         counts[np.argsort(counts - wanted, kind="stable")[:missing]] += 1
-    while counts.sum() > _BLOCK:  # where some weigh less than one position
+    while counts.sum() > _BLOCK:  # some datasets weigh less than one position
         counts[np.argmax(counts)] -= 1
     return counts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
+class MixturePart:
     """The records of one dataset in a mixture.
 
     Attributes:
-        source: what schedules must know of them.
-        order: of this process with the options of `of_part`, from the first position on.
-        chosen: the records of the split that the order counts; None for all.
-        num_records: of the whole split.
+        epochs: the records that are selected.
+        order: their order in this process with the options of `of_part`, from the first position on.
     """
 
-    source: schedule.Source
+    epochs: schedule.SelectionEpochs
     order: order_lib.Order
-    chosen: np.ndarray | None
-    num_records: int
-
-    def locate(self, positions: order_lib.Positions) -> tuple[np.ndarray, np.ndarray]:
-        """Records of the split, and epochs, of ascending positions."""
-        records, epochs = self.order.locate(positions)
-        return (records if self.chosen is None else self.chosen[records]), epochs
 
 
 def of_part(asked: options_lib.ReadOptions) -> options_lib.ReadOptions:
-    """The options by which each dataset of a mixture is read: the mixture alone has batches, an end and a state.
+    """Returns the options for reading each dataset of a mixture: batches, an end and a state belong to the mixture.
 
-    With "global" the mixture is one common order that is dealt out to the processes, so each dataset has one too.
+    With "global" the mixture is one common order that is dealt to the processes, so each dataset has a common order.
     """
     alone = dataclasses.replace(asked, batch_size=None, pad=False, state=None)
     return dataclasses.replace(alone, process_index=0, process_count=1) if asked.shuffle == "global" else alone
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MixedSource:
-    """The records of a mixture, for its schedule: see `schedule.Scheduled`. It ends with the first part that does.
+class MixtureEpochs:
+    """The epochs of a mixture, as `schedule.Epochs`. The mixture ends with the first part that ends.
 
-    The pattern is the same in every process, so all of them are at the same position of it, as with one dataset.
+    The pattern is the same in every process, so all processes are at the same position in it, as with one dataset.
     """
 
     pattern: Pattern
-    parts: Sequence[Part]
+    parts: Sequence[MixturePart]
 
     @property
     def num_records(self) -> int:
-        return sum(part.source.num_records for part in self.parts)
+        return sum(part.epochs.num_records for part in self.parts)
 
-    def start(self, asked: options_lib.ReadOptions) -> order_lib.ReaderState:
-        """The state before the first epoch. It belongs to these datasets in these proportions and no others."""
-        starts = [part.source.start(asked) for part in self.parts]
+    def first_state(self, asked: options_lib.ReadOptions) -> reader_state.ReaderState:
+        """Returns the state before the first epoch. It fits only these datasets in these proportions."""
+        starts = [part.epochs.first_state(asked) for part in self.parts]
         counts = self.pattern.counts.tolist()
         named = [[count, each.fingerprint, each.selection] for count, each in zip(counts, starts, strict=True)]
         text = ", ".join(f"{count / _BLOCK:.4g} of {each.selection}" for count, each in zip(counts, starts))
@@ -144,67 +140,68 @@ class MixedSource:
         )
 
     def order(self, asked: options_lib.ReadOptions, done: int) -> MixedOrder:
-        """The order of one process: see `schedule.Scheduled`."""
+        """Returns the order of one process, as `schedule.Epochs.order`."""
         if asked.shuffle == "global":
             return MixedOrder(self.pattern, self.parts, done, asked.process_index, asked.process_count)
         return MixedOrder(self.pattern, self.parts)
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
-        """Where the first part was read so often: in the common order with "global", else in that of each process."""
+        """Returns where the first part has been read so often: in the common order with "global", else by process."""
         end = functools.cache(lambda *lengths: end_of(self.pattern, lengths))  # shares differ by one at most
         return [end(*(num_epochs * size for size in sizes)) for sizes in self.epoch_sizes(asked)]
 
     def epoch_sizes(self, asked: options_lib.ReadOptions) -> list[tuple[int, ...]]:
-        """Records of each part in an epoch: of the common order with "global", else of the share of each process."""
-        return list(zip(*(part.source.epoch_sizes(asked) for part in self.parts), strict=True))
+        """Returns each part's records in an epoch: of the common order with "global", else of each process's share."""
+        return list(zip(*(part.epochs.epoch_sizes(asked) for part in self.parts), strict=True))
 
 
 class MixedOrder:
-    """The order of a mixture: of one process' shares, or dealt out to the processes one example at a time.
+    """The order of a mixture: either of one process's shares, or of one common order dealt to the processes.
 
-    Records are numbered over all datasets: those of the second begin after those of the first.
+    Records are numbered over all datasets: the records of the second dataset follow those of the first.
     """
 
     def __init__(
         self,
         pattern: Pattern,
-        parts: Sequence[Part],
+        parts: Sequence[MixturePart],
         start: int = 0,
         process_index: int = 0,
         process_count: int = 1,
     ):
-        """The order begins at `start`.
+        """Begins the order at `start`.
 
         Args:
-            pattern: of the datasets.
-            parts: each with the order of its records, of this process; where the mixture is dealt out, of all of them.
-            start: of the common order: what was read before.
-            process_index: which process, where the mixture is dealt out; else 0.
-            process_count: how many there are, where the mixture is dealt out; else 1.
+            pattern: assigns a dataset to each position.
+            parts: the datasets, each with the order of its records: of this process, or if the mixture is dealt to the
+                processes, of all processes together.
+            start: position in the common order where this job begins: all before it has been read.
+            process_index: index of the process if the mixture is dealt; else 0.
+            process_count: number of processes if the mixture is dealt; else 1.
         """
         self._pattern = pattern
         self._parts = parts
-        self._first_records = np.cumsum([0, *(part.num_records for part in parts)])
+        self._first_records = np.cumsum([0, *(part.epochs.selection.split_size for part in parts)])
         self._start, self._index, self._count = start, process_index, process_count
 
     def locate(self, positions: order_lib.Positions) -> tuple[np.ndarray, np.ndarray]:
-        """The records that stand at ascending positions, and their epochs: int64 [n] each."""
+        """Returns the records at ascending positions, and their epochs: int64 [n] each."""
         datasets, numbers = self._pattern.locate(self._start + positions * self._count + self._index)
         records, epochs = np.empty_like(positions), np.empty_like(positions)
         for dataset in np.unique(datasets).tolist():
             chosen = datasets == dataset
-            found, epochs[chosen] = self._parts[dataset].locate(numbers[chosen])
+            found, epochs[chosen] = self._parts[dataset].order.locate(numbers[chosen])
             records[chosen] = found + self._first_records[dataset]
         return records, epochs
 
 
 def end_of(pattern: Pattern, lengths: Sequence[int]) -> int:
-    """The first position whose dataset has no example left, where each has so many."""
+    """Returns the first position whose dataset has no example left, if the datasets have `lengths` examples."""
     return min(pattern.position_of(dataset, length) for dataset, length in enumerate(lengths))
 
 
 class MixedFetcher:
-    """Reads records of several datasets, numbered as by MixedOrder. Thread-safe."""
+    """Reads records of several datasets, numbered as in MixedOrder. Thread-safe."""
 
     def __init__(self, fetchers: Sequence[record_bytes.Fetcher], num_records: Sequence[int]):
         self._fetchers = fetchers
@@ -212,7 +209,7 @@ class MixedFetcher:
         self.is_local = all(fetcher.is_local for fetcher in fetchers)
 
     def fetch(self, wanted: np.ndarray) -> Iterator[bytes | record_bytes.Trouble]:
-        """Yields each record's bytes, or what is wrong with it, in the order asked for."""
+        """Yields the bytes of each record, or its Trouble, in the order of `wanted`."""
         datasets = np.searchsorted(self._first_records, wanted, side="right") - 1
         each = {
             dataset: self._fetchers[dataset].fetch(wanted[datasets == dataset] - self._first_records[dataset])
@@ -222,18 +219,16 @@ class MixedFetcher:
             yield next(each[dataset])
 
     def trouble(self, record: int, detail: str) -> record_bytes.Trouble:
-        """`detail` with the name of a record."""
+        """Returns `detail` with the record that it is about."""
         dataset = int(np.searchsorted(self._first_records, record, side="right")) - 1
         return self._fetchers[dataset].trouble(record - int(self._first_records[dataset]), detail)
 
 
-def common_features(
-    parts: Sequence[record_reader.Records], directories: Sequence[str]
-) -> Mapping[str, features.Feature]:
-    """The features that all parts have alike, by their sources.
+def common_features(parts: Sequence[read_plan.ReadPlan], directories: Sequence[str]) -> Mapping[str, features.Feature]:
+    """Returns the features that are the same in all parts, by their sources.
 
     Raises:
-        ConfigError: if images, labels or the features asked for differ.
+        ConfigError: if images, labels or the requested features differ.
     """
     first = parts[0]
     for part, directory in zip(parts, directories):
@@ -243,8 +238,8 @@ def common_features(
             if mine != theirs:
                 raise errors.ConfigError(
                     f"the examples of {directory} are {_described(source, mine)}, those of {directories[0]} "
-                    f"{_described(source, theirs)}: only alike ones stand in one batch; convert with the same label "
-                    "and features"
+                    f"{_described(source, theirs)}: examples in one batch must be alike; convert with the same "
+                    "label and features"
                 )
         if part.label_base != first.label_base:
             raise errors.ConfigError(
@@ -253,8 +248,8 @@ def common_features(
             )
         if part.is_raw != first.is_raw:
             raise errors.ConfigError(
-                f"the images of {directory} are {_stored(part)}, those of {directories[0]} {_stored(first)}: only "
-                "alike ones stand in one batch; convert with the same image.encode"
+                f"the images of {directory} are {_stored(part)}, those of {directories[0]} {_stored(first)}: "
+                "examples in one batch must be alike; convert with the same image.encode"
             )
     return {
         source: feature
@@ -269,15 +264,15 @@ def _described(source: str, feature: features.Feature | None) -> str:
     return f"with {feature.key!r} ({'list of ' if feature.many else ''}{feature.kind}) for {source}"
 
 
-def _stored(part: record_reader.Records) -> str:
+def _stored(part: read_plan.ReadPlan) -> str:
     return "bare pixels" if part.is_raw else "encoded"
 
 
 def check_classes(labels: Sequence[Sequence[str]], directories: Sequence[str]) -> None:
-    """Refuses datasets in which one id means different classes.
+    """Checks that each id means the same class in all datasets.
 
     Raises:
-        ConfigError: with the first difference.
+        ConfigError: if not; the text names the first class that differs.
     """
     for mine, directory in zip(labels, directories):
         if list(mine) != list(labels[0]):
@@ -297,7 +292,7 @@ def _class(labels: Sequence[str], index: int) -> str:
 def combined(
     mean_and_std: Sequence[tuple[Sequence[float], Sequence[float]]], weights: Sequence[float]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation over a mixture, from those of its parts."""
+    """Returns mean and standard deviation over a mixture, computed from those of its parts."""
     shares = np.asarray(weights, np.float64)[:, None] / sum(weights)
     means, stds = (np.array([each[which] for each in mean_and_std], np.float64) for which in (0, 1))
     mean = (shares * means).sum(0)

@@ -1,11 +1,11 @@
-"""Open files of all datasets of a process: a bounded number of them, and none of a dataset that is gone.
+"""Open files of all datasets of a process: bounded in number, and closed when their dataset is gone.
 
-A shelf holds open files of one dataset by name. The bound is common to all shelves: beyond it the file used longest ago
-is taken off its shelf. A file is closed when it was taken off, or its shelf was closed or collected, and no read uses
-it any more.
+A shelf holds the open files of one dataset by name. One bound applies to all shelves together: beyond it, the file used
+longest ago is removed from its shelf. A file is closed when it has been removed, or its shelf has been closed or
+garbage collected, and no read uses it any more.
 
-TensorFlow keeps every function that a pipeline calls until the process ends, and with it the shelf, so a shelf cannot
-wait for its collection: it is closed with the dataset, of which the function knows nothing (`Lifetime`).
+TensorFlow keeps every function that a pipeline calls until the process ends, and the shelf with it. So a shelf cannot
+wait for its garbage collection: it is closed with the dataset, to which the function holds no reference (`Lifetime`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MIN_OPEN = 16
 
 
 def max_open() -> int:
-    """How many files may be open at once: a quarter of what the process may have, for it opens others too."""
+    """Returns how many files may be open at once: at most a quarter of the limit of the process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MAX_OPEN
@@ -33,13 +33,13 @@ def max_open() -> int:
 
 
 class OpenFile:
-    """A file open for reading, closed when nobody holds it any more; one that was removed stays readable until then."""
+    """A file open for reading, closed with its last reference. Readable until then even if removed from the disk."""
 
     def __init__(self, path: str):
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop`, fewer where the file ends early."""
+        """Returns bytes `start` to `stop`, fewer if the file ends early."""
         return os.pread(self.descriptor, stop - start, start)
 
     def __del__(self) -> None:
@@ -48,15 +48,15 @@ class OpenFile:
 
 
 _File = TypeVar("_File", bound=OpenFile)
-_Key = tuple[int, Hashable]  # the number of a shelf, the name of a file on it
+_Key = tuple[int, Hashable]  # number of a shelf, name of a file on it
 
 
 class _Uses:
-    """Which files were used last, over all shelves."""
+    """The files of all shelves in the order of their last use."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # Weak references: a shelf's files are closed with it, whatever is listed here.
+        # Weak references, so that a shelf and its files can be garbage collected while they are listed here.
         self.order: collections.OrderedDict[_Key, weakref.ref[Shelf[Any]]] = collections.OrderedDict()
 
 
@@ -65,7 +65,7 @@ _NUMBERS = itertools.count()
 
 
 def _begin_after_fork() -> None:
-    """Another thread may have held the lock, and stayed behind."""
+    """Makes a new lock after fork(): a thread that held the old one does not exist in the child."""
     _USES.lock = threading.Lock()
 
 
@@ -73,14 +73,14 @@ os.register_at_fork(after_in_child=_begin_after_fork)
 
 
 class Lifetime:
-    """Held by a dataset and all that it gives out; when it is collected, what was opened for them is closed."""
+    """Held by a dataset and all its iterators and sources; when it is garbage collected, their files are closed."""
 
     def __init__(self, close: Callable[[], None]):
-        """`close` may be called in the middle of any statement, by any thread: it must wait for no lock."""
+        """Takes the function to call then. Any thread may call it at any moment, so it must not wait for a lock."""
         weakref.finalize(self, close).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Lifetime, (_do_nothing,)  # what is pickled holds no open files
+        return Lifetime, (_do_nothing,)  # a pickle holds no open files
 
 
 def _do_nothing() -> None:
@@ -96,19 +96,21 @@ class Shelf(Generic[_File]):
         self._is_closed = False
 
     def find(self, name: Hashable) -> _File | None:
-        """The open file of a name, which counts as a use."""
+        """Returns the open file of a name, or None; counts as a use."""
         with _USES.lock:
             file = self._files.get(name)
-            if file is not None and (self._number, name) in _USES.order:  # not after a fork in the middle of `put`
+            if (
+                file is not None and (self._number, name) in _USES.order
+            ):  # it is missing after a fork in the middle of `put`
                 _USES.order.move_to_end((self._number, name))
             return file
 
     def put(self, name: Hashable, file: _File) -> None:
-        """Keeps an open file, in the place of what has its name, unless the shelf is closed."""
+        """Keeps an open file, which replaces one of the same name; does nothing if the shelf is closed."""
         if self._is_closed:
             return
         bound = max_open()
-        removed = []  # closed after the lock was let go
+        removed = []  # closed after the lock is released
         with _USES.lock:
             removed.append(self._files.get(name))
             self._files[name] = file
@@ -119,16 +121,16 @@ class Shelf(Generic[_File]):
                 shelf = owner()
                 if shelf is not None:
                     removed.append(shelf._files.pop(oldest, None))
-        if self._is_closed:  # since the first line
+        if self._is_closed:  # another thread closed it since the first line
             self.close()
 
     def close(self) -> None:
-        """Keeps no file from now on. Waits for no lock; one that is read from is closed after the read."""
+        """Keeps no file from now on, without waiting for a lock. A file that is being read is closed after the read."""
         self._is_closed = True
         self._files = {}
 
     def remove_unlinked(self) -> None:
-        """Lets go of files that were removed from the disk, so that it gets their space back."""
+        """Closes files that were removed from the disk, which frees their space."""
         removed = []
         with _USES.lock:
             for name, file in list(self._files.items()):

@@ -1,6 +1,7 @@
-"""Values of reader options as plain Python values, whatever NumPy or TensorFlow type they are given as.
+"""Converts values of reader options to plain Python values, from whatever NumPy or TensorFlow type they have.
 
-Each function takes the option's name and what was given for it, and raises ConfigError for what is no such value.
+Each converter takes the name of an option and the value given for it, and raises ConfigError if the value is of another
+kind.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from imagebeam import errors
 
 Convert = Callable[[str, Any], Any]
 
-_MAX_SIDE = 65_500  # pixels, of a JPEG
+_MAX_SIDE = 65_500  # pixels, the largest side of a JPEG
 
 
 def plain_values(given: Mapping[str, Any], kinds: Mapping[str, Convert]) -> dict[str, Any]:
-    """The options of `given`, each by its kind."""
+    """Returns the options of `given`, each converted by the converter of its name in `kinds`."""
     return {name: convert(name, given[name]) for name, convert in kinds.items() if name in given}
 
 
 def check_names(given: Iterable[str], known: Sequence[str]) -> None:
-    """Refuses options that do not exist.
+    """Checks that all options exist.
 
     Raises:
-        ConfigError: with the nearest one that does.
+        ConfigError: if one does not; the text names the nearest that does.
     """
     for name in given:
         if name not in known:
@@ -38,7 +39,7 @@ def check_names(given: Iterable[str], known: Sequence[str]) -> None:
 
 
 def whole(least: int | None = None, *, may_be_none: bool = False) -> Convert:
-    """Whole numbers from `least` on."""
+    """Returns a converter to whole numbers from `least` on."""
 
     def convert(name: str, value: Any) -> int | None:
         if value is None and may_be_none:
@@ -56,7 +57,7 @@ def whole(least: int | None = None, *, may_be_none: bool = False) -> Convert:
 
 
 def truth(*, may_be_none: bool = False) -> Convert:
-    """True or False; also NumPy's."""
+    """Returns a converter to True or False, also from NumPy's."""
 
     def convert(name: str, value: Any) -> bool | None:
         if value is None and may_be_none:
@@ -69,7 +70,7 @@ def truth(*, may_be_none: bool = False) -> Convert:
 
 
 def number(name: str, value: Any) -> float:
-    """A finite number."""
+    """Returns a finite number."""
     try:
         found = float(value)
     except (TypeError, ValueError) as e:
@@ -80,15 +81,15 @@ def number(name: str, value: Any) -> float:
 
 
 def pair(name: str, value: Any) -> tuple[float, float]:
-    """The least and the greatest value of a range."""
-    found = _items(value)
+    """Returns the least and the greatest value of a range."""
+    found = _to_list(value)
     if found is None or len(found) != 2:
         raise errors.ConfigError(f"{name} is {value!r}; it must be two numbers, (least, greatest)")
     return number(name, found[0]), number(name, found[1])
 
 
 def choice(choices: Sequence[Any]) -> Convert:
-    """One of a few values."""
+    """Returns a converter that accepts a few values."""
 
     def convert(name: str, value: Any) -> Any:
         for each in choices:
@@ -102,7 +103,7 @@ def choice(choices: Sequence[Any]) -> Convert:
 
 
 def dtype(choices: Sequence[str]) -> Convert:
-    """The name of a type; also given as NumPy's, TensorFlow's or JAX's type."""
+    """Returns a converter to the name of a type, also from NumPy's, TensorFlow's or JAX's type."""
     named = choice(choices)
 
     def convert(name: str, value: Any) -> Any:
@@ -117,10 +118,10 @@ def dtype(choices: Sequence[str]) -> Convert:
 
 
 def image_size(name: str, value: Any) -> int | tuple[int, int] | None:
-    """A side in pixels, or (height, width)."""
+    """Returns a side in pixels, or (height, width)."""
     if value is None:
         return None
-    sides = _items(value)
+    sides = _to_list(value)
     try:
         if isinstance(value, bool) or (sides is not None and len(sides) != 2):
             raise TypeError
@@ -137,12 +138,12 @@ def image_size(name: str, value: Any) -> int | tuple[int, int] | None:
 
 
 def normalize(name: str, value: Any) -> Any:
-    """A name, or mean and standard deviation of each of the three channels."""
+    """Returns a name, or mean and standard deviation of each of the three channels."""
     names = ("imagenet", "dataset")
     if value is None or (isinstance(value, str) and value in names):
         return value
     expected = f"it is {', '.join(map(repr, names))}, or (mean, std) of pixels from 0 to 255"
-    found = _items(value)
+    found = _to_list(value)
     if found is None or len(found) != 2:
         raise errors.ConfigError(f"{name} is {value!r}; {expected}")
     try:
@@ -157,8 +158,8 @@ def normalize(name: str, value: Any) -> Any:
 
 
 def _channels(name: str, value: Any) -> tuple[float, float, float]:
-    items = _items(value)
-    found = [number(name, each) for each in ([value] if items is None else items)]
+    values = _to_list(value)
+    found = [number(name, each) for each in ([value] if values is None else values)]
     if len(found) not in (1, 3):
         raise ValueError(f"{len(found)} channels")
     red, green, blue = found * 3 if len(found) == 1 else found
@@ -166,17 +167,17 @@ def _channels(name: str, value: Any) -> tuple[float, float, float]:
 
 
 def keys(name: str, value: Any) -> tuple[str, ...]:
-    """Keys of features."""
+    """Returns keys of features."""
     if isinstance(value, (str, bytes)):
         raise errors.ConfigError(f"{name} is {value!r}; it must be a list of keys: give {name}=[{value!r}]")
-    found = _items(value)
+    found = _to_list(value)
     if found is None or not all(isinstance(each, str) for each in found):
         raise errors.ConfigError(f'{name} is {value!r}; it must be a list of keys, such as ["image/key"]')
     return tuple(map(str, found))
 
 
 def path(name: str, value: Any) -> str:
-    """A path or an address."""
+    """Returns a path or an address."""
     try:
         found = os.fspath(value)
     except TypeError as e:
@@ -186,13 +187,13 @@ def path(name: str, value: Any) -> str:
     scheme, colon, rest = found.partition(":/")
     if not isinstance(value, str) and colon and scheme.isalnum() and not rest.startswith("/"):
         raise errors.ConfigError(
-            f"{name} is {value!r}: pathlib takes a slash out of {scheme}://; give the address as a string"
+            f"{name} is {value!r}: pathlib removes a slash from {scheme}://; give the address as a string"
         )
     return found
 
 
-def _items(value: Any) -> list[Any] | None:
-    """The items of a list, tuple, array or the like; None where it is none."""
+def _to_list(value: Any) -> list[Any] | None:
+    """Returns the values of a list, tuple, array or the like; None if `value` is none of these."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a reader can be asked for, checked before anything is read."""
+"""The options of a reader, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors
-from imagebeam.reader import option_values, order
+from imagebeam.reader import option_values, reader_state
 
 SHUFFLES = ("stream", "global", None)
 CROPS = ("random", "center", "squash", None)
@@ -21,54 +21,56 @@ MeanAndStd = tuple[Sequence[float], Sequence[float]]
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """How a split becomes batches.
+    """The options for reading a split in batches.
 
     Attributes:
-        batch_size: examples of a batch of this process; None gives single examples.
-        image_size: side in pixels, or (height, width); None keeps each picture's own.
-        crop: "random" (a part of random area and aspect ratio, Inception's), "center" (the largest square, less the
-            border), "squash" (the whole picture, whatever its aspect ratio), None (the picture as it is).
-        flip: whether half of the pictures are mirrored; by default with the random crop.
-        dtype: of the pixels: "uint8" (0 to 255), "float32", "bfloat16" or "float16".
-        normalize: (mean, std) of pixels from 0 to 255, one number or one for each channel; "imagenet"; "dataset"
-            (of the train split, whatever split is read: as convert counted with statistics.pixels, else measured once
-            on 1,000 examples); None leaves 0 to 255.
+        batch_size: number of examples in a batch of this process; None gives single examples.
+        image_size: side in pixels, or (height, width); None keeps the size of each image.
+        crop: "random" (a part of random area and aspect ratio, as Inception's), "center" (the largest square less a
+            border), "squash" (the whole image, whatever its aspect ratio), None (the image as it is).
+        flip: whether half of the images are mirrored; by default only with the random crop.
+        dtype: type of the pixels: "uint8" (0 to 255), "float32", "bfloat16" or "float16".
+        normalize: (mean, std) of pixels from 0 to 255, one number or one for each channel; "imagenet"; "dataset" (those
+            of the train split, whatever split is read: as convert counted them with statistics.pixels, else measured
+            once on 1,000 examples); None leaves 0 to 255.
         shuffle: "stream" (blocks of records in random order, and the records of many blocks mixed), "global" (a true
             permutation of all records), None (the order of the shards).
-        seed: of the order, the crops and the flips.
-        num_epochs: how often everything is read; None never ends.
+        seed: seed of the order, the crops and the flips.
+        num_epochs: number of times that everything is read; None never ends.
         next_epoch_each_iteration: whether each iteration over the dataset reads the next `num_epochs` epochs, with
-            their own order, crops and flips; by default each reads the same again. For loops that iterate over one
+            their own order, crops and flips; by default each iteration reads the same. For loops that iterate over one
             dataset many times, as Keras does. All processes must iterate equally often.
-        process_index: which of `process_count` processes this is; together they read everything once.
-        process_count: how many there are.
-        drop_remainder: whether a last batch that is not full is left out. With several processes all of them then make
-            the same number of batches.
+        process_index: index of this process among `process_count`; together they read everything once.
+        process_count: number of processes.
+        drop_remainder: whether a last batch that is not full is dropped. All processes then make the same number of
+            batches.
         pad: whether the last batch is filled up, with "mask" False, and all processes make the same number of batches.
         supervised: whether batches are (image, label), for Keras; with `pad` (image, label, sample_weight), the weights
-            float32 [batch], 1 and 0 for the mask.
-        features: keys of further features, each under its own key as it is stored, once.
-        list_size: values that each list among them has in a batch: a shorter one is filled up with 0 or empty bytes,
-            a longer one cut, and "KEY/count" says how many there were; None leaves each list its length.
-        label_base: id of the first class in the batches; the dataset's own base is taken away.
-        num_classes: of the model; labels that do not fit are refused at once. Where an image has any number of labels,
-            they are a vector of so many; by default of as many as there are classes.
-        deterministic: whether examples come in the exact order; without, what is decoded first comes first, and there
-            is no `state()`. With on_error="skip", TensorFlow's decoder keeps the order nevertheless: a gap in it is how
-            an example that cannot be decoded is found.
+            float32 [batch], 0 where the mask is False, else 1.
+        features: keys of further features; each comes under its own key, as it is stored.
+        list_size: number of values of each list among them in a batch: a shorter list is filled up with 0 or empty
+            bytes, a longer one is cut, and "KEY/count" has the stored number; None keeps the length of each list.
+        label_base: id of the first class in the batches, whatever it is in the records.
+        num_classes: number of classes of the model; labels that do not fit are refused at once. If images may have
+            several labels, it is the length of the label vector, by default the number of classes.
+        deterministic: whether examples come in the exact order. Without it, what is decoded first comes first, and
+            there is no `state()`. With on_error="skip", TensorFlow's decoder keeps the order all the same: it finds an
+            example that cannot be decoded by the gap in the order.
         on_error: "raise" for an example that cannot be read or decoded, or "skip". Batches keep their places in the
-            order: with `pad` the mask is False there, with `drop_remainder` the next example that can be read is taken
+            order: with `pad` the mask is False there, with `drop_remainder` the next example that can be read comes
             twice, else the batch is smaller.
-        max_error_fraction: of the examples read since this reader began; more skipped ones end in an error.
+        max_error_fraction: largest fraction of skipped examples among those read since this reader began; more are an
+            error.
         state: where to go on, from `ReaderState`.
-        area: least and greatest part of the picture in the random crop.
+        area: least and greatest part of the image's area in the random crop.
         aspect_ratio: least and greatest width over height of the random crop.
-        center_fraction: of the shorter side, in the center crop: 224 of 256 as in most evaluations.
-        shuffle_bytes: of records mixed in "stream".
+        center_fraction: part of the shorter side in the center crop: 224 of 256 as in most evaluations.
+        shuffle_bytes: bytes of records that "stream" mixes.
         shuffle_records: the same as a number of records.
-        threads: for reading and decoding; by default the cores of the machine.
-        decoder: "native" (in C, a batch in one call), "tensorflow" (its operations, for any format), "auto" (native
-            where it was built and every picture of the split is a JPEG). They differ by a level here and there.
+        threads: number of threads that read and decode; by default the number of cores that this process may use,
+            within the CPU limit of its container.
+        decoder: "native" (in C, a batch in one call), "tensorflow" (its operations, for any format), "auto" (native if
+            it was built and every image of the split is a JPEG). Their pixels differ slightly: see docs/reader.md.
     """
 
     batch_size: int | None = None
@@ -93,7 +95,7 @@ class ReadOptions:
     deterministic: bool = True
     on_error: str = "raise"
     max_error_fraction: float = 0.01
-    state: order.ReaderState | None = None
+    state: reader_state.ReaderState | None = None
     area: tuple[float, float] = (0.08, 1.0)
     aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     center_fraction: float = 224 / 256
@@ -104,10 +106,10 @@ class ReadOptions:
 
     @classmethod
     def of(cls, batch_size: int | None, options: Mapping[str, Any]) -> ReadOptions:
-        """The options that a feed was called with.
+        """Returns the options that a feed was called with.
 
         Raises:
-            ConfigError: if there is no such option, or they do not fit each other.
+            ConfigError: if an option does not exist, or the options do not fit each other.
         """
         option_values.check_names(options, [field.name for field in dataclasses.fields(cls)])
         return cls(**{"batch_size": batch_size, **options})
@@ -122,7 +124,7 @@ class ReadOptions:
             )
         if self.image_size is None and self.batch_size is not None:
             raise errors.ConfigError(
-                "image_size=None keeps each picture's size, of which no batch can be made; give one"
+                "image_size=None keeps the size of each image, and a batch needs images of one size; give one"
             )
         if (self.crop is None) != (self.image_size is None):
             raise errors.ConfigError(
@@ -130,16 +132,18 @@ class ReadOptions:
                 "without a size no crop; give both, or None for both"
             )
         if self.pad and (self.num_epochs is None or self.batch_size is None):
-            raise errors.ConfigError("pad=True needs batch_size, and num_epochs, for what never ends has no last batch")
+            raise errors.ConfigError(
+                "pad=True needs batch_size and num_epochs, because a reader that never ends has no last batch"
+            )
         if self.next_epoch_each_iteration and self.num_epochs is None:
             raise errors.ConfigError(
-                "next_epoch_each_iteration=True needs num_epochs, for an iteration that never ends has none after it: "
+                "next_epoch_each_iteration=True needs num_epochs, because no iteration follows one that never ends: "
                 "give num_epochs=1"
             )
         if self.next_epoch_each_iteration and self.state is not None:
             raise errors.ConfigError(
-                "next_epoch_each_iteration=True begins each iteration with a whole epoch, and a state in the middle of "
-                "one: give one of the two"
+                "next_epoch_each_iteration=True begins each iteration with a whole epoch, and a state is in the middle "
+                "of one: give one of the two"
             )
         if self.dtype == "uint8" and self.normalize is not None:
             raise errors.ConfigError("normalize gives fractions, which uint8 cannot hold; give dtype='float32'")
@@ -158,7 +162,7 @@ class ReadOptions:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width in pixels."""
+        """Height and width of the images in a batch, in pixels."""
         assert self.image_size is not None
         return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
 
@@ -171,11 +175,11 @@ class ReadOptions:
         return self.drop_remainder and not self.pad
 
 
-def _state(name: str, value: Any) -> order.ReaderState | None:
+def _state(name: str, value: Any) -> reader_state.ReaderState | None:
     if isinstance(value, Mapping):
         raise errors.ConfigError(f"{name} is a dict, {value!r}; give imagebeam.ReaderState.from_dict of it")
-    if value is not None and not isinstance(value, order.ReaderState):
-        raise errors.ConfigError(f"{name} is {value!r}; give what state() of an iterator gave")
+    if value is not None and not isinstance(value, reader_state.ReaderState):
+        raise errors.ConfigError(f"{name} is {value!r}; give what state() of an iterator returned")
     return value
 
 

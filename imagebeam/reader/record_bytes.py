@@ -1,4 +1,4 @@
-"""The bytes of records by their place in a split, checked, and named where something is wrong with them."""
+"""The bytes of records by their number in a split, checked; or what is wrong with a record, and where it is."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from imagebeam import errors, example, records, storage
 from imagebeam.reader import open_files
 from imagebeam.storage import ranges
 
-_MAX_BLOCK_BYTES = 512 << 20  # kept of shards that are not read in place
-_BUFFER_BYTES = 128 << 10  # of a compressed shard
-_HEAD_BYTES = 4096  # of a broken record: enough to find its key in
+_MAX_BLOCK_BYTES = 512 << 20  # of blocks that are kept in memory
+_BUFFER_BYTES = 128 << 10  # buffer for reading a compressed shard
+_HEAD_BYTES = 4096  # read of a broken record, to find its key
 _MASKED_CRC = struct.Struct("<I").unpack
 
 
-class Place(Protocol):
-    """Where the bytes of one split's shards come from."""
+class ShardBytes(Protocol):
+    """Reads byte ranges of the shards of one split."""
 
-    announces_shards: bool  # whether to tell which shards are read next before one of them is waited for
+    announces_shards: bool  # whether `announce` is called for the shards of a batch before the first is read
 
     def read(self, shard: int, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop` of a shard, fewer where it ends early."""
+        """Returns bytes `start` to `stop` of a shard, fewer if it ends early."""
 
     def announce(self, shard: int, start: int, stop: int) -> None:
-        """Takes note that these bytes will be read."""
+        """Says that these bytes will be read soon."""
 
     def close(self) -> None:
-        """Keeps no files and no bytes from now on, and waits for no lock; what is read later is opened for it alone."""
+        """Keeps no files and no bytes from now on, without waiting for a lock; each later read opens its own file."""
 
 
 class Shards(Protocol):
@@ -49,17 +49,17 @@ class Shards(Protocol):
         """Opens a shard from its start."""
 
     def close(self) -> None:
-        """Keeps no files from now on, and waits for no lock."""
+        """Keeps no files from now on, without waiting for a lock."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trouble:
-    """What is wrong with one record."""
+    """A fault of one record, and where the record is."""
 
     shard: str  # its address
-    index: int  # of the record in its shard
+    index: int  # number of the record in its shard
     offset: int  # bytes from the start of the shard
-    key: str  # "" where it cannot be told
+    key: str  # "" if it is unknown
     detail: str
 
     def __str__(self) -> str:
@@ -68,19 +68,19 @@ class Trouble:
 
 
 class Fetcher(Protocol):
-    """Reads records by their numbers."""
+    """Reads records by their numbers in the split."""
 
-    is_local: bool  # whether it waits for no network
+    is_local: bool  # whether it reads a local disk
 
     def fetch(self, wanted: np.ndarray) -> Iterator[bytes | Trouble]:
-        """Yields each record's bytes, or what is wrong with it, in the order asked for."""
+        """Yields the bytes of each record, or its Trouble, in the order of `wanted`."""
 
     def trouble(self, record: int, detail: str) -> Trouble:
-        """`detail` with the name of a record."""
+        """Returns `detail` with the record that it is about."""
 
 
-class LocalPlace:
-    """Shards on a local disk, read in place: the kernel's page cache is the buffer."""
+class LocalShardBytes:
+    """Shards on a local disk, read in place. The kernel's page cache is the only buffer."""
 
     announces_shards = False
 
@@ -98,7 +98,7 @@ class LocalPlace:
             os.posix_fadvise(file.descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
 
     def open(self, shard: int) -> BinaryIO:
-        """A file of its own for a reader that goes through a shard; it keeps no descriptor between two reads."""
+        """Opens a shard for reading from its start; the file keeps no descriptor between two reads."""
         return io.BufferedReader(_LocalShard(self, shard, os.path.getsize(self._paths[shard])), _BUFFER_BYTES)
 
     def close(self) -> None:
@@ -119,19 +119,19 @@ class LocalPlace:
 
 
 class _LocalShard(ranges.SeekableReader):
-    """Reads a shard from any position."""
+    """A shard as a file that can be read from any position."""
 
-    def __init__(self, place: LocalPlace, shard: int, size: int):
+    def __init__(self, shard_bytes: LocalShardBytes, shard: int, size: int):
         super().__init__(size)
-        self._place = place
+        self._shard_bytes = shard_bytes
         self._shard = shard
 
     def _read_at(self, position: int, length: int) -> bytes:
-        return self._place.read(self._shard, position, position + length)
+        return self._shard_bytes.read(self._shard, position, position + length)
 
 
-class BlockPlace:
-    """Shards that are read in blocks and kept for a while: at an address far away, or compressed."""
+class BlockShardBytes:
+    """Shards that are read in blocks, which stay in memory for a while: on a remote storage, or compressed."""
 
     announces_shards = False
 
@@ -141,12 +141,12 @@ class BlockPlace:
         load: Callable[[int, int, int], bytes],
         close: Callable[[], None] | None = None,
     ):
-        """Keeps nothing yet.
+        """Reads nothing yet.
 
         Args:
-            block_ends: of a shard, the ascending byte offsets where its blocks end.
-            load: gives what is between two of them.
-            close: lets go of what `load` keeps.
+            block_ends: returns the ascending byte offsets at which the blocks of a shard end.
+            load: returns the bytes of a shard between two of them.
+            close: releases what `load` keeps.
         """
         self._block_ends = block_ends
         self._load = load
@@ -165,10 +165,10 @@ class BlockPlace:
         return data[start - first : stop - first]
 
     def announce(self, shard: int, start: int, stop: int) -> None:
-        """Does nothing: several calls read at once."""
+        """Does nothing: several calls read at the same time anyway."""
 
     def close(self) -> None:
-        self._max_bytes = 0  # in force at the next read, if one has the lock now
+        self._max_bytes = 0  # takes effect at the next read, if another thread holds the lock now
         if self._close is not None:
             self._close()
         if self._lock.acquire(blocking=False):
@@ -198,7 +198,7 @@ class BlockPlace:
 
 
 class GzipLoader:
-    """Blocks of gzip shards, decompressed from front to back; going back begins anew."""
+    """Reads blocks of gzip shards from front to back; going back decompresses the shard from its start again."""
 
     def __init__(self, shards: Shards):
         self._shards = shards
@@ -224,7 +224,7 @@ class GzipLoader:
         return data
 
     def close(self) -> None:
-        """Keeps one stream from now on, and waits for no lock."""
+        """Keeps at most one stream from now on, without waiting for a lock."""
         self._is_closed = True
         self._shards.close()
         if self._lock.acquire(blocking=False):
@@ -233,35 +233,35 @@ class GzipLoader:
 
 
 class RecordFetcher:
-    """Reads records of one split. Thread-safe."""
+    """Reads records of one split and compares their checksums. Thread-safe."""
 
     def __init__(
         self,
         directory: str,
         shards: Sequence[catalog_lib.Shard],
-        place: Place,
+        shard_bytes: ShardBytes,
         offsets: Offsets,
         key_feature: str | None = "image/key",
     ):
         self._directory = directory
         self._shards = shards
-        self._place = place
+        self._shard_bytes = shard_bytes
         self._offsets = offsets
         self._key_feature = key_feature
-        self._announces = place.announces_shards
-        self.is_local = isinstance(place, LocalPlace)
+        self._announces = shard_bytes.announces_shards
+        self.is_local = isinstance(shard_bytes, LocalShardBytes)
         self._ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
 
     def fetch(self, wanted: np.ndarray) -> Iterator[bytes | Trouble]:
-        """Yields each record's bytes, or what is wrong with it, in the order asked for.
+        """Yields the bytes of each record, or its Trouble, in the order of `wanted`.
 
         Args:
-            wanted: records of the split, int64 [n].
+            wanted: int64 [n], numbers of records in the split.
         """
         shards = np.searchsorted(self._ends, wanted, side="right")
         if self._announces:
             for shard in np.unique(shards).tolist():
-                self._place.announce(shard, 0, self._shards[shard].bytes)
+                self._shard_bytes.announce(shard, 0, self._shards[shard].bytes)
         for shard, record in zip(shards.tolist(), wanted.tolist()):
             index = record - int(self._ends[shard]) + self._shards[shard].records
             offset, end = self._offsets.of(shard, index)
@@ -272,28 +272,28 @@ class RecordFetcher:
 
     def _read(self, shard: int, offset: int, end: int) -> bytes:
         start, stop = offset + records.HEADER_BYTES, end - records.FOOTER_BYTES
-        data = self._place.read(shard, start, stop)
-        footer = self._place.read(shard, stop, end)
+        data = self._shard_bytes.read(shard, start, stop)
+        footer = self._shard_bytes.read(shard, stop, end)
         if len(data) < stop - start or len(footer) < records.FOOTER_BYTES:
             raise ValueError("the shard ends in the middle of it")
         if records.mask_crc(records.extend_crc(0, data)) != _MASKED_CRC(footer)[0]:
-            if self._place.read(shard, offset, start) != records.frame_header(stop - start):
+            if self._shard_bytes.read(shard, offset, start) != records.frame_header(stop - start):
                 raise ValueError(
-                    f"the index {self._shards[shard].index_name} says that a record of {stop - start} bytes stands "
-                    "here, and the shard holds none such: one of the two is damaged"
+                    f"the index {self._shards[shard].index_name} says that a record of {stop - start} bytes begins "
+                    "here, and the shard has none: one of the two is damaged"
                 )
             raise ValueError(f"the checksum of a record of {len(data)} bytes does not match")
         return data
 
     def close(self) -> None:
-        """Keeps no files and no bytes from now on; records can still be read, at a price."""
-        self._place.close()
+        """Keeps no files and no bytes from now on; later reads open their files again."""
+        self._shard_bytes.close()
 
     def find_ints(self, key: str) -> Iterator[list[int]]:
-        """Yields the values of an int64 feature of each record, in their order; nothing else of a record is read.
+        """Yields the values of an int64 feature of each record in order, without reading the rest of the record.
 
         Raises:
-            ExampleError: if a record does not have it, or cannot be read. Checksums are not compared.
+            ExampleError: if a record does not have it or cannot be read. Checksums are not compared.
         """
         record = 0
         for shard in range(len(self._shards)):
@@ -309,13 +309,13 @@ class RecordFetcher:
                 record += 1
 
     def _read_part(self, shard: int, start: int, end: int, first: int, stop: int) -> bytes:
-        """Bytes `first` to `stop` of the record whose content lies from `start` to `end`."""
+        """Returns bytes `first` to `stop` of the record whose content is at bytes `start` to `end` of the shard."""
         if first >= end - start:
             return b""
-        return self._place.read(shard, start + first, min(start + stop, end))
+        return self._shard_bytes.read(shard, start + first, min(start + stop, end))
 
     def trouble(self, record: int, detail: str) -> Trouble:
-        """`detail` with the name of a record of the split."""
+        """Returns `detail` with the record of the split that it is about."""
         shard = int(np.searchsorted(self._ends, record, side="right"))
         index = record - int(self._ends[shard]) + self._shards[shard].records
         offset, end = self._offsets.of(shard, index)
@@ -323,16 +323,16 @@ class RecordFetcher:
         return Trouble(uri, index, offset, self._key(shard, offset, end), detail)
 
     def _key(self, shard: int, offset: int, end: int) -> str:
-        """The key of a record that may be broken: small features stand before the image's bytes."""
+        """Returns the key of a record that may be broken: small features come before the image's bytes."""
         start = offset + records.HEADER_BYTES
         with contextlib.suppress(OSError, ValueError, EOFError):
-            head = self._place.read(shard, start, min(start + _HEAD_BYTES, end))
+            head = self._shard_bytes.read(shard, start, min(start + _HEAD_BYTES, end))
             return example.find_bytes(head, self._key_feature or "").decode("utf-8", "backslashreplace")
         return ""
 
 
 def are_offsets_of(offsets: np.ndarray, shard: catalog_lib.Shard) -> bool:
-    """Whether they can be the offsets of a shard's records, and its size."""
+    """Returns whether these can be the offsets of a shard's records, followed by its size."""
     if len(offsets) != shard.records + 1 or offsets[0] != 0 or offsets[-1] != shard.bytes:
         return False
     ascend = offsets[1:] > offsets[:-1]
@@ -340,7 +340,7 @@ def are_offsets_of(offsets: np.ndarray, shard: catalog_lib.Shard) -> bool:
 
 
 class Offsets:
-    """Where each record of a split begins: the byte-offset index of each shard, read when it is first needed."""
+    """Offsets of the records in the shards of a split. The index of a shard is read when it is first needed."""
 
     def __init__(self, directory: str, shards: Sequence[catalog_lib.Shard], read: Callable[[str], bytes]):
         self._directory = directory
@@ -350,18 +350,18 @@ class Offsets:
 
     def _begin(self) -> None:
         self._loaded: dict[int, np.ndarray] = {}
-        self._locks = [threading.Lock() for _ in self._shards]  # what one thread loads, others wait for
+        self._locks = [threading.Lock() for _ in self._shards]  # by shard, held while its index loads
 
     def of(self, shard: int, index: int) -> tuple[int, int]:
-        """The first byte of a record, and the first after it."""
+        """Returns the offsets of a record and of its end, in bytes."""
         offsets = self.shard(shard)
         return int(offsets[index]), int(offsets[index + 1])
 
     def shard(self, shard: int) -> np.ndarray:
-        """uint64 [records + 1]: 8 bytes a record.
+        """Returns the offsets of all records of a shard and their end: uint64 [records + 1].
 
         Raises:
-            ShardError: if the index is missing or is not of this shard.
+            ShardError: if the index is missing or belongs to another shard.
         """
         if shard not in self._loaded:
             with self._locks[shard]:
@@ -396,7 +396,7 @@ class Offsets:
 
 
 class ScannedOffsets(Offsets):
-    """Offsets of compressed shards, which have no index: found by reading each shard once."""
+    """Offsets of the records in compressed shards, which have no index: found by reading each shard once."""
 
     def __init__(self, directory: str, shards: Sequence[catalog_lib.Shard], open_shard: Callable[[int], BinaryIO]):
         super().__init__(directory, shards, lambda uri: b"")

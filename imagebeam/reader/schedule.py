@@ -1,6 +1,6 @@
-"""How much each process of a job reads, and from where on: a pure function of the options and the job's state.
+"""How much each process of a job reads, and from which position on: a pure function of options and job state.
 
-All processes of a job take their batches in step, so a position, which counts what one process has read, is the same
+All processes of a job take their batches in step. So a position, which counts what one process has read, is the same
 number in all of them. The state of the job is that number; every process computes from it how many batches each of the
 others still makes, without asking them.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -17,136 +16,124 @@ import numpy as np
 from imagebeam import errors
 from imagebeam.reader import options as options_lib
 from imagebeam.reader import order as order_lib
-from imagebeam.reader import selection
+from imagebeam.reader import reader_state, selection
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
 _BLOCK_BYTES = 4 << 20  # of a read in streaming
 
 
-class Scheduled(Protocol):
-    """What schedules are made for: the records of a dataset, or of several in a mixture."""
+class Epochs(Protocol):
+    """The records that a job reads again and again: those of one dataset, or of the datasets of a mixture."""
 
     @property
     def num_records(self) -> int:
-        """Of an epoch, of all processes together."""
+        """Number of records in an epoch of all processes together."""
 
-    def start(self, asked: options_lib.ReadOptions) -> order_lib.ReaderState:
-        """The state before the first epoch."""
+    def first_state(self, asked: options_lib.ReadOptions) -> reader_state.ReaderState:
+        """Returns the state before the first epoch."""
 
     def order(self, asked: options_lib.ReadOptions, done: int) -> order_lib.Order:
-        """The order of one process.
+        """Returns the order of one process.
 
         Args:
-            asked: the options of this process.
-            done: places filled before by all processes together, with which the order of "global" begins; the others
-                begin with their first record.
+            asked: options of this process.
+            done: number of places that all processes together have filled before. The order of "global" begins there;
+                the others begin with their first record.
 
         Raises:
-            ConfigError: if the records cannot be read so.
+            ConfigError: if the records cannot be read in this order.
         """
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
-        """How many positions so many epochs have: of the common order with "global", else of each process."""
+        """Returns the number of positions in so many epochs: of the common order with "global", else by process."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """The records of a dataset.
+class SelectionEpochs:
+    """The epochs of one dataset's selection."""
 
-    Attributes:
-        sizes: records of each shard that are read.
-        mean_record_bytes: on average.
-        is_compressed: whether shards can only be read front to back.
-        fingerprint: of the dataset.
-        selection: which of its records are read, for the state.
-    """
-
-    sizes: Sequence[int]
-    mean_record_bytes: int
-    is_compressed: bool
-    fingerprint: str
-    selection: str
+    selection: selection.Selection
 
     @property
     def num_records(self) -> int:
-        return sum(self.sizes)
+        return len(self.selection)
 
-    def start(self, asked: options_lib.ReadOptions) -> order_lib.ReaderState:
-        """The state before the first epoch."""
+    def first_state(self, asked: options_lib.ReadOptions) -> reader_state.ReaderState:
+        """Returns the state before the first epoch."""
         block, window = None, None
         if asked.shuffle == "stream":
             block, window = self._blocks(asked)
-        return order_lib.ReaderState(
+        return reader_state.ReaderState(
             seed=asked.seed,
             epoch=0,
             position=0,
             shuffle=asked.shuffle,
             process_count=asked.process_count,
-            fingerprint=self.fingerprint,
-            selection=self.selection,
+            fingerprint=self.selection.fingerprint,
+            selection=self.selection.name,
             block_records=block,
             window_blocks=window,
             num_epochs=asked.num_epochs,
         )
 
     def order(self, asked: options_lib.ReadOptions, done: int) -> order_lib.Order:
-        """The order of one process: see `Scheduled`."""
+        """Returns the order of one process, as `Epochs.order`."""
         index, count = asked.process_index, asked.process_count
         if asked.shuffle == "global":
-            if self.is_compressed:
+            if self.selection.is_compressed:
                 raise errors.ConfigError(
                     'shuffle="global" needs records that can be read alone, and the shards are compressed: '
                     "convert with output.compression=none"
                 )
-            every = selection.Selection("", 0, self.num_records)
             dealt = asked.num_epochs if asked.next_epoch_each_iteration else None
-            return order_lib.GlobalOrder(every, asked.seed, done, index, count, dealt)
-        sizes = selection.share_sizes(self.sizes, count)
+            return order_lib.GlobalOrder(self.selection, asked.seed, done, index, count, dealt)
+        sizes = self.selection.share_sizes(count)
         if not sizes.all() and not asked.pad:
             raise errors.ConfigError(
                 f"process {int(np.argmin(sizes))} of {count} gets none of {self.num_records:,} examples: "
                 "use fewer processes, or more of the split"
             )
-        share = selection.share_of(self.sizes, index, count)
+        share = self.selection.share_of(index, count)
         if count > 1:
             _LOGGER.info("process %d of %d reads its share by %s", index, count, share.by)
         if asked.shuffle == "stream":
-            return order_lib.BlockOrder(share, asked.seed, *self._blocks(asked), self.is_compressed)
-        return order_lib.ListedOrder(share)
+            return order_lib.BlockOrder(share, asked.seed, *self._blocks(asked), self.selection.is_compressed)
+        return order_lib.ShardOrder(share)
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
-        """How many positions so many epochs have: of the common order with "global", else of each process."""
+        """Returns the number of positions in so many epochs: of the common order with "global", else by process."""
         return [num_epochs * size for size in self.epoch_sizes(asked)]
 
     def epoch_sizes(self, asked: options_lib.ReadOptions) -> list[int]:
-        """Records of an epoch: of the common order with "global", else of the share of each process."""
+        """Returns the records in an epoch: of the common order with "global", else of each process's share."""
         if asked.shuffle == "global":
             return [self.num_records]
-        return selection.share_sizes(self.sizes, asked.process_count).tolist()
+        return self.selection.share_sizes(asked.process_count).tolist()
 
     def _blocks(self, asked: options_lib.ReadOptions) -> tuple[int, int]:
-        """Records of a block, and blocks of a window, of BlockOrder."""
-        block = max(1, _BLOCK_BYTES // self.mean_record_bytes)
-        mixed = asked.shuffle_records or max(1, asked.shuffle_bytes // self.mean_record_bytes)
+        """Returns the records in a block and the blocks in a window, for BlockOrder."""
+        mean_bytes = self.selection.mean_record_bytes
+        block = max(1, _BLOCK_BYTES // mean_bytes)
+        mixed = asked.shuffle_records or max(1, asked.shuffle_bytes // mean_bytes)
         window = max(1, -(-mixed // block))
         return max(1, min(block, mixed)), window
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """What one process reads.
+    """The positions that one process reads, and its batches.
 
     Attributes:
-        order: which record stands at which position.
+        order: assigns a record to each position.
         begin: the first position.
-        end: after the last position; None if it never ends.
-        num_batches: that the process makes; with `drop_remainder` or `pad` the same in every process. None without a
-            batch size, or if it never ends.
+        end: the position after the last one; None if the reader never ends.
+        num_batches: number of batches that the process makes; with `drop_remainder` or `pad` the same in every process.
+            None without a batch size, or if the reader never ends.
         stride: positions from the beginning of one iteration to that of the next, if each reads another epoch.
         start: the state of the job before the first batch.
-        records_per_batch: of all processes together; 0 without a batch size.
-        epoch_size: records of an epoch, of all processes together.
-        replicas: that share the batches of this process.
+        records_per_batch: records in a batch of all processes together; 0 without a batch size.
+        epoch_size: records in an epoch of all processes together.
+        replicas: number of replicas that share the batches of this process.
     """
 
     order: order_lib.Order
@@ -154,44 +141,45 @@ class Schedule:
     end: int | None
     num_batches: int | None
     stride: int
-    start: order_lib.ReaderState
+    start: reader_state.ReaderState
     records_per_batch: int
     epoch_size: int
     replicas: int
 
     @property
     def spare(self) -> int:
-        """Positions in which this process comes by every record that it reads."""
+        """Number of positions within which this process meets each of its records at least once."""
         return -(-self.epoch_size // self.start.process_count)
 
-    def state_after(self, num_batches: int) -> order_lib.ReaderState:
-        """The state of the job when every process has made so many batches."""
+    def state_after(self, num_batches: int) -> reader_state.ReaderState:
+        """Returns the state of the job when every process has made so many batches."""
         done = self.start.epoch * self.epoch_size + self.start.position + num_batches * self.records_per_batch
         epoch, position = divmod(done, self.epoch_size)
         return dataclasses.replace(self.start, epoch=epoch, position=position)
 
 
-def plan(source: Scheduled, asked: options_lib.ReadOptions, replicas: int = 1) -> Schedule:
-    """The schedule of process `asked.process_index`.
+def plan(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int = 1) -> Schedule:
+    """Returns the schedule of process `asked.process_index`.
 
     Args:
-        source: the records.
-        asked: the options; all processes give the same, but for `process_index`.
-        replicas: that share the batches of this process: of batches of one size there is a multiple of it.
+        epochs: the records.
+        asked: the options; the same in all processes, except `process_index`.
+        replicas: number of replicas that share the batches of this process. If all batches have one size, their number
+            is a multiple of it.
 
     Raises:
-        ConfigError: if a process would get no record, or the state is of something else.
+        ConfigError: if a process would get no record, or the state belongs to other records or another order.
     """
     count, size = asked.process_count, asked.batch_size
-    start = source.start(asked)
+    start = epochs.first_state(asked)
     if asked.state is not None:
-        start = _restore(source, asked, asked.state, start)
-    done = _done(source, start)
-    order = source.order(asked, done)
+        start = _restore(epochs, asked, asked.state, start)
+    done = _done(epochs, start)
+    order = epochs.order(asked, done)
     begin = 0 if asked.shuffle == "global" else done // count
     if asked.num_epochs is None:
-        return Schedule(order, begin, None, None, 0, start, (size or 0) * count, source.num_records, replicas)
-    left = lengths(source, asked, asked.num_epochs, done)
+        return Schedule(order, begin, None, None, 0, start, (size or 0) * count, epochs.num_records, replicas)
+    left = lengths(epochs, asked, asked.num_epochs, done)
     length = left[asked.process_index]
     end, num_batches = begin + length, None
     if size is not None and asked.pad:
@@ -201,12 +189,12 @@ def plan(source: Scheduled, asked: options_lib.ReadOptions, replicas: int = 1) -
         end = begin + num_batches * size
     elif size is not None:
         num_batches = -(-length // size)
-    return Schedule(order, begin, end, num_batches, length, start, (size or 0) * count, source.num_records, replicas)
+    return Schedule(order, begin, end, num_batches, length, start, (size or 0) * count, epochs.num_records, replicas)
 
 
-def lengths(source: Scheduled, asked: options_lib.ReadOptions, num_epochs: int, done: int = 0) -> list[int]:
-    """Positions that each process has left of so many epochs, where all together have filled `done` places."""
-    ends, count = source.ends(asked, num_epochs), asked.process_count
+def lengths(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int, done: int = 0) -> list[int]:
+    """Returns the positions that each process still has in so many epochs, after all together filled `done` places."""
+    ends, count = epochs.ends(asked, num_epochs), asked.process_count
     if asked.shuffle == "global":
         left = max(0, ends[0] - done)
         return [-(-max(0, left - index) // count) for index in range(count)]
@@ -214,15 +202,15 @@ def lengths(source: Scheduled, asked: options_lib.ReadOptions, num_epochs: int, 
 
 
 def _restore(
-    source: Scheduled, asked: options_lib.ReadOptions, state: order_lib.ReaderState, start: order_lib.ReaderState
-) -> order_lib.ReaderState:
-    """The state that a reader which would begin at `start` goes on from.
+    epochs: Epochs, asked: options_lib.ReadOptions, state: reader_state.ReaderState, start: reader_state.ReaderState
+) -> reader_state.ReaderState:
+    """Returns the state from which a reader that would begin at `start` goes on.
 
     Raises:
-        ConfigError: if it would not go on exactly.
+        ConfigError: if it could not go on exactly there.
     """
     state.check(start)
-    done = _done(source, state)
+    done = _done(epochs, state)
     is_shared = state.shuffle != "global"
     if is_shared and done % state.process_count:
         raise errors.ConfigError(
@@ -230,16 +218,16 @@ def _restore(
             f"{state.process_count} processes: restore a state as state() gave it"
         )
     if state.num_epochs is not None and state.num_epochs != start.num_epochs:
-        shortest = min(source.ends(asked, state.num_epochs))
+        shortest = min(epochs.ends(asked, state.num_epochs))
         if done > shortest * (state.process_count if is_shared else 1):
             raise errors.ConfigError(
                 f"the state is of num_epochs={state.num_epochs}, and the reader has num_epochs={start.num_epochs}: "
-                "some process was past its last record and had padding, which stands for records in further epochs; "
+                "some process was past its last record and had padding, in whose places further epochs have records; "
                 "give the same, or begin without the state"
             )
     return dataclasses.replace(start, epoch=state.epoch, position=state.position)
 
 
-def _done(source: Scheduled, state: order_lib.ReaderState) -> int:
-    """Places that all processes together have filled since the beginning."""
-    return state.epoch * source.num_records + state.position
+def _done(epochs: Epochs, state: reader_state.ReaderState) -> int:
+    """Returns the number of places that all processes together have filled since the beginning."""
+    return state.epoch * epochs.num_records + state.position

@@ -1,39 +1,145 @@
-"""Which records of a dataset are read: a split, a part of it, and the share of one process."""
+"""The records that are read: a split, a part of it, the examples of some labels, and the share of one process."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 
-_SELECTION = re.compile(r"(?P<split>[^\[\]]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+_PART_OF_SPLIT = re.compile(r"(?P<split>[^\[\]]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+
+LabelRows = tuple[np.ndarray, np.ndarray]  # int64 [labels] each: the record of each label, and the label's id
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Selection:
-    """Records `start` to `stop` of a split, in the order of its shards."""
+    """The records of a split that are read, and the facts about them that decide their order.
+
+    Attributes:
+        split: name of the split.
+        name: the selected records as a `ReaderState` names them, such as "train[0:1000]" or "train[0:9] of labels 1 2".
+        shard_sizes: number of selected records in each shard of the split.
+        chosen: int64 [n], ascending: where the selected records are in the split; None if all of it is selected.
+        split_size: number of records in the whole split.
+        mean_record_bytes: mean length of the split's records, at least 1.
+        is_compressed: whether the shards are compressed, so that they can only be read from front to back.
+        fingerprint: fingerprint of the dataset.
+    """
 
     split: str
-    start: int
-    stop: int
+    name: str
+    shard_sizes: tuple[int, ...]
+    chosen: np.ndarray | None
+    split_size: int
+    mean_record_bytes: int
+    is_compressed: bool
+    fingerprint: str
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return sum(self.shard_sizes)
 
-    def __str__(self) -> str:
-        return f"{self.split}[{self.start}:{self.stop}]"
+    def records_at(self, indexes: np.ndarray) -> np.ndarray:
+        """Returns the records of the split for indexes into the selection, int64 [n] both."""
+        return indexes if self.chosen is None else self.chosen[indexes]
+
+    def share_sizes(self, process_count: int) -> np.ndarray:
+        """Returns the number of records in the share of each process: int64 [process_count], equal to within one."""
+        return share_sizes(self.shard_sizes, process_count)
+
+    def share_of(self, process_index: int, process_count: int) -> Share:
+        """Returns the share of one process."""
+        return share_of(self.shard_sizes, process_index, process_count, self.chosen)
 
 
-def listed(labels: Sequence[int | str]) -> Sequence[int | str]:
-    """Labels to filter by, in a list.
+def select(
+    catalog: catalog_lib.Catalog,
+    text: str,
+    filters: Sequence[frozenset[int]] = (),
+    read_labels: Callable[[str], LabelRows] | None = None,
+) -> Selection:
+    """Returns the records that `text` names and that have a label in each of `filters`.
+
+    Args:
+        catalog: catalog of the dataset.
+        text: a split or a part of one: `train`, `train[:10%]`, `train[-500:]`, `train[100:200]`, as in TFDS.
+        filters: sets of label ids, as stored in the records.
+        read_labels: returns the labels of a split; needed only with `filters`.
 
     Raises:
-        ConfigError: if there are none, or a name alone, whose letters would be taken for labels.
+        ConfigError: if there is no such split, or no record is selected.
+    """
+    split, start, stop = parse_part(text, catalog.splits)
+    shards = catalog.splits[split].shards
+    sizes = tuple(shard.records for shard in shards)
+    split_size = sum(sizes)
+    chosen = None
+    if filters or stop - start < split_size:
+        chosen = np.arange(start, stop)
+        for kept in filters:
+            assert read_labels is not None, "filters need labels"
+            rows, ids = read_labels(split)
+            chosen = np.intersect1d(chosen, rows[np.isin(ids, list(kept))])
+        if not len(chosen):
+            raise errors.ConfigError(
+                f"{split!r} holds no example of the labels that filter keeps: name others, or more of the split"
+            )
+        ends = np.cumsum(sizes, dtype=np.int64)
+        counts = np.bincount(np.searchsorted(ends, chosen, side="right"), minlength=len(shards))
+        sizes = tuple(counts.tolist())
+    labels = sorted(f" of labels {' '.join(map(str, sorted(ids)))}" for ids in filters)  # in any order the same name
+    return Selection(
+        split=split,
+        name="".join((f"{split}[{start}:{stop}]", *labels)),
+        shard_sizes=sizes,
+        chosen=chosen,
+        split_size=split_size,
+        mean_record_bytes=max(1, catalog.splits[split].num_bytes // max(1, split_size)),
+        is_compressed=catalog.compression != "none",
+        fingerprint=catalog.fingerprint,
+    )
+
+
+def parse_part(text: str, splits: Mapping[str, catalog_lib.Split]) -> tuple[str, int, int]:
+    """Returns the split that `text` names, and the first record and the end of the part of it.
+
+    Records are ordered by a hash, so any part of a split is a random one. Parts that meet at the same percentage share
+    no record and leave none out.
+
+    Raises:
+        ConfigError: if there is no such split, or the part is empty.
+    """
+    match = _PART_OF_SPLIT.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise errors.ConfigError(
+            f"split {text!r} cannot be read; write for example 'train', 'train[:10%]', 'train[5:]'"
+        )
+    name = match["split"]
+    if name not in splits:
+        raise errors.ConfigError(f"there is no split {name!r}; the dataset has {', '.join(splits)}")
+    total = splits[name].num_examples
+    start = 0 if match["start"] is None else _index_of(match["start"], total)
+    stop = total if match["stop"] is None else _index_of(match["stop"], total)
+    if start >= stop:
+        raise errors.ConfigError(f"split {text!r} names none of the {total:,} examples of {name!r}")
+    return name, start, stop
+
+
+def _index_of(text: str, total: int) -> int:
+    """Returns the record that a number or percentage names; negative ones count from the end."""
+    index = round(int(text[:-1]) * total / 100) if text.endswith("%") else int(text)
+    return min(max(index + total if index < 0 else index, 0), total)
+
+
+def check_labels(labels: Sequence[int | str]) -> Sequence[int | str]:
+    """Returns the labels to filter by as a list.
+
+    Raises:
+        ConfigError: if there are none, or `labels` is a single name, whose letters would be taken for labels.
     """
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
         raise errors.ConfigError(f"labels is {labels!r}; give a list of names or ids, such as [{labels!r}]")
@@ -43,82 +149,59 @@ def listed(labels: Sequence[int | str]) -> Sequence[int | str]:
     return given
 
 
-def parse_selection(text: str, splits: Mapping[str, catalog_lib.Split]) -> Selection:
-    """The records that `text` names: `train`, `train[:10%]`, `train[-500:]`, `train[100:200]`, as in TFDS.
-
-    The order of a split is that of a hash, so any part of it is a random one. Parts that meet at the same percentage
-    share no record and leave none out.
-
-    Raises:
-        ConfigError: if there is no such split, or nothing of it is named.
-    """
-    match = _SELECTION.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise errors.ConfigError(
-            f"split {text!r} cannot be read; write for example 'train', 'train[:10%]', 'train[5:]'"
-        )
-    name = match["split"]
-    if name not in splits:
-        raise errors.ConfigError(f"there is no split {name!r}; the dataset has {', '.join(splits)}")
-    total = splits[name].num_examples
-    start = 0 if match["start"] is None else _position(match["start"], total)
-    stop = total if match["stop"] is None else _position(match["stop"], total)
-    if start >= stop:
-        raise errors.ConfigError(f"split {text!r} names none of the {total:,} examples of {name!r}")
-    return Selection(name, start, stop)
-
-
-def _position(text: str, total: int) -> int:
-    position = round(int(text[:-1]) * total / 100) if text.endswith("%") else int(text)
-    return min(max(position + total if position < 0 else position, 0), total)
-
-
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What one process reads, as runs of consecutive records, and how it was cut."""
+    """The records that one process reads, as runs of consecutive indexes into the selection."""
 
-    starts: np.ndarray  # int64 [runs], records of the split
+    starts: np.ndarray  # int64 [runs], ascending
     stops: np.ndarray  # int64 [runs]
-    by: str  # "shards" or "records"
+    by: str  # how the selection was cut: by "shards" or by "records"
+    chosen: np.ndarray | None = None  # as in Selection
 
     def __len__(self) -> int:
         return int((self.stops - self.starts).sum())
 
+    def records_at(self, indexes: np.ndarray) -> np.ndarray:
+        """Returns the records of the split for indexes into the selection, int64 [n] both."""
+        return indexes if self.chosen is None else self.chosen[indexes]
+
 
 def share_sizes(sizes: Sequence[int], process_count: int) -> np.ndarray:
-    """Records of the share of each process: int64 [process_count], equal to within one."""
+    """Returns the number of records in the share of each process: int64 [process_count], equal to within one."""
     counts = np.asarray(sizes, dtype=np.int64)
-    by_shards = _totals(counts, process_count)
+    by_shards = _totals_by_shards(counts, process_count)
     if (by_shards == by_shards[0]).all():
         return by_shards
     return np.diff(counts.sum() * np.arange(process_count + 1) // process_count)
 
 
-def share_of(sizes: Sequence[int], process_index: int, process_count: int) -> Share:
-    """The share of one process: whole shards where every process gets equally many records by it, else runs of records.
+def share_of(sizes: Sequence[int], process_index: int, process_count: int, chosen: np.ndarray | None = None) -> Share:
+    """Returns the share of one process: whole shards if all processes then read equally many records, else runs.
 
-    Whole shards keep each file to one process. Runs of records are equal to within one, and need the index.
+    With whole shards each file is read by one process. Runs of records are equal to within one record, and need the
+    index of the shards.
 
     Args:
-        sizes: records of each shard.
-        process_index: which process.
-        process_count: how many there are.
+        sizes: number of selected records in each shard.
+        process_index: index of the process.
+        process_count: number of processes.
+        chosen: as in `Selection`.
     """
     counts = np.asarray(sizes, dtype=np.int64)
     ends = np.cumsum(counts)
-    by_shards = _totals(counts, process_count)
+    by_shards = _totals_by_shards(counts, process_count)
     if (by_shards == by_shards[0]).all():
         mine = np.arange(process_index, len(counts), process_count)
         mine = mine[counts[mine] > 0]
-        return Share(ends[mine] - counts[mine], ends[mine], "shards")
+        return Share(ends[mine] - counts[mine], ends[mine], "shards", chosen)
     total = int(ends[-1])
     start, stop = total * process_index // process_count, total * (process_index + 1) // process_count
     cuts = np.unique(np.concatenate([[start, stop], ends[(ends > start) & (ends < stop)]])).astype(np.int64)
-    return Share(cuts[:-1], cuts[1:], "records")
+    return Share(cuts[:-1], cuts[1:], "records", chosen)
 
 
-def _totals(counts: np.ndarray, process_count: int) -> np.ndarray:
-    """Records of each process if it reads every `process_count`-th shard: int64 [process_count]."""
+def _totals_by_shards(counts: np.ndarray, process_count: int) -> np.ndarray:
+    """Returns the records of each process if it reads every `process_count`-th shard: int64 [process_count]."""
     totals = np.zeros(process_count, np.int64)
     np.add.at(totals, np.arange(len(counts)) % process_count, counts)
     return totals

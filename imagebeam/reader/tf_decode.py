@@ -1,4 +1,4 @@
-"""Pictures from their bytes, in TensorFlow: the part that is wanted is cut out while it is decoded."""
+"""Images decoded by TensorFlow: only the part that is wanted, cut out while it is decoded; and pixels cast."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import tensorflow as tf
 from imagebeam.reader import bare_pixels
 from imagebeam.reader import options as options_lib
 
-REDUCTIONS = (1, 2, 4, 8)  # by which libjpeg can scale a picture down while it decodes
+REDUCTIONS = (1, 2, 4, 8)  # factors by which libjpeg can scale an image down while it decodes
 
 
 def reductions(part: tf.Tensor, size: tuple[int, int], greatest: int) -> tf.Tensor:
-    """Which of REDUCTIONS leaves a part still as large as wanted: int32 [n], an index.
+    """Returns the index in REDUCTIONS of the largest one that leaves a part as large as wanted: int32 [n].
 
     Args:
-        part: int32 [n, 4], as `windows.windows` gives it.
-        size: height and width wanted.
-        greatest: of REDUCTIONS.
+        part: int32 [n, 4], as `crops.windows` returns it.
+        size: height and width that are wanted, in pixels.
+        greatest: the largest reduction to use.
     """
     index = tf.zeros_like(part[:, 0])
     for reduction in REDUCTIONS[1:]:
@@ -29,8 +29,21 @@ def reductions(part: tf.Tensor, size: tuple[int, int], greatest: int) -> tf.Tens
     return index
 
 
+def greatest_reduction(longest_side: int, options: options_lib.ReadOptions) -> int:
+    """Returns the largest of REDUCTIONS that any image of a split may allow.
+
+    Args:
+        longest_side: of all images in the split, in pixels; 0 if it is unknown.
+        options: options of the reader.
+    """
+    if options.image_size is None:
+        return 1
+    allowed = [each for each in REDUCTIONS if longest_side == 0 or longest_side >= each * min(options.size)]
+    return max(allowed, default=1)
+
+
 def decode_jpeg_part(encoded: tf.Tensor, part: tf.Tensor, reduction_index: tf.Tensor | None) -> tf.Tensor:
-    """A part of a JPEG: uint8 [height, width, 3], RGB; of a reduced picture where `reduction_index` is given."""
+    """Returns a part of a JPEG, uint8 [height, width, 3], RGB; scaled down if `reduction_index` is given."""
     if reduction_index is None:
         return tf.image.decode_and_crop_jpeg(encoded, part, channels=3)
 
@@ -44,30 +57,33 @@ def decode_jpeg_part(encoded: tf.Tensor, part: tf.Tensor, reduction_index: tf.Te
 
 
 def resize(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
-    """Bilinear, with half-pixel centers, rounded down as most readers do (rounding takes 45 us): uint8 [*size, 3]."""
+    """Resizes bilinearly with half-pixel centers: uint8 [*size, 3].
+
+    Rounds down as most readers do; rounding to the nearest would take 45 us.
+    """
     resized = tf.raw_ops.ResizeBilinear(images=image[None], size=size, half_pixel_centers=True)[0]
     return tf.cast(resized, tf.uint8)
 
 
 def make_decoder(
-    options: options_lib.ReadOptions, only_jpeg: bool, greatest_reduction: int, is_raw: bool = False
+    options: options_lib.ReadOptions, only_jpeg: bool, largest_reduction: int, is_raw: bool = False
 ) -> Callable[[dict[str, Any]], tf.Tensor]:
-    """A function from an example's "encoded", "part" and "flip" to its picture: uint8 [height, width, 3].
+    """Returns a function from an example's "encoded", "part" and "flip" to its image: uint8 [height, width, 3].
 
-    Raw images, as `raw_picture` takes them, have a "shape", too.
+    Examples of bare pixels have a "shape" too, as `raw_image` takes it.
 
     Args:
-        options: of the reader.
-        only_jpeg: whether no other format is in the split.
-        greatest_reduction: of REDUCTIONS, that the largest picture of the split allows; 1 saves the choice.
-        is_raw: whether images are stored as pixels.
+        options: options of the reader.
+        only_jpeg: whether all images of the split are JPEGs.
+        largest_reduction: as `greatest_reduction` returns it; with 1 no reduction is chosen for each image.
+        is_raw: whether images are stored as bare pixels.
     """
 
     def decode_part(example: dict[str, Any]) -> tf.Tensor:
         encoded, part = example["encoded"], example["part"]
         if is_raw:
-            return _crop(raw_picture(encoded, example["shape"]), part)
-        index = reductions(part[None], options.size, greatest_reduction)[0] if greatest_reduction > 1 else None
+            return _crop(raw_image(encoded, example["shape"]), part)
+        index = reductions(part[None], options.size, largest_reduction)[0] if largest_reduction > 1 else None
         if only_jpeg:
             return decode_jpeg_part(encoded, part, index)
         return tf.cond(
@@ -80,7 +96,7 @@ def make_decoder(
         if options.crop is not None:
             image = resize(decode_part(example), options.size)
         elif is_raw:
-            image = raw_picture(example["encoded"], example["shape"])
+            image = raw_image(example["encoded"], example["shape"])
         else:
             image = tf.io.decode_jpeg(example["encoded"], 3) if only_jpeg else _decode_any(example["encoded"])
         if options.flips:
@@ -91,13 +107,13 @@ def make_decoder(
     return decode
 
 
-def raw_picture(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """The picture of bare pixels: uint8 [height, width, 3]. Gray becomes RGB, transparency is left out.
+def raw_image(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """Returns the image of bare pixels: uint8 [height, width, 3]. Gray becomes RGB, transparency is dropped.
 
-    What does not fit `shape`, or is no number from 0 to 255, ends in an error of TensorFlow.
+    Values that do not fit `shape`, or are not numbers from 0 to 255, end in an error of TensorFlow.
 
     Args:
-        values: string [], one byte for each; or a list of numbers, int64 or float32.
+        values: string [], one byte for each value; or int64 or float32 [n].
         shape: int64 [3]: height, width, channels.
     """
     checks = [
@@ -114,10 +130,12 @@ def raw_picture(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
             tf.debugging.assert_greater_equal(values, lowest, "a pixel is below 0"),
             tf.debugging.assert_less_equal(values, highest, "a pixel is above 255"),
         ]
-    with tf.control_dependencies([check for check in checks if check is not None]):  # None: it held at once
-        picture = tf.reshape(tf.cast(values, tf.uint8), shape)
+    with tf.control_dependencies(
+        [check for check in checks if check is not None]
+    ):  # None: checked at once, outside of a graph
+        image = tf.reshape(tf.cast(values, tf.uint8), shape)
     is_colored = tf.cast(shape[2] >= 3, tf.int32)
-    return tf.ensure_shape(tf.gather(picture, tf.range(3) * is_colored, axis=2), (None, None, 3))
+    return tf.ensure_shape(tf.gather(image, tf.range(3) * is_colored, axis=2), (None, None, 3))
 
 
 def _decode_any(encoded: tf.Tensor) -> tf.Tensor:
@@ -133,7 +151,7 @@ def _crop(image: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
 def make_caster(
     options: options_lib.ReadOptions, mean_and_std: options_lib.MeanAndStd | None
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A function from uint8 pixels to `options.dtype`, normalised where `mean_and_std` is given."""
+    """Returns a function from uint8 pixels to `options.dtype`, normalised if `mean_and_std` is given."""
 
     def cast(images: tf.Tensor) -> tf.Tensor:
         if options.dtype == "uint8":

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import imagebeam
-from imagebeam import errors, example
+from imagebeam import errors, example_encoder
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert, open_source, verify_dataset
 from tests import command_line, datasets, idx_files
@@ -99,7 +99,9 @@ def test_verify_of_bare_pixels_counts_them(tmp_path: pathlib.Path) -> None:
     assert verify_dataset.run_verify(str(tmp_path / "out"), decode=True).problems == ()
     check = verify_dataset._DecodeRecord(catalog, is_raw=True)
     sizes: dict[str, Any] = {"image/height": 28, "image/width": 28, "image/channels": 1, "image/class/label": 3}
-    good, short = (b"".join(example.ExampleEncoder(catalog.features).encode(sizes, bytes(n))) for n in (784, 783))
+    good, short = (
+        b"".join(example_encoder.ExampleEncoder(catalog.features).encode(sizes, bytes(n))) for n in (784, 783)
+    )
     told = "the image is 783 values, the example says 28 x 28 pixels of 1 channels"
     assert (check(good), check(short)) == (None, told)
 

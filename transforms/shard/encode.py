@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from imagebeam import example, features
+from imagebeam import example, example_encoder, features
 from imagebeam.features import Feature
 from imagebeam.transforms import elements, hashing
 from imagebeam.transforms.images import checked_image, object_masks
@@ -26,8 +26,8 @@ class ExampleRecipe:
     kept: tuple[Feature, ...] = ()  # the part of `features` that is copied from the image's record
 
     @functools.cached_property
-    def _encoder(self) -> example.ExampleEncoder:
-        return example.ExampleEncoder(self.features, {feature.source for feature in self.kept})
+    def _encoder(self) -> example_encoder.ExampleEncoder:
+        return example_encoder.ExampleEncoder(self.features, {feature.source for feature in self.kept})
 
     @functools.cached_property
     def _kept_kinds(self) -> dict[str, str]:
@@ -42,7 +42,7 @@ class ExampleRecipe:
     def encode(self, ref: elements.ImageRef, image: checked_image.Image) -> tuple[bytes, bytes]:
         """Returns the serialized example in two pieces: all before the image's bytes, and these bytes, uncopied."""
         key = hashing.encode_key(ref.key)
-        values: dict[str, example.Values] = {
+        values: dict[str, example_encoder.Values] = {
             "image/format": image.format.encode(),
             "image/height": image.height,
             "image/width": image.width,

@@ -118,7 +118,7 @@ class CachedSource(dataset_source._Source):
             return self._remote.read(uri)
         return self._kept.read_index(uri, shard)
 
-    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.Place:
+    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
         return self._place(shards)
 
     def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.Shards:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies
 from PIL import Image
 
-from imagebeam import example, features
+from imagebeam import example, example_encoder, features
 from imagebeam.reader import batch_reader
 from imagebeam.transforms.images import jpeg_structure
 from tests.pictures import damage, encode, photo, psnr, without_segments
@@ -37,7 +37,7 @@ VALUES: dict[str, Any] = {
 
 
 def record(values: dict[str, Any] = VALUES) -> bytes:
-    return b"".join(example.ExampleEncoder(FEATURES).encode(values, values["image/encoded"]))
+    return b"".join(example_encoder.ExampleEncoder(FEATURES).encode(values, values["image/encoded"]))
 
 
 def feature(kind: int, *values: bytes) -> bytes:

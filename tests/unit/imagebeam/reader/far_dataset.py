@@ -199,8 +199,8 @@ def opened_in(cache_dir: pathlib.Path) -> list[str]:
 
 
 def fetch_all(source: Any, split: str = "train") -> list[bytes | record_bytes.Trouble]:
-    view = source.view(source.load_catalog(), split, None)
-    return list(view.fetcher.fetch(np.arange(len(view))))
+    catalog = source.load_catalog()
+    return list(source.fetcher(catalog, split).fetch(np.arange(catalog.splits[split].num_examples)))
 
 
 def start_process(folder: pathlib.Path, cache_dir: pathlib.Path, order: Sequence[int], **behaviour: Any) -> Any:

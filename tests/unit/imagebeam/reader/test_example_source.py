@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import imagebeam
-from imagebeam import errors, example
+from imagebeam import errors, example_encoder
 from imagebeam.pipelines import convert
 from imagebeam.reader.example_source import ExampleSource
 from tests import datasets, image_sets
@@ -65,7 +65,8 @@ def test_source_without_classes_gives_labels_as_they_are(
     directory: pathlib.Path, dataset: imagebeam.ImageDataset
 ) -> None:
     targets = dataclasses.replace(dataset.catalog, label_kind="int64")
-    source = ExampleSource(dataset.view("train"), targets)
+    fetcher = dataset._source.fetcher(dataset.catalog, "train")
+    source = ExampleSource(dataset.select("train"), fetcher, targets)
     assert [source[index]["label"] for index in range(SIZE)] == [
         each["image/class/label"] for each in datasets.read(directory)
     ]
@@ -184,13 +185,12 @@ class StubFetcher:
 def test_source_at_a_record_of_another_writer_names_it(
     dataset: imagebeam.ImageDataset, change: dict[str, Any] | None, message: str
 ) -> None:
-    view = dataset.view("train")
     content = b"\xff\xff\xff"
     if change is not None:
         wanted = dataset.catalog.features if change else ()
         values = {**datasets.read(pathlib.Path(dataset.directory))[0], **change}
-        content = b"".join(example.ExampleEncoder(wanted).encode(values, values["image/encoded"]))
-    stub = dataclasses.replace(view, fetcher=StubFetcher(content, view.fetcher))  # type: ignore[arg-type]
-    source = ExampleSource(stub, dataset.catalog)
+        content = b"".join(example_encoder.ExampleEncoder(wanted).encode(values, values["image/encoded"]))
+    stub = StubFetcher(content, dataset._source.fetcher(dataset.catalog, "train"))
+    source = ExampleSource(dataset.select("train"), stub, dataset.catalog)  # type: ignore[arg-type]
     with pytest.raises(errors.ExampleError, match=rf"record 2 of shard .*, key '.+', byte offset \d+: {message}"):
         source[2]

@@ -16,7 +16,7 @@ import pytest
 
 import imagebeam
 from imagebeam import errors
-from imagebeam.reader import jax_iterator, order
+from imagebeam.reader import jax_iterator, reader_state
 from tests import datasets, patience
 from tests.unit.imagebeam.reader.feeding import SIZE, finish, flat, start
 
@@ -29,9 +29,6 @@ class StubBatches(Iterator[dict[str, np.ndarray]]):
     num_read: int = 0
     was_read: threading.Semaphore = dataclasses.field(default_factory=lambda: threading.Semaphore(0))
 
-    def as_numpy(self, split: str, batch_size: int, **options: Any) -> StubBatches:
-        return self
-
     def __next__(self) -> dict[str, np.ndarray]:
         if self.num_read == len(self.batches):
             raise StopIteration
@@ -39,8 +36,8 @@ class StubBatches(Iterator[dict[str, np.ndarray]]):
         self.was_read.release()
         return self.batches[self.num_read - 1]
 
-    def state(self) -> order.ReaderState:
-        return order.ReaderState(0, 0, self.num_read)
+    def state(self) -> reader_state.ReaderState:
+        return reader_state.ReaderState(0, 0, self.num_read)
 
 
 def one_device() -> Any:
@@ -51,7 +48,7 @@ def one_device() -> Any:
 
 def iterate_stub(*batches: dict[str, np.ndarray]) -> tuple[jax_iterator.JaxIterator, StubBatches]:
     stub = StubBatches(list(batches))
-    return jax_iterator.JaxIterator(stub, "train", one_device(), 2, {}), stub  # type: ignore[arg-type]
+    return jax_iterator.JaxIterator(stub, one_device(), 2), stub  # type: ignore[arg-type]
 
 
 def _feed_eight_devices(directory: str) -> None:
@@ -241,7 +238,7 @@ def test_jax_iterator_goes_on_where_its_state_was_taken(dataset: imagebeam.Image
     batches = begin()
     start_state = batches.state()
     first = keys(batches, 4)
-    state = order.ReaderState.from_dict(json.loads(json.dumps(batches.state().to_dict())))
+    state = reader_state.ReaderState.from_dict(json.loads(json.dumps(batches.state().to_dict())))
     assert (state.epoch, state.position) == (0, 40)  # what was read ahead does not count
     following = keys(batches, 4)  # into the second epoch
     batches.restore(state)

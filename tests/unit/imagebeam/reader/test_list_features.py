@@ -244,7 +244,7 @@ def test_datasets_whose_examples_differ_are_not_mixed(objects: imagebeam.ImageDa
         [{**written.jpeg_values(index), features.LABEL: 0} for index in range(4)],
         labels=LABELS,
     )
-    with pytest.raises(errors.ConfigError, match=r"the examples of .*out are .*: only alike ones stand in one batch"):
+    with pytest.raises(errors.ConfigError, match=r"the examples of .*out are .*: examples in one batch must be alike"):
         imagebeam.mix([(objects, "train"), (other, "train")], [1, 1], 4)
 
 

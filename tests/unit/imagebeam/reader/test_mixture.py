@@ -303,7 +303,7 @@ def test_bare_pixels_and_files_are_not_mixed(
 ) -> None:
     values = [{**written.raw_values(np.zeros((4, 4, 3), np.uint8), 0), features.LABEL: 1}] * 3
     raw = written.write(tmp_path / "raw", (*written.IMAGE, written.LABEL), values, labels=LABELS, label_base=1)
-    with pytest.raises(errors.ConfigError, match=r"raw are bare pixels, those of .*a encoded: only alike ones"):
+    with pytest.raises(errors.ConfigError, match=r"raw are bare pixels, those of .*a encoded: examples in one batch"):
         imagebeam.mix([parts[0], (raw, "train")], [1, 1], 2)
 
 
@@ -407,6 +407,6 @@ def test_decoder_in_c_reads_batches_of_a_mixture(mixed: imagebeam.Mixture) -> No
     from imagebeam.reader import tf_input
 
     options = imagebeam.ReadOptions(batch_size=4)
-    assert tf_input.decodes_natively(mixed._mixed.records("", options), options)
-    unknown = dataclasses.replace(mixed._mixed.records("", options), formats=frozenset())
+    assert tf_input.decodes_natively(mixed.plan(options), options)
+    unknown = dataclasses.replace(mixed.plan(options), formats=frozenset())
     assert not tf_input.decodes_natively(unknown, options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import json
 from typing import Any
 
 import hypothesis
@@ -15,9 +14,10 @@ from hypothesis import strategies as st
 
 import imagebeam
 from imagebeam import errors
-from imagebeam.reader import mixture, schedule, selection
+from imagebeam.reader import mixture, schedule
+from tests.unit.imagebeam.reader import restarts
+from tests.unit.imagebeam.reader.restarts import WAYS, in_turn, records_of
 
-WAYS = {"pad": {"pad": True}, "drop": {"drop_remainder": True}, "keep": {"drop_remainder": False}}
 Drawn = list[tuple[list[int], float]]  # sizes of the shards, and weight, of each dataset
 
 mixtures = st.lists(
@@ -31,7 +31,7 @@ mixtures = st.lists(
 class Job:
     """A job of several processes, which make their batches of a mixture in step."""
 
-    sources: list[schedule.Source]
+    every_epochs: list[schedule.SelectionEpochs]
     pattern: mixture.Pattern
     options: dict[str, Any]
     process_count: int
@@ -39,7 +39,7 @@ class Job:
     def schedules(self, state: imagebeam.ReaderState | None = None, replicas: int = 1) -> list[schedule.Schedule]:
         every = range(self.process_count)
         return [
-            schedule.plan(mixture.MixedSource(self.pattern, self.parts(index)), self.asked(index, state), replicas)
+            schedule.plan(mixture.MixtureEpochs(self.pattern, self.parts(index)), self.asked(index, state), replicas)
             for index in every
         ]
 
@@ -47,43 +47,27 @@ class Job:
         process = {"process_index": process_index, "process_count": self.process_count}
         return imagebeam.ReadOptions(**self.options, **process, state=state)
 
-    def parts(self, process_index: int) -> list[mixture.Part]:
+    def parts(self, process_index: int) -> list[mixture.MixturePart]:
         alone = mixture.of_part(self.asked(process_index))
-        return [mixture.Part(each, schedule.plan(each, alone).order, None, each.num_records) for each in self.sources]
+        return [mixture.MixturePart(each, schedule.plan(each, alone).order) for each in self.every_epochs]
 
     def has_process_without_records(self) -> bool:
         is_shared = self.options["shuffle"] != "global"
-        return is_shared and any(each.num_records < self.process_count for each in self.sources)
+        return is_shared and any(each.num_records < self.process_count for each in self.every_epochs)
 
     def part_of(self, part: int, records: list[int]) -> list[int]:
         """Those of the records that are of one part, as numbered in it."""
-        first = sum(each.num_records for each in self.sources[:part])
-        return [record - first for record in records if first <= record < first + self.sources[part].num_records]
+        first = sum(each.num_records for each in self.every_epochs[:part])
+        return [record - first for record in records if first <= record < first + self.every_epochs[part].num_records]
 
 
 def job_of(drawn: Drawn, process_count: int = 1, **options: Any) -> Job:
-    sources = [
-        schedule.Source(tuple(sizes), 1 << (19 + index), False, f"f{index}", f"train[0:{sum(sizes)}]")
+    every_epochs = [
+        schedule.SelectionEpochs(restarts.select_all(sizes, 1 << (19 + index), fingerprint=f"f{index}"))
         for index, (sizes, _) in enumerate(drawn)
     ]
     given = {"batch_size": 4, "num_epochs": 1, "shuffle": "stream", "shuffle_records": 9, "seed": 3, **options}
-    return Job(sources, mixture.Pattern([weight for _, weight in drawn], given["seed"]), given, process_count)
-
-
-def records_of(each: schedule.Schedule, num_batches: int, batch_size: int) -> list[int]:
-    """The records of the first batches of one process, padding left out."""
-    stop = each.begin + num_batches * batch_size
-    stop = stop if each.end is None else max(each.begin, min(stop, each.end))
-    return each.order.locate(np.arange(each.begin, stop))[0].tolist()
-
-
-def in_turn(read: list[list[int]]) -> list[int]:
-    """The common order that was dealt out to the processes."""
-    return [record for turn in itertools.zip_longest(*read) for record in turn if record is not None]
-
-
-def saved(state: imagebeam.ReaderState) -> imagebeam.ReaderState:
-    return imagebeam.ReaderState.from_dict(json.loads(json.dumps(state.to_dict())))
+    return Job(every_epochs, mixture.Pattern([weight for _, weight in drawn], given["seed"]), given, process_count)
 
 
 @hypothesis.settings(deadline=None, max_examples=150)
@@ -117,22 +101,15 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
     steps = 40 if num_epochs is None else max(each.num_batches or 0 for each in whole)
     uninterrupted = [records_of(each, steps, batch_size) for each in whole]
 
-    read: list[list[int]] = [[] for _ in range(process_count)]
-    state, done = None, 0
-    for stop in [*sorted(data.draw(st.lists(st.integers(0, steps), max_size=3))), steps]:
-        current = job.schedules(state)
-        if num_epochs is not None and way != "keep":
-            assert {each.num_batches for each in current} == {steps - done}
-        for index, each in enumerate(current):
-            read[index] += records_of(each, stop - done, batch_size)
-        [found] = {each.state_after(stop - done) for each in current}  # any process may save it for all
-        state, done = saved(found), stop
+    stops = [*sorted(data.draw(st.lists(st.integers(0, steps), max_size=3))), steps]
+    has_fixed_end = num_epochs is not None and way != "keep"
+    read, state = restarts.read_with_restarts(job.schedules, stops, batch_size, has_fixed_end)
     assert read == uninterrupted
     orders = [in_turn(read)] if shuffle == "global" else read
-    for part, source in enumerate(job.sources):
+    for part, epochs in enumerate(job.every_epochs):
         for index, records in enumerate(orders):
             mine = job.part_of(part, records)
-            alone = schedule.plan(source, mixture.of_part(job.asked(index))).order
+            alone = schedule.plan(epochs, mixture.of_part(job.asked(index))).order
             assert mine == alone.locate(np.arange(len(mine)))[0].tolist()
 
     if num_epochs is None:
@@ -145,8 +122,8 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
         return
     for index, records in enumerate(orders):  # each ends where one part has no further record
         sizes = [
-            source.num_records if shuffle == "global" else selection.share_sizes(source.sizes, process_count)[index]
-            for source in job.sources
+            epochs.num_records if shuffle == "global" else epochs.selection.share_sizes(process_count)[index]
+            for epochs in job.every_epochs
         ]
         counts = [len(job.part_of(part, records)) for part in range(len(sizes))]
         assert any(count == num_epochs * size for count, size in zip(counts, sizes))
@@ -162,14 +139,12 @@ def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_
     drawn: Drawn, geometries: list[tuple[int, int, int]], way: str
 ) -> None:
     [common] = job_of(drawn, shuffle="global", num_epochs=3, drop_remainder=False).schedules()
-    read: list[int] = []
-    state = None
-    for process_count, batch_size, steps in geometries:
+
+    def schedules(process_count: int, batch_size: int, state: imagebeam.ReaderState | None) -> list[schedule.Schedule]:
         options = {"batch_size": batch_size, "shuffle": "global", "num_epochs": 3, **WAYS[way]}
-        current = job_of(drawn, process_count, **options).schedules(state)
-        steps = min(steps, *(each.num_batches or 0 for each in current))
-        read += in_turn([records_of(each, steps, batch_size) for each in current])
-        [state] = {each.state_after(steps) for each in current}
+        return job_of(drawn, process_count, **options).schedules(state)
+
+    read = restarts.read_with_other_processes(schedules, geometries)
     assert len(read) <= common.stride
     assert read == common.order.locate(np.arange(len(read)))[0].tolist()
 
@@ -207,7 +182,7 @@ def test_state_of_another_mixture_is_refused_with_what_differs(
 
 def test_state_of_one_of_the_datasets_is_refused() -> None:
     job = job_of(TWO[:1])
-    state = schedule.plan(job.sources[0], job.asked(0)).state_after(1)
+    state = schedule.plan(job.every_epochs[0], job.asked(0)).state_after(1)
     with pytest.raises(errors.ConfigError, match=r"of fingerprint='f0', .* and the reader has fingerprint="):
         job.schedules(state)
 
@@ -241,6 +216,6 @@ def test_schedule_of_many_processes_looks_at_each_length_once(monkeypatch: pytes
     monkeypatch.setattr(mixture, "end_of", lambda *given: calls.append(given) or end_of(*given))
     job = job_of([([1250 + index % 2 for index in range(1024)], 2.0), ([40_000], 1.0)], 4096)
     parts = job.parts(4095)
-    ends = mixture.MixedSource(job.pattern, parts).ends(job.asked(4095), 1)
+    ends = mixture.MixtureEpochs(job.pattern, parts).ends(job.asked(4095), 1)
     assert len(ends) == 4096
     assert len(calls) <= 4

@@ -83,7 +83,7 @@ def test_files_are_closed_with_their_dataset(shards: pathlib.Path, feed: str) ->
         feeds = dataset.as_numpy("train[:20]", 4, image_size=16, num_epochs=1)
         assert len(list(feeds)) == 5
     else:
-        feeds = list(dataset.view("train").fetcher.find_ints("image/width"))
+        feeds = list(dataset._source.fetcher(dataset.catalog, "train").find_ints("image/width"))
     assert far_dataset.opened_in(shards)
     del dataset, feeds
     gc.collect()

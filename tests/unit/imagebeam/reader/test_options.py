@@ -33,7 +33,7 @@ def unreadable(dataset: imagebeam.ImageDataset, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> None:
         raise AssertionError("read before the options were checked")
 
-    monkeypatch.setattr(type(opened._source), "view", refuse)
+    monkeypatch.setattr(type(opened._source), "fetcher", refuse)
     monkeypatch.setattr(type(opened._source), "read", refuse)
     return opened
 
@@ -85,7 +85,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_error_fraction": 1.5}, "max_error_fraction is 1.5; it must be 0 to 1"),
     ({"max_error_fraction": "1%"}, "max_error_fraction is '1%'; it must be a number"),
     ({"state": {"seed": 0}}, r"state is a dict, .*; give imagebeam.ReaderState.from_dict of it"),
-    ({"state": 5}, r"state is 5; give what state\(\) of an iterator gave"),
+    ({"state": 5}, r"state is 5; give what state\(\) of an iterator returned"),
     ({"area": 0.5}, r"area is 0.5; it must be two numbers, \(least, greatest\)"),
     ({"area": (0.1, "1")}, "area is '1'; it must be a number"),
     ({"aspect_ratio": (0, 1)}, r"aspect_ratio is \(0.0, 1.0\); it must be 0 < least <= greatest <= 100"),
@@ -244,7 +244,7 @@ def test_paths_of_pathlib_are_taken(
         (None, {}, "directory is None; it must be a path or an address"),
         ("", {}, "directory is ''; it must be a path or an address"),
         (b"/x", {}, "directory is b'/x'; it must be a path or an address"),
-        (pathlib.Path("gs://bucket/x"), {}, "pathlib takes a slash out of gs://; give the address as a string"),
+        (pathlib.Path("gs://bucket/x"), {}, "pathlib removes a slash from gs://; give the address as a string"),
         ("far://x", {"cache_dir": 7}, "cache_dir is 7; it must be a path"),
         ("far://x", {"cache_dir": "/c", "cache_bytes": 0}, "cache_bytes is 0; it must be a whole number from 1 on"),
         ("far://x", {"cache_dir": "/c", "cache_bytes": 1e9}, "cache_bytes is 1000000000.0; it must be a whole number"),

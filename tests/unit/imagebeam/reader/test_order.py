@@ -1,8 +1,9 @@
+"""The record at each position: permutations, shards in order, and blocks."""
+
 from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,22 @@ from hypothesis import strategies as st
 from imagebeam import errors
 from imagebeam.reader import order
 from imagebeam.reader.options import ReadOptions
-from imagebeam.reader.order import BlockOrder, GlobalOrder, ListedOrder, ReaderState
-from imagebeam.reader.selection import Selection, Share, share_of
+from imagebeam.reader.order import BlockOrder, GlobalOrder, ShardOrder
+from imagebeam.reader.selection import Selection, Share
+from tests.unit.imagebeam.reader import restarts
 
-sizes_of_shards = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
-
-OrderOfEpochs = GlobalOrder | BlockOrder | ListedOrder
+OrderOfEpochs = GlobalOrder | BlockOrder | ShardOrder
 
 
 def share(*runs: tuple[int, int]) -> Share:
     starts, stops = zip(*runs)
     return Share(np.array(starts), np.array(stops), "records")
+
+
+def select(start: int, stop: int) -> Selection:
+    """Returns the selection of a part of a split with one shard."""
+    whole = restarts.select_all([stop - start])
+    return whole if start == 0 else dataclasses.replace(whole, chosen=np.arange(start, stop), split_size=stop)
 
 
 def read_all(records_order: OrderOfEpochs, num_epochs: int = 1) -> list[int]:
@@ -53,7 +59,7 @@ def test_permutations_of_three_come_out_equally_often() -> None:
 
 def test_order_is_the_same_in_every_release() -> None:
     """A state saved by one release is resumed by the next."""
-    whole = Selection("train", 0, 10)
+    whole = select(0, 10)
     assert read_all(GlobalOrder(whole, seed=0)) == [9, 2, 7, 6, 8, 0, 3, 1, 4, 5]
     assert read_all(BlockOrder(share((0, 10)), 0, block_records=2, window_blocks=2)) == [1, 9, 8, 0, 6, 4, 5, 7, 3, 2]
 
@@ -73,35 +79,11 @@ def test_uniforms_depend_on_record_epoch_and_key_alone_and_fill_the_unit_interva
         assert (other == numbers).mean() < 0.001
 
 
-@given(sizes_of_shards, st.integers(1, 9))
-def test_shares_of_all_processes_are_a_partition(sizes: list[int], process_count: int) -> None:
-    shares = [share_of(sizes, index, process_count) for index in range(process_count)]
-    read = [record for each in shares for start, stop in zip(each.starts, each.stops) for record in range(start, stop)]
-    assert sorted(read) == list(range(sum(sizes)))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-@pytest.mark.parametrize(
-    ("sizes", "process_count", "by"),
-    [
-        pytest.param([5, 5, 5, 5], 2, "shards", id="even"),
-        pytest.param([5, 5, 5], 1, "shards", id="one-process"),
-        pytest.param([5, 6, 5, 5], 2, "records", id="uneven"),
-        pytest.param([5, 5, 5], 2, "records", id="too-few"),
-        pytest.param([20], 8, "records", id="one-shard"),
-    ],
-)
-def test_share_is_of_whole_shards_where_that_gives_every_process_equally_many(
-    sizes: list[int], process_count: int, by: str
-) -> None:
-    assert {share_of(sizes, index, process_count).by for index in range(process_count)} == {by}
-
-
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 3), st.integers(0, 200))
 def test_global_order_over_any_processes_continues_one_common_order(
     size: int, process_count: int, num_epochs: int, start: int
 ) -> None:
-    whole = Selection("train", 100, 100 + size)
+    whole = select(100, 100 + size)
     common = read_all(GlobalOrder(whole, 7), num_epochs)
     start = min(start, len(common))
     parts = [read_all(GlobalOrder(whole, 7, start, index, process_count), num_epochs) for index in range(process_count)]
@@ -149,12 +131,12 @@ def test_block_order_in_sequence_reads_each_run_from_front_to_back_but_for_a_win
         assert (np.maximum.accumulate(of_blocks) - of_blocks).max() <= 1
 
 
-def test_listed_order_is_that_of_the_shards() -> None:
-    assert read_all(ListedOrder(share((3, 5), (9, 12))), 2) == [3, 4, 9, 10, 11] * 2
+def test_shard_order_is_that_of_the_shards() -> None:
+    assert read_all(ShardOrder(share((3, 5), (9, 12))), 2) == [3, 4, 9, 10, 11] * 2
 
 
 def test_global_order_that_deals_again_begins_each_time_with_the_first_process() -> None:
-    whole = Selection("train", 0, 7)
+    whole = select(0, 7)
     once = [GlobalOrder(whole, 3, process_index=index, process_count=2) for index in range(2)]
     again = [dataclasses.replace(each, epochs_dealt=1) for each in once]
     for first, second in zip(once, again):
@@ -179,65 +161,13 @@ def test_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
         ReadOptions(seed=seed)
 
 
-STATE = ReaderState(
-    seed=3,
-    epoch=1,
-    position=5,
-    shuffle="stream",
-    process_count=2,
-    fingerprint="f",
-    selection="train[0:9]",
-    block_records=4,
-    window_blocks=2,
-)
-
-
-def test_state_survives_as_plain_values() -> None:
-    assert ReaderState.from_dict(json.loads(json.dumps(STATE.to_dict()))) == STATE
-
-
-def test_state_of_an_earlier_release_is_refused() -> None:
-    old = {"seed": 0, "epoch": 1, "position": 5, "shuffle": "global", "process_count": 1}
-    with pytest.raises(
-        errors.ConfigError,
-        match="the state has no block_records, fingerprint, num_epochs, selection, window_blocks: an",
-    ):
-        ReaderState.from_dict(old)
-
-
-def test_state_of_a_later_release_is_refused() -> None:
-    with pytest.raises(errors.ConfigError, match="the state has 'lanes', which this release does not know; it reads"):
-        ReaderState.from_dict(STATE.to_dict() | {"lanes": 3})
-
-
-@pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
-@pytest.mark.parametrize("name", ["epoch", "position"])
-def test_state_with_a_place_that_is_none_is_refused(name: str, wrong: Any) -> None:
-    with pytest.raises(errors.ConfigError, match=f"{name} of the state is {wrong!r}; it must be a whole number"):
-        ReaderState.from_dict(STATE.to_dict() | {name: wrong})
-
-
-def test_state_made_without_a_dataset_is_refused() -> None:
-    with pytest.raises(
-        errors.ConfigError, match="fingerprint=None, selection=None, and the reader has fingerprint='f'"
-    ):
-        dataclasses.replace(STATE, fingerprint=None, selection=None).check(STATE)
-
-
-def test_streaming_state_of_other_processes_is_refused_and_a_global_one_is_not() -> None:
-    with pytest.raises(errors.ConfigError, match="process_count=2, and the reader has process_count=3: only shuffle="):
-        STATE.check(dataclasses.replace(STATE, process_count=3))
-    everywhere = dataclasses.replace(STATE, shuffle="global")
-    everywhere.check(dataclasses.replace(everywhere, process_count=3))
-
-
 @pytest.mark.parametrize(
     "records_order",
     [
-        pytest.param(GlobalOrder(Selection("train", 0, 997), 5, 0, 1, 3), id="global"),
+        pytest.param(GlobalOrder(select(0, 997), 5, 0, 1, 3), id="global"),
         pytest.param(BlockOrder(share((0, 400), (500, 1097)), 5, 7, 4), id="stream"),
         pytest.param(BlockOrder(share((0, 400), (500, 1097)), 5, 7, 4, in_sequence=True), id="stream-in-sequence"),
-        pytest.param(ListedOrder(share((0, 400), (500, 1097))), id="listed"),
+        pytest.param(ShardOrder(share((0, 400), (500, 1097))), id="shards"),
     ],
 )
 def test_order_from_a_thousand_positions_goes_on_as_the_uninterrupted_one(records_order: OrderOfEpochs) -> None:

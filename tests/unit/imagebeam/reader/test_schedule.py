@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import json
 from typing import Any
 
 import numpy as np
@@ -16,41 +15,34 @@ from hypothesis import strategies as st
 import imagebeam
 from imagebeam import errors
 from imagebeam.reader import schedule
-from imagebeam.reader.order import ReaderState
-from imagebeam.reader.schedule import Schedule, Source
-
-WAYS = {"pad": {"pad": True}, "drop": {"drop_remainder": True}, "keep": {"drop_remainder": False}}
+from imagebeam.reader.reader_state import ReaderState
+from imagebeam.reader.schedule import Schedule, SelectionEpochs
+from tests.unit.imagebeam.reader import restarts
+from tests.unit.imagebeam.reader.restarts import WAYS, records_of
 
 sizes_of_shards = st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(any)
 
 
-def source_of(sizes: list[int], mean_record_bytes: int = 1 << 20, is_compressed: bool = False) -> Source:
-    return Source(tuple(sizes), mean_record_bytes, is_compressed, "f1", f"train[0:{sum(sizes)}]")
+def epochs_of(sizes: list[int]) -> SelectionEpochs:
+    return SelectionEpochs(restarts.select_all(sizes))
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
     """A job of several processes, which make their batches in step."""
 
-    source: Source
+    epochs: SelectionEpochs
     options: dict[str, Any]
     process_count: int
 
     def schedules(self, state: ReaderState | None) -> list[Schedule]:
         asked = {**self.options, "state": state, "process_count": self.process_count}
         every = range(self.process_count)
-        return [schedule.plan(self.source, imagebeam.ReadOptions(process_index=each, **asked)) for each in every]
-
-
-def records_of(each: Schedule, num_batches: int, batch_size: int) -> list[int]:
-    """The records of the first batches of one process, padding left out."""
-    stop = each.begin + num_batches * batch_size
-    stop = stop if each.end is None else max(each.begin, min(stop, each.end))
-    return each.order.locate(np.arange(each.begin, stop))[0].tolist()
+        return [schedule.plan(self.epochs, imagebeam.ReadOptions(process_index=each, **asked)) for each in every]
 
 
 def has_process_without_records(job: Job) -> bool:
-    return job.options["shuffle"] != "global" and job.source.num_records < job.process_count
+    return job.options["shuffle"] != "global" and job.epochs.num_records < job.process_count
 
 
 @settings(deadline=None, max_examples=400)
@@ -75,7 +67,7 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
     if num_epochs is None and way == "pad":
         way = "drop"
     options = {"batch_size": batch_size, "shuffle": shuffle, "num_epochs": num_epochs, "seed": 3, "shuffle_records": 9}
-    job = Job(source_of(sizes), options | WAYS[way], process_count)
+    job = Job(epochs_of(sizes), options | WAYS[way], process_count)
     if has_process_without_records(job) and way != "pad":
         with pytest.raises(errors.ConfigError, match=r"process \d of \d gets none of"):
             job.schedules(None)
@@ -84,17 +76,9 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
     steps = 40 if num_epochs is None else max(each.num_batches or 0 for each in whole)
     uninterrupted = [records_of(each, steps, batch_size) for each in whole]
 
-    read: list[list[int]] = [[] for _ in range(process_count)]
-    state, done = None, 0
-    for stop in [*sorted(data.draw(st.lists(st.integers(0, steps), max_size=4))), steps]:
-        current = job.schedules(state)
-        if num_epochs is not None and way != "keep":
-            assert {each.num_batches for each in current} == {steps - done}
-        for index, each in enumerate(current):
-            read[index] += records_of(each, stop - done, batch_size)
-        states = {each.state_after(stop - done) for each in current}
-        assert len(states) == 1  # any process may save it for all
-        state, done = ReaderState.from_dict(json.loads(json.dumps(states.pop().to_dict()))), stop
+    stops = [*sorted(data.draw(st.lists(st.integers(0, steps), max_size=4))), steps]
+    has_fixed_end = num_epochs is not None and way != "keep"
+    read, state = restarts.read_with_restarts(job.schedules, stops, batch_size, has_fixed_end)
     assert read == uninterrupted
 
     if num_epochs is None:
@@ -120,17 +104,14 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
 def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_rest_once(
     sizes: list[int], geometries: list[tuple[int, int, int]], way: str
 ) -> None:
-    source = source_of(sizes)
-    common = schedule.plan(source, imagebeam.ReadOptions(shuffle="global")).order
-    read: list[int] = []
-    state = None
-    for process_count, batch_size, steps in geometries:
+    epochs = epochs_of(sizes)
+    common = schedule.plan(epochs, imagebeam.ReadOptions(shuffle="global")).order
+
+    def schedules(process_count: int, batch_size: int, state: ReaderState | None) -> list[Schedule]:
         options = {"batch_size": batch_size, "shuffle": "global", "num_epochs": 3, **WAYS[way]}
-        current = Job(source, options, process_count).schedules(state)
-        steps = min(steps, *(each.num_batches or 0 for each in current))
-        parts = [records_of(each, steps, batch_size) for each in current]
-        read += [record for turn in itertools.zip_longest(*parts) for record in turn if record is not None]
-        [state] = {each.state_after(steps) for each in current}
+        return Job(epochs, options, process_count).schedules(state)
+
+    read = restarts.read_with_other_processes(schedules, geometries)
     assert read == common.locate(np.arange(len(read)))[0].tolist()
 
 
@@ -152,7 +133,7 @@ def test_iterations_that_go_on_read_each_its_own_epochs(
         "num_epochs": num_epochs,
         "next_epoch_each_iteration": True,
     }
-    job = Job(source_of(sizes), options | WAYS[way], process_count)
+    job = Job(epochs_of(sizes), options | WAYS[way], process_count)
     if has_process_without_records(job) and way != "pad":
         return
     every = job.schedules(None)
@@ -170,12 +151,12 @@ def test_iterations_that_go_on_read_each_its_own_epochs(
 
 @pytest.mark.parametrize("num_batches", [1, 5, 40])
 def test_padded_batches_are_a_multiple_of_the_replicas_in_every_process(num_batches: int) -> None:
-    source = source_of([num_batches * 4 - 1])
+    epochs = epochs_of([num_batches * 4 - 1])
     for index in range(2):
         asked = imagebeam.ReadOptions(
             batch_size=2, num_epochs=1, pad=True, shuffle=None, process_index=index, process_count=2
         )
-        assert schedule.plan(source, asked, replicas=3).num_batches == -(-num_batches // 3) * 3
+        assert schedule.plan(epochs, asked, replicas=3).num_batches == -(-num_batches // 3) * 3
 
 
 @pytest.mark.parametrize("process_count", [1, 3])
@@ -183,13 +164,13 @@ def test_full_batches_are_a_multiple_of_the_replicas_in_every_process(process_co
     options = {"batch_size": 4, "num_epochs": 1, "process_count": process_count}
     for index in range(process_count):
         asked = imagebeam.ReadOptions(process_index=index, **options)
-        made = schedule.plan(source_of([13 * 4 * process_count]), asked, replicas=2)
+        made = schedule.plan(epochs_of([13 * 4 * process_count]), asked, replicas=2)
         assert (made.num_batches, made.end) == (12, 48)
 
 
-def state_of(source: Source, num_batches: int = 2, **options: Any) -> ReaderState:
+def state_of(epochs: SelectionEpochs, num_batches: int = 2, **options: Any) -> ReaderState:
     asked = imagebeam.ReadOptions(**{"batch_size": 4, "num_epochs": 1, **options})
-    return schedule.plan(source, asked).state_after(num_batches)
+    return schedule.plan(epochs, asked).state_after(num_batches)
 
 
 @pytest.mark.parametrize(
@@ -220,47 +201,47 @@ def state_of(source: Source, num_batches: int = 2, **options: Any) -> ReaderStat
 def test_state_of_another_order_is_refused_with_the_field_that_differs(
     saved: dict[str, Any], restored: dict[str, Any], message: str
 ) -> None:
-    state = state_of(source_of([50]), **saved)
+    state = state_of(epochs_of([50]), **saved)
     with pytest.raises(errors.ConfigError, match=f"^the state is .*{message}"):
-        state_of(source_of([50]), **restored, state=state)
+        state_of(epochs_of([50]), **restored, state=state)
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
         pytest.param({"fingerprint": "f2"}, "fingerprint='f1', and the reader has fingerprint='f2'", id="dataset"),
-        pytest.param({"selection": "train[0:40]"}, r"selection='train\[0:50\]', and the reader has", id="selection"),
+        pytest.param({"name": "train[0:40]"}, r"selection='train\[0:50\]', and the reader has", id="selection"),
     ],
 )
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])
 def test_state_of_other_records_is_refused(other: dict[str, str], message: str, shuffle: str | None) -> None:
-    source = source_of([50])
-    state = state_of(source, shuffle=shuffle)
+    epochs = epochs_of([50])
+    state = state_of(epochs, shuffle=shuffle)
     with pytest.raises(errors.ConfigError, match=f"the state is of {message}"):
-        state_of(dataclasses.replace(source, **other), shuffle=shuffle, state=state)  # type: ignore[arg-type]
+        state_of(SelectionEpochs(dataclasses.replace(epochs.selection, **other)), shuffle=shuffle, state=state)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])
 def test_state_of_padding_is_refused_by_a_reader_of_further_epochs(shuffle: str | None) -> None:
-    source = source_of([6, 5])
-    state = state_of(source, 3, shuffle=shuffle, pad=True)  # the third batch has a blank example
+    epochs = epochs_of([6, 5])
+    state = state_of(epochs, 3, shuffle=shuffle, pad=True)  # the third batch has a blank example
     assert (state.epoch, state.position) == (1, 1)
-    assert state_of(source, 0, shuffle=shuffle, pad=True, state=state) == state
+    assert state_of(epochs, 0, shuffle=shuffle, pad=True, state=state) == state
     with pytest.raises(errors.ConfigError, match="state is of num_epochs=1, and the reader has num_epochs=2: some"):
-        state_of(source, shuffle=shuffle, num_epochs=2, state=state)
-    before = state_of(source, 2, shuffle=shuffle, pad=True)
-    assert state_of(source, 0, shuffle=shuffle, num_epochs=2, state=before).position == 8
+        state_of(epochs, shuffle=shuffle, num_epochs=2, state=state)
+    before = state_of(epochs, 2, shuffle=shuffle, pad=True)
+    assert state_of(epochs, 0, shuffle=shuffle, num_epochs=2, state=before).position == 8
 
 
 def test_state_between_two_processes_is_refused() -> None:
     options = {"process_count": 2, "shuffle": None}
-    state = dataclasses.replace(state_of(source_of([50]), **options), position=7)
+    state = dataclasses.replace(state_of(epochs_of([50]), **options), position=7)
     with pytest.raises(errors.ConfigError, match=r"position=7 in epoch=0 of the state is not between two batches of 2"):
-        state_of(source_of([50]), **options, state=state)
+        state_of(epochs_of([50]), **options, state=state)
 
 
 def test_schedule_of_many_processes_looks_at_each_shard_once() -> None:
     """The shares of all are known from their sizes; to cut each of them would take minutes."""
     job_of = imagebeam.ReadOptions(batch_size=1, num_epochs=1, process_index=4095, process_count=4096)
-    made = schedule.plan(source_of([1250 + index % 2 for index in range(1024)]), job_of)
+    made = schedule.plan(epochs_of([1250 + index % 2 for index in range(1024)]), job_of)
     assert made.num_batches == 312

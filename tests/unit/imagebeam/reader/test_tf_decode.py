@@ -66,7 +66,7 @@ def test_half_of_the_pictures_are_mirrored() -> None:
     image[:, :4] = 255
     encoded = encode(Image.fromarray(image))
     options = options_lib.ReadOptions(crop="squash", image_size=8, flip=True)
-    decode = pixels.make_decoder(options, only_jpeg=True, greatest_reduction=1)
+    decode = pixels.make_decoder(options, only_jpeg=True, largest_reduction=1)
     left, right = (
         decode({"encoded": tf.constant(encoded), "part": tf.constant([0, 0, 8, 8]), "flip": tf.constant(flip)}).numpy()
         for flip in (False, True)
@@ -79,7 +79,7 @@ def test_large_pictures_are_decoded_reduced_in_the_whole_pipeline_too() -> None:
     options = options_lib.ReadOptions(crop="squash", image_size=32, flip=False)
     encoded = encode(photo(512, 512))
     example = {"encoded": tf.constant(encoded), "part": tf.constant([0, 0, 512, 512])}
-    reduced = pixels.make_decoder(options, only_jpeg=True, greatest_reduction=8)(example).numpy()
+    reduced = pixels.make_decoder(options, only_jpeg=True, largest_reduction=8)(example).numpy()
     expected = np.asarray(photo(512, 512).resize((32, 32), Image.Resampling.BILINEAR))
     assert psnr(reduced, expected) > 26
 

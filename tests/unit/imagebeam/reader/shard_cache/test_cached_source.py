@@ -38,8 +38,10 @@ def test_dataset_read_through_the_cache_has_the_bytes_of_the_local_one(
 
     assert cached.catalog == local.catalog
     for split in ("train", "test"):
-        views = [each.view(split) for each in (local, cached)]
-        expected, found = (list(view.fetcher.fetch(np.arange(len(view)))) for view in views)
+        expected, found = (
+            list(each._source.fetcher(each.catalog, split).fetch(np.arange(each.num_examples(split))))
+            for each in (local, cached)
+        )
         assert found == expected
         assert all(isinstance(each, bytes) for each in found)
 
@@ -97,9 +99,9 @@ def test_pickled_fetcher_reads_on(tmp_path: pathlib.Path) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     source = far_dataset.open_source(folder, tmp_path / "cache")
     expected = far_dataset.fetch_all(source)
-    view = pickle.loads(pickle.dumps(source.view(source.load_catalog(), "train", None)))
+    fetcher = pickle.loads(pickle.dumps(source.fetcher(source.load_catalog(), "train")))
 
-    assert list(view.fetcher.fetch(np.arange(12))) == expected
+    assert list(fetcher.fetch(np.arange(12))) == expected
 
 
 def _read_in_fork(place: Any, content: bytes) -> None:
@@ -212,8 +214,8 @@ def test_shards_of_one_fetch_are_downloaded_at_once(
     folder = far_dataset.write_dataset(tmp_path / "set")
     far.wait_sec = 0.2
     source = far_dataset.open_source(folder, tmp_path / "cache")
-    view = source.view(source.load_catalog(), "train", None)
-    assert len(next(view.fetcher.fetch(np.array([10, 1, 4])))) == 1000
+    fetcher = source.fetcher(source.load_catalog(), "train")
+    assert len(next(fetcher.fetch(np.array([10, 1, 4])))) == 1000
     assert sorted(far_dataset.downloads_of(folder)) == [0, 1, 3]
 
 

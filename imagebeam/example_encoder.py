@@ -1,0 +1,135 @@
+"""Encodes examples as tf.train.Example without TensorFlow, and without a copy of the image.
+
+Three times as fast as the protobuf class. Source: tensorflow/core/example/{example,feature}.proto.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from imagebeam import features as features_lib
+from imagebeam import wire_format
+
+Value = bytes | int | float
+Values = Value | Sequence[Value]  # a sequence for a feature that is a list
+
+_MAX_CACHED = 4096
+_TAGS = {features_lib.BYTES: b"\x0a", features_lib.FLOAT: b"\x12", features_lib.INT64: b"\x1a"}  # fields of a Feature
+
+
+class EncodedValues(bytes):
+    """The values of a feature as they are stored in an Example: a serialized Feature message."""
+
+
+class ExampleEncoder:
+    """Encodes examples with a fixed set of features, in their order. Not thread-safe.
+
+    Args:
+        features: features of every example; `image/encoded` must be the last.
+        copied: sources of the features whose values are given as `EncodedValues`.
+    """
+
+    def __init__(self, features: Sequence[features_lib.Feature], copied: Collection[str] = ()):
+        last = features[-1] if features else None
+        self._has_image = last is not None and last.source == features_lib.ENCODED
+        self._image_kind = last.kind if last is not None else ""
+        self._plain: list[tuple[str, str, bytes, dict[Value, bytes] | None]] = [
+            (
+                feature.source,
+                feature.kind,
+                wire_format.delimited(b"\x0a", feature.key.encode()),
+                None if feature.many or feature.source in copied else {},
+            )
+            for feature in (features[:-1] if self._has_image else features)
+        ]
+        self._image_key = wire_format.delimited(b"\x0a", features[-1].key.encode()) if self._has_image else b""
+        self._size, self._before = -1, b""  # of the previous image
+
+    def encode(self, values: Mapping[str, Any], image: Any) -> tuple[bytes, bytes]:
+        """Returns the example in two pieces: everything before the image's bytes, and the image's bytes.
+
+        Args:
+            values: by the features' sources, a sequence for a list; further values are ignored.
+            image: the encoded image as bytes. If it is stored as numbers: its pixels, as bytes or as a C-contiguous
+                array of uint8. Ignored if the image is not a feature.
+        """
+        entries = b"".join([self._entry(values[source], kind, key, cache) for source, kind, key, cache in self._plain])
+        if not self._has_image:
+            return wire_format.delimited(b"\x0a", entries), b""
+        if self._image_kind != features_lib.BYTES:
+            image = _pack_pixels(self._image_kind, image)
+        size = len(image)
+        if size != self._size:  # with bare pixels all images have one size
+            self._size, self._before = size, self._before_image(size)
+        entries += self._before
+        return b"\x0a" + wire_format.varint(len(entries) + size) + entries, image
+
+    def _before_image(self, size: int) -> bytes:
+        """Returns the bytes of the image's entry before an image of `size` bytes, on which alone they depend."""
+        in_list = b"\x0a" + wire_format.varint(size)  # BytesList.value, or the packed value of another list
+        in_feature = _TAGS[self._image_kind] + wire_format.varint(
+            len(in_list) + size
+        )  # Feature.bytes_list and the like
+        in_entry = b"\x12" + wire_format.varint(len(in_feature) + len(in_list) + size)  # the map entry's value
+        before = self._image_key + in_entry + in_feature + in_list
+        return b"\x0a" + wire_format.varint(len(before) + size) + before
+
+    @staticmethod
+    def _entry(value: Any, kind: str, key: bytes, cache: dict[Value, bytes] | None) -> bytes:
+        """Returns the map entry of one feature, cached because sizes, labels and formats repeat."""
+        if cache is None:
+            return wire_format.delimited(b"\x0a", key + wire_format.delimited(b"\x12", encode_values(kind, value)))
+        entry = cache.get(value)
+        if entry is None:
+            entry = wire_format.delimited(b"\x0a", key + wire_format.delimited(b"\x12", encode_values(kind, (value,))))
+            if len(cache) >= _MAX_CACHED:
+                cache.clear()
+            if kind != features_lib.FLOAT:  # 0.0 and -0.0 are the same key of a dict but differ in an Example
+                cache[value] = entry
+        return entry
+
+
+def encode_values(kind: str, values: Sequence[Any]) -> bytes:
+    """Returns the Feature message of these values. Numbers are packed; no values give an empty list."""
+    if isinstance(values, EncodedValues):
+        return values
+    if kind == features_lib.BYTES:
+        return wire_format.delimited(b"\x0a", b"".join(wire_format.delimited(b"\x0a", value) for value in values))
+    if kind == features_lib.INT64:
+        packed, tag = b"".join(map(wire_format.varint, values)), b"\x1a"
+    else:
+        packed, tag = struct.pack(f"<{len(values)}f", *values), b"\x12"
+    return wire_format.delimited(tag, wire_format.delimited(b"\x0a", packed) if packed else b"")
+
+
+def _pack_pixels(kind: str, pixels: Any) -> bytes:
+    """Returns values from 0 to 255 as a packed list of numbers: 12 ns each as varints, 400 ns in a loop of Python.
+
+    Args:
+        kind: int64 or float.
+        pixels: bytes, or a C-contiguous array of uint8.
+    """
+    import numpy as np  # imported here: a writer process that stores images as they are needs no NumPy
+
+    values = np.frombuffer(pixels, np.uint8)
+    if kind == features_lib.FLOAT:
+        return values.astype("<f4").tobytes()
+    varints, are_used = _varint_tables()
+    return varints.take(values).view(np.uint8)[are_used.take(values).view(np.bool_)].tobytes()
+
+
+@functools.cache
+def _varint_tables() -> tuple[Any, Any]:
+    """Returns for each value from 0 to 255 its varint in two bytes and which of them are used, both as uint16."""
+    import numpy as np
+
+    values = np.arange(256)
+    is_long = values >= 0x80
+    varints = np.stack([values, is_long], axis=1).astype(
+        np.uint8
+    )  # from 128 on: the value has the top bit set already, and the next byte is 1
+    are_used = np.stack([np.ones(256, np.bool_), is_long], axis=1)
+    return varints.view(np.uint16).ravel(), are_used.view(np.uint16).ravel()

@@ -1,0 +1,98 @@
+"""Jobs of several processes that are stopped and go on from their state, for tests of schedules."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import imagebeam
+from imagebeam.reader import schedule, selection
+
+WAYS: dict[str, dict[str, Any]] = {
+    "pad": {"pad": True},
+    "drop": {"drop_remainder": True},
+    "keep": {"drop_remainder": False},
+}
+Schedules = Callable[[imagebeam.ReaderState | None], Sequence[schedule.Schedule]]  # of all processes, from a state on
+
+
+def select_all(
+    sizes: Sequence[int], mean_record_bytes: int = 1 << 20, is_compressed: bool = False, fingerprint: str = "f1"
+) -> selection.Selection:
+    """Returns the selection of a whole split with shards of these sizes."""
+    return selection.Selection(
+        split="train",
+        name=f"train[0:{sum(sizes)}]",
+        shard_sizes=tuple(sizes),
+        chosen=None,
+        split_size=sum(sizes),
+        mean_record_bytes=mean_record_bytes,
+        is_compressed=is_compressed,
+        fingerprint=fingerprint,
+    )
+
+
+def records_of(each: schedule.Schedule, num_batches: int, batch_size: int) -> list[int]:
+    """Returns the records of the first batches of one process, without padding."""
+    stop = each.begin + num_batches * batch_size
+    stop = stop if each.end is None else max(each.begin, min(stop, each.end))
+    return each.order.locate(np.arange(each.begin, stop))[0].tolist()
+
+
+def in_turn(read: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the common order that was dealt to the processes."""
+    return [record for turn in itertools.zip_longest(*read) for record in turn if record is not None]
+
+
+def save(state: imagebeam.ReaderState) -> imagebeam.ReaderState:
+    """Returns the state after a way through JSON."""
+    return imagebeam.ReaderState.from_dict(json.loads(json.dumps(state.to_dict())))
+
+
+def read_with_restarts(
+    schedules: Schedules, stops: Sequence[int], batch_size: int, has_fixed_end: bool
+) -> tuple[list[list[int]], imagebeam.ReaderState]:
+    """Returns the records that each process reads if the job is restarted at these steps, and its last state.
+
+    Args:
+        schedules: returns the schedules of all processes from a state on.
+        stops: numbers of batches, ascending; the job is stopped after each, and ends after the last.
+        batch_size: size of a batch.
+        has_fixed_end: whether every process makes exactly `stops[-1]` batches in all.
+    """
+    read: list[list[int]] = [[] for _ in schedules(None)]
+    state, done = None, 0
+    for stop in stops:
+        current = schedules(state)
+        if has_fixed_end:
+            assert {each.num_batches for each in current} == {stops[-1] - done}
+        for index, each in enumerate(current):
+            read[index] += records_of(each, stop - done, batch_size)
+        [found] = {each.state_after(stop - done) for each in current}  # any process may save it for all
+        state, done = save(found), stop
+    assert state is not None
+    return read, state
+
+
+def read_with_other_processes(
+    schedules: Callable[[int, int, imagebeam.ReaderState | None], Sequence[schedule.Schedule]],
+    geometries: Sequence[tuple[int, int, int]],
+) -> list[int]:
+    """Returns the common order that jobs of other numbers of processes and batch sizes read one after the other.
+
+    Args:
+        schedules: returns the schedules of all processes for their number, a batch size and a state.
+        geometries: number of processes, batch size and number of batches of each job.
+    """
+    read: list[int] = []
+    state = None
+    for process_count, batch_size, steps in geometries:
+        current = schedules(process_count, batch_size, state)
+        steps = min(steps, *(each.num_batches or 0 for each in current))
+        read += in_turn([records_of(each, steps, batch_size) for each in current])
+        [state] = {each.state_after(steps) for each in current}
+    return read

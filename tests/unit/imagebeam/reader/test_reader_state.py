@@ -1,0 +1,63 @@
+"""The state of a job as plain values, and whether a reader can go on from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from imagebeam import errors
+from imagebeam.reader.reader_state import ReaderState
+
+STATE = ReaderState(
+    seed=3,
+    epoch=1,
+    position=5,
+    shuffle="stream",
+    process_count=2,
+    fingerprint="f",
+    selection="train[0:9]",
+    block_records=4,
+    window_blocks=2,
+)
+
+
+def test_state_survives_as_plain_values() -> None:
+    assert ReaderState.from_dict(json.loads(json.dumps(STATE.to_dict()))) == STATE
+
+
+def test_state_of_an_earlier_release_is_refused() -> None:
+    old = {"seed": 0, "epoch": 1, "position": 5, "shuffle": "global", "process_count": 1}
+    with pytest.raises(
+        errors.ConfigError,
+        match="the state has no block_records, fingerprint, num_epochs, selection, window_blocks: an",
+    ):
+        ReaderState.from_dict(old)
+
+
+def test_state_of_a_later_release_is_refused() -> None:
+    with pytest.raises(errors.ConfigError, match="the state has 'lanes', which this release does not know; it reads"):
+        ReaderState.from_dict(STATE.to_dict() | {"lanes": 3})
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
+@pytest.mark.parametrize("name", ["epoch", "position"])
+def test_state_with_a_place_that_is_none_is_refused(name: str, wrong: Any) -> None:
+    with pytest.raises(errors.ConfigError, match=f"{name} of the state is {wrong!r}; it must be a whole number"):
+        ReaderState.from_dict(STATE.to_dict() | {name: wrong})
+
+
+def test_state_made_without_a_dataset_is_refused() -> None:
+    with pytest.raises(
+        errors.ConfigError, match="fingerprint=None, selection=None, and the reader has fingerprint='f'"
+    ):
+        dataclasses.replace(STATE, fingerprint=None, selection=None).check(STATE)
+
+
+def test_streaming_state_of_other_processes_is_refused_and_a_global_one_is_not() -> None:
+    with pytest.raises(errors.ConfigError, match="process_count=2, and the reader has process_count=3: only shuffle="):
+        STATE.check(dataclasses.replace(STATE, process_count=3))
+    everywhere = dataclasses.replace(STATE, shuffle="global")
+    everywhere.check(dataclasses.replace(everywhere, process_count=3))

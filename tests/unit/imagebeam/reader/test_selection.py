@@ -1,0 +1,120 @@
+"""Which records a part of a split, filters by label, and the share of a process select."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors
+from imagebeam.reader import selection
+from imagebeam.reader.selection import share_of, share_sizes
+
+sizes_of_shards = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
+
+
+def catalog_of(sizes: list[int], num_bytes: int = 1000, compression: str = "none") -> catalog_lib.Catalog:
+    shards = tuple(catalog_lib.Shard(f"train-{n}", size, num_bytes, "") for n, size in enumerate(sizes))
+    return catalog_lib.Catalog(
+        name="pets",
+        fingerprint="f1",
+        compression=compression,
+        splits={"train": catalog_lib.Split(shards)},
+        labels=("cat", "dog"),
+        label_kind="class",
+        label_base=1,
+        features=(),
+        config={},
+        counts=catalog_lib.Counts(sum(sizes), sum(sizes), {}, {}),
+        versions={},
+        created="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "chosen", "shard_sizes"),
+    [
+        pytest.param("train", "train[0:12]", None, (5, 3, 4), id="whole"),
+        pytest.param("train[:]", "train[0:12]", None, (5, 3, 4), id="open-on-both-sides"),
+        pytest.param("train[:50%]", "train[0:6]", range(6), (5, 1, 0), id="percent"),
+        pytest.param("train[4:9]", "train[4:9]", range(4, 9), (1, 3, 1), id="numbers"),
+        pytest.param("train[-2:]", "train[10:12]", range(10, 12), (0, 0, 2), id="from-the-end"),
+        pytest.param("train[:99]", "train[0:12]", None, (5, 3, 4), id="beyond-the-end"),
+    ],
+)
+def test_part_of_a_split_selects_its_records(
+    text: str, name: str, chosen: range | None, shard_sizes: tuple[int, ...]
+) -> None:
+    found = selection.select(catalog_of([5, 3, 4]), text)
+    assert (found.name, found.shard_sizes, len(found), found.split_size) == (name, shard_sizes, sum(shard_sizes), 12)
+    assert (found.chosen is None) == (chosen is None)
+    assert found.records_at(np.arange(len(found))).tolist() == list(chosen or range(12))
+
+
+@given(sizes_of_shards, st.data())
+def test_filters_select_the_records_that_have_a_label_in_each(sizes: list[int], data: st.DataObject) -> None:
+    total = sum(sizes)
+    labels = data.draw(st.lists(st.sets(st.integers(1, 3)), min_size=total, max_size=total))
+    filters = data.draw(st.lists(st.frozensets(st.integers(1, 3), min_size=1), min_size=1, max_size=2))
+    start = data.draw(st.integers(0, total - 1))
+    rows = [(row, each) for row, found in enumerate(labels) for each in sorted(found)]
+    read = np.array([row for row, _ in rows], np.int64), np.array([each for _, each in rows], np.int64)
+    expected = [row for row in range(start, total) if all(labels[row] & kept for kept in filters)]
+    if not expected:
+        with pytest.raises(errors.ConfigError, match="'train' holds no example of the labels that filter keeps"):
+            selection.select(catalog_of(sizes), f"train[{start}:]", filters, lambda _: read)
+        return
+    found = selection.select(catalog_of(sizes), f"train[{start}:]", filters, lambda _: read)
+    assert found.records_at(np.arange(len(found))).tolist() == expected
+    ends = np.cumsum(sizes)
+    counts = [sum(bool(end - size <= row < end) for row in expected) for end, size in zip(ends, sizes)]
+    assert list(found.shard_sizes) == counts
+    again = selection.select(catalog_of(sizes), f"train[{start}:]", filters[::-1], lambda _: read)
+    assert again.name == found.name and found.name.count(" of labels ") == len(filters)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("test", "there is no split 'test'; the dataset has train"),
+        ("train[5", r"split 'train\[5' cannot be read; write for example 'train'"),
+        ("train[8:8]", r"split 'train\[8:8\]' names none of the 12 examples of 'train'"),
+        (3, "split 3 cannot be read"),
+    ],
+)
+def test_part_that_selects_nothing_is_refused(text: str, message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        selection.select(catalog_of([5, 3, 4]), text)
+
+
+def test_facts_of_a_selection_are_those_of_the_whole_split() -> None:
+    found = selection.select(catalog_of([5, 3, 4], num_bytes=1000, compression="gzip"), "train[:1]")
+    assert (found.mean_record_bytes, found.is_compressed, found.fingerprint) == (250, True, "f1")
+    assert selection.select(catalog_of([4], num_bytes=0), "train").mean_record_bytes == 1
+
+
+@given(sizes_of_shards, st.integers(1, 9))
+def test_shares_of_all_processes_hold_every_record_once(sizes: list[int], process_count: int) -> None:
+    shares = [share_of(sizes, index, process_count) for index in range(process_count)]
+    read = [record for each in shares for start, stop in zip(each.starts, each.stops) for record in range(start, stop)]
+    assert sorted(read) == list(range(sum(sizes)))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert share_sizes(sizes, process_count).tolist() == [len(each) for each in shares]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "process_count", "by"),
+    [
+        pytest.param([5, 5, 5, 5], 2, "shards", id="even"),
+        pytest.param([5, 5, 5], 1, "shards", id="one-process"),
+        pytest.param([5, 6, 5, 5], 2, "records", id="uneven"),
+        pytest.param([5, 5, 5], 2, "records", id="too-few"),
+        pytest.param([20], 8, "records", id="one-shard"),
+    ],
+)
+def test_share_is_of_whole_shards_where_that_gives_every_process_equally_many(
+    sizes: list[int], process_count: int, by: str
+) -> None:
+    assert {share_of(sizes, index, process_count).by for index in range(process_count)} == {by}

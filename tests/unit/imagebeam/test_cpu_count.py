@@ -1,0 +1,50 @@
+"""The number of cores, from the affinity mask and from faked cgroup files."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+from imagebeam import cpu_count
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        pytest.param({"cpu.max": "400000 100000\n"}, 4, id="v2"),
+        pytest.param({"cpu.max": "150000 100000\n"}, 2, id="v2-rounded-up"),
+        pytest.param({"cpu.max": "5000 100000\n"}, 1, id="v2-part-of-a-core"),
+        pytest.param({"cpu.max": "max 100000\n"}, None, id="v2-without-limit"),
+        pytest.param({"cpu.max": "max\n"}, None, id="v2-without-period"),
+        pytest.param({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3, id="v1"),
+        pytest.param(
+            {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, id="v1-without-limit"
+        ),
+        pytest.param({"cpu/cpu.cfs_quota_us": "300000\n"}, None, id="v1-without-period"),
+        pytest.param(
+            {"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "0\n"}, None, id="v1-period-of-zero"
+        ),
+        pytest.param({"cpu.max": "few 100000\n"}, None, id="no-number"),
+        pytest.param({}, None, id="no-cgroup"),
+    ],
+)
+def test_quota_of_a_cgroup_is_read_in_whole_cores(
+    tmp_path: pathlib.Path, files: dict[str, str], expected: int | None
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert cpu_count.cgroup_cores(str(tmp_path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"), [(4, 4), (96, 96), (200, 96), (None, 96), (0, 1)], ids=["less", "same", "more", "none", "0"]
+)
+def test_cores_are_limited_by_the_affinity_and_by_the_quota(
+    monkeypatch: pytest.MonkeyPatch, quota: int | None, expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(96)), raising=False)
+    monkeypatch.setattr(cpu_count, "cgroup_cores", lambda: quota)
+    assert cpu_count.available_cores() == expected
