@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -212,16 +210,11 @@ def test_each_object_is_read_once(stored: Bucket, tmp_path: pathlib.Path) -> Non
 
 def test_object_that_is_replaced_after_the_listing_is_a_reject(stored: Bucket, tmp_path: pathlib.Path) -> None:
     gcs.upload(stored.images / "cat", stored.bucket, "changing/cat")
-    listed = subprocess.run(
-        [command_line.PYTHON, "-c", REPLACE, "gs://pets/changing", str(tmp_path / "out")],
-        cwd=command_line.ROOT,
-        env={**os.environ, **stored.emulator.environment},
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
+    listed = command_line.start_program(
+        REPLACE, "gs://pets/changing", tmp_path / "out", environment=stored.emulator.environment, preloaded="remote"
     )
-    assert listed.returncode == 0, listed.stderr
+    _, complaint = listed.communicate(timeout=patience.HANG_SEC)
+    assert listed.returncode == 0, complaint
     assert datasets.rejects(tmp_path / "out") == {"cat/21.jpg": "changed", "cat/22.jpg": "not_found"}
 
 
@@ -259,10 +252,9 @@ def test_second_run_on_the_same_output_is_told_so(stored: Bucket) -> None:
 
 
 def test_run_that_is_killed_is_gone_on_with(stored: Bucket, tmp_path: pathlib.Path) -> None:
-    environment = {**os.environ, **stored.emulator.environment}
     settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "1"]
     command = ["convert", "--input", "gs://pets/images", "--output", "gs://pets/killed", *settings]
-    process = subprocess.Popen([*command_line.IMAGEBEAM, *command], cwd=command_line.ROOT, env=environment)
+    process = command_line.start(*command, environment=stored.emulator.environment)
     try:
         while not any(name.endswith(".done.json") for name in stored.names("killed")):
             assert process.poll() is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import subprocess
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -111,9 +110,8 @@ def test_faults_change_nothing(stored: Stored, tmp_path: pathlib.Path) -> None:
 
 def test_data_node_that_dies_is_gone_around(stored: Stored, tmp_path: pathlib.Path) -> None:
     settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "2"]
-    command = ["convert", "--input", str(stored.images), "--output", stored.uri("survived"), *settings]
-    process = subprocess.Popen(
-        [*command_line.IMAGEBEAM, *command], cwd=command_line.ROOT, stderr=subprocess.PIPE, text=True
+    process = command_line.start(
+        "convert", "--input", stored.images, "--output", stored.uri("survived"), *settings
     )
     filesystem = stored.cluster.filesystem()
     try:
