@@ -6,7 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tests import forked_commands, patience
 
@@ -18,12 +18,18 @@ Completed = subprocess.CompletedProcess[str]
 
 
 def start(
-    *arguments: object, environment: Mapping[str, str] = {}, cwd: str | os.PathLike[str] = ROOT
+    *arguments: object,
+    environment: Mapping[str, str] = {},
+    cwd: str | os.PathLike[str] = ROOT,
+    streams: Sequence[int | None] | None = None,
 ) -> forked_commands.Process:
-    """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process."""
+    """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process.
+
+    `streams` are the descriptors of its standard streams, see `forked_commands.start`.
+    """
     texts = [str(each) for each in arguments]
     return forked_commands.start(
-        _kind(texts, environment), {"arguments": texts}, {**os.environ, **environment}, cwd=cwd
+        _kind(texts, environment), {"arguments": texts}, {**os.environ, **environment}, cwd, streams
     )
 
 

@@ -10,6 +10,7 @@ A server is started where a test first needs it, and ends with the process of th
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import io
@@ -46,6 +47,7 @@ PRELOADED = {  # what each kind of server imports, where it is installed
 }
 _REQUEST_BYTES = 1 << 20
 _FAILED_TO_START = 70
+_REAP_SEC = 5.0
 
 
 class Process:
@@ -164,7 +166,6 @@ def _address(kind: str) -> str:
 def _serve(kind: str, address: str) -> dict[str, Any]:
     """Forks for each request until standard input is closed. Returns in each fork, with what it is to run."""
     _preload(kind)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the attendants
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
     listener.listen()
@@ -173,9 +174,14 @@ def _serve(kind: str, address: str) -> dict[str, Any]:
     gc.collect()
     gc.freeze()
     while True:
-        ready, _, _ = select.select([listener, 0], [], [])
+        ready, _, _ = select.select([listener, 0], [], [], _REAP_SEC)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # attendants that have ended
+                pass
         if 0 in ready:
             os._exit(0)
+        if not ready:
+            continue
         connection, _ = listener.accept()
         message, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
         if message and os.fork() == 0:
@@ -202,7 +208,6 @@ def _preload(kind: str) -> None:
 
 def _attend(connection: socket.socket) -> None:
     """Returns in a new process. This one tells the client its id and exit code, and kills it if the client ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     reader, writer = os.pipe()  # closed when the process ends: its own processes do not inherit it
     pid = os.fork()
     if pid == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -128,6 +129,28 @@ def test_writer_processes_of_killed_run_end_with_it(uninterrupted: Uninterrupted
     patience.wait_until(lambda: not any(writer.exists() for writer in writers))
 
 
+def interrupt_while_writing(
+    images: pathlib.Path, output: pathlib.Path, number: signal.Signals
+) -> forked_commands.Process:
+    """Starts a run and sends a signal to its whole group, as Ctrl-C does, when some of its shards are finished.
+
+    The run is stopped while this looks, and where it was too fast for that another one is started.
+    """
+    while True:
+        process = start(images, output)
+        while process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # it has no group yet, or has just ended
+                os.killpg(process.pid, signal.SIGSTOP)
+                is_writing = 0 < len(list(output.glob(".imagebeam/staging-*/*.done.json"))) < NUM_SHARDS
+                if is_writing:
+                    os.killpg(process.pid, number)
+                os.killpg(process.pid, signal.SIGCONT)
+                if is_writing:
+                    return process
+            time.sleep(0.005)
+        shutil.rmtree(output)
+
+
 @pytest.mark.parametrize(
     ("number", "word"),
     [
@@ -139,9 +162,7 @@ def test_writer_processes_of_killed_run_end_with_it(uninterrupted: Uninterrupted
 def test_interrupted_run_says_how_to_go_on(
     uninterrupted: Uninterrupted, tmp_path: pathlib.Path, number: signal.Signals, word: str
 ) -> None:
-    process = start(uninterrupted.images, tmp_path / "out")
-    patience.wait_until(lambda: list(tmp_path.glob("out/.imagebeam/staging-*/*.done.json")))
-    os.killpg(process.pid, number)  # to the whole group, as Ctrl-C does
+    process = interrupt_while_writing(uninterrupted.images, tmp_path / "out", number)
     complaint = finish(process, exit_code=128 + number)
     message = f"imagebeam: {word}; finished shards are kept, run the same command again to go on"
     assert complaint.splitlines()[1:] == [message]
