@@ -9,7 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS := convert tf transform gcs hdfs s3 grain jax dev
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile -ra
+# A file of tests is one unit of work, so its fixtures are made once; in the order of the folders the long files come first.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -ra
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
