@@ -4,17 +4,14 @@ In CI (IMAGEBEAM_CI=1) a test marked `integration` that skips is a failure: no m
 property fails because the machine is busy.
 """
 
-import inspect
 import os
 import pathlib
-import sys
-import types
-import weakref
 from collections.abc import Generator, Iterator
-from typing import Any
 
 import hypothesis
 import pytest
+
+from tests import quick_beam
 
 _IN_CI = os.environ.get("IMAGEBEAM_CI") == "1"
 _INTEGRATION = pathlib.Path(__file__).parent / "integration"
@@ -26,28 +23,8 @@ hypothesis.settings.load_profile("imagebeam")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _signatures_kept_by_beam() -> Iterator[None]:
-    """Makes Beam look at the signature of each method of a DoFn once: it does so 7,000 times in a small job.
-
-    That is a fifth of the processor time of such a job, 0.08 s of 0.38 s with Beam 2.77. A signature never changes.
-    """
-    core = sys.modules.get("apache_beam.transforms.core")  # imported while the tests were collected, or not needed
-    original = getattr(core, "get_signature", None)
-    if original is None:
-        yield
-        return
-    kept: weakref.WeakKeyDictionary[Any, inspect.Signature] = weakref.WeakKeyDictionary()
-
-    def get_signature(function: Any) -> inspect.Signature:
-        if not isinstance(function, types.MethodType):
-            return original(function)
-        signature = kept.get(function.__func__)
-        if signature is None:
-            signature = kept[function.__func__] = original(function)
-        return signature
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "get_signature", get_signature)
+def _quick_beam() -> Iterator[None]:
+    with quick_beam.patched():  # Beam is imported while the tests are collected, or not needed
         yield
 
 
