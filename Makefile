@@ -35,8 +35,8 @@ servers: ## install what the tests' servers need and pip does not bring: Java an
 	  || echo "they cannot be installed: the tests with HDFS will be skipped" >&2; \
 	else echo "the tests with HDFS will be skipped; to run them: apt-get install default-jdk-headless maven" >&2; fi
 
-unit: $(INSTALLED) ## run the unit tests alone
-	@$(PYTEST) $(PYTEST_ARGS) tests/unit
+unit: $(INSTALLED) ## run the unit tests, but for those marked slow
+	@$(PYTEST) -m "not slow" $(PYTEST_ARGS) tests/unit
 
 lint: $(INSTALLED) ## check rules, format and types; change nothing
 	@$(BIN)/ruff check .

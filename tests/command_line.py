@@ -22,15 +22,16 @@ def start(
     environment: Mapping[str, str] = {},
     cwd: str | os.PathLike[str] = ROOT,
     streams: Sequence[int | None] | None = None,
+    preloaded: str | None = None,
 ) -> forked_commands.Process:
     """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process.
 
-    `streams` are the descriptors of its standard streams, see `forked_commands.start`.
+    `streams` are the descriptors of its standard streams, see `forked_commands.start`. `preloaded` is a key of
+    `forked_commands.PRELOADED`; None chooses by the arguments.
     """
     texts = [str(each) for each in arguments]
-    return forked_commands.start(
-        _kind(texts, environment), {"arguments": texts}, {**os.environ, **environment}, cwd, streams
-    )
+    kind = preloaded or _kind(texts, environment)
+    return forked_commands.start(kind, {"arguments": texts}, {**os.environ, **environment}, cwd, streams)
 
 
 def start_program(
@@ -42,9 +43,14 @@ def start_program(
     return forked_commands.start(preloaded, run, {**os.environ, **environment})
 
 
-def run(*arguments: object, environment: Mapping[str, str] = {}, cwd: str | os.PathLike[str] = ROOT) -> Completed:
+def run(
+    *arguments: object,
+    environment: Mapping[str, str] = {},
+    cwd: str | os.PathLike[str] = ROOT,
+    preloaded: str | None = None,
+) -> Completed:
     """Runs `imagebeam` to its end."""
-    process = start(*arguments, environment=environment, cwd=cwd)
+    process = start(*arguments, environment=environment, cwd=cwd, preloaded=preloaded)
     try:
         stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
     finally:
@@ -65,9 +71,9 @@ def run_fresh(*arguments: object, environment: Mapping[str, str] = {}) -> Comple
     )
 
 
-def succeed(*arguments: object, fresh: bool = False) -> Completed:
+def succeed(*arguments: object, fresh: bool = False, preloaded: str | None = None) -> Completed:
     """Runs `imagebeam` and expects exit code 0; with `fresh` as `run_fresh` does."""
-    completed = run_fresh(*arguments) if fresh else run(*arguments)
+    completed = run_fresh(*arguments) if fresh else run(*arguments, preloaded=preloaded)
     assert completed.returncode == 0, completed.stderr
     return completed
 

@@ -115,7 +115,7 @@ def start(
         streams: descriptors of standard input, output and error, None for a closed one. By default the null device
             and two temporary files.
     """
-    stdout, stderr = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+    stdout, stderr = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115  # the process closes them
     with open(os.devnull, "rb") as nothing:
         given = [nothing.fileno(), stdout.fileno(), stderr.fileno()] if streams is None else list(streams)
         request = {"run": run, "environment": dict(environment), "cwd": str(cwd)}
@@ -260,7 +260,7 @@ def _open_stream(number: int, mode: str, before: Any) -> Any:
         os.fstat(number)
     except OSError:
         return None
-    binary = open(number, f"{mode}b", closefd=False)
+    binary = open(number, f"{mode}b", closefd=False)  # noqa: SIM115  # open for the life of this process
     is_line_buffered = number == 2 or binary.isatty()
     return io.TextIOWrapper(binary, before.encoding, before.errors, line_buffering=is_line_buffered)
 

@@ -96,6 +96,7 @@ def test_glob_and_manifest_are_read_from_gs(stored: Bucket, tmp_path: pathlib.Pa
     assert sorted(datasets.keys(tmp_path / "manifest")) == sorted(f"cat/{name}" for name in ODD_NAMES)
 
 
+@pytest.mark.slow
 def test_faults_change_nothing(stored: Bucket, tmp_path: pathlib.Path) -> None:
     with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0.15) as proxy:
         completed = stored.convert("gs://pets/images", "gs://pets/faulty", STORAGE_EMULATOR_HOST=proxy.url)
@@ -136,6 +137,7 @@ def new_private_key() -> str:
     return key.private_bytes(encoding, form, serialization.NoEncryption()).decode()
 
 
+@pytest.mark.slow
 def test_storage_that_is_restarted_is_waited_for(stored: Bucket, tmp_path: pathlib.Path) -> None:
     before = len(stored.emulator.requests())
 
@@ -179,6 +181,7 @@ def test_of_two_commits_at_once_one_fails(stored: Bucket) -> None:
     assert stored.bucket.blob("raced/catalog.json").download_as_bytes() == b"one"
 
 
+@pytest.mark.slow
 def test_storage_that_is_away_for_a_while_is_waited_for(stored: Bucket, tmp_path: pathlib.Path) -> None:
     with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0, kinds=("reset",)) as proxy:
 
@@ -239,6 +242,7 @@ convert.convert(sections, workers=1)
 """
 
 
+@pytest.mark.slow
 def test_second_run_on_the_same_output_is_told_so(stored: Bucket) -> None:
     word = {"process": 1, "host": "elsewhere", "token": "x", "time": 4102444800.0}
     lock = stored.bucket.blob("locked/.imagebeam/lock")
@@ -251,6 +255,7 @@ def test_second_run_on_the_same_output_is_told_so(stored: Bucket) -> None:
     assert completed.returncode == 0, completed.stderr
 
 
+@pytest.mark.slow
 def test_run_that_is_killed_is_gone_on_with(stored: Bucket, tmp_path: pathlib.Path) -> None:
     settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "1"]
     command = ["convert", "--input", "gs://pets/images", "--output", "gs://pets/killed", *settings]
@@ -287,7 +292,9 @@ def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
     completed = command_line.run("verify", "gs://pets/verified", environment=environment)
     assert completed.returncode == 0, completed.stderr
     assert f"{NUM_IMAGES - 1} records in 6 shards are as the catalog says" in completed.stdout
-    assert f"{NUM_IMAGES - 1} images" in command_line.run("inspect", "gs://pets/verified", environment=environment).stdout
+    assert (
+        f"{NUM_IMAGES - 1} images" in command_line.run("inspect", "gs://pets/verified", environment=environment).stdout
+    )
     shard = next(blob for blob in stored.bucket.list_blobs(prefix="verified/") if blob.name.endswith(".tfrecord"))
     data = bytearray(shard.download_as_bytes())
     data[100] ^= 1

@@ -70,6 +70,7 @@ def upload(cluster: hdfs.Cluster, folder: pathlib.Path) -> None:
         list(threads.map(put, [path for path in folder.rglob("*") if path.is_file()]))
 
 
+@pytest.mark.slow
 def test_images_are_read_and_shards_written_as_on_the_local_disk(stored: Stored, tmp_path: pathlib.Path) -> None:
     completed = convert(stored.uri("images"), stored.uri("out"))
     assert completed.returncode == 0, completed.stderr
@@ -98,6 +99,7 @@ def test_reader_takes_the_address_through_its_cache(stored: Stored, tmp_path: pa
         np.testing.assert_array_equal(one["image"], other["image"])
 
 
+@pytest.mark.slow
 def test_faults_change_nothing(stored: Stored, tmp_path: pathlib.Path) -> None:
     url = f"http://127.0.0.1:{stored.cluster.port}"
     with faults.FaultyProxy(url, seed=1, fraction=0.15, rewrite_hosts=True) as proxy:
@@ -108,11 +110,10 @@ def test_faults_change_nothing(stored: Stored, tmp_path: pathlib.Path) -> None:
     assert_same(stored.download("faulty", tmp_path / "found"), stored.expected)
 
 
+@pytest.mark.slow
 def test_data_node_that_dies_is_gone_around(stored: Stored, tmp_path: pathlib.Path) -> None:
     settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "2"]
-    process = command_line.start(
-        "convert", "--input", stored.images, "--output", stored.uri("survived"), *settings
-    )
+    process = command_line.start("convert", "--input", stored.images, "--output", stored.uri("survived"), *settings)
     filesystem = stored.cluster.filesystem()
     try:
         while not filesystem.exists("/survived/.imagebeam/lock"):
@@ -127,6 +128,7 @@ def test_data_node_that_dies_is_gone_around(stored: Stored, tmp_path: pathlib.Pa
     assert_same(stored.download("survived", tmp_path / "found"), stored.expected)
 
 
+@pytest.mark.slow
 def test_safe_mode_is_waited_for(stored: Stored, tmp_path: pathlib.Path) -> None:
     stored.cluster.safe_mode(True)
     leave = threading.Timer(6.0, stored.cluster.safe_mode, [False])

@@ -80,9 +80,7 @@ class Emulator:
         with connection.Listener() as listener:
             code = "import sys; from tests.servers import gcs; gcs.answer_calls(sys.argv[1])"
             address = str(listener.address)
-            process = command_line.start_program(
-                code, address, environment=self.environment, preloaded=preloaded
-            )
+            process = command_line.start_program(code, address, environment=self.environment, preloaded=preloaded)
             with listener.accept() as caller:
 
                 def call(function: Callable[..., _T], *arguments: Any) -> _T:

@@ -549,6 +549,7 @@ def test_missing_tensorflow_exits_2_and_names_the_extra(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: pathlib.Path) -> None:
     pytest.importorskip("tensorflow")
     small = ("--batch-size", 4, "--image-size", 16, "--seconds", 0.05, "--threads", 1)

@@ -133,6 +133,7 @@ def test_epochs_differ_and_the_same_seed_gives_the_same_batches(opened: imagebea
     assert keys_of(read(opened, shuffle=shuffle, seed=1)) != keys[:80]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])
 def test_iterator_restored_at_any_position_goes_on_as_if_nothing_had_been(
     opened: imagebeam.ImageDataset, shuffle: str | None, decoder: str

@@ -86,6 +86,7 @@ def saved(state: imagebeam.ReaderState) -> imagebeam.ReaderState:
     return imagebeam.ReaderState.from_dict(json.loads(json.dumps(state.to_dict())))
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=150)
 @hypothesis.given(
     st.data(),

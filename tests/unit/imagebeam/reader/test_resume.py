@@ -74,6 +74,7 @@ def read_job(iterators: list[Iterator[Any]]) -> list[list[Any]]:
     return [list(each) for each in iterators]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize(
     ("shuffle", "way"),
