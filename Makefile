@@ -9,7 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS := convert tf transform gcs hdfs s3 grain jax dev
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile -ra
+# A file of tests is one unit of work, so its fixtures are made once; in the order of the folders the long files come first.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -ra
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -34,8 +35,8 @@ servers: ## install Java and Maven for the servers of the tests; needs root on D
 	  || echo "apt-get could not install them: the tests with HDFS will be skipped" >&2; \
 	else echo "the tests with HDFS will be skipped; to run them: apt-get install default-jdk-headless maven" >&2; fi
 
-unit: $(INSTALLED) ## run only the unit tests
-	@$(PYTEST) $(PYTEST_ARGS) tests/unit
+unit: $(INSTALLED) ## run the unit tests, except those marked slow
+	@$(PYTEST) -m "not slow" $(PYTEST_ARGS) tests/unit
 
 lint: $(INSTALLED) ## check lint rules, format and types; changes nothing
 	@$(BIN)/ruff check .

@@ -214,13 +214,13 @@ def _paths_as_text(value: Any) -> Any:
 
 def preset_names() -> list[str]:
     """The names of the presets that imagebeam brings."""
-    files = importlib.resources.files("configs").iterdir()
+    files = importlib.resources.files("imagebeam.configs").iterdir()
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
 def _read_yaml(name: str) -> dict[str, Any]:
     if name in preset_names():
-        text = importlib.resources.files("configs").joinpath(f"{name}.yaml").read_text("utf-8")
+        text = importlib.resources.files("imagebeam.configs").joinpath(f"{name}.yaml").read_text("utf-8")
     else:
         uri = storage.normalize(name)
         try:

@@ -1,4 +1,4 @@
-"""`imagebeam` as a user calls it: a process of its own."""
+"""Runs `imagebeam` as a user calls it: in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tests import patience
+from tests import forked_commands, patience
 
 ROOT = pathlib.Path(__file__).parent.parent
 PYTHON = sys.executable
@@ -17,8 +17,49 @@ IMAGEBEAM = (PYTHON, "-m", "imagebeam.pipelines.cli")
 Completed = subprocess.CompletedProcess[str]
 
 
-def run(*arguments: object, environment: Mapping[str, str] = {}) -> Completed:
-    """Runs `imagebeam` with `arguments` to its end, with `environment` beside that of this process."""
+def start(
+    *arguments: object,
+    environment: Mapping[str, str] = {},
+    cwd: str | os.PathLike[str] = ROOT,
+    streams: Sequence[int | None] | None = None,
+    preloaded: str | None = None,
+) -> forked_commands.Process:
+    """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process.
+
+    `streams` are the descriptors of its standard streams, see `forked_commands.start`. `preloaded` is a key of
+    `forked_commands.PRELOADED`; None chooses by the arguments.
+    """
+    texts = [str(each) for each in arguments]
+    kind = preloaded or _kind(texts, environment)
+    return forked_commands.start(kind, {"arguments": texts}, {**os.environ, **environment}, cwd, streams)
+
+
+def start_program(
+    code: str, *arguments: object, environment: Mapping[str, str] = {}, preloaded: str = "local"
+) -> forked_commands.Process:
+    """Starts a Python program whose sys.argv is `arguments` after the first, in a process that has imported much."""
+    texts = [str(each) for each in arguments]
+    run = {"code": code, "arguments": texts}
+    return forked_commands.start(preloaded, run, {**os.environ, **environment})
+
+
+def run(
+    *arguments: object,
+    environment: Mapping[str, str] = {},
+    cwd: str | os.PathLike[str] = ROOT,
+    preloaded: str | None = None,
+) -> Completed:
+    """Runs `imagebeam` to its end."""
+    process = start(*arguments, environment=environment, cwd=cwd, preloaded=preloaded)
+    try:
+        stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(["imagebeam", *map(str, arguments)], process.wait(), stdout, stderr)
+
+
+def run_fresh(*arguments: object, environment: Mapping[str, str] = {}) -> Completed:
+    """Runs `imagebeam` in a Python that imports all by itself: for tests of what starting and importing does."""
     return subprocess.run(
         [*IMAGEBEAM, *map(str, arguments)],
         cwd=ROOT,
@@ -30,8 +71,17 @@ def run(*arguments: object, environment: Mapping[str, str] = {}) -> Completed:
     )
 
 
-def succeed(*arguments: object) -> Completed:
-    """Runs `imagebeam` and expects exit code 0."""
-    completed = run(*arguments)
+def succeed(*arguments: object, fresh: bool = False, preloaded: str | None = None) -> Completed:
+    """Runs `imagebeam` and expects exit code 0; with `fresh` as `run_fresh` does."""
+    completed = run_fresh(*arguments) if fresh else run(*arguments, preloaded=preloaded)
     assert completed.returncode == 0, completed.stderr
     return completed
+
+
+def _kind(arguments: list[str], environment: Mapping[str, str]) -> str:
+    """Returns which server has imported what the command needs, and for a local one no more than that."""
+    if arguments[:1] == ["bench"] or {"--decode", "--preview"} & {*arguments}:
+        return "tensorflow"
+    if environment or any("://" in each or each.startswith("--runner") for each in arguments):
+        return "remote"
+    return "local"

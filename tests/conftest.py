@@ -1,4 +1,4 @@
-"""What holds for all tests.
+"""Rules for all tests.
 
 In CI (IMAGEBEAM_CI=1) a test marked `integration` that skips is a failure: no missing server is silently green. No
 property fails because the machine is busy.
@@ -6,10 +6,12 @@ property fails because the machine is busy.
 
 import os
 import pathlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
+
+from tests import quick_beam
 
 _IN_CI = os.environ.get("IMAGEBEAM_CI") == "1"
 _INTEGRATION = pathlib.Path(__file__).parent / "integration"
@@ -18,6 +20,12 @@ hypothesis.settings.register_profile(
     "imagebeam", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("imagebeam")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_beam() -> Iterator[None]:
+    with quick_beam.patched():  # Beam is imported while the tests are collected, or not needed
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

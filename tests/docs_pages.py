@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
 import shlex
-import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from tests import command_line, patience
+from tests import command_line
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -23,15 +21,7 @@ def run_command(block: str, folder: pathlib.Path, replace: Mapping[str, str] = {
     """Runs the `imagebeam` command of a block in `folder`, its arguments as `replace` has them, and expects success."""
     program, *arguments = shlex.split(block.replace("\\\n", " "))
     assert program == "imagebeam"
-    completed = subprocess.run(
-        [*command_line.IMAGEBEAM, *(replace.get(each, each) for each in arguments)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(command_line.ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
+    completed = command_line.run(*(replace.get(each, each) for each in arguments), cwd=folder)
     assert completed.returncode == 0, completed.stderr
     return completed
 

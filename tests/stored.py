@@ -1,4 +1,4 @@
-"""What the tests of runs on other storages share: the images, some of them with odd names, and what must be alike."""
+"""Images for runs on other storages, some of them with odd names, and the comparison of two datasets."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import pathlib
 from tests import datasets, image_sets
 
 ODD_NAMES = ("a b.jpg", "ü.jpg", "#1.jpg", "50%.jpg", "a%20b.jpg", "what?.jpg", "x*y.jpg", "[z].jpg")
+NUM_IMAGES = 300
 
 
 def write_images(folder: pathlib.Path) -> None:
-    """1,000 images of two classes, some of them with odd names."""
-    image_sets.write_folder(folder, per_label=500)
+    """Writes NUM_IMAGES images of two classes, some of them with odd names."""
+    image_sets.write_folder(folder, per_label=NUM_IMAGES // 2)
     for index, name in enumerate(ODD_NAMES):
         (folder / "cat" / f"{5 * index}.jpg").rename(folder / "cat" / name)
 

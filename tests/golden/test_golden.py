@@ -35,7 +35,7 @@ def convert_images(output: pathlib.Path, images: pathlib.Path = IMAGES, workers:
 
 def run_command(output: pathlib.Path, *arguments: str) -> None:
     shards = "output.num_shards=3"
-    command_line.succeed("convert", "--input", IMAGES, "--output", output, "--set", shards, *arguments)
+    command_line.succeed("convert", "--input", IMAGES, "--output", output, "--set", shards, *arguments, fresh=True)
 
 
 def assert_golden(digests: dict[str, str]) -> None:

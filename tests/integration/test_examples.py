@@ -5,32 +5,35 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests import command_line, datasets, image_sets, patience
+from tests import command_line, datasets, forked_commands, image_sets, patience
 
 EXAMPLES = command_line.ROOT / "examples"
 
 
+RUN_SCRIPT = """
+import os, runpy, sys
+sys.path[0] = os.path.dirname(sys.argv[1])
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def run(script: str, *arguments: object, folder: pathlib.Path) -> str:
-    """What a script of examples/ prints, started in another folder."""
+    """Returns what a script of examples/ prints, started in another folder."""
     # The tests' own settings of JAX must not stand in place of the script's.
     environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
-    completed = subprocess.run(
-        [sys.executable, str(EXAMPLES / script), *map(str, arguments)],
-        cwd=folder,
-        env={**environment, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
-    assert completed.returncode == 0, completed.stderr
-    assert "Traceback" not in completed.stderr
-    return completed.stdout
+    program = {"code": RUN_SCRIPT, "arguments": [str(EXAMPLES / script), *map(str, arguments)]}
+    process = forked_commands.start("tensorflow", program, {**environment, "TMPDIR": str(folder)}, folder)
+    try:
+        stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
+    finally:
+        process.kill()
+    assert process.returncode == 0, stderr
+    assert "Traceback" not in stderr
+    return stdout
 
 
 @pytest.mark.slow

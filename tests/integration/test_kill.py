@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import output_lock, verify_dataset
 from imagebeam.transforms import commit_dataset, elements
-from tests import command_line, datasets, image_sets, patience
+from tests import command_line, datasets, forked_commands, image_sets, patience
 
 NUM_SHARDS = 12
 
@@ -42,27 +42,19 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     for key in image_sets.write_folder(folder / "in", labels=["cat", "dog", "owl"], per_label=200):
         with open(folder / "in" / key, "ab") as file:
             file.write(filler)
+    command_line.succeed("--version")  # starts the server of forked commands, which is not to be measured
     begin = time.monotonic()
     finish(start(folder / "in", folder / "out"))
     return Uninterrupted(folder / "in", folder / "out", time.monotonic() - begin)
 
 
-def start(images: pathlib.Path, output: pathlib.Path) -> subprocess.Popen[str]:
-    """A run of its own process group, as a shell starts it."""
-    where = ["--input", str(images), "--output", str(output), "--set", f"output.num_shards={NUM_SHARDS}"]
-    return subprocess.Popen(
-        [*command_line.IMAGEBEAM, "convert", "--workers", "2", *where],
-        cwd=command_line.ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # what a shell starts in the background ignores Ctrl-C, and so would this run
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+def start(images: pathlib.Path, output: pathlib.Path) -> forked_commands.Process:
+    """Starts a run in a process group of its own, as a shell does."""
+    where = ["--input", images, "--output", output, "--set", f"output.num_shards={NUM_SHARDS}"]
+    return command_line.start("convert", "--workers", "2", *where)
 
 
-def finish(process: subprocess.Popen[str], exit_code: int = 0) -> str:
+def finish(process: forked_commands.Process, exit_code: int = 0) -> str:
     """Waits for the end; returns what was written to standard error."""
     _, complaint = process.communicate(timeout=patience.HANG_SEC)
     assert process.returncode == exit_code, complaint
@@ -91,12 +83,12 @@ def assert_same_dataset(output: pathlib.Path, expected: pathlib.Path) -> None:
 # --- processes that are killed ---------------------------------------------------------------------------------------
 
 
-def wait_a_while(process: subprocess.Popen[str], output: pathlib.Path, longest: float, rng: random.Random) -> None:
+def wait_a_while(process: forked_commands.Process, output: pathlib.Path, longest: float, rng: random.Random) -> None:
     del process, output
     time.sleep(rng.uniform(0.3, longest))
 
 
-def wait_for_files(process: subprocess.Popen[str], output: pathlib.Path, longest: float, rng: random.Random) -> None:
+def wait_for_files(process: forked_commands.Process, output: pathlib.Path, longest: float, rng: random.Random) -> None:
     """Waits until some number of files has appeared: most of them do so in the last quarter of a run."""
     seen: set[str] = set()
     number = rng.randint(1, 5 * NUM_SHARDS)
@@ -137,6 +129,28 @@ def test_writer_processes_of_killed_run_end_with_it(uninterrupted: Uninterrupted
     patience.wait_until(lambda: not any(writer.exists() for writer in writers))
 
 
+def interrupt_while_writing(
+    images: pathlib.Path, output: pathlib.Path, number: signal.Signals
+) -> forked_commands.Process:
+    """Starts a run and sends a signal to its whole group, as Ctrl-C does, when some of its shards are finished.
+
+    The run is stopped while this looks, and where it was too fast for that another one is started.
+    """
+    while True:
+        process = start(images, output)
+        while process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # it has no group yet, or has just ended
+                os.killpg(process.pid, signal.SIGSTOP)
+                is_writing = 0 < len(list(output.glob(".imagebeam/staging-*/*.done.json"))) < NUM_SHARDS
+                if is_writing:
+                    os.killpg(process.pid, number)
+                os.killpg(process.pid, signal.SIGCONT)
+                if is_writing:
+                    return process
+            time.sleep(0.005)
+        shutil.rmtree(output)
+
+
 @pytest.mark.parametrize(
     ("number", "word"),
     [
@@ -148,9 +162,7 @@ def test_writer_processes_of_killed_run_end_with_it(uninterrupted: Uninterrupted
 def test_interrupted_run_says_how_to_go_on(
     uninterrupted: Uninterrupted, tmp_path: pathlib.Path, number: signal.Signals, word: str
 ) -> None:
-    process = start(uninterrupted.images, tmp_path / "out")
-    patience.wait_until(lambda: list(tmp_path.glob("out/.imagebeam/staging-*/*.done.json")))
-    os.killpg(process.pid, number)  # to the whole group, as Ctrl-C does
+    process = interrupt_while_writing(uninterrupted.images, tmp_path / "out", number)
     complaint = finish(process, exit_code=128 + number)
     message = f"imagebeam: {word}; finished shards are kept, run the same command again to go on"
     assert complaint.splitlines()[1:] == [message]

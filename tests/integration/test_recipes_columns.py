@@ -342,6 +342,7 @@ def test_rows_in_another_order_give_the_same_bytes(
     assert datasets.shard_digests(tmp_path / "out") == datasets.shard_digests(output)
 
 
+@pytest.mark.slow
 def test_several_beam_workers_give_the_same_bytes(
     table: pathlib.Path, output: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -351,6 +352,7 @@ def test_several_beam_workers_give_the_same_bytes(
     assert datasets.shard_digests(tmp_path / "out") == datasets.shard_digests(output)
 
 
+@pytest.mark.slow
 def test_second_run_keeps_and_a_lost_file_is_damage(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
     sections = SECTIONS | {"columns": {"age": COLUMNS["age"], "city": COLUMNS["city"]}}
     first = datasets.make(table, tmp_path / "out", **sections)
@@ -434,11 +436,12 @@ def test_config_without_transforms_imports_no_tensorflow(table: pathlib.Path, tm
     assert loaded & {"tensorflow", "tensorflow_transform", "tfx_bsl"} == set()
 
 
+@pytest.mark.slow
 def test_command_line_transforms_and_plans_the_same(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
     config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table)}, "columns": {"age": COLUMNS["age"]}}
     (tmp_path / "config.json").write_text(json.dumps(config))  # which is YAML too
     arguments = ("--config", tmp_path / "config.json", "--output", tmp_path / "out")
-    before = command_line.succeed("plan", *arguments).stdout
+    before = command_line.succeed("plan", *arguments, preloaded="tensorflow").stdout
     shown = command_line.succeed("convert", *arguments).stderr.splitlines()
     assert re.fullmatch(r"imagebeam \S+ on FnApiRunner, tf\.Transform \d\S+", shown[0])
     progress = r"(starting tf\.Transform|listing images|tf\.Transform analyses the columns|shards \d).*"

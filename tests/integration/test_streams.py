@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam.pipelines import verify_dataset
-from tests import command_line, datasets, image_sets
+from tests import command_line, datasets, image_sets, patience
 
-REDIRECTIONS = {  # {gone} is a pipe without a reader
-    "stdout-unread": ">&{gone}",
-    "stderr-unread": "2>&{gone}",
-    "both-unread": ">&{gone} 2>&{gone}",
-    "stdout-closed": ">&-",
-    "stderr-closed": "2>&-",
-    "both-closed": ">&- 2>&-",
-    "all-closed": "<&- >&- 2>&-",
+GONE, CLOSED = "gone", "closed"  # a pipe without a reader; no descriptor at all
+Redirection = Mapping[int, str]  # by the number of a standard stream; those left out are files of the test
+REDIRECTIONS: dict[str, Redirection] = {
+    "stdout-unread": {1: GONE},
+    "stderr-unread": {2: GONE},
+    "both-unread": {1: GONE, 2: GONE},
+    "stdout-closed": {1: CLOSED},
+    "stderr-closed": {2: CLOSED},
+    "both-closed": {1: CLOSED, 2: CLOSED},
+    "all-closed": {0: CLOSED, 1: CLOSED, 2: CLOSED},
 }
 COMMANDS = {  # arguments, exit code
     "convert": ("convert --workers 1 --input {in} --output {out}", 0),
@@ -38,6 +42,7 @@ COMMANDS = {  # arguments, exit code
     "version": ("--version", 0),
     "no-command": ("", 2),
 }
+QUICK = [COMMANDS[name][0] for name in ("verify", "verify-broken", "version", "no-command")]  # to start as a Python
 BENCH = "bench {dataset} --batch-size 4 --image-size 16 --seconds 0.05 --threads 1"
 
 
@@ -63,13 +68,42 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def run(arguments: str, redirection: str, gone: int, shared: pathlib.Path, out: pathlib.Path) -> tuple[int, str]:
-    """The exit code of a command, and what it wrote to the streams that are left."""
+def split(arguments: str, shared: pathlib.Path, out: pathlib.Path) -> list[str]:
+    """Returns the arguments of a command with the paths of this test."""
     places = {name: str(shared / name) for name in ("in", "bad", "none", "dataset", "broken")}
-    command = [word.format(**places, out=out) for word in arguments.split()]
-    shell = 'exec "$@" ' + redirection.format(gone=gone)
+    return [each.format(**places, out=out) for each in arguments.split()]
+
+
+def run(
+    arguments: str, redirection: Redirection, gone: int, shared: pathlib.Path, out: pathlib.Path
+) -> tuple[int, str]:
+    """Returns the exit code of a command, and what it wrote to the streams that are left.
+
+    A path in `redirection` is written to.
+    """
+    command = split(arguments, shared, out)
+    with contextlib.ExitStack() as stack:
+        shown = stack.enter_context(tempfile.TemporaryFile())
+        streams: list[int | None] = [os.open(os.devnull, os.O_RDONLY), shown.fileno(), shown.fileno()]
+        stack.callback(os.close, streams[0])
+        for number, target in redirection.items():
+            if target in (GONE, CLOSED):
+                streams[number] = gone if target == GONE else None
+            else:
+                streams[number] = stack.enter_context(open(target, "wb")).fileno()
+        exit_code = command_line.start(*command, streams=streams).wait(timeout=patience.HANG_SEC)
+        shown.seek(0)
+        return exit_code, shown.read().decode()
+
+
+def run_in_shell(
+    arguments: str, redirection: Redirection, gone: int, shared: pathlib.Path, out: pathlib.Path
+) -> tuple[int, str]:
+    """As `run`, by a shell, in a Python that starts with these streams."""
+    signs = {GONE: f">&{gone}", CLOSED: ">&-"}
+    shell = " ".join(['exec "$@"', *(f"{number}{signs[target]}" for number, target in redirection.items())])
     done = subprocess.run(
-        ["bash", "-c", shell, "bash", *command_line.IMAGEBEAM, *command],
+        ["bash", "-c", shell, "bash", *command_line.IMAGEBEAM, *split(arguments, shared, out)],
         cwd=command_line.ROOT,
         pass_fds=(gone,),
         capture_output=True,
@@ -82,9 +116,10 @@ def run(arguments: str, redirection: str, gone: int, shared: pathlib.Path, out: 
 @pytest.mark.parametrize("redirection", REDIRECTIONS.values(), ids=REDIRECTIONS)
 @pytest.mark.parametrize(("arguments", "exit_code"), COMMANDS.values(), ids=COMMANDS)
 def test_command_without_a_reader_does_its_work_and_keeps_its_exit_code(
-    shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, arguments: str, exit_code: int, redirection: str
+    shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, arguments: str, exit_code: int, redirection: Redirection
 ) -> None:
-    code, shown = run(arguments, redirection, gone, shared, tmp_path / "out")
+    starts = run_in_shell if arguments in QUICK else run
+    code, shown = starts(arguments, redirection, gone, shared, tmp_path / "out")
     assert code == exit_code, shown
     for word in ("Traceback", "Broken pipe", "Bad file descriptor", "Exception ignored"):
         assert word not in shown
@@ -100,7 +135,7 @@ def test_command_without_a_reader_does_its_work_and_keeps_its_exit_code(
 @pytest.mark.slow
 @pytest.mark.parametrize("redirection", REDIRECTIONS.values(), ids=REDIRECTIONS)
 def test_bench_without_a_reader_keeps_its_exit_code(
-    shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, redirection: str
+    shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, redirection: Redirection
 ) -> None:
     pytest.importorskip("tensorflow")
     code, shown = run(BENCH, redirection, gone, shared, tmp_path)
@@ -130,10 +165,10 @@ def test_list_of_examples_that_nobody_reads_ends_early_with_141(
     data[last + 20] ^= 1
     shard.write_bytes(data)
     command = f"inspect {dataset} -n 120"
-    assert run(command, ">&{gone}", gone, shared, tmp_path)[0] == 141  # the broken record at the end was not reached
-    assert run(command, ">/dev/null", gone, shared, tmp_path)[0] == 4
+    assert run(command, {1: GONE}, gone, shared, tmp_path)[0] == 141  # the broken record at the end was not reached
+    assert run(command, {1: os.devnull}, gone, shared, tmp_path)[0] == 4
     saving = f"{command} --save-to {tmp_path}/saved"
-    assert run(saving, ">&{gone}", gone, shared, tmp_path)[0] == 4  # it has more to do than to print
+    assert run(saving, {1: GONE}, gone, shared, tmp_path)[0] == 4  # it has more to do than to print
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="has no device that is always full")
@@ -151,7 +186,7 @@ def test_list_of_examples_that_nobody_reads_ends_early_with_141(
 def test_output_to_a_full_disk_is_an_error_where_the_output_is_the_point(
     shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, arguments: str, exit_code: int
 ) -> None:
-    code, shown = run(arguments, ">/dev/full", gone, shared, tmp_path / "out")
+    code, shown = run(arguments, {1: "/dev/full"}, gone, shared, tmp_path / "out")
     assert code == exit_code, shown
     complaint = "imagebeam: standard output cannot be written (No space left on device), a part of it is missing"
     assert (complaint in shown.splitlines()) == (arguments != "verify {broken}")

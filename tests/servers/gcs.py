@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import multiprocessing
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import connection
 from typing import Any, TypeVar
-from unittest import mock
 
 import pytest
 
-from tests import patience
+from tests import command_line, patience
 from tests.servers import cache as cache_lib
 
 _T = TypeVar("_T")
@@ -73,16 +72,27 @@ class Emulator:
         return client.create_bucket(name)
 
     @contextlib.contextmanager
-    def process(self) -> Iterator[Callable[..., Any]]:
-        """A new process that is led to the server: `call(function, *arguments)` runs there, and returns or raises."""
-        with mock.patch.dict(os.environ, self.environment):
-            pool = multiprocessing.get_context("spawn").Pool(1)
+    def process(self, preloaded: str = "tensorflow") -> Iterator[Callable[..., Any]]:
+        """A new process that is led to the server: `call(function, *arguments)` runs there, and returns or raises.
 
-        def call(function: Callable[..., _T], *arguments: Any) -> _T:
-            return pool.apply_async(function, arguments).get(timeout=_CALL_SEC)
+        `preloaded` is a key of `forked_commands.PRELOADED`.
+        """
+        with connection.Listener() as listener:
+            code = "import sys; from tests.servers import gcs; gcs.answer_calls(sys.argv[1])"
+            address = str(listener.address)
+            process = command_line.start_program(code, address, environment=self.environment, preloaded=preloaded)
+            with listener.accept() as caller:
 
-        with pool:  # terminates it at the end
-            yield call
+                def call(function: Callable[..., _T], *arguments: Any) -> _T:
+                    caller.send((function, arguments))
+                    assert caller.poll(_CALL_SEC)
+                    has_returned, answer = caller.recv()
+                    if not has_returned:
+                        raise answer
+                    return answer  # type: ignore[no-any-return]
+
+                yield call
+            process.wait(_CALL_SEC)
 
     @contextlib.contextmanager
     def down(self) -> Iterator[None]:
@@ -127,6 +137,18 @@ def run(folder: pathlib.Path, objects: int = 0) -> Iterator[Emulator]:
         finally:
             process.stdin.close()
             process.wait(timeout=patience.HANG_SEC)
+
+
+def answer_calls(address: str) -> None:
+    """Runs the functions that `Emulator.process` sends, until it closes the connection."""
+    with connection.Client(address) as caller, contextlib.suppress(EOFError):
+        while True:
+            function, arguments = caller.recv()
+            try:
+                answer = True, function(*arguments)
+            except Exception as e:
+                answer = False, e
+            caller.send(answer)
 
 
 def upload(folder: pathlib.Path, bucket: Any, prefix: str) -> None:

@@ -51,6 +51,7 @@ def run_pytest(folder: pathlib.Path, path: str, text: str, in_ci: bool) -> tuple
     (folder / path).write_text(text)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "IMAGEBEAM_"))}
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "IMAGEBEAM_CI": "1" if in_ci else "0"}
+    environment["PYTHONPATH"] = str(CONFTEST.parent.parent)  # for what the conftest imports
     command = [sys.executable, "-m", "pytest", "-rs", str(folder)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=patience.HANG_SEC, check=False

@@ -286,7 +286,7 @@ def test_help_names_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_convert_prints_no_warning_of_a_library(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    completed = command_line.succeed("convert", "--input", images, "--output", tmp_path / "my out")
+    completed = command_line.succeed("convert", "--input", images, "--output", tmp_path / "my out", fresh=True)
     assert completed.stderr == f"imagebeam {imagebeam.__version__} on FnApiRunner\n"
     assert completed.stdout.splitlines()[0] == "listed    10 images (passed over: nothing)"
     assert completed.stdout.splitlines()[-1] == f"next: imagebeam verify '{tmp_path}/my out'"
@@ -549,10 +549,11 @@ def test_missing_tensorflow_exits_2_and_names_the_extra(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: pathlib.Path) -> None:
     pytest.importorskip("tensorflow")
     small = ("--batch-size", 4, "--image-size", 16, "--seconds", 0.05, "--threads", 1)
-    completed = command_line.succeed("bench", dataset, *small)
+    completed = command_line.succeed("bench", dataset, *small, fresh=True)
     assert completed.stderr == "measuring 6 x 0.05 s; what else runs here slows it down\n"
     lines = completed.stdout.splitlines()
     assert lines[0] == f"dataset        {dataset}, train: 10 images, {lines[0].split(', ')[-1]}"

@@ -421,6 +421,7 @@ def commit_cut_short(dataset: Dataset, number: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("over", "cut", "follower"),
     [

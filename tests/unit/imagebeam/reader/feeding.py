@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests import command_line, patience
+from tests import command_line, forked_commands, patience
 
 PER_LABEL = 26
 SIZE = 2 * PER_LABEL
@@ -25,21 +22,15 @@ def keys_of(examples: Iterator[Mapping[str, Any]]) -> list[str]:
     return [each["image/key"].decode() for each in examples]
 
 
-def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) -> subprocess.Popen[str]:
-    """Begins `function` in a fresh process, in which JAX has `num_devices`."""
+def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) -> forked_commands.Process:
+    """Begins `function` in a process of its own, in which JAX has `num_devices`."""
     code = f"import {function.__module__} as module; module.{function.__name__}(*{arguments!r})"
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}", "JAX_PLATFORMS": "cpu"}
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=command_line.ROOT,
-        env={**os.environ, **flags, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {**flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return command_line.start_program(code, environment=environment, preloaded="tensorflow")
 
 
-def finish(process: subprocess.Popen[str]) -> Any:
+def finish(process: forked_commands.Process) -> Any:
     """What the function printed last, from JSON. Its process must end well, and ignore no exception in silence."""
     try:
         stdout, stderr = process.communicate(timeout=patience.HANG_SEC)

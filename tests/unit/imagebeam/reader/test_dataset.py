@@ -133,10 +133,12 @@ def test_epochs_differ_and_the_same_seed_gives_the_same_batches(opened: imagebea
     assert keys_of(read(opened, shuffle=shuffle, seed=1)) != keys[:80]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])
 def test_iterator_restored_at_any_position_goes_on_as_if_nothing_had_been(
-    opened: imagebeam.ImageDataset, shuffle: str | None
+    opened: imagebeam.ImageDataset, shuffle: str | None, decoder: str
 ) -> None:
+    num_restored = 12 if decoder == "native" else 4  # to build TensorFlow's graph takes 0.3 s each time
     options: dict[str, Any] = {"image_size": 16, "features": ("image/key",), "shuffle": shuffle, "num_epochs": 3}
     iterator = opened.as_numpy("train", 5, **options)
     states, batches = [], []
@@ -144,7 +146,7 @@ def test_iterator_restored_at_any_position_goes_on_as_if_nothing_had_been(
         batches.append(batch)
         states.append(iterator.state())
     assert len(batches) == 3 * NUM_IMAGES // 5
-    for index in random.Random(0).sample(range(len(states) - 1), 12):
+    for index in random.Random(0).sample(range(len(states) - 1), num_restored):
         state = imagebeam.ReaderState.from_dict(json.loads(json.dumps(states[index].to_dict())))
         resumed = opened.as_numpy("train", 5, **options, state=state)
         following = next(resumed)
@@ -285,10 +287,9 @@ def test_broken_record_is_named_by_shard_record_key_and_offset(
 
 def test_broken_last_record_is_told_too(copy: pathlib.Path) -> None:
     dataset = imagebeam.open_dataset(str(copy))
-    last = int(keys_of(read(dataset, shuffle=None, drop_remainder=False))[15].split("/")[1].removesuffix(".jpg"))
-    assert last >= 0
-    break_record(copy, 15, undecodable=True)
-    with pytest.raises(tf.errors.OpError, match="record 15 of shard"):
+    keys = keys_of(read(dataset, "train[:16]", shuffle=None))
+    assert keys[15:] == [break_record(copy, 15, undecodable=True)]
+    with pytest.raises(tf.errors.OpError, match=rf"record 15 of shard .*, key '{keys[15]}'"):
         read(dataset, "train[:16]", shuffle=None)
 
 

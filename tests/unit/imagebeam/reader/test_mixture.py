@@ -185,6 +185,7 @@ def test_end_is_where_the_first_dataset_was_read_and_is_told(
 # --- states and processes --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])
 def test_mixture_restored_at_any_batch_goes_on_as_if_nothing_had_been(
     mixed: imagebeam.Mixture, decoder: str, shuffle: str | None

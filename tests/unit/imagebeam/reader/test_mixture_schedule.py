@@ -70,6 +70,7 @@ def job_of(drawn: Drawn, process_count: int = 1, **options: Any) -> Job:
     return Job(every_epochs, mixture.Pattern([weight for _, weight in drawn], given["seed"]), given, process_count)
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=150)
 @hypothesis.given(
     st.data(),

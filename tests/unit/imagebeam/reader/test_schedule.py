@@ -45,6 +45,7 @@ def has_process_without_records(job: Job) -> bool:
     return job.options["shuffle"] != "global" and job.epochs.num_records < job.process_count
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(
     st.data(),

@@ -1,0 +1,273 @@
+"""Processes that start at once: forks of a server that has imported Beam, or Beam and TensorFlow, already.
+
+To import Beam takes 1 to 4 s and TensorFlow another 5 s, more than most commands of the tests. A fork has its own
+process id, standard streams, environment, working folder, signals and exit code, and ends as any Python process does.
+It does not test what happens while Python starts and imports: for that, start a Python (`command_line.run_fresh`).
+
+A server is started where a test first needs it, and ends with the process of the tests.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+_ROOT = pathlib.Path(__file__).parent.parent
+_BEAM = (
+    "imagebeam.pipelines.cli",
+    "imagebeam.pipelines.convert",
+    "imagebeam.pipelines.progress",
+    "imagebeam.pipelines.plan_report",
+    "imagebeam.pipelines.verify_dataset",
+    "imagebeam.pipelines.inspect_dataset",
+    "apache_beam.runners.portability.fn_api_runner",
+)
+PRELOADED = {  # what each kind of server imports, where it is installed
+    "local": ("imagebeam.pipelines.runners", *_BEAM),
+    "remote": (*_BEAM, "apache_beam.io.gcp.gcsio", "google.cloud.storage", "gcsfs", "imagebeam.storage.gcs"),
+    "tensorflow": ("tensorflow", *_BEAM, "imagebeam.pipelines.bench_reader", "imagebeam.reader.dataset_source"),
+}
+_REQUEST_BYTES = 1 << 20
+_FAILED_TO_START = 70
+_REAP_SEC = 5.0
+
+
+class Process:
+    """A fork that runs, with the methods of `subprocess.Popen` that tests use. Its streams go to temporary files."""
+
+    def __init__(self, connection: socket.socket, pid: int, stdout: IO[bytes], stderr: IO[bytes]):
+        self.pid = pid
+        self.returncode: int | None = None
+        self._connection, self._stdout, self._stderr = connection, stdout, stderr
+
+    def poll(self) -> int | None:
+        """Returns the exit code, or None while the process runs."""
+        return self._wait(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for the end; returns the exit code, negative for a signal.
+
+        Raises:
+            subprocess.TimeoutExpired: after `timeout` seconds.
+        """
+        code = self._wait(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("a forked command", timeout or 0)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Waits for the end; returns what was written to standard output and standard error."""
+        self.wait(timeout)
+        texts = []
+        for file in (self._stdout, self._stderr):
+            file.seek(0)
+            texts.append(io.TextIOWrapper(file, "utf-8", errors="surrogateescape").read())
+        return texts[0], texts[1]
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kills the process, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
+            self.returncode = json.loads(self._connection.recv(_REQUEST_BYTES))
+            self._connection.close()
+        return self.returncode
+
+
+def start(
+    kind: str,
+    run: Mapping[str, Any],
+    environment: Mapping[str, str],
+    cwd: str | os.PathLike[str] = _ROOT,
+    streams: Sequence[int | None] | None = None,
+) -> Process:
+    """Starts a process.
+
+    Args:
+        kind: of the server, a key of PRELOADED.
+        run: `{"arguments": [...]}` of the command `imagebeam`, or `{"code": text}` of a Python program.
+        environment: all variables. Those that Python reads as it starts have no effect.
+        cwd: the working folder.
+        streams: descriptors of standard input, output and error, None for a closed one. By default the null device
+            and two temporary files.
+    """
+    stdout, stderr = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115  # the process closes them
+    with open(os.devnull, "rb") as nothing:
+        given = [nothing.fileno(), stdout.fileno(), stderr.fileno()] if streams is None else list(streams)
+        request = {"run": run, "environment": dict(environment), "cwd": str(cwd)}
+        request["streams"] = [number for number, each in enumerate(given) if each is not None]
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(_address(kind))
+        message = json.dumps(request).encode()
+        assert len(message) < _REQUEST_BYTES
+        socket.send_fds(connection, [message], [each for each in given if each is not None])
+    return Process(connection, json.loads(connection.recv(_REQUEST_BYTES)), stdout, stderr)
+
+
+_servers: dict[str, str] = {}  # the address of each server, by its kind
+_lock = threading.Lock()
+
+
+def _address(kind: str) -> str:
+    """Returns the address of a server; starts it where there is none."""
+    with _lock:
+        if kind not in _servers:
+            folder = tempfile.mkdtemp(prefix="forked-")
+            address = os.path.join(folder, "socket")
+            log = os.path.join(folder, "log")
+            with open(log, "wb") as errors:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.forked_commands", kind, address],
+                    cwd=_ROOT,
+                    stdin=subprocess.PIPE,  # the server ends when this is closed
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    start_new_session=True,  # Ctrl-C is for the process of the tests
+                    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+                )
+            assert process.stdin is not None
+            assert process.stdout is not None
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            atexit.register(process.wait)
+            atexit.register(process.stdin.close)
+            assert process.stdout.readline() == b"ready\n", pathlib.Path(log).read_text()
+            process.stdout.close()
+            _servers[kind] = address
+    return _servers[kind]
+
+
+# --- the server ------------------------------------------------------------------------------------------------------
+
+
+def _serve(kind: str, address: str) -> dict[str, Any]:
+    """Forks for each request until standard input is closed. Returns in each fork, with what it is to run."""
+    _preload(kind)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(address)
+    listener.listen()
+    os.write(1, b"ready\n")
+    os.dup2(2, 1)
+    gc.collect()
+    gc.freeze()
+    while True:
+        ready, _, _ = select.select([listener, 0], [], [], _REAP_SEC)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # attendants that have ended
+                pass
+        if 0 in ready:
+            os._exit(0)
+        if not ready:
+            continue
+        connection, _ = listener.accept()
+        message, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, 3)
+        if message and os.fork() == 0:
+            listener.close()
+            request = json.loads(message)
+            _attend(connection)
+            _become(request, descriptors)
+            return dict(request["run"])
+        connection.close()
+        for each in descriptors:
+            os.close(each)
+
+
+def _preload(kind: str) -> None:
+    for name in PRELOADED[kind]:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as e:
+            if e.name is None or e.name.startswith("imagebeam"):
+                raise
+        if name == "imagebeam.pipelines.runners":  # as a command on local files does
+            importlib.import_module(name).import_beam_lightly([], [])
+
+
+def _attend(connection: socket.socket) -> None:
+    """Returns in a new process. This one tells the client its id and exit code, and kills it if the client ends."""
+    reader, writer = os.pipe()  # closed when the process ends: its own processes do not inherit it
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        connection.close()
+        return
+    os.close(writer)
+    connection.send(json.dumps(pid).encode())
+    if connection in select.select([connection, reader], [], [])[0]:  # the client sends nothing, so it has ended
+        os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        connection.send(json.dumps(code).encode())
+    finally:
+        os._exit(0)
+
+
+def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+    """Gives this process what a new Python has: a session, signals, environment, folder and standard streams."""
+    try:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        time.tzset()
+        tempfile.tempdir = None  # the environment names it
+        os.chdir(request["cwd"])
+        sys.path[0] = request["cwd"]
+        sys.argv = [sys.modules["imagebeam.pipelines.cli"].__file__ or "", *request["run"].get("arguments", ())]
+        high = [os.dup(each) for each in descriptors]  # above the standard ones, which may be closed
+        for number in range(3):
+            os.close(number)
+        for number, each in zip(request["streams"], high):
+            os.dup2(each, number)
+        for each in {*descriptors, *high} - {0, 1, 2}:
+            os.close(each)
+        sys.stdin = sys.__stdin__ = _open_stream(0, "r", sys.stdin)
+        sys.stdout = sys.__stdout__ = _open_stream(1, "w", sys.stdout)
+        sys.stderr = sys.__stderr__ = _open_stream(2, "w", sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(_FAILED_TO_START)
+
+
+def _open_stream(number: int, mode: str, before: Any) -> Any:
+    """Opens a standard stream as Python does when it starts; None where the descriptor is closed."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return None
+    binary = open(number, f"{mode}b", closefd=False)  # noqa: SIM115  # open for the life of this process
+    is_line_buffered = number == 2 or binary.isatty()
+    return io.TextIOWrapper(binary, before.encoding, before.errors, line_buffering=is_line_buffered)
+
+
+if __name__ == "__main__":
+    to_run = _serve(*sys.argv[1:])
+    if "code" in to_run:
+        exec(to_run["code"], {"__name__": "__main__"})
+    else:
+        sys.exit(sys.modules["imagebeam.pipelines.cli"].main())

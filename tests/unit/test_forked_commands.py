@@ -1,0 +1,82 @@
+"""Forked commands are processes as those that a shell starts, but for what they import."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import tempfile
+
+import pytest
+
+from tests import command_line, forked_commands, patience
+
+SHOW = """
+import os, signal, sys, tempfile
+print(sys.argv[1:], os.environ.get("ONE_THING"), "PATH" in os.environ, os.getcwd(), tempfile.gettempdir())
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+print(os.getpid(), os.getpgid(0), sys.stdin.read() == "", file=sys.stderr)
+sys.exit(7)
+"""
+
+
+def start(code: str, *arguments: str, **options: object) -> forked_commands.Process:
+    run = {"code": code, "arguments": list(arguments)}
+    return forked_commands.start("local", run, {}, **options)  # type: ignore[arg-type]
+
+
+def test_process_has_its_own_arguments_environment_folder_signals_and_streams(tmp_path: pathlib.Path) -> None:
+    environment = {"ONE_THING": "é", "TMPDIR": str(tmp_path)}
+    process = forked_commands.start("local", {"code": SHOW, "arguments": ["a b"]}, environment, tmp_path)
+    stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
+    assert process.returncode == 7
+    assert stdout.splitlines() == [f"['a b'] é False {tmp_path} {tmp_path}", "True True"]
+    assert stderr == f"{process.pid} {process.pid} True\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "complaint"),
+    [
+        pytest.param("", 0, "", id="end"),
+        pytest.param("import os; os._exit(3)", 3, "", id="exit-code"),
+        pytest.param("1 / 0", 1, "ZeroDivisionError", id="exception"),
+        pytest.param("import os; os.abort()", -signal.SIGABRT, "", id="signal"),
+        pytest.param("import atexit, os; atexit.register(os._exit, 5)", 5, "", id="exit-handler"),
+    ],
+)
+def test_exit_code_and_complaint_are_those_of_the_program(code: str, exit_code: int, complaint: str) -> None:
+    process = start(code)
+    _, stderr = process.communicate(timeout=patience.HANG_SEC)
+    assert (process.returncode, process.poll()) == (exit_code, exit_code)
+    assert complaint in stderr
+
+
+def test_process_runs_until_it_is_killed_beside_another() -> None:
+    one, other = (start("import time; time.sleep(10_000)") for _ in range(2))
+    assert one.pid != other.pid
+    one.kill()
+    assert one.wait(timeout=patience.HANG_SEC) == -signal.SIGKILL
+    assert other.poll() is None
+    other.send_signal(signal.SIGTERM)
+    assert other.wait(timeout=patience.HANG_SEC) == -signal.SIGTERM
+    other.kill()  # has no effect, nor an error
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (1, 2), (0, 1, 2)], ids=str)
+def test_closed_stream_is_none_and_its_descriptor_free(closed: tuple[int, ...]) -> None:
+    code = (
+        "import os, sys; "
+        "found = [n for n, each in enumerate((sys.stdin, sys.stdout, sys.stderr)) if each is None]; "
+        "os._exit(100 + 10 * os.open(os.devnull, os.O_RDONLY) + len(found))"
+    )
+    with tempfile.TemporaryFile() as file:
+        streams = [None if number in closed else file.fileno() for number in range(3)]
+        exit_code = start(code, streams=streams).wait(timeout=patience.HANG_SEC)
+    assert exit_code == 100 + 10 * min(closed) + len(closed)
+
+
+def test_command_says_and_returns_what_a_fresh_one_does() -> None:
+    for arguments in (("--version",), ("verify", "/nonexistent"), ("convert", "--workers", "x")):
+        forked, fresh = command_line.run(*arguments), command_line.run_fresh(*arguments)
+        assert (forked.returncode, forked.stdout, forked.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
+    assert os.getpid() != command_line.start("--version").pid
