@@ -25,6 +25,7 @@ from imagebeam.reader import (
     record_reader,
     schedule,
     selection,
+    source_of_address,
 )
 from imagebeam.reader import options as options_lib
 
@@ -49,7 +50,7 @@ def open_dataset(
         cache_dir: a local folder that keeps whole shards of an address; needed for all but gs://, of which
             TensorFlow reads blocks itself.
         cache_bytes: that the cache may take; the shards used longest ago go first.
-        storage_options: what fsspec's file system takes beside the address, such as credentials.
+        storage_options: credentials and other options of the storage behind the cache: see docs/storage.md.
 
     Raises:
         CatalogError: if there is no catalog, or it was edited, or is of a newer format.
@@ -59,8 +60,8 @@ def open_dataset(
     folder = None if cache_dir is None else option_values.path("cache_dir", cache_dir)
     most = option_values.whole(1)("cache_bytes", cache_bytes)
     if storage_options is not None and not isinstance(storage_options, Mapping):
-        raise errors.ConfigError(f"storage_options is {storage_options!r}; it must be a dict of fsspec's options")
-    source = dataset_source.open_source(option_values.path("directory", directory), folder, most, storage_options)
+        raise errors.ConfigError(f"storage_options is {storage_options!r}; it must be a dict of the storage's options")
+    source = source_of_address.open_source(option_values.path("directory", directory), folder, most, storage_options)
     catalog = source.load_catalog()
     source.check_shards(catalog)
     return ImageDataset(source, catalog)

@@ -32,6 +32,8 @@ _READ_BYTES = 1 << 20
 _GZIP_LEVEL = 6
 _GZIP_WINDOW = 31  # zlib: the largest window, in gzip's wrapping
 
+_CRC_BYTES = 1 << 20  # fits into the cache of a core: three times as fast as 8 MiB
+
 extend_crc = google_crc32c.extend
 
 
@@ -48,8 +50,17 @@ def require_fast_crc32c() -> None:
         )
 
 
+def checksum_file(file: BinaryIO) -> tuple[int, int]:
+    """Returns the size in bytes and the crc32c of an open file, from its position to its end."""
+    num_bytes = crc = 0
+    while chunk := file.read(_CRC_BYTES):
+        num_bytes += len(chunk)
+        crc = extend_crc(crc, chunk)
+    return num_bytes, crc
+
+
 def mask_crc(crc: int) -> int:
-    """The masked form in which TFRecord stores a crc32c."""
+    """Returns the masked form in which TFRecord stores a crc32c."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, shard_names, storage
 
-_CRC_BYTES = 1 << 20  # fits into the cache of a core: three times as fast as 8 MiB
-
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
@@ -175,13 +173,9 @@ def find_unnamed_shards(directory: str, named: Collection[str], suffixes: Collec
 
 
 def checksum_file(uri: str) -> tuple[int, int]:
-    """The size in bytes and the crc32c of a file."""
-    num_bytes = crc = 0
+    """Returns the size in bytes and the crc32c of the file at an address."""
     with storage.storage_of(uri).open_read(uri) as file:
-        while chunk := file.read(_CRC_BYTES):
-            num_bytes += len(chunk)
-            crc = records.extend_crc(crc, chunk)
-    return num_bytes, crc
+        return records.checksum_file(file)
 
 
 def verify_dataset(directory: str, check_record: CheckRecord | None = None) -> Iterator[tuple[str, list[Problem]]]:

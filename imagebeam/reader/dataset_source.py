@@ -1,4 +1,4 @@
-"""Where a dataset is read from: a local disk, gs:// through TensorFlow, or anything else through a cache."""
+"""Reads a dataset's catalog, indexes and records from a local disk, or from gs:// through TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import array
 import dataclasses
 import functools
 import io
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -16,17 +15,16 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage
 from imagebeam.reader import record_bytes, selection
 
-_LOGGER = logging.getLogger(__name__)
 _BLOCK_BYTES = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """The records of a split, or part of it, that are read."""
+    """The records to read: a split, or a part of it."""
 
-    selection: selection.Selection  # before labels were filtered out
-    sizes: tuple[int, ...]  # records of each shard that are in it
-    chosen: np.ndarray | None  # int64 [len]: records of the split; None where they are all of it
+    selection: selection.Selection  # before the filters
+    sizes: tuple[int, ...]  # number of its records in each shard
+    chosen: np.ndarray | None  # int64 [len]: indices of its records in the split; None for the whole split
     num_records_of_split: int
     fetcher: record_bytes.RecordFetcher
 
@@ -34,7 +32,7 @@ class View:
         return sum(self.sizes)
 
     def locate(self, index: int) -> int:
-        """The record of the split that is the view's `index`-th."""
+        """Returns the index in the split of the view's record `index`."""
         return index if self.chosen is None else int(self.chosen[index])
 
 
@@ -45,29 +43,33 @@ class Source(Protocol):
     def directory(self) -> str: ...
 
     def read(self, uri: str) -> bytes:
-        """All bytes of a small file."""
+        """Reads all bytes of a small file."""
 
     def load_catalog(self) -> catalog_lib.Catalog: ...
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
-        """Raises ShardError where a shard is missing or has another length."""
+        """Raises ShardError if a shard is missing or has another length."""
 
     def view(self, catalog: catalog_lib.Catalog, split: str, filters: Sequence[frozenset[int]] | None) -> View:
-        """The records that `split` names and that have a label, as stored, in each of `filters`."""
+        """Returns the records that `split` names and that have a label, as stored, in each of `filters`.
+
+        Raises:
+            ConfigError: if `split` names no split, the dataset has no classes to filter by, or no record remains.
+        """
 
     def close(self) -> None:
-        """Keeps no files open from now on, and waits for no lock."""
+        """Closes the open files, and keeps none open from now on. Waits for no lock."""
 
 
-class _Source:
-    """What all sources share; they differ in how bytes are had."""
+class DatasetSource:
+    """Base of all sources. A subclass says how files are read."""
 
     def __init__(self, directory: str):
         self.directory = directory
-        self._begin()
+        self._forget()
 
-    def _begin(self) -> None:
-        # Kept here and nowhere else: fetchers hold open files, which are closed with the last dataset of this source.
+    def _forget(self) -> None:
+        # Kept nowhere else: fetchers hold open files, which are closed with the last dataset of this source.
         self._fetchers: dict[tuple[str, str], record_bytes.RecordFetcher] = {}  # by fingerprint and split
         self._labels_of: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
 
@@ -76,13 +78,13 @@ class _Source:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._begin()
+        self._forget()
 
     def read(self, uri: str) -> bytes:
         raise NotImplementedError
 
     def list_names(self, uri: str) -> Iterable[str]:
-        """The names of the files in a folder."""
+        """Returns the names of the files in a folder."""
         raise NotImplementedError
 
     def size_of(self, uri: str) -> int:
@@ -113,7 +115,22 @@ class _Source:
 
     def view(self, catalog: catalog_lib.Catalog, split: str, filters: Sequence[frozenset[int]] | None) -> View:
         wanted = selection.parse_selection(split, catalog.splits)
-        return self._view(catalog, wanted, filters)
+        shards = catalog.splits[wanted.split].shards
+        fetcher = self._fetcher(catalog, wanted.split)
+        ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
+        total = int(ends[-1])
+        if not filters and len(wanted) == total:
+            return View(wanted, tuple(shard.records for shard in shards), None, total, fetcher)
+        chosen = np.arange(wanted.start, wanted.stop)
+        for kept in filters or ():
+            rows, ids = self._labels(catalog, wanted.split)
+            chosen = np.intersect1d(chosen, rows[np.isin(ids, list(kept))])
+        sizes = np.bincount(np.searchsorted(ends, chosen, side="right"), minlength=len(shards))
+        if not len(chosen):
+            raise errors.ConfigError(
+                f"{wanted.split!r} holds no example of the labels that filter keeps: name others, or more of the split"
+            )
+        return View(wanted, tuple(sizes.tolist()), chosen, total, fetcher)
 
     def _fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:
         name = (catalog.fingerprint, split)
@@ -138,28 +155,8 @@ class _Source:
         key = next((each.key for each in catalog.features if each.source == "image/key"), None)
         return record_bytes.RecordFetcher(self.directory, shards, place, offsets, key)
 
-    def _view(
-        self, catalog: catalog_lib.Catalog, wanted: selection.Selection, filters: Sequence[frozenset[int]] | None
-    ) -> View:
-        shards = catalog.splits[wanted.split].shards
-        fetcher = self._fetcher(catalog, wanted.split)
-        ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
-        total = int(ends[-1])
-        if not filters and len(wanted) == total:
-            return View(wanted, tuple(shard.records for shard in shards), None, total, fetcher)
-        chosen = np.arange(wanted.start, wanted.stop)
-        for kept in filters or ():
-            rows, ids = self._labels(catalog, wanted.split)
-            chosen = np.intersect1d(chosen, rows[np.isin(ids, list(kept))])
-        sizes = np.bincount(np.searchsorted(ends, chosen, side="right"), minlength=len(shards))
-        if not len(chosen):
-            raise errors.ConfigError(
-                f"{wanted.split!r} holds no example of the labels that filter keeps: name others, or more of the split"
-            )
-        return View(wanted, tuple(sizes.tolist()), chosen, total, fetcher)
-
     def _labels(self, catalog: catalog_lib.Catalog, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Every label in a split and the record that has it: int64 [labels] each."""
+        """Returns the record of every label in a split, and the label: int64 [labels] each."""
         name = (catalog.fingerprint, split)
         if name not in self._labels_of:
             self._labels_of[name] = self._read_labels(catalog, split)
@@ -176,7 +173,7 @@ class _Source:
         return np.array(rows, np.int64), np.array(ids, np.int64)
 
 
-class LocalSource(_Source):
+class LocalSource(DatasetSource):
     """A folder on a local disk."""
 
     def read(self, uri: str) -> bytes:
@@ -195,8 +192,12 @@ class LocalSource(_Source):
         return record_bytes.LocalPlace([storage.join(self.directory, shard.name) for shard in shards])
 
 
-class TensorFlowSource(_Source):
-    """An address that TensorFlow's own file systems read (gs://), in blocks."""
+class TensorFlowSource(DatasetSource):
+    """A dataset at gs://, read in blocks by TensorFlow's own file system.
+
+    Not through `storage`: a trainer that installed the extra `tf` alone reads gs:// this way, with TensorFlow's
+    credentials, and its reads release Python's lock.
+    """
 
     def read(self, uri: str) -> bytes:
         return self._read(uri, 0, -1)
@@ -218,7 +219,7 @@ class TensorFlowSource(_Source):
 
     def _read(self, uri: str, start: int, length: int) -> bytes:
         def read(gfile: Any) -> bytes:
-            with gfile.GFile(uri, "rb") as file:  # asks for nothing yet: errors come from seek and read
+            with gfile.GFile(uri, "rb") as file:  # sends no request yet: seek and read raise the errors
                 file.seek(start)
                 return file.read(length)
 
@@ -236,7 +237,7 @@ class TensorFlowSource(_Source):
 
 
 class _WholeShards:
-    """Shards that are read into memory to be opened."""
+    """Shards that are read into memory when they are opened."""
 
     def __init__(self, source: TensorFlowSource, shards: Sequence[catalog_lib.Shard]):
         self._source = source
@@ -250,7 +251,7 @@ class _WholeShards:
 
 
 def _block_ends(offsets: record_bytes.Offsets) -> Callable[[int], np.ndarray]:
-    """Cuts shards into blocks of whole records, some 4 MB each."""
+    """Returns a function that cuts a shard into blocks of whole records, of about 4 MiB each."""
 
     @functools.cache
     def ends(shard: int) -> np.ndarray:
@@ -259,26 +260,3 @@ def _block_ends(offsets: record_bytes.Offsets) -> Callable[[int], np.ndarray]:
         return np.unique(np.append(starts[cuts], starts[-1])).astype(np.int64)
 
     return ends
-
-
-def open_source(
-    directory: str, cache_dir: str | None, cache_bytes: int, storage_options: Mapping[str, Any] | None = None
-) -> Source:
-    """The source of a dataset's address.
-
-    Raises:
-        ConfigError: if the address needs a cache and none is given, or its file system is not installed.
-    """
-    uri = storage.normalize(directory)
-    scheme = storage.scheme_of(uri)
-    if scheme == "file":
-        return LocalSource(uri)
-    if cache_dir is not None:
-        from imagebeam.reader.shard_cache import cached_source
-
-        return cached_source.CachedSource(uri, cache_dir, cache_bytes, storage_options=storage_options)
-    if scheme == "gs":
-        return TensorFlowSource(uri)
-    raise errors.ConfigError(
-        f"{directory!r}: TensorFlow reads no {scheme}:// by itself; give cache_dir, a local folder for its shards"
-    )

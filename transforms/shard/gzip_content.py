@@ -5,7 +5,7 @@ the same:
 
     with unzip.open_inflated("gs://bucket/train-images-idx3-ubyte.gz") as file:  # seekable
         head = file.read(16)
-    unzip.inflate(uri, version=ref.mtime_ns).read(ref.offset, ref.length)  # one range, from any thread
+    unzip.inflate(uri, version=ref.version).read(ref.offset, ref.length)  # one range, from any thread
 
 Source: RFC 1952. As with gzip(1) and TensorFlow, a file may be several gzip files joined end to end.
 """
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from imagebeam import errors, storage
-from imagebeam.storage import ranges
+from imagebeam.storage import local, ranges
 from imagebeam.transforms.elements import Reason
 
 SUFFIX = ".gz"
@@ -48,14 +48,14 @@ class BrokenGzipError(OSError):
 class Inflated:
     """What a .gz file holds. Thread-safe; the disk space is given back when nobody refers to it any more."""
 
-    def __init__(self, file: io.FileIO, size: int, mtime_ns: int):
+    def __init__(self, file: io.FileIO, size: int, version: int):
         self._file = file
         self.size = size  # bytes
-        self.mtime_ns = mtime_ns  # of the .gz file when it was read
+        self.version = version  # of the .gz file when it was read
 
     def read(self, offset: int, length: int) -> bytes:
         """Those bytes; fewer where it ends."""
-        return storage.read_descriptor(self._file.fileno(), offset, max(0, min(length, self.size - offset)))
+        return local.read_descriptor(self._file.fileno(), offset, max(0, min(length, self.size - offset)))
 
 
 def is_zipped(uri: str) -> bool:
@@ -68,7 +68,7 @@ def inflate(uri: str, version: int = 0) -> Inflated:
 
     Args:
         uri: of the file.
-        version: its mtime_ns as listed; 0 takes what is there now.
+        version: of the file, as listed; 0 takes the current one.
 
     Raises:
         BrokenGzipError: if it is not a whole gzip file; the same at once when it is asked for again.
@@ -77,7 +77,7 @@ def inflate(uri: str, version: int = 0) -> Inflated:
         ImagebeamError: if there is no room to unpack it.
     """
     if not version:
-        version = storage.storage_of(uri).stat(uri).mtime_ns
+        version = storage.storage_of(uri).stat(uri).version
     return _UNPACKED.take(uri, version)
 
 

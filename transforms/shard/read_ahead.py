@@ -12,6 +12,7 @@ from concurrent import futures
 from typing import NamedTuple, TypeAlias
 
 from imagebeam import storage
+from imagebeam.storage import local
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.shard import gzip_content
@@ -162,7 +163,7 @@ def _read_remote(store: storage.Storage, ref: elements.ImageRef) -> bytes | Read
     if too_large := _find_too_large(ref):
         return too_large
     try:
-        data = store.read(ref.uri, ref.offset, ref.length, ref.size, ref.mtime_ns)
+        data = store.read(ref.uri, ref.offset, ref.length, ref.size, ref.version)
     except storage.ChangedError:
         return ReadError(elements.Reason.CHANGED, f"was replaced since it was listed; {_LIST_AGAIN}")
     except OSError as e:
@@ -183,7 +184,7 @@ def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _S
         if opened is not None:
             data = _read_local(ref, opened, kernel)
         elif gzip_content.is_zipped(ref.uri):
-            data = gzip_content.inflate(ref.uri, ref.mtime_ns).read(ref.offset, ref.length)
+            data = gzip_content.inflate(ref.uri, ref.version).read(ref.offset, ref.length)
         else:
             data = _read_local(ref, shared.open(ref.uri), kernel)
     except ReadError as e:
@@ -206,7 +207,7 @@ def _read_local(ref: elements.ImageRef, descriptor: int, kernel: _Kernel) -> byt
     if change := _find_change(ref, os.fstat(descriptor)):
         raise ReadError(elements.Reason.CHANGED, f"{change} since it was listed; {_LIST_AGAIN}")
     start = time.perf_counter()
-    data = storage.read_descriptor(descriptor, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
+    data = local.read_descriptor(descriptor, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
     kernel.note_read(time.perf_counter() - start, len(data))
     return data
 
@@ -215,7 +216,7 @@ def _find_change(ref: elements.ImageRef, status: os.stat_result) -> str | None:
     """How a file differs from what the listing, and so the dataset's fingerprint, says of it."""
     if ref.offset == 0 and 0 <= ref.size != status.st_size and ref.length < 0 and stat.S_ISREG(status.st_mode):
         return f"grew or shrank from {ref.size:,} to {status.st_size:,} bytes"
-    return "was written" if ref.mtime_ns and ref.mtime_ns != status.st_mtime_ns else None
+    return "was written" if ref.version and ref.version != status.st_mtime_ns else None
 
 
 def _read_error(error: OSError) -> ReadError:

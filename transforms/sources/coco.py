@@ -174,7 +174,7 @@ class CocoSource:
             posixpath.join(part.folder, posixpath.normpath(images.names[number])),
             uri,
             entry.size,
-            entry.mtime_ns,
+            entry.version,
             position=number,
             split=part.split,
             expected=(images.heights[number], images.widths[number]),

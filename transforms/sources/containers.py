@@ -26,7 +26,7 @@ class Container(NamedTuple):
     path: str  # below the root
     uri: str
     size: int
-    mtime_ns: int
+    version: int
 
 
 class Problem(NamedTuple):
@@ -77,7 +77,7 @@ class ContainerSource(abc.ABC):
         found = protocol.ListingBuilder()
         for part in finder.list_all():
             containers += [
-                Container(ref.key, ref.uri, ref.size, ref.mtime_ns)
+                Container(ref.key, ref.uri, ref.size, ref.version)
                 for ref in (elements.unpack_refs(part.packed_refs) if part.num_refs else ())
             ]
             found.passed_over.update(part.passed_over)
@@ -203,4 +203,4 @@ class _Finder(files.FilesSource):
         elif entry.kind == storage.BROKEN_LINK:
             found.problems.append(f"{uri!r} is a link that leads nowhere, so the images in it would be lost: mend it")
         else:
-            found.refs.append(elements.ImageRef(path, uri, entry.size, entry.mtime_ns))
+            found.refs.append(elements.ImageRef(path, uri, entry.size, entry.version))

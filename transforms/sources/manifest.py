@@ -197,7 +197,7 @@ class ManifestSource:
             raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is no path ({e})") from e
         if status.kind != storage.FILE:
             raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
-        ref = elements.ImageRef(key, uri, status.size, status.mtime_ns, position=self.first_position + place.position)
+        ref = elements.ImageRef(key, uri, status.size, status.version, position=self.first_position + place.position)
         return self.fields.fill(ref, row)
 
     def resolve(self, path: str) -> str:

@@ -74,7 +74,7 @@ class MaskRule:
         if entry.kind != storage.FILE:
             return _reject(ref, elements.Reason.UNREADABLE, f"its mask {path!r} is not a regular file ({entry.kind})")
         split = (match[SPLIT_GROUP] or "") if self.names_split else ref.split
-        return ref._replace(split=split, mask=elements.Mask(uri, entry.size, entry.mtime_ns))
+        return ref._replace(split=split, mask=elements.Mask(uri, entry.size, entry.version))
 
     @functools.cached_property
     def _image(self) -> re.Pattern[str]:
