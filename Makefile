@@ -8,7 +8,7 @@ BENCH_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-EXTRAS := convert tf transform gcs hdfs s3 grain jax dev
+EXTRAS := convert tf transform gcs hdfs s3 dataflow grain jax dev
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile -ra
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

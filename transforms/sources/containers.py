@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import abc
-import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent import futures
 from typing import Any, ClassVar, NamedTuple
 
-from imagebeam import storage
+from imagebeam import look_ahead, storage
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.shard import gzip_content
 from imagebeam.transforms.sources import files, protocol, table_rows
@@ -110,19 +109,11 @@ class ContainerSource(abc.ABC):
         yield found.take()
 
     def _scan_all(self, containers: list[Container]) -> Iterator[Found]:
-        """What all files hold, in their order; those on a network are read ahead, by threads."""
+        """Yields what all files hold, in their order. Files on a network are read ahead."""
         if storage.storage_of(self.root).is_local:
-            for container in containers:
-                yield from self._scan(container)
-            return
-        ahead: collections.deque[futures.Future[list[Found]]] = collections.deque()
-        with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
-            for container in containers:
-                ahead.append(threads.submit(lambda one=container: list(self._scan(one))))  # type: ignore[misc]
-                if len(ahead) > _FILES_AT_ONCE:
-                    yield from ahead.popleft().result()
-            while ahead:
-                yield from ahead.popleft().result()
+            return itertools.chain.from_iterable(map(self._scan, containers))  # one file is never held whole
+        found = look_ahead.map_ahead(lambda container: list(self._scan(container)), containers, _FILES_AT_ONCE)
+        return itertools.chain.from_iterable(found)
 
     def _scan(self, container: Container) -> Iterator[Found]:
         try:

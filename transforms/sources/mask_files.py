@@ -6,9 +6,8 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from concurrent import futures
 
-from imagebeam import storage
+from imagebeam import look_ahead, storage
 from imagebeam.transforms import elements
 
 SPLIT_GROUP = "split"  # of the pattern for images: names the split
@@ -42,17 +41,15 @@ class MaskRule:
     ) -> Iterator[elements.ImageRef | elements.Reject | None]:
         """What becomes of each image once its mask is looked up; on a network by threads, since each costs a request.
 
-        Yields:
-            The image with its mask, and with its split if that is a group of `image`; None if it is passed over.
+        Returns:
+            An iterator over the images with their masks, and with their splits if those are a group of `image`; None
+            for an image that is passed over.
 
         Raises:
             UnavailableError: if the storage does not answer.
         """
-        if storage.storage_of(root).is_local:
-            yield from (self._add_mask(root, ref) for ref in refs)
-            return
-        with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            yield from threads.map(lambda ref: self._add_mask(root, ref), refs)
+        num_ahead = 1 if storage.storage_of(root).is_local else _REQUESTS_AT_ONCE
+        return look_ahead.map_ahead(functools.partial(self._add_mask, root), refs, num_ahead)
 
     def _add_mask(self, root: str, ref: elements.ImageRef) -> elements.ImageRef | elements.Reject | None:
         match = self._image.fullmatch(ref.key)

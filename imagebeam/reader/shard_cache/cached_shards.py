@@ -170,7 +170,7 @@ class KeptShards(after_fork.RebuiltAfterFork):
             self._start_threads()
 
     def read_index(self, uri: str, shard: catalog_lib.Shard) -> bytes:
-        """Returns the bytes of a shard's index, and keeps them if they are a valid index. The caller checks them too."""
+        """Returns the bytes of a shard's index. Keeps them if they are a valid index; the caller checks them too."""
         path = self._path(posixpath.basename(shard.index_name))
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             data = file.read()
