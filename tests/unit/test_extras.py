@@ -14,8 +14,8 @@ import setuptools
 from apache_beam.io.filesystems import FileSystems
 from packaging import requirements
 
-import imagebeam
 from imagebeam import errors
+from imagebeam.pipelines import convert
 from imagebeam.transforms import write_shards_with_beam
 from tests import command_line
 
@@ -110,6 +110,6 @@ def test_dataflow_runner_without_its_packages_is_refused_with_the_extra(
 
     monkeypatch.setattr(beam, "Pipeline", refuse)
     with pytest.raises(errors.ConfigError, match=r"apache_beam\[gcp\]: pip install 'imagebeam\[dataflow\]'$"):
-        imagebeam.convert(
+        convert.convert(
             {"source": {"uri": str(tmp_path)}, "output": {"uri": str(tmp_path / "out")}}, ["--runner=DataflowRunner"]
         )
