@@ -109,7 +109,7 @@ def test_error_that_lasts_names_the_address(
 
 
 @pytest.mark.parametrize(("size", "expected"), [(None, -1), (0, 0), ("7", 7)], ids=["unknown", "empty", "text"])
-def test_size_that_is_not_told_is_minus_one(
+def test_unknown_size_is_minus_one(
     store: storage.Storage, monkeypatch: pytest.MonkeyPatch, size: Any, expected: int
 ) -> None:
     def info(self: Any, path: str, **_: Any) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_size_that_is_not_told_is_minus_one(
     assert store.stat("memory://d/a").size == expected
 
 
-def test_file_whose_size_is_not_told_is_read_whole(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_unknown_size_is_read_whole(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write_whole("memory://d/a", b"data")
     info = memory.MemoryFileSystem.info
     monkeypatch.setattr(memory.MemoryFileSystem, "info", lambda self, path, **_: {**info(self, path), "size": None})

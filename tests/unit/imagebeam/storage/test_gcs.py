@@ -183,7 +183,7 @@ def test_access_that_is_denied_to_known_credentials_is_an_error_of_permission(er
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
 )
-def test_errors_of_the_client_that_last_are_told_from_those_that_pass(error: Exception, expected: type) -> None:
+def test_lasting_errors_of_the_client_are_distinguished_from_passing_ones(error: Exception, expected: type) -> None:
     assert type(gcs.GcsStorage().lasting_error(error, "gs://b/n")) is expected
 
 

@@ -20,7 +20,7 @@ LOCAL = LocalStorage()
 # Directories
 
 
-def test_list_directory_tells_every_kind(tmp_path: pathlib.Path) -> None:
+def test_list_directory_names_every_kind(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
@@ -52,7 +52,7 @@ def test_list_directory_tells_every_kind(tmp_path: pathlib.Path) -> None:
 
 
 class FailingEntry:
-    """An entry of a directory whose status cannot be had."""
+    """An entry of a directory whose stat fails."""
 
     name = "image.jpg"
 
@@ -155,7 +155,7 @@ def test_read_of_a_growing_file_takes_what_was_added(tmp_path: pathlib.Path, mon
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self"), reason="needs Linux")
-def test_read_of_a_file_that_tells_no_size_is_whole() -> None:
+def test_read_of_a_file_without_a_size_is_whole() -> None:
     assert LOCAL.stat("/proc/self/cmdline").size == 0
     assert LOCAL.read("/proc/self/cmdline") == pathlib.Path("/proc/self/cmdline").read_bytes() != b""
 

@@ -1,4 +1,4 @@
-"""Which storage an address has: the scheme and the options decide."""
+"""The scheme and the options of an address decide its storage."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_missing_package_is_refused_with_the_extra_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, uri: str, package: str, complaint: str
 ) -> None:
     class Uninstalled:
-        """Finds no such package, as where it is not installed."""
+        """Finds no such package, as if it were not installed."""
 
         @staticmethod
         def find_spec(name: str, path: object = None, target: object = None) -> None:

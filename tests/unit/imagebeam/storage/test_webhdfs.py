@@ -118,7 +118,7 @@ def test_private_call_of_fsspec_sends_one_request_of_the_session(
         ("FileAlreadyExistsException", RuntimeError),
     ],
 )
-def test_private_call_of_fsspec_raises_the_errors_that_are_told_apart(
+def test_private_call_of_fsspec_raises_the_errors_that_are_distinguished(
     exception: str, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = f'{{"RemoteException": {{"exception": "{exception}", "message": "the message"}}}}'.encode()
