@@ -106,7 +106,8 @@ class DatasetSource:
                 try:
                     size = self.size_of(uri)
                 except OSError as e:
-                    raise errors.ShardError(f"shard {uri} is missing ({e}): run imagebeam verify, convert again") from e
+                    detail = f"is missing ({e.strerror or e}): run imagebeam verify, convert again"
+                    raise errors.ShardError(f"shard {uri} {detail}") from e
                 if size != shard.bytes:
                     raise errors.ShardError(
                         f"shard {uri} has {size:,} bytes, the catalog says {shard.bytes:,}: "

@@ -8,7 +8,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from imagebeam import errors, look_ahead
 from imagebeam.storage import interface, remote
@@ -121,9 +121,24 @@ class GcsStorage(remote.RemoteStorage):
         except exceptions.RequestRangeNotSatisfiable:
             return b""  # an empty object, or beyond its end
         except exceptions.NotFound:
-            if version and self._blob(uri).exists(**self._once):
-                raise interface.ChangedError(errno.ESTALE, f"{uri} was replaced") from None
+            if version:
+                self._raise_if_changed(uri)
             raise
+
+    def _append(self, uri: str, file: BinaryIO, length: int, version: int) -> None:
+        from google.api_core import exceptions
+
+        start, blob = file.tell(), self._blob(uri, version)
+        try:  # streamed: one request brings a whole file, and nothing of it stays in memory
+            blob.download_to_file(file, start=start, end=start + length - 1, checksum=None, **self._once)
+        except exceptions.NotFound:
+            self._raise_if_changed(uri)
+            raise
+
+    def _raise_if_changed(self, uri: str) -> None:
+        """Raises ChangedError if there is an object, of another generation than the one that was not found."""
+        if self._blob(uri).exists(**self._once):
+            raise interface.ChangedError(errno.ESTALE, f"{uri} was replaced") from None
 
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
         self._blob(uri).upload_from_filename(

@@ -6,7 +6,6 @@ import abc
 import contextlib
 import contextvars
 import errno
-import functools
 import hashlib
 import io
 import os
@@ -25,7 +24,7 @@ BUDGET_SEC = 90.0  # for one operation with all its retries; HDFS notices a dead
 CHECK_BUDGET_SEC = 3.0  # for the first look at an address, which is more likely to be wrong than down
 _FIRST_WAIT_SEC, _LONGEST_WAIT_SEC = 0.2, 8.0
 _RANGE_BYTES = 8 << 20  # of a file that is read from front to back
-_DOWNLOAD_BYTES = 32 << 20  # one request of a download; the reader runs four downloads at once
+_DOWNLOAD_BYTES = 32 << 20  # of one request, held in memory; the reader runs four downloads at once
 _READ_BYTES = 1 << 20
 
 _INSTALL = {  # the package of each scheme, as `pip install` takes it
@@ -147,29 +146,36 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
     def download(self, uri: str, path: str) -> None:
         """Copies a file to the local `path`, over any file there. Its size is checked, its content is not.
 
-        The file comes in ranges of one version, so that a fault costs one range and not the whole file.
+        All bytes are of one version. A fault costs no byte that arrived: the download goes on where it broke, with a
+        new budget.
 
         Raises:
             ChangedError: if the file is replaced meanwhile.
             LocalDiskError: if the local disk fails.
         """
         entry = self.stat(uri)
-        with contextlib.ExitStack() as stack:
-            with local_disk_errors(path):
-                file = stack.enter_context(open(path, "wb"))
-            for start in range(0, entry.size, _DOWNLOAD_BYTES):
-                length = min(_DOWNLOAD_BYTES, entry.size - start)
-                read = functools.partial(self._read_range_whole, uri, start, length, entry.version)
-                data = self._retry(uri, read)
-                with local_disk_errors(path):
-                    file.write(data)
-                    file.flush()
+        with local_disk_errors(path), open(path, "wb") as file:
+            while file.tell() < entry.size:
+                self._retry(uri, lambda: self._continue(uri, file, entry))
 
-    def _read_range_whole(self, uri: str, offset: int, length: int, version: int) -> bytes:
-        data = self._read(uri, offset, length, version)
-        if len(data) != length:
-            raise ConnectionError(f"{len(data):,} of {length:,} bytes came")
-        return data
+    def _continue(self, uri: str, file: BinaryIO, entry: interface.Entry) -> None:
+        """Appends at least one byte of a remote file to a local copy of its beginning."""
+        start = file.tell()
+        try:
+            with local_disk_errors(file.name):
+                self._append(uri, file, entry.size - start, entry.version)
+                file.flush()
+        except interface.LocalDiskError:
+            raise
+        except Exception:
+            if file.tell() == start:
+                raise
+        if file.tell() == start:
+            raise ConnectionError(f"no byte came from byte offset {start:,} on, of {entry.size:,}")
+
+    def _append(self, uri: str, file: BinaryIO, length: int, version: int) -> None:
+        """Appends 1 to `length` bytes of a remote file to a local copy of its beginning."""
+        file.write(self._read(uri, file.tell(), min(length, _DOWNLOAD_BYTES), version))
 
     @contextlib.contextmanager
     def write_file(self, uri: str) -> Iterator[interface.PendingFile]:

@@ -7,6 +7,7 @@ import errno
 import os
 import pathlib
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import pytest
 
@@ -233,7 +234,7 @@ def test_download_is_the_file_in_ranges(
     assert store.calls["read"] == -(-size // 1000)
 
 
-def test_download_requests_only_the_ranges_that_failed_again(
+def test_download_goes_on_where_it_broke(
     store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "_DOWNLOAD_BYTES", 1000)
@@ -242,7 +243,32 @@ def test_download_requests_only_the_ranges_that_failed_again(
     store.cut = 1
     store.download("x://b/a", str(tmp_path / "a"))
     assert (tmp_path / "a").read_bytes() == store.files["x://b/a"]
-    assert store.calls["read"] == 3 + 2
+    assert store.calls["read"] == 3 + 1  # 1 of no byte, 999, 1000, 501
+
+
+def test_download_that_breaks_in_the_middle_of_a_stream_goes_on_with_a_new_budget(
+    store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write_whole("x://b/a", os.urandom(2500))
+
+    def append_and_break(uri: str, file: BinaryIO, length: int, version: int) -> None:
+        file.write(store._read(uri, file.tell(), 100, version))
+        raise ConnectionError("reset")
+
+    monkeypatch.setattr(store, "_append", append_and_break)
+    with remote.budget(0.0):  # no attempt without progress is repeated
+        store.download("x://b/a", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == store.files["x://b/a"]
+    assert store.calls["read"] == 25
+
+
+def test_download_without_progress_is_given_up(store: StubStorage, tmp_path: pathlib.Path) -> None:
+    store.write_whole("x://b/a", b"data")
+    store.cut = 1000
+    store.files["x://b/a"] = b"d"  # cut to no byte
+    message = "x://b/a: ConnectionError: no byte came from byte offset 0 on, of 1 "
+    with remote.budget(0.01), pytest.raises(storage.UnavailableError, match=message):
+        store.download("x://b/a", str(tmp_path / "a"))
 
 
 def test_download_of_a_file_that_is_replaced_meanwhile_is_refused(
@@ -275,6 +301,14 @@ def test_download_to_a_folder_that_is_gone_is_an_error_of_the_local_disk(
     store.write_whole("x://b/a", b"data")
     with pytest.raises(storage.LocalDiskError, match="No such file or directory"):
         store.download("x://b/a", str(tmp_path / "gone" / "a"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux")
+def test_download_to_a_full_disk_is_an_error_of_the_local_disk_at_once(store: StubStorage) -> None:
+    store.write_whole("x://b/a", bytes(100_000))
+    with pytest.raises(storage.LocalDiskError, match="No space left on device"):
+        store.download("x://b/a", "/dev/full")
+    assert store.calls["read"] == 1
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS], ids=errno.errorcode.get)
