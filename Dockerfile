@@ -7,8 +7,9 @@
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 
-# Extras of setup.py to install, separated by commas. For a worker that only converts: EXTRAS=convert,gcs
-ARG EXTRAS=convert,tf,transform,gcs,hdfs
+# The extras of setup.py to install, separated by commas. For a Dataflow worker that only converts:
+# EXTRAS=convert,gcs,dataflow
+ARG EXTRAS=convert,tf,transform,gcs,hdfs,dataflow
 
 ENV PATH=/opt/imagebeam/bin:$PATH \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \

@@ -17,13 +17,13 @@ if _VERSION is None:
 
 BEAM = "apache-beam>=2.77,<3"
 BEAM_GCP = "apache-beam[gcp]>=2.77,<3"
-BEAM_HADOOP = "apache-beam[hadoop]>=2.77,<3"
+FSSPEC = "fsspec>=2025.3"
 
 EXTRAS = {
     # Writes datasets.
     "convert": [
         BEAM,
-        "fsspec>=2025.3",
+        FSSPEC,
         "ijson>=3.2",  # COCO's annotations, streamed
         "pillow>=12.1.1,<13",
         "pyarrow>=14.0.1",
@@ -40,10 +40,12 @@ EXTRAS = {
         'tensorflow-transform>=1.21,<1.22; python_version >= "3.11"',
         'tensorflow>=2.21,<2.22; python_version >= "3.11"',
     ],
-    # Where images and datasets may be.
-    "gcs": [BEAM_GCP, "gcsfs>=2025.3", "google-cloud-storage>=2.19,<4"],
-    "hdfs": [BEAM_HADOOP, "fsspec>=2025.3", "requests>=2.32.4,<3"],
+    # Storages of images and datasets. Trainers install them too, so none of them brings Beam.
+    "gcs": ["google-cloud-storage>=2.19,<4"],
+    "hdfs": [FSSPEC, "requests>=2.32.4,<3"],
     "s3": ["s3fs>=2025.3"],
+    # Beam's Google packages: DataflowRunner, and `output.writer: beam` at gs://.
+    "dataflow": [BEAM_GCP],
 }
 EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requirement in requirements})
 EXTRAS["dev"] = [

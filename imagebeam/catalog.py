@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 from imagebeam import errors, features, storage
 
-# Raised when an older imagebeam would misread what a newer one writes. A new field that only adds facts leaves it as it
-# is: catalogs without the field stay readable, and an imagebeam that does not know the field reads the rest.
+# Raised when an older imagebeam would misread a newer catalog. A new field that only adds facts does not raise it:
+# catalogs without the field stay readable, and an imagebeam that does not know the field reads the rest.
 FORMAT_VERSION = 1
 CATALOG_FILE = "catalog.json"
 LABELS_FILE = "labels.txt"
 REJECTS_FILE = "rejects.jsonl"
 STATISTICS_FILE = "statistics.json"
 INDEX_DIRECTORY = "index"
-CONTROL_DIRECTORY = ".imagebeam"  # the lock, staged shards, reports; gone after a commit
-PUBLISH_MARKER = "publishing"  # in it, with the fingerprint, from the first shard that a commit moves until its end
-STAGING_PREFIX = "staging-"  # in it, with the fingerprint: a folder of what is written and not committed
+CONTROL_DIRECTORY = ".imagebeam"  # the lock, staged shards, reports; removed after a commit
+PUBLISH_MARKER = "publishing"  # file in it that holds the fingerprint while a commit moves shards
+STAGING_PREFIX = "staging-"  # folder in it, named by the fingerprint, with the files that are not committed yet
 
 _LIKE_TFRECORD = re.compile(r"\.tfrec|tfrecord|-\d{5,}-of-\d{5,}", re.IGNORECASE)
 
@@ -34,7 +34,7 @@ class File(NamedTuple):
     """A committed file."""
 
     bytes: int
-    crc32c: int | None  # None where the catalog is from before it kept them
+    crc32c: int | None  # None in old catalogs, which kept no checksums of such files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,25 +43,25 @@ class Shard:
 
     name: str
     records: int
-    bytes: int  # of the file as stored
-    crc32c: int  # of the file as stored
-    index_crc32c: int | None = None  # of its index; None where it has none, or the catalog is from before it kept them
+    bytes: int  # of the stored file
+    crc32c: int  # of the stored file
+    index_crc32c: int | None = None  # of its index; None without an index, and in old catalogs
 
     @property
     def index_name(self) -> str:
-        """Path of the byte-offset index below the dataset; compressed shards have none."""
+        """Path of the byte-offset index, relative to the dataset. Compressed shards have no index."""
         stem = self.name.removesuffix(".tfrecord")
         return f"{INDEX_DIRECTORY}/{stem}.index"
 
     @property
     def index_file(self) -> File:
-        """What the catalog says of the index: 8 bytes for the offset of each record, and 8 for the shard's size."""
+        """Entry of the index: it has 8 bytes for the offset of each record, and 8 for the shard's size."""
         return File(8 * (self.records + 1), self.index_crc32c)
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The shards of one split, in their order."""
+    """The shards of one split, in order."""
 
     shards: tuple[Shard, ...]
 
@@ -76,19 +76,19 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What became of every image: `listed == written + sum(rejected.values())`."""
+    """The fate of every image: `listed == written + sum(rejected.values())`."""
 
     listed: int
     written: int
     rejected: Mapping[str, int]  # by reason
-    passed_over: Mapping[str, int]  # hidden files, non-images...; not among the listed
+    passed_over: Mapping[str, int]  # hidden files, non-images...; not counted in `listed`
 
 
-_DAMAGE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)  # of JSON of another shape
+_DAMAGE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)  # raised for JSON of another shape
 
 
 def _naming_the_file(parse: Callable[[Any, str, str], Catalog]) -> Callable[[Any, str, str], Catalog]:
-    """Makes an error that names the catalog of whatever is wrong with its shape."""
+    """Turns any error about the shape of a catalog into a CatalogError that names the file."""
 
     @functools.wraps(parse)
     def parse_catalog(cls: Any, text: str, where: str) -> Catalog:
@@ -104,10 +104,11 @@ def _naming_the_file(parse: Callable[[Any, str, str], Catalog]) -> Callable[[Any
 
 
 def _checked(catalog: Catalog) -> Catalog:
-    """The catalog itself.
+    """Returns the catalog after checking the types of the fields that readers use.
 
     Raises:
-        TypeError: if a field that readers count on has another type.
+        TypeError: if a field has another type.
+        ValueError: if the compression is not known.
     """
     expected: list[tuple[str, Any, Any]] = [
         ("name", catalog.name, str),
@@ -139,10 +140,10 @@ def _checked(catalog: Catalog) -> Catalog:
 
 @dataclasses.dataclass(frozen=True)
 class Catalog:
-    """All that a reader needs to know of a dataset before it opens a shard."""
+    """Everything that a reader must know about a dataset before it opens a shard."""
 
     name: str
-    fingerprint: str  # of config and reference set: equal fingerprints, equal shards
+    fingerprint: str  # of the config and the references: equal fingerprints mean equal shards
     compression: str  # "none" or "gzip"
     splits: Mapping[str, Split]
     labels: tuple[str, ...]  # class names; the id of the first is `label_base`
@@ -151,14 +152,16 @@ class Catalog:
     features: tuple[features.Feature, ...]
     config: Mapping[str, Any]
     counts: Counts
-    versions: Mapping[str, str]  # of what can change bytes
+    versions: Mapping[str, str]  # of the packages that can change bytes
     created: str  # ISO 8601, UTC
-    files: Mapping[str, File] = dataclasses.field(default_factory=dict)  # by name: all but shards, indexes, catalog
+    files: Mapping[str, File] = dataclasses.field(
+        default_factory=dict
+    )  # by name; not the shards, the indexes and the catalog
 
-    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for converters: see transforms/inputs.py
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for convert: transforms/recorded_inputs.py
 
     def to_json(self) -> str:
-        """The text of `catalog.json`; its last field is the checksum of all the others."""
+        """Returns the text of `catalog.json`. Its last field is the checksum of all other fields."""
         fields = {
             "format_version": FORMAT_VERSION,
             "name": self.name,
@@ -198,7 +201,7 @@ class Catalog:
             where: its address, for the errors.
 
         Raises:
-            CatalogError: if the text is no catalog, of a newer format, or was changed by hand.
+            CatalogError: if the text is not a catalog, has a newer format, or was edited by hand.
         """
         fields = json.loads(text)
         version = fields["format_version"]
@@ -245,7 +248,7 @@ def _shard_fields(shard: Shard) -> dict[str, Any]:
 
 
 def _index_fields(split: Split) -> dict[str, Any]:
-    """The checksums of a split's indexes in the order of its shards: a tenth of the text of entries by name."""
+    """Returns the checksums of a split's indexes in shard order: a tenth of the text of entries by name."""
     checksums = [shard.index_crc32c for shard in split.shards]
     return {} if all(checksum is None for checksum in checksums) else {"index_crc32c": checksums}
 
@@ -255,7 +258,7 @@ def _file_fields(file: File) -> Any:
 
 
 def _file(fields: Any) -> File:
-    """The inverse of `_file_fields`; a number is the size alone, as catalogs had it before they kept checksums."""
+    """Parses what `_file_fields` returned. A number is a size without a checksum, as in old catalogs."""
     return File(fields, None) if isinstance(fields, int) else File(fields["bytes"], fields["crc32c"])
 
 
@@ -269,15 +272,15 @@ def load_catalog(
     read: Callable[[str], bytes] | None = None,
     list_names: Callable[[str], Iterable[str]] | None = None,
 ) -> Catalog:
-    """The catalog of the dataset in `directory`.
+    """Reads the catalog of the dataset in `directory`.
 
     Args:
         directory: a path or an address.
-        read: gives all bytes of the file at an address; by default the storage of the address does.
-        list_names: gives the names of the files at an address, by default as `read`.
+        read: returns all bytes of the file at an address; by default the storage of the address does.
+        list_names: returns the names of the files at an address; by default the storage of the address does.
 
     Raises:
-        CatalogError: if there is none, or it cannot be read.
+        CatalogError: if there is no catalog, or it cannot be read.
     """
     uri = storage.join(storage.normalize(directory), CATALOG_FILE)
     try:
@@ -298,7 +301,7 @@ def load_catalog(
 
 
 def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> str:
-    """Why a folder holds no catalog, and what to do."""
+    """Returns why a folder holds no catalog, and what to do."""
     control = storage.join(directory, CONTROL_DIRECTORY)
     read_file = read or storage.storage_of(directory).read
     try:
@@ -323,7 +326,7 @@ def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> s
 
 
 def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[str]] | None) -> str:
-    """A TFRecord file in a folder in which imagebeam wrote nothing, or at that address itself; "" if there is none."""
+    """Returns a TFRecord file of another tool in a folder, or at the address itself; "" if there is none."""
     if _LIKE_TFRECORD.search(posixpath.basename(directory)) and storage.scheme_of(directory) == "file":
         return posixpath.basename(directory) if os.path.isfile(directory) else ""
     try:
@@ -332,7 +335,7 @@ def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[s
             names = sorted(entry.name for entry in entries)
         else:
             names = sorted(name.rstrip("/") for name in list_names(directory))
-    except (OSError, errors.ImagebeamError):  # this only makes an error clearer, which is raised anyway
+    except (OSError, errors.ImagebeamError):  # this only adds detail to an error that is raised anyway
         return ""
     if not {INDEX_DIRECTORY, CONTROL_DIRECTORY}.isdisjoint(names):
         return ""
@@ -340,14 +343,14 @@ def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[s
 
 
 def load_statistics(directory: str | os.PathLike[str], read: Callable[[str], bytes] | None = None) -> Mapping[str, Any]:
-    """What the writer counted, by split; {} if the file is not there, for a dataset can be read without.
+    """Reads the writer's statistics, by split. Returns {} if the file is missing: a dataset can be read without it.
 
     Args:
         directory: a path or an address.
-        read: as of `load_catalog`.
+        read: as for `load_catalog`.
 
     Raises:
-        CatalogError: if it is damaged, or cannot be read.
+        CatalogError: if the file is damaged, or cannot be read.
     """
     uri = storage.join(storage.normalize(directory), STATISTICS_FILE)
     try:
@@ -366,7 +369,7 @@ def load_statistics(directory: str | os.PathLike[str], read: Callable[[str], byt
 
 
 def _check_statistics(found: Any) -> None:
-    """Raises TypeError, or another of _DAMAGE, where readers would find something else than they count on."""
+    """Raises TypeError, or another error of _DAMAGE, if a field that readers use has another shape."""
     for split, counted in found.items():
         for name in ("formats", "height", "width"):
             if not isinstance(counted.get(name, {}), dict):

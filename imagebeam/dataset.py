@@ -26,6 +26,7 @@ from imagebeam.reader import (
     read_plan,
     schedule,
     selection,
+    source_of_address,
 )
 from imagebeam.reader import options as options_lib
 
@@ -43,11 +44,12 @@ def open_dataset(
     """Opens the dataset in `directory` and checks that all its shards exist with the lengths that the catalog says.
 
     Args:
-        directory: a local folder or an address: gs:// is read with TensorFlow's file system, any other with fsspec.
+        directory: a local folder or an address: gs:// is read with TensorFlow's file system, any other
+            through the cache.
         cache_dir: a local folder for copies of whole shards; needed for every address but gs://, which TensorFlow
             reads in blocks.
         cache_bytes: largest size of the cache; the shards used longest ago are removed first.
-        storage_options: options of fsspec's file system, such as credentials.
+        storage_options: credentials and other options of the storage behind the cache: see docs/storage.md.
 
     Raises:
         CatalogError: if there is no catalog, or it was edited or written by a newer release.
@@ -57,9 +59,9 @@ def open_dataset(
     folder = None if cache_dir is None else option_values.path("cache_dir", cache_dir)
     max_bytes = option_values.whole(1)("cache_bytes", cache_bytes)
     if storage_options is not None and not isinstance(storage_options, Mapping):
-        raise errors.ConfigError(f"storage_options is {storage_options!r}; it must be a dict of fsspec's options")
+        raise errors.ConfigError(f"storage_options is {storage_options!r}; it must be a dict of the storage's options")
     address = option_values.path("directory", directory)
-    source = dataset_source.open_source(address, folder, max_bytes, storage_options)
+    source = source_of_address.open_source(address, folder, max_bytes, storage_options)
     catalog = source.load_catalog()
     source.check_shards(catalog)
     return ImageDataset(source, catalog)

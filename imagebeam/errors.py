@@ -4,37 +4,37 @@ from __future__ import annotations
 
 
 class ImagebeamError(Exception):
-    """Anything that stops imagebeam and is not a bug."""
+    """Base of all errors that stop imagebeam and are not bugs."""
 
     exit_code = 1
 
 
 class ConfigError(ImagebeamError):
-    """The command, the config or the input is not what the job needs; nothing was written."""
+    """The command, the config or the input is wrong; nothing was written."""
 
     exit_code = 2
 
 
 class TooManyRejectsError(ImagebeamError):
-    """More images were turned away than `rejects.max_fraction` allows; nothing was committed."""
+    """More images were rejected than `rejects.max_fraction` allows; nothing was committed."""
 
     exit_code = 3
 
 
 class VerificationError(ImagebeamError):
-    """What is stored differs from what the catalog says."""
+    """The stored files differ from the catalog."""
 
     exit_code = 4
 
 
 class CatalogError(ImagebeamError):
-    """There is no readable catalog at the address: no dataset, another format version, or an edited file."""
+    """The address holds no readable catalog: no dataset, another format version, or an edited file."""
 
     exit_code = 4
 
 
 class ShardError(ImagebeamError):
-    """A shard or its index is missing, or is not what the catalog says."""
+    """A shard or its index is missing, or differs from the catalog."""
 
     exit_code = 4
 
@@ -53,6 +53,6 @@ class RecordError(ValueError):
 
 
 def from_exit_code(exit_code: int, message: str) -> ImagebeamError:
-    """The error of a job that ended elsewhere with `exit_code`."""
+    """Returns the error of a job that ended in another process with `exit_code`."""
     kinds = (ConfigError, TooManyRejectsError, VerificationError)
     return next((kind for kind in kinds if kind.exit_code == exit_code), ImagebeamError)(message)

@@ -32,6 +32,8 @@ _READ_BYTES = 1 << 20
 _GZIP_LEVEL = 6
 _GZIP_WINDOW = 31  # zlib: the largest window, in gzip's wrapping
 
+_CRC_BYTES = 1 << 20  # fits into the cache of a core: three times as fast as 8 MiB
+
 extend_crc = google_crc32c.extend
 
 
@@ -48,26 +50,35 @@ def require_fast_crc32c() -> None:
         )
 
 
+def checksum_file(file: BinaryIO) -> tuple[int, int]:
+    """Returns the size in bytes and the crc32c of an open file, from its position to its end."""
+    num_bytes = crc = 0
+    while chunk := file.read(_CRC_BYTES):
+        num_bytes += len(chunk)
+        crc = extend_crc(crc, chunk)
+    return num_bytes, crc
+
+
 def mask_crc(crc: int) -> int:
-    """The masked form in which TFRecord stores a crc32c."""
+    """Returns the masked form in which TFRecord stores a crc32c."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def frame_header(length: int) -> bytes:
-    """The 12 bytes that stand before a record of `length` bytes."""
+    """Returns the 12 bytes before a record of `length` bytes."""
     packed = _LENGTH.pack(length)
     return packed + _CRC.pack(mask_crc(extend_crc(0, packed)))
 
 
 class RecordWriter:
-    """Writes records to an open binary file, copying none of the bytes of large ones.
+    """Writes records to an open binary file, without copying large payloads.
 
     Counts what it writes: `num_records`, `num_bytes` and `crc32c` of the file, `offsets` of the records
-    (in the uncompressed stream). Not thread-safe. The file stays the caller's to sync and close.
+    (in the uncompressed stream). Not thread-safe. The caller syncs and closes the file.
     """
 
     def __init__(self, file: BinaryIO, compression: str = "none", on_write: Callable[[int], None] | None = None):
-        """`on_write` is called with `num_bytes` after each write to the file, of some 1 MB."""
+        """`on_write` is called with `num_bytes` after each write to the file, about every 1 MiB."""
         self._file = file
         self._on_write = on_write
         self._gzip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW) if compression == "gzip" else None
@@ -84,7 +95,7 @@ class RecordWriter:
         return len(self.offsets)
 
     def write(self, prefix: bytes, payload: bytes = b"") -> None:
-        """Appends one record, the bytes of `prefix` and then those of `payload`, which is never copied."""
+        """Appends one record: the bytes of `prefix`, then the bytes of `payload`. `payload` is never copied."""
         length = len(prefix) + len(payload)
         head = frame_header(length) + prefix
         crc = extend_crc(0, prefix)
@@ -97,14 +108,14 @@ class RecordWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Hands everything to the file."""
+        """Writes all pending bytes to the file."""
         buffers, self._pending, self._pending_bytes = self._pending, [], 0
         if self._gzip is not None:
             buffers = [self._gzip.compress(b"".join(buffers))]
         self._put(buffers)
 
     def finish(self) -> None:
-        """Writes what is pending and the end of the compressed stream. No record may follow."""
+        """Writes all pending bytes and the end of the compressed stream. No record may follow."""
         self.flush()
         if self._gzip is not None:
             self._put([self._gzip.flush()])
@@ -126,16 +137,16 @@ class RecordWriter:
 
 
 def _descriptor(file: BinaryIO) -> int | None:
-    """The file descriptor, if the file is a real one without a buffer of its own."""
+    """Returns the descriptor of an unbuffered file, or None for any other file."""
     return file.fileno() if isinstance(file, io.FileIO) and hasattr(os, "writev") else None
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:
-    """Writes all of `data`, of which an unbuffered file may take a part at a time; one that takes no more raises."""
+    """Writes all of `data`. An unbuffered file may take a part at a time; it raises when it takes no more."""
     rest = memoryview(data)
     while rest:
         written = file.write(rest)
-        rest = rest[len(rest) if written is None else written :]  # None: a file-like object that does not count
+        rest = rest[len(rest) if written is None else written :]  # None: a file-like object that returns no count
 
 
 class Record(NamedTuple):
@@ -158,10 +169,10 @@ def read_records(file: BinaryIO, compression: str = "none") -> Iterator[Record]:
 
 
 def scan_records(file: BinaryIO, compression: str = "none") -> Iterator[Record | errors.RecordError]:
-    """As `read_records`; a record whose bytes are broken and whose length is not is yielded as an error, and passed.
+    """Yields every record like `read_records`, and a RecordError in place of a record whose bytes alone are broken.
 
     Raises:
-        RecordError: where a length is broken or the file cut short: nobody can say where the next record starts.
+        RecordError: if a length is broken or the file is cut short: the start of the next record is unknown.
     """
     stream = _Stream(file, gzip=compression == "gzip")
     offset = 0
@@ -186,7 +197,7 @@ def scan_records(file: BinaryIO, compression: str = "none") -> Iterator[Record |
 
 
 class _Stream:
-    """Reads exactly n bytes at a time, less only at the end, from a plain or a gzip file."""
+    """Reads exactly n bytes at a time, fewer only at the end, from a plain or a gzip file."""
 
     def __init__(self, file: BinaryIO, gzip: bool):
         self._file = file
@@ -214,7 +225,7 @@ class _Stream:
             return self._file.read(_READ_BYTES)
         try:
             while raw := self._gzip.unused_data or self._gzip.unconsumed_tail or self._file.read(_READ_BYTES):
-                if self._gzip.eof:  # gzip files may be joined end to end; TensorFlow reads on, too
+                if self._gzip.eof:  # gzip files may be concatenated; TensorFlow reads on, too
                     self._gzip = zlib.decompressobj(_GZIP_WINDOW)
                 if plain := self._gzip.decompress(raw, _READ_BYTES):
                     return plain
@@ -227,7 +238,7 @@ class _Stream:
 
 
 def encode_index(offsets: Sequence[int], end: int) -> bytes:
-    """The byte-offset index of a shard: the offset of each record and then the end, as little-endian uint64."""
+    """Returns the byte-offset index of a shard: each record's offset, then the end, as little-endian uint64."""
     index = array.array("Q", offsets)
     index.append(end)
     if sys.byteorder == "big":
@@ -236,7 +247,7 @@ def encode_index(offsets: Sequence[int], end: int) -> bytes:
 
 
 def decode_index(data: bytes) -> array.array[int]:
-    """The offsets of the records and, last, the size of the shard: the inverse of `encode_index`.
+    """Returns the offsets of the records and, last, the size of the shard: the inverse of `encode_index`.
 
     Raises:
         ValueError: if `data` is not a whole number of uint64.

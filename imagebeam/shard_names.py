@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Collection
 
-SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what a split's name may be made of
+SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # the names that a split may have
 
 _PATTERN = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-of-(?P<num>\d{5,})(?P<suffix>\.\S+)?")
 
@@ -14,7 +14,7 @@ _TFRECORD_SUFFIX = re.compile(r"(\.(tfrecords?|tfrec|records?))?(\.(gz|gzip|zlib
 
 
 def num_digits(num_shards: int) -> int:
-    """Digits of a shard's index in its name."""
+    """Returns the number of digits of a shard's index in its name."""
     return max(5, len(str(num_shards)))
 
 
@@ -37,20 +37,20 @@ class ShardName:
 
     @classmethod
     def parse(cls, name: str) -> ShardName:
-        """The inverse of `str`.
+        """Parses a shard's name: the inverse of `str`.
 
         Raises:
             ValueError: if `name` is not a shard's name.
         """
         match = _PATTERN.fullmatch(name)
         parsed = match and cls(match["split"], int(match["shard"]), int(match["num"]), match["suffix"] or "")
-        if not parsed or str(parsed) != name:  # other zeros in front would be another file
+        if not parsed or str(parsed) != name:  # with other leading zeros it is another file
             raise ValueError(f"{name!r} is not the name of a shard; expected for example train-00000-of-00016.tfrecord")
         return parsed
 
 
 def suffix_of(name: str) -> str:
-    """What follows the numbers in a shard's name; "" for another name."""
+    """Returns the part of a shard's name after the numbers; "" for any other name."""
     try:
         return ShardName.parse(name).suffix
     except ValueError:
@@ -58,11 +58,11 @@ def suffix_of(name: str) -> str:
 
 
 def is_shard_name(name: str, suffixes: Collection[str] = ()) -> bool:
-    """Whether a reader that lists the folder would take the file for a shard of TFRecord.
+    """Returns whether a reader that lists the folder would take the file for a TFRecord shard.
 
     Args:
         name: of the file, without its folder.
-        suffixes: that count beside those which TFRecord files have by custom.
+        suffixes: accepted beside the usual suffixes of TFRecord files.
     """
     try:
         found = ShardName.parse(name).suffix

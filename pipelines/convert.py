@@ -214,7 +214,8 @@ def run_pipeline(
     try:
         beam_pipeline = beam.Pipeline(options=options)
     except (ValueError, ImportError, AttributeError) as e:  # no such runner, or one that wants more options
-        raise errors.ConfigError(f"Beam cannot start this runner: {' '.join(str(e).split())}") from e
+        remedy = ": pip install 'imagebeam[dataflow]'" if "apache_beam[gcp]" in str(e) else ""
+        raise errors.ConfigError(f"Beam cannot start this runner: {' '.join(str(e).split())}{remedy}") from e
     with building or contextlib.nullcontext():
         make_job.build(beam_pipeline, job, plan_only)
     try:

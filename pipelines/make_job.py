@@ -91,6 +91,8 @@ def make_job(
             f"output.writer is 'beam', and --output is {output!r}: Beam's own writer is for local paths and gs://; "
             "leave output.writer out"
         )
+    if config.output.writer == "beam":
+        write_shards_with_beam.require_file_system(output)
     # a class that no image has keeps its id: the columns are all the classes there are
     in_column = config.label.by == "column"
     vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None

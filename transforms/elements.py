@@ -21,7 +21,7 @@ class Mask(NamedTuple):
 
     uri: str
     size: int = -1  # bytes; -1 when not known
-    mtime_ns: int = 0  # as of ImageRef
+    version: int = 0  # as of ImageRef
 
 
 class ImageRef(NamedTuple):
@@ -30,7 +30,7 @@ class ImageRef(NamedTuple):
     key: str  # stable id: the path relative to the source's root, or the manifest's id
     uri: str  # address of the file that holds the bytes
     size: int = -1  # bytes of the image; -1 when not known
-    mtime_ns: int = 0  # last change of the file, nanoseconds since the epoch; 0 when not known
+    version: int = 0  # of the file: GCS generation; elsewhere its change time in ns since the epoch; 0 when not known
     offset: int = 0  # first byte of the image in the file; in what it holds, where it ends in .gz and `length` is given
     length: int = -1  # bytes to read from `offset`; -1 reads to the end
     position: int = 0  # row of the table, from 0; 0 for files

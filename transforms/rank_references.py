@@ -195,7 +195,7 @@ def _digest(partitions: Mapping[str, Sequence[elements.ImageRef]], order: Order)
         keys, uris, sizes, mtimes, offsets, lengths, positions, *known, masks, expected, _ = zip(*refs)
         names = [uri.rpartition("/")[2] for uri in uris]  # the rest of the address is left out
         placed = positions if keep_position else ()
-        looks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.mtime_ns) for mask in masks]
+        looks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.version) for mask in masks]
         facts = (partition, keys, names, sizes, mtimes, offsets, lengths, placed, known, looks, expected)
         digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")

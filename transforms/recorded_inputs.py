@@ -57,8 +57,8 @@ def sample_images(refs: Sequence[elements.ImageRef], keep_position: bool) -> Ima
     for place, ref in zip(places, refs):
         if place >= limit:
             continue
-        mask = ref.mask and (ref.mask.uri.rpartition("/")[2], ref.mask.size, ref.mask.mtime_ns)
-        file = (ref.uri.rpartition("/")[2], ref.size, ref.mtime_ns, ref.offset, ref.length, mask)
+        mask = ref.mask and (ref.mask.uri.rpartition("/")[2], ref.mask.size, ref.mask.version)
+        file = (ref.uri.rpartition("/")[2], ref.size, ref.version, ref.offset, ref.length, mask)
         row = (ref.split, ref.label, ref.group, ref.columns, ref.expected, ref.position if keep_position else 0)
         entries.append(_ENTRY.pack(place, _checksum(ref.key), _checksum(file), _checksum(row)))
     return ImageSample(limit, tuple(sorted(entries)))

@@ -11,13 +11,29 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
 
-from imagebeam import catalog, records, shard_names, storage, verify_shards
+from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements, place_in_shards
 from imagebeam.transforms import layout as layout_lib
 from imagebeam.transforms.shard import shard_writer, statistics
 
 _COMPRESSION = {"none": CompressionTypes.UNCOMPRESSED, "gzip": CompressionTypes.GZIP}
+
+
+def require_file_system(output: str) -> None:
+    """Checks that Beam's sink can write to an address.
+
+    Raises:
+        ConfigError: if Beam has no file system for it here.
+    """
+    try:
+        FileSystems.get_filesystem(output)
+    except ValueError as e:
+        raise errors.ConfigError(
+            f"output.writer is 'beam', and Beam has no file system here for --output {output!r}: "
+            "pip install 'imagebeam[dataflow]', or leave output.writer out"
+        ) from e
 
 
 class _Counted(NamedTuple):

@@ -1,10 +1,10 @@
-"""Where a dataset is read from: a local disk, gs:// through TensorFlow, or anything else through a cache."""
+"""Reads a dataset's catalog, indexes and records from a local disk, or from gs:// through TensorFlow."""
 
 from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -23,29 +23,29 @@ class Source(Protocol):
     def directory(self) -> str: ...
 
     def read(self, uri: str) -> bytes:
-        """All bytes of a small file."""
+        """Reads all bytes of a small file."""
 
     def load_catalog(self) -> catalog_lib.Catalog: ...
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
-        """Raises ShardError where a shard is missing or has another length."""
+        """Raises ShardError if a shard is missing or has another length."""
 
     def fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:
         """Returns what reads the records of a split: the same object in each call."""
 
     def close(self) -> None:
-        """Keeps no files open from now on, and waits for no lock."""
+        """Closes the open files, and keeps none open from now on. Waits for no lock."""
 
 
-class _Source:
-    """What all sources share; they differ in how bytes are had."""
+class DatasetSource:
+    """Base of all sources. A subclass says how files are read."""
 
     def __init__(self, directory: str):
         self.directory = directory
-        self._begin()
+        self._forget()
 
-    def _begin(self) -> None:
-        # Kept here and nowhere else: fetchers hold open files, which are closed with the last dataset of this source.
+    def _forget(self) -> None:
+        # Kept nowhere else: fetchers hold open files, which are closed with the last dataset of this source.
         self._fetchers: dict[tuple[str, str], record_bytes.RecordFetcher] = {}  # by fingerprint and split
 
     def __getstate__(self) -> dict[str, Any]:
@@ -53,13 +53,13 @@ class _Source:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._begin()
+        self._forget()
 
     def read(self, uri: str) -> bytes:
         raise NotImplementedError
 
     def list_names(self, uri: str) -> Iterable[str]:
-        """The names of the files in a folder."""
+        """Returns the names of the files in a folder."""
         raise NotImplementedError
 
     def size_of(self, uri: str) -> int:
@@ -81,7 +81,8 @@ class _Source:
                 try:
                     size = self.size_of(uri)
                 except OSError as e:
-                    raise errors.ShardError(f"shard {uri} is missing ({e}): run imagebeam verify, convert again") from e
+                    detail = f"is missing ({e.strerror or e}): run imagebeam verify, convert again"
+                    raise errors.ShardError(f"shard {uri} {detail}") from e
                 if size != shard.bytes:
                     raise errors.ShardError(
                         f"shard {uri} has {size:,} bytes, the catalog says {shard.bytes:,}: "
@@ -112,7 +113,7 @@ class _Source:
         return record_bytes.RecordFetcher(self.directory, shards, place, offsets, key)
 
 
-class LocalSource(_Source):
+class LocalSource(DatasetSource):
     """A folder on a local disk."""
 
     def read(self, uri: str) -> bytes:
@@ -131,8 +132,12 @@ class LocalSource(_Source):
         return record_bytes.LocalShardBytes([storage.join(self.directory, shard.name) for shard in shards])
 
 
-class TensorFlowSource(_Source):
-    """An address that TensorFlow's own file systems read (gs://), in blocks."""
+class TensorFlowSource(DatasetSource):
+    """A dataset at gs://, read in blocks by TensorFlow's own file system.
+
+    Not through `storage`: a trainer that installed the extra `tf` alone reads gs:// this way, with TensorFlow's
+    credentials, and its reads release Python's lock.
+    """
 
     def read(self, uri: str) -> bytes:
         return self._read(uri, 0, -1)
@@ -154,7 +159,7 @@ class TensorFlowSource(_Source):
 
     def _read(self, uri: str, start: int, length: int) -> bytes:
         def read(gfile: Any) -> bytes:
-            with gfile.GFile(uri, "rb") as file:  # asks for nothing yet: errors come from seek and read
+            with gfile.GFile(uri, "rb") as file:  # sends no request yet: seek and read raise the errors
                 file.seek(start)
                 return file.read(length)
 
@@ -172,7 +177,7 @@ class TensorFlowSource(_Source):
 
 
 class _WholeShards:
-    """Shards that are read into memory to be opened."""
+    """Shards that are read into memory when they are opened."""
 
     def __init__(self, source: TensorFlowSource, shards: Sequence[catalog_lib.Shard]):
         self._source = source
@@ -186,7 +191,7 @@ class _WholeShards:
 
 
 def _block_ends(offsets: record_bytes.Offsets) -> Callable[[int], np.ndarray]:
-    """Cuts shards into blocks of whole records, some 4 MB each."""
+    """Returns a function that cuts a shard into blocks of whole records, of about 4 MiB each."""
 
     @functools.cache
     def ends(shard: int) -> np.ndarray:
@@ -195,26 +200,3 @@ def _block_ends(offsets: record_bytes.Offsets) -> Callable[[int], np.ndarray]:
         return np.unique(np.append(starts[cuts], starts[-1])).astype(np.int64)
 
     return ends
-
-
-def open_source(
-    directory: str, cache_dir: str | None, cache_bytes: int, storage_options: Mapping[str, Any] | None = None
-) -> Source:
-    """The source of a dataset's address.
-
-    Raises:
-        ConfigError: if the address needs a cache and none is given, or its file system is not installed.
-    """
-    uri = storage.normalize(directory)
-    scheme = storage.scheme_of(uri)
-    if scheme == "file":
-        return LocalSource(uri)
-    if cache_dir is not None:
-        from imagebeam.reader.shard_cache import cached_source
-
-        return cached_source.CachedSource(uri, cache_dir, cache_bytes, storage_options=storage_options)
-    if scheme == "gs":
-        return TensorFlowSource(uri)
-    raise errors.ConfigError(
-        f"{directory!r}: TensorFlow reads no {scheme}:// by itself; give cache_dir, a local folder for its shards"
-    )

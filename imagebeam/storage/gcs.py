@@ -5,25 +5,59 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
-import functools
+import json
 import os
-from collections.abc import Iterator
-from concurrent import futures
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
 
-from imagebeam import errors, storage
-from imagebeam.storage import remote
+from imagebeam import errors, look_ahead
+from imagebeam.storage import interface, remote
 
 _PAGE_OBJECTS = 1000
 _TIMEOUT_SEC = (5.0, 60.0)  # to connect, and between two pieces of an answer
 _CONNECTIONS = 64
-_TRANSIENT = (408, 429)  # of the errors that are said to be the client's
+_TRANSIENT = (408, 429)  # status codes of client errors that pass
 _DELETES_AT_ONCE = 16
 _LISTED = "items(name,size,generation),prefixes,nextPageToken"
+_SCOPE = "https://www.googleapis.com/auth/devstorage."
+
+OPTIONS = {  # storage_options of gs://; names and values are those of gcsfs, so that options can be shared with it
+    "token": "None or 'google_default' for the default credentials, 'anon' for none, 'cloud' for the machine's service "
+    "account, a JSON key file, its content as a dict, an access token, or google.auth credentials",
+    "project": "the project that pays and that requests are counted for",
+    "access": "'read_only', 'read_write' or 'full_control'",
+    "requester_pays": "True or a project, to be billed for a bucket whose requester pays",
+    "endpoint_url": "another server than storage.googleapis.com",
+    "requests_timeout": "seconds between two pieces of an answer",
+}
 
 
 class GcsStorage(remote.RemoteStorage):
     """gs://BUCKET/NAME. A directory is the beginning of a name, up to a slash."""
+
+    def __init__(self, options: Mapping[str, Any] | None = None):
+        """Checks the options. Connects to nothing yet.
+
+        Args:
+            options: see `OPTIONS`.
+
+        Raises:
+            ConfigError: if an option is not known.
+        """
+        self._options = dict(options or {})
+        unknown = sorted(str(name) for name in self._options if name not in OPTIONS)
+        if unknown:
+            raise errors.ConfigError(
+                f"storage_options has {unknown[0]!r}, which gs:// does not know; it takes {', '.join(OPTIONS)}"
+            )
+        seconds = self._options.get("requests_timeout")
+        timeout_sec = _TIMEOUT_SEC if seconds is None else (_TIMEOUT_SEC[0], seconds)
+        self._once: dict[str, Any] = {"retry": None, "timeout": timeout_sec}  # RemoteStorage tries again
+        super().__init__()
+
+    def rebuild(self) -> None:
+        self._client: Any = None
+        self._is_anonymous_for_want_of_credentials = False
 
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
         from google.api_core import exceptions
@@ -35,81 +69,96 @@ class GcsStorage(remote.RemoteStorage):
             is_bucket = not name or "bucket does not exist" in detail
             what = f"there is no bucket {bucket!r}" if is_bucket else f"there is no {uri}"
             return FileNotFoundError(errno.ENOENT, what)
-        if isinstance(error, (exceptions.Forbidden, exceptions.Unauthorized)):
-            return remote.denied(uri, detail)
-        if isinstance(error, exceptions.PreconditionFailed):
-            return remote.taken(uri)
+        is_denied = isinstance(error, (exceptions.Forbidden, exceptions.Unauthorized))
         is_refused = isinstance(error, auth_exceptions.RefreshError) and not error.retryable
-        if is_refused or isinstance(error, auth_exceptions.DefaultCredentialsError):
+        if is_refused or (is_denied and self._is_anonymous_for_want_of_credentials):
             reason = "credentials were refused" if is_refused else "no credentials"
             return errors.ConfigError(
                 f"{uri}: {reason} for Google Cloud: gcloud auth application-default login, or set "
                 "GOOGLE_APPLICATION_CREDENTIALS"
             )
+        if is_denied:
+            return remote.denied(uri, detail)
+        if isinstance(error, exceptions.PreconditionFailed):
+            return remote.taken(uri)
         if isinstance(error, exceptions.ClientError) and error.code not in _TRANSIENT:
             return OSError(errno.EINVAL, f"{uri}: {detail}")
         return None
 
-    def _list(self, uri: str) -> Iterator[list[storage.Entry]]:
-        bucket, name = _parse(uri)
-        return _Pages(bucket, f"{name}/" if name else "")
+    def list_blobs(self, bucket: str, prefix: str, **options: Any) -> Any:
+        """Returns the iterator of google-cloud-storage over the objects whose names begin with `prefix`."""
+        return self._connected().list_blobs(
+            self._bucket(bucket), prefix=prefix, fields=_LISTED, page_size=_PAGE_OBJECTS, **self._once, **options
+        )
 
-    def _stat(self, uri: str) -> storage.Entry:
+    def _list(self, uri: str) -> Iterator[list[interface.Entry]]:
+        bucket, name = _parse(uri)
+        return _Pages(self, bucket, f"{name}/" if name else "")
+
+    def _stat(self, uri: str) -> interface.Entry:
         bucket, name = _parse(uri)
         last = name.rpartition("/")[2]
-        blob = _client().bucket(bucket).get_blob(name, retry=None, timeout=_TIMEOUT_SEC) if name else None
+        blob = self._bucket(bucket).get_blob(name, **self._once) if name else None
         if blob is not None:
-            return storage.Entry(last, storage.FILE, blob.size, blob.generation, (0, 0))
-        below = _list_blobs(bucket, f"{name}/" if name else "", max_results=1)
-        if not list(below) and name:  # a bucket may be empty; that it is there is seen by the answer
+            return interface.Entry(last, interface.FILE, blob.size, blob.generation, (0, 0))
+        below = self.list_blobs(bucket, f"{name}/" if name else "", max_results=1)
+        if not list(below) and name:  # a bucket may be empty: the answer alone shows that it exists
             raise FileNotFoundError(errno.ENOENT, f"there is no {uri}")
-        return storage.Entry(last, storage.DIRECTORY, 0, 0, remote.identity_of(uri))
+        return interface.Entry(last, interface.DIRECTORY, 0, 0, remote.identity_of(uri))
 
     def _read(self, uri: str, offset: int, length: int, version: int) -> bytes:
         from google.api_core import exceptions
 
         if length == 0:
             return b""
-        blob = _blob(uri, version or None)
+        blob = self._blob(uri, version or None)
         end = offset + length - 1 if length > 0 else None
         whole = offset == 0 and end is None
         try:
             return blob.download_as_bytes(
-                start=None if whole else offset,
-                end=end,
-                checksum="crc32c" if whole else None,
-                retry=None,
-                timeout=_TIMEOUT_SEC,
+                start=None if whole else offset, end=end, checksum="crc32c" if whole else None, **self._once
             )
         except exceptions.RequestRangeNotSatisfiable:
             return b""  # an empty object, or beyond its end
         except exceptions.NotFound:
-            if version and _blob(uri).exists(retry=None, timeout=_TIMEOUT_SEC):
-                raise storage.ChangedError(errno.ESTALE, f"{uri} was replaced") from None
+            if version:
+                self._raise_if_changed(uri)
             raise
 
+    def _append(self, uri: str, file: BinaryIO, length: int, version: int) -> None:
+        from google.api_core import exceptions
+
+        start, blob = file.tell(), self._blob(uri, version)
+        try:  # streamed: one request brings a whole file, and nothing of it stays in memory
+            blob.download_to_file(file, start=start, end=start + length - 1, checksum=None, **self._once)
+        except exceptions.NotFound:
+            self._raise_if_changed(uri)
+            raise
+
+    def _raise_if_changed(self, uri: str) -> None:
+        """Raises ChangedError if there is an object, of another generation than the one that was not found."""
+        if self._blob(uri).exists(**self._once):
+            raise interface.ChangedError(errno.ESTALE, f"{uri} was replaced") from None
+
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
-        _blob(uri).upload_from_filename(
+        self._blob(uri).upload_from_filename(
             path,
             content_type="application/octet-stream",
             checksum="crc32c",
             if_generation_match=0 if must_be_new else None,
-            retry=None,
-            timeout=_TIMEOUT_SEC,
+            **self._once,
         )
 
     def _checksum(self, uri: str) -> tuple[int, int]:
-        blob = _blob(uri)
-        blob.reload(retry=None, timeout=_TIMEOUT_SEC)
+        blob = self._blob(uri)
+        blob.reload(**self._once)
         return int(blob.size), int.from_bytes(base64.b64decode(blob.crc32c), "big")
 
     def _move(self, source: str, target: str, must_be_new: bool) -> None:
-        origin, copy = _blob(source), _blob(target)
+        origin, copy = self._blob(source), self._blob(target)
         token = None
         while True:
-            token, _, _ = copy.rewrite(
-                origin, token, if_generation_match=0 if must_be_new else None, retry=None, timeout=_TIMEOUT_SEC
-            )
+            token, _, _ = copy.rewrite(origin, token, if_generation_match=0 if must_be_new else None, **self._once)
             if token is None:
                 break
         self._remove(source)
@@ -118,80 +167,136 @@ class GcsStorage(remote.RemoteStorage):
         from google.api_core import exceptions
 
         with contextlib.suppress(exceptions.NotFound):
-            _blob(uri).delete(retry=None, timeout=_TIMEOUT_SEC)
+            self._blob(uri).delete(**self._once)
 
     def _remove_tree(self, uri: str) -> None:
         bucket, name = _parse(uri)
-        found = _list_blobs(bucket, f"{name}/")
-        with futures.ThreadPoolExecutor(_DELETES_AT_ONCE) as threads:
-            list(threads.map(lambda blob: self.remove(f"gs://{bucket}/{blob.name}"), found))
+        found = (f"gs://{bucket}/{blob.name}" for blob in self.list_blobs(bucket, f"{name}/"))
+        for _ in look_ahead.map_ahead(self.remove, found, _DELETES_AT_ONCE):
+            pass
+
+    def _bucket(self, name: str) -> Any:
+        client, payer = self._connected(), self._options.get("requester_pays")
+        return client.bucket(name, user_project=(client.project if payer is True else payer) or None)
+
+    def _blob(self, uri: str, generation: int | None = None) -> Any:
+        bucket, name = _parse(uri)
+        return self._bucket(bucket).blob(name, generation=generation)
+
+    def _connected(self) -> Any:
+        """Returns the client: one for each process, with room for many connections."""
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    def _connect(self) -> Any:
+        try:
+            import google.auth.credentials
+            import requests.adapters
+            from google.auth import exceptions
+            from google.cloud import storage as gcs
+        except ModuleNotFoundError as e:
+            raise remote.missing_package("gs", e) from e
+        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")  # else every thread asks for it
+        project, credentials = self._options.get("project"), self._credentials()
+        more: dict[str, Any] = {}
+        if endpoint := self._options.get("endpoint_url"):
+            more["client_options"] = {"api_endpoint": endpoint}
+        if project or credentials is not None:  # else the client looks for the project of the default credentials
+            more["project"] = project
+        try:
+            client = gcs.Client(credentials=credentials, **more)
+        except exceptions.DefaultCredentialsError:
+            # Public buckets need no credentials. Others refuse the request, and `lasting_error` says what is missing.
+            self._is_anonymous_for_want_of_credentials = True
+            anonymous = google.auth.credentials.AnonymousCredentials()
+            client = gcs.Client(credentials=anonymous, **{"project": None, **more})
+        adapter = requests.adapters.HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
+        for scheme in ("https://", "http://"):
+            client._http.mount(scheme, adapter)  # as the documentation of google-cloud-storage advises
+        return client
+
+    def _credentials(self) -> Any:
+        """Returns the credentials that `token` names; None for Google's default credentials.
+
+        Raises:
+            ConfigError: if it names none.
+        """
+        import google.auth.compute_engine
+        import google.auth.credentials
+        import google.oauth2.credentials
+
+        token = self._options.get("token")
+        if token is None or token == "google_default":
+            return None
+        if token == "anon":
+            return google.auth.credentials.AnonymousCredentials()
+        if token == "cloud":
+            return google.auth.compute_engine.Credentials()
+        if isinstance(token, google.auth.credentials.Credentials):
+            return token
+        scopes = [_SCOPE + str(self._options.get("access", "full_control"))]
+        try:
+            if isinstance(token, (str, os.PathLike)) and os.path.exists(token):
+                with open(token, encoding="utf-8") as file:
+                    token = json.load(file)
+            if isinstance(token, Mapping):
+                return _credentials_of_key(token, scopes)
+        except (OSError, ValueError, KeyError, google.auth.exceptions.GoogleAuthError) as e:
+            raise errors.ConfigError(
+                f"storage_options['token'] cannot be read as credentials ({type(e).__name__}: {e}); it takes "
+                f"{OPTIONS['token']}"
+            ) from e
+        if isinstance(token, str) and token not in ("cache", "browser"):  # gcsfs's own: a file of its, and a log-in
+            return google.oauth2.credentials.Credentials(token)
+        raise errors.ConfigError(f"storage_options['token'] is {token!r}; it takes {OPTIONS['token']}")
 
 
-class _Pages(Iterator[list[storage.Entry]]):
-    """Pages of a directory; one that fails can be asked for again."""
+def _credentials_of_key(key: Mapping[str, Any], scopes: list[str]) -> Any:
+    """Returns the credentials of a JSON key: of a service account, of a user who logged in, or of a federation."""
+    import google.auth
 
-    def __init__(self, bucket: str, prefix: str):
+    kind = key.get("type") or ("service_account" if "private_key" in key else "authorized_user")
+    credentials, _ = google.auth.load_credentials_from_dict({**key, "type": kind}, scopes=scopes)
+    return credentials
+
+
+class _Pages(Iterator[list[interface.Entry]]):
+    """Pages of a directory. A page that fails can be requested again."""
+
+    def __init__(self, store: GcsStorage, bucket: str, prefix: str):
+        self._store = store
         self._bucket = bucket
         self._prefix = prefix
         self._token: str | None = None
         self._is_over = False
 
-    def __next__(self) -> list[storage.Entry]:
+    def __next__(self) -> list[interface.Entry]:
         if self._is_over:
             raise StopIteration
-        listed = _list_blobs(self._bucket, self._prefix, delimiter="/", page_token=self._token)
+        listed = self._store.list_blobs(self._bucket, self._prefix, delimiter="/", page_token=self._token)
         page = next(listed.pages)
         entries = [
-            storage.Entry(blob.name[len(self._prefix) :], storage.FILE, blob.size, blob.generation, (0, 0))
+            interface.Entry(blob.name[len(self._prefix) :], interface.FILE, blob.size, blob.generation, (0, 0))
             for blob in page
             if blob.name != self._prefix  # a directory that some tools mark with an empty object
         ]
         for prefix in page.prefixes:
-            name = prefix[len(self._prefix) : -1]  # empty where two slashes stand side by side
+            name = prefix[len(self._prefix) : -1]  # empty where two slashes follow each other
             identity = remote.identity_of(f"gs://{self._bucket}/{prefix}")
-            entries.append(storage.Entry(name, storage.DIRECTORY if name else storage.SPECIAL, 0, 0, identity))
+            entries.append(interface.Entry(name, interface.DIRECTORY if name else interface.SPECIAL, 0, 0, identity))
         self._token = listed.next_page_token
         self._is_over = self._token is None
         return entries
 
 
-def _list_blobs(bucket: str, prefix: str, **options: Any) -> Any:
-    return _client().list_blobs(
-        bucket, prefix=prefix, fields=_LISTED, page_size=_PAGE_OBJECTS, retry=None, timeout=_TIMEOUT_SEC, **options
-    )
-
-
 def _parse(uri: str) -> tuple[str, str]:
-    """Bucket and name; the name of the bucket itself is "".
+    """Returns the bucket and the object's name, which is "" for the bucket itself.
 
     Raises:
-        ConfigError: if there is no bucket in the address.
+        ConfigError: if the address names no bucket.
     """
     bucket, _, name = uri.partition("://")[2].partition("/")
     if not bucket:
         raise errors.ConfigError(f"address {uri!r} names no bucket: write gs://BUCKET/FOLDER")
     return bucket, name
-
-
-def _blob(uri: str, generation: int | None = None) -> Any:
-    bucket, name = _parse(uri)
-    return _client().bucket(bucket).blob(name, generation=generation)
-
-
-@functools.cache
-def _client() -> Any:
-    """One client for each process, with room for many connections."""
-    try:
-        import requests.adapters
-        from google.cloud import storage as gcs
-    except ModuleNotFoundError as e:
-        raise errors.ConfigError(f"{e.name} is not installed, gs:// needs it: pip install 'imagebeam[gcs]'") from e
-    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")  # else every thread asks for it
-    client = gcs.Client()
-    adapter = requests.adapters.HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
-    for scheme in ("https://", "http://"):
-        client._http.mount(scheme, adapter)  # as the documentation of google-cloud-storage tells
-    return client
-
-
-os.register_at_fork(after_in_child=_client.cache_clear)  # connections are not to be shared

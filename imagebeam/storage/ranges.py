@@ -1,4 +1,4 @@
-"""A binary file made of anything that gives bytes from a place on."""
+"""A binary file on top of anything that returns the bytes at a position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 
 
 class SeekableReader(io.RawIOBase, abc.ABC):
-    """A position over `size` bytes; wrap it in `io.BufferedReader`."""
+    """A read-only file of `size` bytes with a position. Wrap it in `io.BufferedReader`."""
 
     def __init__(self, size: int):
         self._size = size
@@ -15,7 +15,7 @@ class SeekableReader(io.RawIOBase, abc.ABC):
 
     @abc.abstractmethod
     def _read_at(self, position: int, length: int) -> bytes:
-        """Bytes from `position`: one at least, `length` at most; `position` is before the end."""
+        """Returns 1 to `length` bytes from `position`, which is before the end."""
 
     def readable(self) -> bool:
         return True

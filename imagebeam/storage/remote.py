@@ -1,4 +1,4 @@
-"""What storages that are reached over a network have in common: retries, whole files, reads in ranges."""
+"""Shared by all storages on a network: retries, whole files, reads in ranges, errors that say what to do."""
 
 from __future__ import annotations
 
@@ -15,25 +15,45 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeVar
 
-from imagebeam import errors, storage
-from imagebeam.storage import ranges
+from imagebeam import after_fork, errors, records
+from imagebeam.storage import interface, ranges
 
 _T = TypeVar("_T")
 
 BUDGET_SEC = 90.0  # for one operation with all its retries; HDFS notices a dead DataNode after 15 s
-CHECK_BUDGET_SEC = 3.0  # of the first look at an address, which is more likely wrong than down
+CHECK_BUDGET_SEC = 3.0  # for the first look at an address, which is more likely to be wrong than down
 _FIRST_WAIT_SEC, _LONGEST_WAIT_SEC = 0.2, 8.0
 _RANGE_BYTES = 8 << 20  # of a file that is read from front to back
+_DOWNLOAD_BYTES = 32 << 20  # of one request, held in memory; the reader runs four downloads at once
 _READ_BYTES = 1 << 20
 
-_LASTING = (storage.ChangedError, storage.UnavailableError, FileExistsError, IsADirectoryError, NotADirectoryError)
+_INSTALL = {  # the package of each scheme, as `pip install` takes it
+    "gs": "'imagebeam[gcs]'",
+    "gcs": "'imagebeam[gcs]'",
+    "hdfs": "'imagebeam[hdfs]'",
+    "webhdfs": "'imagebeam[hdfs]'",
+    "s3": "'imagebeam[s3]'",
+    "s3a": "'imagebeam[s3]'",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+}
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})  # of the local disk: no storage raises them
+_LASTING = (
+    interface.ChangedError,
+    interface.LocalDiskError,
+    interface.UnavailableError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
 
 _budget_sec: contextvars.ContextVar[float] = contextvars.ContextVar("_budget_sec", default=BUDGET_SEC)
 
 
 @contextlib.contextmanager
 def budget(seconds: float) -> Iterator[None]:
-    """Operations in the block, of this thread, are given up after so many seconds."""
+    """Limits the time of each operation that this thread begins in the block, with all its retries."""
     token = _budget_sec.set(seconds)
     try:
         yield
@@ -41,35 +61,39 @@ def budget(seconds: float) -> Iterator[None]:
         _budget_sec.reset(token)
 
 
-class RemoteStorage(abc.ABC):
-    """A storage without descriptors, locks and renames in one step. Thread-safe; files appear whole or not at all.
+class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
+    """A storage without descriptors, locks and atomic renames. Thread-safe; files appear whole or not at all.
 
-    A subclass does each thing once. What `lasting_error` does not know is tried again, with waits that double and vary,
-    until the budget is used up.
+    A subclass tries each operation once and raises its client's own errors. This class tries again, with waits that
+    double and vary, until the budget is used up or `lasting_error` says that trying again is of no use.
     """
 
     is_local = False
 
-    # What a subclass is asked for. Errors are those of its client.
+    # Implemented by a subclass.
+
+    @abc.abstractmethod
+    def rebuild(self) -> None:
+        """Drops the clients, so that the next operation connects again."""
 
     @abc.abstractmethod
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
-        """What to raise for an error that trying again will not mend, an OSError or ConfigError; None to try again."""
+        """Returns the OSError or ConfigError to raise for an error that lasts, or None to try again."""
 
     @abc.abstractmethod
-    def _list(self, uri: str) -> Iterator[list[storage.Entry]]:
-        """The entries of a directory in pages; the first one raises where there is no such directory."""
+    def _list(self, uri: str) -> Iterator[list[interface.Entry]]:
+        """Yields the entries of a directory in pages; the first page raises if there is no such directory."""
 
     @abc.abstractmethod
-    def _stat(self, uri: str) -> storage.Entry: ...
+    def _stat(self, uri: str) -> interface.Entry: ...
 
     @abc.abstractmethod
     def _read(self, uri: str, offset: int, length: int, version: int) -> bytes:
-        """`length` -1 reads to the end; with a `version`, that one or ChangedError."""
+        """Reads to the end for `length` -1; raises ChangedError if `version` is given and the file has another one."""
 
     @abc.abstractmethod
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
-        """Puts a local file at an address, whole or not at all; FileExistsError if it must be new and is not."""
+        """Uploads a local file whole or not at all; raises FileExistsError if it must be new and one exists."""
 
     @abc.abstractmethod
     def _move(self, source: str, target: str, must_be_new: bool) -> None: ...
@@ -81,20 +105,19 @@ class RemoteStorage(abc.ABC):
     def _remove_tree(self, uri: str) -> None: ...
 
     def _checksum(self, uri: str) -> tuple[int, int]:
-        """Size and crc32c of what is stored."""
-        from imagebeam import verify_shards
+        """Returns the size in bytes and the crc32c of the stored file, by reading it back."""
+        with self.open_read(uri) as file:
+            return records.checksum_file(file)
 
-        return verify_shards.checksum_file(uri)
+    # The operations of a storage, built on those above.
 
-    # What a storage is, on top of it.
-
-    def list_directory(self, uri: str) -> Iterator[storage.Entry]:
-        """The entries of a directory, page by page; a page that fails is asked for again."""
+    def list_directory(self, uri: str) -> Iterator[interface.Entry]:
+        """Yields the entries of a directory page by page; a page that fails is requested again."""
         pages = self._retry(uri, lambda: self._list(uri))
         while (page := self._retry(uri, lambda: next(pages, None))) is not None:
             yield from page
 
-    def stat(self, uri: str) -> storage.Entry:
+    def stat(self, uri: str) -> interface.Entry:
         return self._retry(uri, lambda: self._stat(uri))
 
     def exists(self, uri: str) -> bool:
@@ -105,51 +128,90 @@ class RemoteStorage(abc.ABC):
         return True
 
     def read(self, uri: str, offset: int = 0, length: int = -1, size_hint: int = -1, version: int = 0) -> bytes:
-        """The bytes of a file from `offset`, `length` of them or to the end: one request where the client allows it.
+        """Reads `length` bytes of a file from `offset`, or all bytes to its end; one request if the client allows it.
 
         Raises:
-            ChangedError: if a `version` is given, an Entry's, and it is not there any more.
+            ChangedError: if `version`, from an Entry, is given and the file has another one.
         """
         return self._retry(uri, lambda: self._read(uri, offset, length, version))
 
     def open_read(self, uri: str) -> BinaryIO:
-        return io.BufferedReader(_RangeReader(self, uri, self.stat(uri)), _READ_BYTES)
+        entry = self.stat(uri)
+        if entry.kind == interface.DIRECTORY:
+            raise IsADirectoryError(errno.EISDIR, f"{uri} is a directory")
+        if entry.size < 0:
+            return io.BytesIO(self.read(uri, version=entry.version))
+        return io.BufferedReader(_RangeReader(self, uri, entry), _READ_BYTES)
+
+    def download(self, uri: str, path: str) -> None:
+        """Copies a file to the local `path`, over any file there. Its size is checked, its content is not.
+
+        All bytes are of one version. A fault costs no byte that arrived: the download goes on where it broke, with a
+        new budget.
+
+        Raises:
+            ChangedError: if the file is replaced meanwhile.
+            LocalDiskError: if the local disk fails.
+        """
+        entry = self.stat(uri)
+        with local_disk_errors(path), open(path, "wb") as file:
+            while file.tell() < entry.size:
+                self._retry(uri, lambda: self._continue(uri, file, entry))
+
+    def _continue(self, uri: str, file: BinaryIO, entry: interface.Entry) -> None:
+        """Appends at least one byte of a remote file to a local copy of its beginning."""
+        start = file.tell()
+        try:
+            with local_disk_errors(file.name):
+                self._append(uri, file, entry.size - start, entry.version)
+                file.flush()
+        except interface.LocalDiskError:
+            raise
+        except Exception:
+            if file.tell() == start:
+                raise
+        if file.tell() == start:
+            raise ConnectionError(f"no byte came from byte offset {start:,} on, of {entry.size:,}")
+
+    def _append(self, uri: str, file: BinaryIO, length: int, version: int) -> None:
+        """Appends 1 to `length` bytes of a remote file to a local copy of its beginning."""
+        file.write(self._read(uri, file.tell(), min(length, _DOWNLOAD_BYTES), version))
 
     @contextlib.contextmanager
-    def write_file(self, uri: str) -> Iterator[storage.PendingFile]:
-        """A local file to be written, which is put at `uri` and verified when the block ends well."""
+    def write_file(self, uri: str) -> Iterator[interface.PendingFile]:
+        """Opens a local file. When the block ends without an error, it is uploaded to `uri` and verified."""
         descriptor, path = tempfile.mkstemp(prefix="imagebeam-")
         try:
             with open(descriptor, "w+b", buffering=0) as file:
-                pending = storage.PendingFile(file)
+                pending = interface.PendingFile(file)
                 yield pending
             self._upload(path, uri, pending.checksum)
         finally:
             os.unlink(path)
 
     def write_whole(self, uri: str, data: bytes, durable: bool = True) -> None:
-        """Puts a small file there whole or not at all, replacing what stands there."""
-        with _file_of(data) as path:
+        """Writes a small file whole or not at all, over any file there."""
+        with _temporary_file(data) as path:
             self._upload(path, uri, None)
 
     def create_new(self, uri: str, data: bytes) -> bool:
-        """Puts a small file there if there is none; whether it was put there."""
+        """Creates a small file unless one exists at `uri`; returns whether this call created it."""
         try:
-            with _file_of(data) as path:
+            with _temporary_file(data) as path:
                 self._retry(uri, lambda: self._put(path, uri, True))
         except FileExistsError:
-            return self.read(uri) == data  # the answer to our own attempt may have been lost
+            return self.read(uri) == data  # an earlier attempt of this call may have succeeded, its answer lost
         return True
 
-    def sync(self, uri: str) -> None:  # noqa: B027
-        """Nothing is left to wait for: what was put there is stored."""
+    def sync(self, uri: str) -> None:
+        """Does nothing: an upload that was answered is stored."""
 
     def rename(self, source: str, target: str) -> None:
         """Moves a file over `target`."""
         self._retry(source, lambda: self._move(source, target, False))
 
     def publish(self, source: str, target: str) -> None:
-        """Moves a small file to where there must be none.
+        """Moves a small file to an address where none may exist.
 
         Raises:
             FileExistsError: if there is one.
@@ -160,18 +222,18 @@ class RemoteStorage(abc.ABC):
         except (FileExistsError, FileNotFoundError):
             if not self.exists(target) or self.read(target) != content:
                 raise
-            self.remove(source)  # our own attempt, whose answer was lost
+            self.remove(source)  # an earlier attempt of this call succeeded, its answer was lost
 
-    def make_directories(self, uri: str) -> None:  # noqa: B027
-        """Nothing: object stores have none."""
+    def make_directories(self, uri: str) -> None:
+        """Does nothing: object stores have no directories."""
 
     def remove(self, uri: str) -> None:
-        """Removes one file; it may be gone already."""
+        """Removes one file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._retry(uri, lambda: self._remove(uri))
 
     def remove_tree(self, uri: str) -> None:
-        """Removes a directory and all below it; it may be gone already."""
+        """Removes a directory and everything below it, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._retry(uri, lambda: self._remove_tree(uri))
 
@@ -188,34 +250,47 @@ class RemoteStorage(abc.ABC):
                     f"{checksum[0]:,} bytes with {checksum[1]:08x}, twice: the network or the storage is at fault",
                 )
 
-    def _retry(self, uri: str, operate: Callable[[], _T]) -> _T:
+    def _retry(self, uri: str, operate: Callable[[], _T], min_attempts: int = 1) -> _T:
+        """Returns the result of `operate`, tried until the budget is used up and at least `min_attempts` times."""
         seconds = _budget_sec.get()
-        give_up, wait = time.monotonic() + seconds, _FIRST_WAIT_SEC
+        give_up, wait, attempts = time.monotonic() + seconds, _FIRST_WAIT_SEC, 0
         while True:
+            attempts += 1
             try:
                 return operate()
             except (errors.ImagebeamError, *_LASTING):
                 raise
-            except Exception as e:  # each client has its own errors; `lasting_error` knows which of them end it
+            except Exception as e:  # each client has errors of its own; `lasting_error` knows which of them last
                 lasting = self.lasting_error(e, uri) or _own_error(e)
                 if lasting is not None:
                     raise lasting from e
-                if time.monotonic() + wait > give_up:
+                if time.monotonic() + wait > give_up and attempts >= min_attempts:
                     reason = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
-                    raise storage.UnavailableError(errno.EIO, f"{uri}: {reason} (tried for {seconds:g} s)") from e
+                    raise interface.UnavailableError(errno.EIO, f"{uri}: {reason} (tried for {seconds:g} s)") from e
             time.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(2 * wait, _LONGEST_WAIT_SEC)
 
 
 def _own_error(error: Exception) -> Exception | None:
-    """An error that no client raised: a storage's own word that there is no file, or one of the local disk."""
-    is_own = isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.filename is not None)
-    return error if is_own else None
+    """Returns an error that comes from imagebeam or the local disk, not from a client; trying again does not help."""
+    is_of_the_disk = isinstance(error, OSError) and error.filename is not None
+    return error if is_of_the_disk or isinstance(error, FileNotFoundError) else None
 
 
 @contextlib.contextmanager
-def _file_of(data: bytes) -> Iterator[str]:
-    """A local file with these bytes."""
+def local_disk_errors(path: str) -> Iterator[None]:
+    """Raises LocalDiskError for an error of the block that names the local file `path`, or says that a disk is full."""
+    try:
+        yield
+    except OSError as e:
+        if e.filename == path or e.errno in _DISK_ERRORS:
+            raise interface.LocalDiskError(e.errno, e.strerror, e.filename) from e
+        raise
+
+
+@contextlib.contextmanager
+def _temporary_file(data: bytes) -> Iterator[str]:
+    """Yields the path of a local file that holds `data`."""
     descriptor, path = tempfile.mkstemp(prefix="imagebeam-")
     try:
         with open(descriptor, "wb") as file:
@@ -226,15 +301,13 @@ def _file_of(data: bytes) -> Iterator[str]:
 
 
 class _RangeReader(ranges.SeekableReader):
-    """A remote file, read from front to back or here and there, in ranges that are kept one at a time."""
+    """A remote file, read in ranges at any position. Keeps the last range."""
 
-    def __init__(self, store: RemoteStorage, uri: str, entry: storage.Entry):
-        if entry.kind == storage.DIRECTORY:
-            raise IsADirectoryError(errno.EISDIR, f"{uri} is a directory")
+    def __init__(self, store: RemoteStorage, uri: str, entry: interface.Entry):
         super().__init__(entry.size)
         self._store = store
         self._uri = uri
-        self._version = entry.mtime_ns
+        self._version = entry.version
         self._start, self._range = 0, b""
 
     def _read_at(self, position: int, length: int) -> bytes:
@@ -247,15 +320,24 @@ class _RangeReader(ranges.SeekableReader):
 
 
 def denied(uri: str, detail: object) -> PermissionError:
-    """The error for an address that may not be read, or not written."""
+    """Returns the error for an address that may not be read or written."""
     return PermissionError(errno.EACCES, f"{uri}: access denied ({detail}); docs/storage.md lists what is needed")
 
 
 def taken(uri: str) -> FileExistsError:
-    """The error for a file that must be new and is not."""
+    """Returns the error for a file that must be new and exists."""
     return FileExistsError(errno.EEXIST, f"{uri} was written by another run at this moment")
 
 
+def missing_package(scheme: str, error: ImportError) -> errors.ConfigError:
+    """Returns the error for a scheme whose package is not installed; it names the package or the extra."""
+    found = f"{error.name} is not installed, {scheme}:// needs it"
+    if not isinstance(error, ModuleNotFoundError) or not error.name:  # fsspec's own text names the package
+        found = f"a package that reads {scheme}:// is missing ({error})"
+    remedy = f"pip install {_INSTALL[scheme]}" if scheme in _INSTALL else f"install the package that reads {scheme}://"
+    return errors.ConfigError(f"{found}: {remedy}")
+
+
 def identity_of(uri: str) -> tuple[int, int]:
-    """What tells two directories apart: there are no links, so the address."""
+    """Returns an identity for a directory. A network has no links, so it follows from the address."""
     return 0, int.from_bytes(hashlib.blake2b(uri.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")

@@ -60,7 +60,7 @@ def process(pets: Datasets) -> Iterator[Process]:
         yield call
 
 
-# What runs there.
+# Functions that run in that process.
 
 
 def read(uri: str, shuffle: str | None, cache_dir: str | None = None, num_epochs: int = 1) -> Batches:
@@ -81,7 +81,7 @@ def read(uri: str, shuffle: str | None, cache_dir: str | None = None, num_epochs
 
 
 def read_blocks(uri: str, block_bytes: int) -> Batches:
-    """As `read`, in the order of the shards and with small blocks."""
+    """Reads like `read`, in the order of the shards and with small blocks."""
     from imagebeam.reader import dataset_source
 
     previous, dataset_source._BLOCK_BYTES = dataset_source._BLOCK_BYTES, block_bytes
@@ -92,7 +92,7 @@ def read_blocks(uri: str, block_bytes: int) -> Batches:
 
 
 def read_late(uri: str, shard: str) -> Batches:
-    """Opens the dataset, and reads it when a shard is gone."""
+    """Opens the dataset, and reads it after a shard was removed."""
     import tensorflow as tf
 
     dataset = imagebeam.open_dataset(uri)
@@ -119,7 +119,7 @@ def read_index(uri: str) -> list[int]:
     return np.frombuffer(tf.io.gfile.GFile(uri, "rb").read(), "<u8").tolist()
 
 
-# What is asked of them.
+# Assertions.
 
 
 def keys_of(batches: Batches) -> list[str]:
@@ -135,7 +135,7 @@ def assert_same(batches: Batches, expected: Batches) -> None:
 
 
 def downloads(requests: list[str]) -> list[str]:
-    """The names of the files whose bytes were asked for."""
+    """The names of the files whose bytes were requested."""
     marks = ("/bucket/", "/download/storage/v1/b/bucket/o/", "/storage/v1/b/bucket/o/")
     names = []
     for method, _, address, *_ in map(str.split, requests):

@@ -40,7 +40,7 @@ class Emulator:
 
     Attributes:
         url: of the server.
-        environment: what leads a process to it: google-cloud-storage, gcsfs, Beam and TensorFlow. TensorFlow must find
+        environment: what leads a process to it: google-cloud-storage, Beam and TensorFlow. TensorFlow must find
             it before its first request, so what reads with TensorFlow is a process of its own.
     """
 
@@ -55,7 +55,6 @@ class Emulator:
             "STORAGE_EMULATOR_HOST": url,
             "GOOGLE_APPLICATION_CREDENTIALS": str(credentials),
             "GOOGLE_CLOUD_PROJECT": "test",
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # its probe over gRPC takes more than a minute to give up
             "HTTPS_PROXY": url,  # which lets nothing else through
             "CURL_CA_BUNDLE": str(authority),
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "x",

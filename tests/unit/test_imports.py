@@ -136,6 +136,16 @@ def test_no_modules_import_each_other() -> None:
     assert circles_of(graph(at_import_only=True)) == []
 
 
+def test_storages_and_the_shard_cache_import_each_other_in_no_function_either() -> None:
+    rooms = ("imagebeam.storage", "imagebeam.catalog", "imagebeam.verify_shards", "imagebeam.records")
+    rooms += ("imagebeam.reader.shard_cache", "imagebeam.reader.dataset_source", "imagebeam.reader.source_of_address")
+    at_import, at_any_time = graph(at_import_only=True), graph()
+    lazily = {name: at_any_time[name] - at_import[name] for name in PATHS if name.startswith(rooms)}
+    by_scheme = {f"imagebeam.storage.{name}" for name in ("gcs", "fsspec_files", "webhdfs")}
+    assert {name: found for name, found in lazily.items() if found} == {"imagebeam.storage": by_scheme}
+    assert [circle for circle in circles_of(at_any_time) if any(name.startswith(rooms) for name in circle)] == []
+
+
 def test_circles_are_found() -> None:
     assert circles_of({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 

@@ -5,7 +5,7 @@ as the shard writer does:
 
     with gzip_content.open_inflated("gs://bucket/train-images-idx3-ubyte.gz") as file:  # seekable
         head = file.read(16)
-    gzip_content.inflate(uri, version).read(ref.offset, ref.length)  # one range, from any thread
+    gzip_content.inflate(uri, ref.version).read(ref.offset, ref.length)  # one range, from any thread
 
 Source: RFC 1952. As with gzip(1) and TensorFlow, a file may be several gzip files joined end to end.
 """
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from imagebeam import errors, storage
-from imagebeam.storage import ranges
+from imagebeam.storage import local, ranges
 from imagebeam.transforms.elements import Reason
 
 SUFFIX = ".gz"
@@ -50,14 +50,14 @@ class BrokenGzipError(OSError):
 class Inflated:
     """The decompressed content of a .gz file. Thread-safe; the disk space is freed with the last reference to it."""
 
-    def __init__(self, file: io.FileIO, size: int, mtime_ns: int):
+    def __init__(self, file: io.FileIO, size: int, version: int):
         self._file = file
         self.size = size  # bytes
-        self.mtime_ns = mtime_ns  # of the .gz file that was unpacked
+        self.version = version  # of the .gz file that was unpacked
 
     def read(self, offset: int, length: int) -> bytes:
         """Returns `length` bytes from `offset`; fewer at the end of the content."""
-        return storage.read_descriptor(self._file.fileno(), offset, max(0, min(length, self.size - offset)))
+        return local.read_descriptor(self._file.fileno(), offset, max(0, min(length, self.size - offset)))
 
 
 def is_zipped(uri: str) -> bool:
@@ -79,7 +79,7 @@ def inflate(uri: str, version: int = 0) -> Inflated:
         ImagebeamError: if the disk has no room for the content.
     """
     if not version:
-        version = storage.storage_of(uri).stat(uri).mtime_ns
+        version = storage.storage_of(uri).stat(uri).version
     return _UNPACKED.take(uri, version)
 
 

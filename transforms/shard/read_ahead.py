@@ -1,4 +1,8 @@
-"""Reads the images of a shard in order, with a bounded number of reads in flight."""
+"""Reads the images of a shard in order, with a bounded number of reads and bytes in flight.
+
+Not built on `look_ahead.map_ahead`: here the limit is in bytes as well, local files are opened ahead without threads,
+and one shard may mix both kinds of files.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +16,32 @@ from concurrent import futures
 from typing import NamedTuple, TypeAlias
 
 from imagebeam import storage
+from imagebeam.storage import local
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.shard import gzip_content
 
-MAX_READS = 16  # files opened ahead; on a cold disk the kernel reads them while earlier ones are encoded
+MAX_READS = 16  # local files opened ahead; on a cold disk the kernel reads them while earlier ones are encoded
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
-_SLOW_SEC, _SLOW_SEC_PER_BYTE = 60e-6, 0.5e-9  # a read that takes longer than this did not come from the page cache
+_SLOW_SEC, _SLOW_SEC_PER_BYTE = 60e-6, 0.5e-9  # a slower read did not come from the page cache
 _ANNOUNCED = 256  # files announced after a slow read
-_MAX_SHARED = 2 * MAX_READS  # files kept open that hold many images: one is not opened twice for an image
-# A new listing makes another dataset of it: without --overwrite it is refused once this one was committed.
+_MAX_SHARED = 2 * MAX_READS  # open files that hold many images each, so that none is opened once for each image
+# A new listing makes another dataset: without --overwrite it is refused once this one is committed.
 _LIST_AGAIN = "to take it in, run the same convert command again with --overwrite"
 
 
 class ReadAhead(NamedTuple):
-    """How much may be asked for ahead."""
+    """Limits of reading ahead."""
 
-    requests: int  # under way at once, over a network
-    num_bytes: int  # of images that were asked for and not taken yet; one image more, if it is larger
+    requests: int  # in flight at once, over a network
+    num_bytes: int  # of images requested and not taken yet; the last one may exceed it
 
 
 READ_AHEAD = ReadAhead(32, 64 << 20)
 
 
 class ReadError(OSError):
-    """One image that could not be read; the others can."""
+    """One image cannot be read. Others can."""
 
     def __init__(self, reason: elements.Reason, detail: str):
         super().__init__(detail)
@@ -45,19 +50,21 @@ class ReadError(OSError):
 
 
 Fetched = tuple[elements.ImageRef, bytes | ReadError]
-_Opened: TypeAlias = "int | ReadError | futures.Future[bytes | ReadError] | None"  # None: one image of many in a file
+_Opened: TypeAlias = (
+    "int | ReadError | futures.Future[bytes | ReadError] | None"  # None: one of many images in a shared file
+)
 
 
 def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> Iterator[Fetched]:
-    """Yields each reference with its bytes, or with what went wrong, in the order of `refs`.
+    """Yields each reference with its bytes or its ReadError, in the order of `refs`.
 
-    Local files are opened ahead and, where reads wait for a disk, announced to the kernel: reads then overlap without
-    threads, whose hand-over would cost more than the read of an image that is in the page cache (18 us for 110 KB).
-    What is reached over a network is asked for ahead by threads, as many requests as there are answers to wait for.
-    A byte range of a .gz file is one of what the file holds.
+    Local files are opened ahead and, while reads wait for a disk, announced to the kernel: reads then overlap without
+    threads. Handing an image from thread to thread would cost more than reading it from the page cache (18 us for
+    110 KB). Files on a network are requested ahead on threads, one for each request in flight. A byte range of a .gz
+    file is a range of its decompressed content.
 
     Raises:
-        OSError: if the machine or the network, not the image, is the reason: too many open files, no answer.
+        OSError: if the machine or the network failed, not the image: too many open files, no answer.
     """
     ahead: collections.deque[tuple[elements.ImageRef, _Opened]] = collections.deque()
     ahead_bytes, max_reads = 0, MAX_READS
@@ -91,7 +98,7 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
 
 
 class _Kernel:
-    """Tells the kernel of coming reads (POSIX_FADV_WILLNEED), as long as they are slow: it takes 18 us a file."""
+    """Announces reads to the kernel (POSIX_FADV_WILLNEED), only while reads are slow: it takes 18 us for each file."""
 
     def __init__(self) -> None:
         self._to_announce = _ANNOUNCED if _CAN_ADVISE else 0
@@ -99,7 +106,7 @@ class _Kernel:
     def announce(self, descriptor: int, ref: elements.ImageRef) -> None:
         if self._to_announce:
             self._to_announce -= 1
-            with contextlib.suppress(OSError):  # a pipe takes no advice; reading it says what is wrong
+            with contextlib.suppress(OSError):  # a pipe takes no advice; the read reports what is wrong
                 os.posix_fadvise(descriptor, ref.offset, max(ref.length, 0), os.POSIX_FADV_WILLNEED)
 
     def note_read(self, seconds: float, num_bytes: int) -> None:
@@ -116,13 +123,13 @@ def _find_too_large(ref: elements.ImageRef) -> ReadError | None:
 
 
 class _SharedFiles:
-    """Local files that hold many images each, open from one image to the next; the least lately used is closed."""
+    """Local files that hold many images each. They stay open between images; the least recently used one is closed."""
 
     def __init__(self) -> None:
         self._descriptors: collections.OrderedDict[str, int] = collections.OrderedDict()
 
     def open(self, uri: str) -> int:
-        """The descriptor of a file; good until the next one is opened."""
+        """Returns the descriptor of a file. It is valid until the next call."""
         if uri in self._descriptors:
             self._descriptors.move_to_end(uri)
         else:
@@ -140,7 +147,7 @@ class _SharedFiles:
 
 
 def _open(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block for ever
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe must not block
 
 
 def _open_ahead(ref: elements.ImageRef, kernel: _Kernel, shared: _SharedFiles) -> int | ReadError | None:
@@ -158,11 +165,11 @@ def _open_ahead(ref: elements.ImageRef, kernel: _Kernel, shared: _SharedFiles) -
 
 
 def _read_remote(store: storage.Storage, ref: elements.ImageRef) -> bytes | ReadError:
-    """The bytes of one image, of the version that was listed."""
+    """Returns the bytes of one image, of the version that was listed."""
     if too_large := _find_too_large(ref):
         return too_large
     try:
-        data = store.read(ref.uri, ref.offset, ref.length, ref.size, ref.mtime_ns)
+        data = store.read(ref.uri, ref.offset, ref.length, ref.size, ref.version)
     except storage.ChangedError:
         return ReadError(elements.Reason.CHANGED, f"was replaced since it was listed; {_LIST_AGAIN}")
     except OSError as e:
@@ -183,7 +190,7 @@ def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _S
         if opened is not None:
             data = _read_local(ref, opened, kernel)
         elif gzip_content.is_zipped(ref.uri):
-            data = gzip_content.inflate(ref.uri, ref.mtime_ns).read(ref.offset, ref.length)
+            data = gzip_content.inflate(ref.uri, ref.version).read(ref.offset, ref.length)
         else:
             data = _read_local(ref, shared.open(ref.uri), kernel)
     except ReadError as e:
@@ -206,16 +213,16 @@ def _read_local(ref: elements.ImageRef, descriptor: int, kernel: _Kernel) -> byt
     if change := _find_change(ref, os.fstat(descriptor)):
         raise ReadError(elements.Reason.CHANGED, f"{change} since it was listed; {_LIST_AGAIN}")
     start = time.perf_counter()
-    data = storage.read_descriptor(descriptor, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
+    data = local.read_descriptor(descriptor, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
     kernel.note_read(time.perf_counter() - start, len(data))
     return data
 
 
 def _find_change(ref: elements.ImageRef, status: os.stat_result) -> str | None:
-    """How a file differs from what the listing, and so the dataset's fingerprint, says of it."""
+    """Returns how a file differs from its listing, which is part of the dataset's fingerprint; None if it does not."""
     if ref.offset == 0 and 0 <= ref.size != status.st_size and ref.length < 0 and stat.S_ISREG(status.st_mode):
         return f"grew or shrank from {ref.size:,} to {status.st_size:,} bytes"
-    return "was written" if ref.mtime_ns and ref.mtime_ns != status.st_mtime_ns else None
+    return "was written" if ref.version and ref.version != status.st_mtime_ns else None
 
 
 def _read_error(error: OSError) -> ReadError:

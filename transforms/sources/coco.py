@@ -176,7 +176,7 @@ class CocoSource:
             posixpath.join(split.folder, posixpath.normpath(images.names[number])),
             uri,
             entry.size,
-            entry.mtime_ns,
+            entry.version,
             position=number,
             split=split.name,
             expected=(images.heights[number], images.widths[number]),

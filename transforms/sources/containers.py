@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import abc
-import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent import futures
 from typing import Any, ClassVar, NamedTuple
 
-from imagebeam import storage
+from imagebeam import look_ahead, storage
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.shard import gzip_content
 from imagebeam.transforms.sources import files, image_source, table_rows
@@ -25,7 +24,7 @@ class Container(NamedTuple):
     path: str  # below the root
     uri: str
     size: int
-    mtime_ns: int
+    version: int
 
 
 class ListingProblem(NamedTuple):
@@ -76,7 +75,7 @@ class ContainerSource(abc.ABC):
         found = image_source.ListingBuilder()
         for part in finder.list_all():
             containers += [
-                Container(ref.key, ref.uri, ref.size, ref.mtime_ns)
+                Container(ref.key, ref.uri, ref.size, ref.version)
                 for ref in (elements.unpack_refs(part.packed_refs) if part.num_refs else ())
             ]
             found.passed_over.update(part.passed_over)
@@ -111,17 +110,9 @@ class ContainerSource(abc.ABC):
     def _scan_all(self, containers: list[Container]) -> Iterator[Found]:
         """Yields the content of all files in their order; threads read ahead over a network."""
         if storage.storage_of(self.root).is_local:
-            for container in containers:
-                yield from self._scan(container)
-            return
-        ahead: collections.deque[futures.Future[list[Found]]] = collections.deque()
-        with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
-            for container in containers:
-                ahead.append(threads.submit(lambda one=container: list(self._scan(one))))  # type: ignore[misc]
-                if len(ahead) > _FILES_AT_ONCE:
-                    yield from ahead.popleft().result()
-            while ahead:
-                yield from ahead.popleft().result()
+            return itertools.chain.from_iterable(map(self._scan, containers))  # one file is never held whole
+        found = look_ahead.map_ahead(lambda container: list(self._scan(container)), containers, _FILES_AT_ONCE)
+        return itertools.chain.from_iterable(found)
 
     def _scan(self, container: Container) -> Iterator[Found]:
         try:
@@ -202,4 +193,4 @@ class _Finder(files.FilesSource):
         elif entry.kind == storage.BROKEN_LINK:
             found.problems.append(f"{uri!r} is a broken link, so the images in it would be lost: repair it")
         else:
-            found.refs.append(elements.ImageRef(path, uri, entry.size, entry.mtime_ns))
+            found.refs.append(elements.ImageRef(path, uri, entry.size, entry.version))

@@ -181,7 +181,7 @@ class FilesSource:
             found.rejects.append(elements.Reject(path, uri, "list", reason, detail))
             return
         if is_image:
-            found.refs.append(elements.ImageRef(path, uri, entry.size, entry.mtime_ns))
+            found.refs.append(elements.ImageRef(path, uri, entry.size, entry.version))
         else:
             found.passed_over[NON_IMAGE] += 1
 

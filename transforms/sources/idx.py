@@ -30,7 +30,7 @@ class IdxFile(NamedTuple):
     """One IDX file that was checked to be complete."""
 
     uri: str
-    mtime_ns: int
+    version: int
     shape: tuple[int, ...]  # of its array of bytes
 
     @property
@@ -87,7 +87,7 @@ class IdxSource:
                 yield elements.Reject(key, images.uri, "list", known.reason, known.detail)
             else:
                 offset = start + position * size
-                yield elements.ImageRef(key, images.uri, size, images.mtime_ns, offset, size, position, *known)
+                yield elements.ImageRef(key, images.uri, size, images.version, offset, size, position, *known)
 
     def _fill(self, ref: elements.ImageRef, split: IdxSplit, label: int) -> tuple[Any, ...] | table_rows.BadRowError:
         try:
@@ -208,14 +208,14 @@ def _open(uri: str, what: str, dimensions: tuple[int, ...]) -> IdxFile:
         ConfigError: if it is not.
     """
     try:
-        mtime_ns = storage.storage_of(uri).stat(uri).mtime_ns
+        version = storage.storage_of(uri).stat(uri).version
         with gzip_content.open_content(uri) as file:
             head = file.read(_MAGIC_BYTES + 4 * max(dimensions))
             num_bytes = file.seek(0, io.SEEK_END)
     except OSError as e:
         detail = e.detail if isinstance(e, gzip_content.BrokenGzipError) else f"cannot be read ({e.strerror or e})"
         raise errors.ConfigError(f"{uri!r} {detail}") from e
-    found = IdxFile(uri, mtime_ns, _read_shape(uri, head, what, dimensions))
+    found = IdxFile(uri, version, _read_shape(uri, head, what, dimensions))
     expected = found.start + math.prod(found.shape)
     if num_bytes != expected:
         detail = "it was cut short; fetch it again" if num_bytes < expected else "the rest belongs to no image"
@@ -253,5 +253,5 @@ def _read_array(file: IdxFile) -> bytes:
     """
     length = math.prod(file.shape)
     if gzip_content.is_zipped(file.uri):
-        return gzip_content.inflate(file.uri, file.mtime_ns).read(file.start, length)
-    return storage.storage_of(file.uri).read(file.uri, file.start, length, version=file.mtime_ns)
+        return gzip_content.inflate(file.uri, file.version).read(file.start, length)
+    return storage.storage_of(file.uri).read(file.uri, file.start, length, version=file.version)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import csv
 import dataclasses
-import itertools
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent import futures
 from typing import Any
 
-from imagebeam import errors, storage
+from imagebeam import errors, look_ahead, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import (
     image_source,
@@ -150,17 +147,8 @@ class ManifestSource:
         placed: Iterator[merged_rows.PlacedRow] = self.read_rows()
         if self.merge_rows and self.image is not None:
             placed = merged_rows.merge_rows(placed, self.image, self.fields)
-        if storage.storage_of(self.uri).is_local:
-            yield from itertools.starmap(self._look_up, placed)
-            return
-        ahead: collections.deque[futures.Future[elements.ImageRef | elements.Reject]] = collections.deque()
-        with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            for place, row in placed:
-                ahead.append(threads.submit(self._look_up, place, row))
-                if len(ahead) > 2 * _REQUESTS_AT_ONCE:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+        num_ahead = 1 if storage.storage_of(self.uri).is_local else _REQUESTS_AT_ONCE
+        return look_ahead.map_ahead(lambda each: self._look_up(*each), placed, num_ahead)
 
     def _look_up(self, place: table_formats.RowPlace, row: Any) -> elements.ImageRef | elements.Reject:
         try:
@@ -205,7 +193,7 @@ class ManifestSource:
             raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a valid path ({e})") from e
         if status.kind != storage.FILE:
             raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
-        ref = elements.ImageRef(key, uri, status.size, status.mtime_ns, position=self.first_position + place.position)
+        ref = elements.ImageRef(key, uri, status.size, status.version, position=self.first_position + place.position)
         return self.fields.fill(ref, row)
 
     def resolve(self, path: str) -> str:

@@ -6,9 +6,8 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from concurrent import futures
 
-from imagebeam import storage
+from imagebeam import look_ahead, storage
 from imagebeam.transforms import elements
 
 SPLIT_GROUP = "split"  # group of the pattern for images that matches the split
@@ -49,11 +48,8 @@ class MaskRule:
         Raises:
             UnavailableError: if the storage does not answer.
         """
-        if storage.storage_of(root).is_local:
-            yield from (self._add_mask(root, ref) for ref in refs)
-            return
-        with futures.ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            yield from threads.map(lambda ref: self._add_mask(root, ref), refs)
+        num_ahead = 1 if storage.storage_of(root).is_local else _REQUESTS_AT_ONCE
+        return look_ahead.map_ahead(functools.partial(self._add_mask, root), refs, num_ahead)
 
     def _add_mask(self, root: str, ref: elements.ImageRef) -> elements.ImageRef | elements.Reject | None:
         match = self._image.fullmatch(ref.key)
@@ -75,7 +71,7 @@ class MaskRule:
         if entry.kind != storage.FILE:
             return _reject(ref, elements.Reason.UNREADABLE, f"its mask {path!r} is not a regular file ({entry.kind})")
         split = (match[SPLIT_GROUP] or "") if self.names_split else ref.split
-        return ref._replace(split=split, mask=elements.Mask(uri, entry.size, entry.mtime_ns))
+        return ref._replace(split=split, mask=elements.Mask(uri, entry.size, entry.version))
 
     @functools.cached_property
     def _image(self) -> re.Pattern[str]:

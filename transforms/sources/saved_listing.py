@@ -38,7 +38,7 @@ def save(source: files.FilesSource, uri: str) -> int:
                 raise errors.ConfigError(found.problems[0])
             for ref in elements.unpack_refs(found.packed_refs) if found.num_refs else ():
                 masked = (ref.split, *ref.mask) if ref.mask else ()
-                _write(file, [ref.key, ref.uri, ref.size, ref.mtime_ns, *masked])
+                _write(file, [ref.key, ref.uri, ref.size, ref.version, *masked])
             for reject in found.rejects:
                 _write(file, {"reject": reject._asdict()})
             count += found.num_refs
@@ -98,8 +98,8 @@ class SavedListingSource:
     def _add(self, line: Any, found: image_source.ListingBuilder) -> bool:
         """Adds what a line holds; returns True for the last line."""
         if isinstance(line, list):
-            key, uri, size, mtime_ns, *masked = line
-            ref = elements.ImageRef(key, uri, size, mtime_ns)
+            key, uri, size, version, *masked = line
+            ref = elements.ImageRef(key, uri, size, version)
             if masked:
                 ref = ref._replace(split=masked[0], mask=elements.Mask(*masked[1:]))
             found.refs.append(ref)

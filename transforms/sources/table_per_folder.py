@@ -10,9 +10,8 @@ import functools
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent import futures
 
-from imagebeam import errors, storage
+from imagebeam import errors, look_ahead, storage
 from imagebeam.transforms import elements, hashing
 from imagebeam.transforms.sources import files, image_source, manifest, table_formats, table_rows
 
@@ -158,13 +157,13 @@ def _walk(root: str, parts: tuple[str, ...], exclude: str) -> list[str]:
     store = storage.storage_of(root)
     files: list[str] = []
     level = [_FolderToSearch(root, frozenset(_open(parts)), (store.stat(root).identity,))]
-    with futures.ThreadPoolExecutor(1 if store.is_local else _REQUESTS_AT_ONCE) as threads:
-        while level:
-            below: list[_FolderToSearch] = []
-            for found, folders in threads.map(functools.partial(_look_into, exclude=exclude), level):
-                files += found
-                below += folders
-            level = below
+    num_ahead = 1 if store.is_local else _REQUESTS_AT_ONCE
+    while level:
+        below: list[_FolderToSearch] = []
+        for found, folders in look_ahead.map_ahead(functools.partial(_look_into, exclude=exclude), level, num_ahead):
+            files += found
+            below += folders
+        level = below
     return files
 
 

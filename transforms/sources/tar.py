@@ -91,7 +91,7 @@ class TarSource(containers.ContainerSource):
             cells = self._cells(container, stem, parts, read)
             names.update(cells, (part.extension for part in parts))
             ref = elements.ImageRef(
-                key, container.uri, image.size, container.mtime_ns, offset=image.offset, length=image.size
+                key, container.uri, image.size, container.version, offset=image.offset, length=image.size
             )
             return containers.fill(self.fields, ref, cells)
         except table_rows.BadRowError as e:
@@ -122,13 +122,13 @@ class TarSource(containers.ContainerSource):
 def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes], int]:
     """Returns a function that reads a range of the (decompressed) tar, and the tar's size in bytes."""
     if gzip_content.is_zipped(container.uri):
-        inflated = gzip_content.inflate(container.uri, container.mtime_ns)
+        inflated = gzip_content.inflate(container.uri, container.version)
         return _ReadWindow(inflated.read, _LOCAL).read, inflated.size
     store = storage.storage_of(container.uri)
 
     def read(offset: int, length: int) -> bytes:
         length = min(length, container.size - offset)
-        return store.read(container.uri, offset, length, version=container.mtime_ns) if length > 0 else b""
+        return store.read(container.uri, offset, length, version=container.version) if length > 0 else b""
 
     return _ReadWindow(read, _LOCAL if store.is_local else _REMOTE).read, container.size
 

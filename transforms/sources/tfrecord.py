@@ -74,7 +74,7 @@ class TfrecordSource(containers.ContainerSource):
                 self._key(container, number, cells),
                 container.uri,
                 length,
-                container.mtime_ns,
+                container.version,
                 offset=record.offset + records.HEADER_BYTES + first,
                 length=length,
                 inside=inside,
@@ -120,7 +120,7 @@ def split_of(name: str) -> str | None:
 
 def _open(container: containers.Container) -> BinaryIO:
     if gzip_content.is_zipped(container.uri):
-        return gzip_content.open_inflated(container.uri, container.mtime_ns)
+        return gzip_content.open_inflated(container.uri, container.version)
     return storage.storage_of(container.uri).open_read(container.uri)
 
 

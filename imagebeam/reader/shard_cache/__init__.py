@@ -1,1 +1,1 @@
-"""Keeps whole shards of remote datasets on a local disk, within a bounded number of bytes."""
+"""Keeps whole shards of remote datasets on a local disk, within a limit of bytes."""

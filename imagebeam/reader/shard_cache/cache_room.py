@@ -1,14 +1,14 @@
-"""The bounded folder of a cache, shared by the datasets and processes of one machine and one user.
+"""The folder of a cache: its limit of bytes and its locks, shared by all processes of one user on one machine.
 
-What is in it::
+It contains::
 
     cache_dir/imagebeam.lock                                    held while room is made
-    cache_dir/imagebeam-<hash>/<file>                           whole
-    cache_dir/imagebeam-<hash>/<file>~<bytes>~<random>          being written; counts in full from its beginning
+    cache_dir/imagebeam-<hash>/<file>                           a whole file
+    cache_dir/imagebeam-<hash>/<file>~<bytes>~<random>          being written; counts with its final size from the start
     cache_dir/imagebeam-<hash>/<file>~lock                      held by the one thread of this machine that writes it
 
-The bound holds for all processes together. A file's modification time says when it was last used; those used longest
-ago make room. Locks are those of flock, which the kernel takes back from a dead process.
+The limit holds for all processes together. A file's modification time says when it was last used; the files used
+longest ago are removed to make room. Locks are flock locks: the kernel releases those of a dead process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 from imagebeam import errors, storage
 
-_POLL_SEC = 0.05  # while files that others write take up all room
+_POLL_SEC = 0.05  # while files that others write use all the room
 _FOLDER_PREFIX = "imagebeam-"
 _LOCK_FILE = "imagebeam.lock"
 _LOCK_SUFFIX = "~lock"
@@ -31,13 +31,13 @@ _TEMPORARY = re.compile(r"(?P<name>[^~]+)~(?P<bytes>\d+)~[0-9a-f]+")
 
 
 class Room:
-    """The cache's folder as a whole: its bound and its locks."""
+    """The cache's folder as a whole: its limit and its locks."""
 
     def __init__(self, directory: str, max_bytes: int):
-        """Makes the folder if it is not there.
+        """Creates the folder if it does not exist.
 
         Raises:
-            ConfigError: if it cannot be made.
+            ConfigError: if it cannot be created.
         """
         self.directory = directory
         self.max_bytes = max_bytes
@@ -45,12 +45,12 @@ class Room:
             os.makedirs(directory, exist_ok=True)
 
     def path_of(self, dataset: str, name: str) -> str:
-        """Where a dataset's file is kept; `dataset` is a plain name."""
+        """Returns the local path of a dataset's file; `dataset` is a plain name."""
         return storage.join(self.directory, _FOLDER_PREFIX + dataset, name)
 
     @contextlib.contextmanager
     def errors_named(self) -> Iterator[None]:
-        """Raises ConfigError where the local disk fails; what the network does comes as another error."""
+        """Raises ConfigError if the local disk fails. Errors of the network are not OSErrors here."""
         try:
             yield
         except OSError as e:
@@ -61,7 +61,7 @@ class Room:
 
     @contextlib.contextmanager
     def hold(self, path: str, must_wait: bool) -> Iterator[bool]:
-        """Holds the right to write the file at `path`; yields False if another has it and `must_wait` is not set."""
+        """Locks the file at `path` for writing; yields False if it is locked and `must_wait` is false."""
         lock = path + _LOCK_SUFFIX
         descriptor = _acquire(lock, must_wait)
         if descriptor is None:
@@ -76,9 +76,9 @@ class Room:
 
     @contextlib.contextmanager
     def create(self, path: str, num_bytes: int, must_wait: bool) -> Iterator[str | None]:
-        """Yields a temporary file with room for it, which becomes that at `path` if all goes well.
+        """Makes room and yields a temporary file. When the block ends without an error, it becomes the file at `path`.
 
-        The caller holds `path`. Yields None if what others write takes up the room and `must_wait` is not set.
+        The caller holds `path`. Yields None if files that others write use the room and `must_wait` is false.
         """
         temporary = self._reserve(path, num_bytes, must_wait)
         if temporary is None:
@@ -115,7 +115,10 @@ class Room:
             _release(descriptor)
 
     def _make_room(self, num_bytes: int, held: str) -> bool:
-        """Removes what was used longest ago until `num_bytes` fit; nothing, and False, where that is not enough."""
+        """Removes the files used longest ago until `num_bytes` fit.
+
+        Returns False, and removes no whole file, if `num_bytes` cannot fit beside the files being written.
+        """
         kept, num_reserved = [], 0
         for entry in self._entries():
             with contextlib.suppress(FileNotFoundError):  # the user may clear the folder at any time
@@ -124,7 +127,7 @@ class Room:
                     if owner != held and _is_held(owner + _LOCK_SUFFIX):
                         num_reserved += int(match["bytes"])
                     else:
-                        os.unlink(entry.path)  # of a process that died
+                        os.unlink(entry.path)  # its process has died
                 elif not entry.name.endswith(_LOCK_SUFFIX):
                     status = entry.stat()
                     kept.append((status.st_mtime_ns, entry.path, status.st_size))
@@ -142,7 +145,7 @@ class Room:
         return True
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
-        """The files in the folders that were made here: nothing else in `cache_dir` is counted or removed."""
+        """Yields the files of the cache's own folders: nothing else in `cache_dir` is counted or removed."""
         with os.scandir(self.directory) as folders:
             for folder in folders:
                 if folder.name.startswith(_FOLDER_PREFIX) and folder.is_dir():
@@ -151,18 +154,18 @@ class Room:
 
 
 def mark_used(file: str | int) -> None:
-    """Puts a file, by its path or descriptor, last among those that make room."""
+    """Marks a file, given by path or descriptor, as just used: it is the last to be removed."""
     now = time.time_ns()
     os.utime(file, ns=(now, now))
 
 
 def _acquire(lock: str, must_wait: bool) -> int | None:
-    """The lock file, open and held; None where another has it and `must_wait` is not set."""
+    """Returns the descriptor of the locked lock file; None if it is locked and `must_wait` is false."""
     while True:
         os.makedirs(os.path.dirname(lock), exist_ok=True)
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:  # who makes room removes folders that are empty
+        except FileNotFoundError:  # a process that makes room removes empty folders
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if must_wait else fcntl.LOCK_NB))
@@ -177,12 +180,12 @@ def _acquire(lock: str, must_wait: bool) -> int | None:
 
 
 def _release(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has a copy
+    fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile holds a copy
     os.close(descriptor)
 
 
 def _is_held(lock: str) -> bool:
-    """Whether a live process holds the lock file."""
+    """Returns whether a live process holds the lock file."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,10 +1,10 @@
-"""The shards of one dataset in a cache's room: opened where they are there, else downloaded by threads.
+"""Opens the shards of one dataset in the cache's room, and downloads the missing ones on threads.
 
-A shard gets its name once it was checked against the catalog (size and crc32c), so that a file under a shard's name is
-whole: other processes, and those after a restart, take it as it is. Shards that a reader waits for go first.
+A shard gets its final name after it was checked against the catalog (size and crc32c). So a file with a shard's name is
+whole, and other processes, or the next run, use it as it is. Shards that a reader waits for are downloaded first.
 
-Files are opened anew after a minute, which marks them as used; those that were removed are let go when room is made. A
-process that stands still may hold the space of removed shards until it reads on or ends.
+Files are reopened after a minute, which marks them as used. Files that were removed are closed when room is made; a
+process that pauses may hold the space of removed shards until it reads on or ends.
 """
 
 from __future__ import annotations
@@ -16,45 +16,23 @@ import os
 import posixpath
 import threading
 import time
-import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from imagebeam import after_fork, errors, records, storage
 from imagebeam import catalog as catalog_lib
 from imagebeam.reader import open_files, record_bytes
-from imagebeam.reader.shard_cache import cache_room, remote_files
+from imagebeam.reader.shard_cache import cache_room
 
 _LOGGER = logging.getLogger(__name__)
 
-_REFRESH_SEC = 60.0  # after which a file is opened anew, and marked as used
-
-
-class OfOneProcess:
-    """What begins anew in a process that was forked: the threads stayed behind, maybe with a lock held."""
-
-    def __init__(self) -> None:
-        self.begin()
-        _OF_ONE_PROCESS.add(self)
-
-    def begin(self) -> None:
-        raise NotImplementedError
-
-
-_OF_ONE_PROCESS: weakref.WeakSet[OfOneProcess] = weakref.WeakSet()
-
-
-def _begin_after_fork() -> None:
-    for each in _OF_ONE_PROCESS:
-        each.begin()
-
-
-os.register_at_fork(after_in_child=_begin_after_fork)
+_REFRESH_SEC = 60.0  # a file is reopened, and marked as used, after this time
 
 
 class OpenFile(open_files.OpenFile):
-    """A local shard, which is to be opened anew after a minute."""
+    """A local shard, to be reopened after a minute."""
 
     def __init__(self, path: str):
         super().__init__(path)
@@ -71,35 +49,102 @@ class _Download:
         self.done: concurrent.futures.Future[OpenFile | None] = concurrent.futures.Future()  # None: left to others
 
 
-class KeptShards(OfOneProcess):
-    """The local shards of one dataset. Thread-safe; pickled, it begins anew."""
+class RemoteShards:
+    """The shards of a dataset at its address. Picklable: it holds no connection."""
 
-    def __init__(self, remote: remote_files.RemoteFiles, room: cache_room.Room, dataset: str, num_downloads: int):
-        """`dataset` names the address and the content that its catalog names; `num_downloads` run at once."""
+    def __init__(self, directory: str, storage_options: Mapping[str, Any], damage_waits_sec: Sequence[float]):
+        """Looks up the storage of the address.
+
+        Args:
+            directory: address of the dataset.
+            storage_options: for `storage.storage_of`.
+            damage_waits_sec: waits between attempts at a shard that arrives damaged; one attempt more than waits.
+
+        Raises:
+            ConfigError: if the address cannot be read here.
+        """
+        self.directory = directory
+        self._storage_options = dict(storage_options)
+        self._damage_waits_sec = tuple(damage_waits_sec)
+        storage.storage_of(directory, self._storage_options)
+
+    @property
+    def store(self) -> storage.Storage:
+        """The storage of the address; looked up each time, for a pickled copy has none."""
+        return storage.storage_of(self.directory, self._storage_options)
+
+    def uri_of(self, name: str) -> str:
+        return storage.join(self.directory, name)
+
+    def download(self, shard: catalog_lib.Shard, path: str) -> None:
+        """Writes a shard to the local `path`, synced and checked against the catalog.
+
+        Raises:
+            ShardError: if it cannot be downloaded, or differs from the catalog after the last attempt.
+            LocalDiskError: if the local disk fails.
+        """
+        uri = self.uri_of(shard.name)
+        for wait in self._waits():
+            try:
+                self.store.download(uri, path)
+            except storage.LocalDiskError:
+                raise
+            except FileNotFoundError as e:
+                detail = f"is missing ({e.strerror or e}): run imagebeam verify, convert again"
+                raise errors.ShardError(f"shard {uri} {detail}") from e
+            except PermissionError as e:
+                detail = f"cannot be read ({e.strerror or e}): grant read access to it"
+                raise errors.ShardError(f"shard {uri} {detail}") from e
+            except OSError as e:
+                raise errors.ShardError(
+                    f"shard {uri} cannot be downloaded ({e.strerror or e}): check that its address can be reached from "
+                    "here, and run again; what was downloaded is kept"
+                ) from e
+            num_bytes, crc = _sync_and_checksum(path)
+            if (num_bytes, crc) == (shard.bytes, shard.crc32c):
+                return
+            if wait is None:
+                raise errors.ShardError(
+                    f"shard {uri} comes as {num_bytes:,} bytes with crc32c {crc:08x}, the catalog says "
+                    f"{shard.bytes:,} bytes with {shard.crc32c:08x}: it was cut short or replaced; "
+                    "run imagebeam verify, convert again with --overwrite"
+                )
+            time.sleep(wait)
+
+    def _waits(self) -> Iterator[float | None]:
+        yield from self._damage_waits_sec
+        yield None
+
+
+class KeptShards(after_fork.RebuiltAfterFork):
+    """The local shards of one dataset. Thread-safe. A pickled copy, or a forked process, starts without open files."""
+
+    def __init__(self, remote: RemoteShards, room: cache_room.Room, dataset: str, num_downloads: int):
+        """`dataset` is a name for the address and the content of its catalog; `num_downloads` run at once."""
         self.remote = remote
         self.room = room
         self._dataset = dataset
         self._num_downloads = num_downloads
         super().__init__()
 
-    def begin(self) -> None:
+    def rebuild(self) -> None:
         self._lock = threading.Lock()
         self._files: open_files.Shelf[OpenFile] = open_files.Shelf()
         self._downloads: dict[str, _Download] = {}
         self._num_threads = 0
         self._downloaded: set[str] = set()
-        self._is_told = False  # that the cache is too small
+        self._has_warned = False  # that the cache is too small
 
     def find_open(self, shard: catalog_lib.Shard) -> OpenFile | None:
-        """The file of a shard that was opened less than a minute ago."""
+        """Returns the file of a shard if it was opened less than a minute ago."""
         file = self._files.find(shard.name)
         return None if file is None or time.monotonic() > file.refresh_at else file
 
     def open(self, shard: catalog_lib.Shard, following: Sequence[catalog_lib.Shard] = ()) -> OpenFile:
-        """Opens a shard, and waits for its download where it is not there; those that follow are announced.
+        """Opens a shard, after its download if it is missing, and announces the shards that follow.
 
         Raises:
-            ShardError: if it cannot be downloaded, or is not what the catalog says.
+            ShardError: if it cannot be downloaded, or differs from the catalog.
             ConfigError: if the local disk fails.
         """
         with self.room.errors_named():
@@ -113,11 +158,11 @@ class KeptShards(OfOneProcess):
         return file
 
     def close(self) -> None:
-        """Keeps no files open from now on, and waits for no lock."""
+        """Closes the open files, and keeps none open from now on. Waits for no lock."""
         self._files.close()
 
     def announce(self, shards: Sequence[catalog_lib.Shard]) -> None:
-        """Begins to download shards that are not there, after all that readers wait for."""
+        """Starts to download missing shards, after all shards that readers wait for."""
         missing = [shard for shard in shards if not os.path.exists(self._path(shard.name))]
         with self._lock:
             for shard in missing:
@@ -125,14 +170,14 @@ class KeptShards(OfOneProcess):
             self._start_threads()
 
     def read_index(self, uri: str, shard: catalog_lib.Shard) -> bytes:
-        """The index of a shard, kept if it is one; else it is the caller's to refuse."""
+        """Returns the bytes of a shard's index. Keeps them if they are a valid index; the caller checks them too."""
         path = self._path(posixpath.basename(shard.index_name))
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             data = file.read()
             if _is_index_of(data, shard):
                 cache_room.mark_used(path)
                 return data
-        data = self.remote.read(uri)
+        data = self.remote.store.read(uri)
         if _is_index_of(data, shard):
             with self.room.errors_named(), self.room.hold(path, must_wait=False) as is_held:
                 if is_held:
@@ -146,7 +191,7 @@ class KeptShards(OfOneProcess):
         return self.room.path_of(self._dataset, name)
 
     def _open_whole(self, shard: catalog_lib.Shard) -> OpenFile | None:
-        """Opens a shard if it is there; one of another size was not left by us, and is downloaded over."""
+        """Opens a shard if it is kept. A file of another size is not ours: it is downloaded again, over that file."""
         try:
             file = OpenFile(self._path(shard.name))
         except FileNotFoundError:
@@ -162,24 +207,26 @@ class KeptShards(OfOneProcess):
             if not download.is_asked:
                 download.is_asked = True
                 self._downloads.pop(shard.name, None)
-                self._downloads[shard.name] = download  # last: those asked for go in the order they stand
+                self._downloads[shard.name] = (
+                    download  # at the end: shards that readers wait for go in the order of the requests
+                )
             self._start_threads()
             return download
 
     def _start_threads(self) -> None:
         waiting = sum(not download.is_begun for download in self._downloads.values())
         while waiting and self._num_threads < self._num_downloads:
-            # A daemon: the end of the program waits for no download.
+            # Daemon threads: the end of the program waits for no download.
             threading.Thread(target=self._work, name="imagebeam-download", daemon=True).start()
             self._num_threads += 1
             waiting -= 1
 
     def _work(self) -> None:
-        """Downloads until there is nothing more to download."""
+        """Downloads shards until none is left to download."""
         while (download := self._take()) is not None:
             try:
                 file = self._bring(download)
-            except BaseException as e:  # a reader waits for it, whatever it is
+            except BaseException as e:  # a reader may wait for the result: every error must reach it
                 self._end(download, e)
                 download.done.set_exception(e)
             else:
@@ -205,12 +252,15 @@ class KeptShards(OfOneProcess):
         _LOGGER.warning("fetching ahead stops until the next shard is asked for: %s", error)
 
     def _bring(self, download: _Download) -> OpenFile | None:
-        """Downloads a shard; None where nobody waits for it, and another process is at it or there is no room now."""
+        """Downloads a shard and opens it.
+
+        Returns None for a shard that no reader waits for, if another process downloads it or there is no room now.
+        """
         shard, path = download.shard, self._path(download.shard.name)
         with self.room.errors_named(), self.room.hold(path, download.is_asked) as is_held:
             if not is_held:
                 return None
-            if (file := self._open_whole(shard)) is not None:  # brought by who held the lock
+            if (file := self._open_whole(shard)) is not None:  # downloaded by the previous holder of the lock
                 return file
             with self.room.create(path, shard.bytes, download.is_asked) as temporary:
                 self._files.remove_unlinked()
@@ -218,25 +268,31 @@ class KeptShards(OfOneProcess):
                     return None
                 begin = time.monotonic()
                 self.remote.download(shard, temporary)
-                file = OpenFile(temporary)  # before it can be removed again
+                file = OpenFile(temporary)  # before another process can remove it to make room
         _LOGGER.info("downloaded %s, %s bytes in %.1f s", shard.name, f"{shard.bytes:,}", time.monotonic() - begin)
-        self._tell_if_too_small(shard)
+        self._warn_if_too_small(shard)
         return file
 
-    def _tell_if_too_small(self, shard: catalog_lib.Shard) -> None:
+    def _warn_if_too_small(self, shard: catalog_lib.Shard) -> None:
         with self._lock:
-            is_news = shard.name in self._downloaded and not self._is_told
+            must_warn = shard.name in self._downloaded and not self._has_warned
             self._downloaded.add(shard.name)
-            self._is_told |= is_news
-        if is_news:
+            self._has_warned |= must_warn
+        if must_warn:
             _LOGGER.warning(
-                "%s had to be downloaded again: what is read does not fit into cache_bytes=%s (told once)",
+                "%s had to be downloaded again: what is read does not fit into cache_bytes=%s (logged once)",
                 self.remote.uri_of(shard.name),
                 f"{self.room.max_bytes:,}",
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeptShards, (self.remote, self.room, self._dataset, self._num_downloads)
+
+
+def _sync_and_checksum(path: str) -> tuple[int, int]:
+    with open(path, "rb", buffering=0) as file:
+        os.fsync(file.fileno())  # so that a file with a shard's name is whole after a power failure, too
+        return records.checksum_file(file)
 
 
 def _is_index_of(data: bytes, shard: catalog_lib.Shard) -> bool:

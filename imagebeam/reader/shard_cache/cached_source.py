@@ -1,19 +1,21 @@
-"""A dataset at any address that fsspec reads, through whole shards that are kept on a local disk.
+"""A dataset at a remote address, read through whole shards that are kept on a local disk.
 
-A shard that is asked for and not there is downloaded (`remote`), checked and kept (`cache_shards`), within a bound that
-all processes of the machine share (`cache_room`)::
+A missing shard is downloaded and checked (`cached_shards`), and kept within a limit that all processes of the machine
+share (`cache_room`)::
 
-    cache_dir/imagebeam-<hash>/<shard>            one folder for an address and the content that its catalog names
+    cache_dir/imagebeam-<hash>/<shard>            one folder for an address and the content of its catalog
     cache_dir/imagebeam-<hash>/<stem>.index       the byte offsets of a shard's records
 
-What is fetched ahead. A fetch announces the shards of all its records before it waits for the first. Which shards come
-after it is not told, yet shares are regular: every n-th shard, or a run of them (`selection.share_of`). So the shards
-between the first and the last one that were asked for, at their greatest common distance, are of the share, and so are
-those that follow at that distance, but for at most four beyond the end of a run: almost nothing of another machine's
-share is downloaded. Where these fit into the cache, all of them are fetched, each once, in the order of their index:
-blocks in random order touch every shard within minutes. Where they do not fit, only a walk in the order of the shards
-is fetched ahead of, by four shards and at most half of the cache: under a random order that would push out as much as
-it brings. Shards that a reader waits for go first.
+Which shards are fetched ahead: a fetch announces the shards of all its records before it waits for the first one. The
+reader does not say which shards follow, but shares are regular: every n-th shard, or a run of them
+(`selection.share_of`). So the share contains the shards between the first and the last one requested, at their greatest
+common distance, and the following ones at the same distance; at most four of those lie beyond the end of a run. Almost
+nothing of another machine's share is downloaded.
+
+If these shards fit into the cache, all of them are fetched, each once, in the order of their index: blocks in random
+order touch every shard within minutes. If they do not fit, only a walk in shard order is fetched ahead, by four shards
+and at most half of the cache: in random order that would evict as much as it brings. Shards that a reader waits for are
+downloaded first.
 """
 
 from __future__ import annotations
@@ -28,22 +30,22 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
+from imagebeam import after_fork, errors, storage
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, storage
 from imagebeam.reader import dataset_source, record_bytes
-from imagebeam.reader.shard_cache import cache_room, cached_shards, remote_files
+from imagebeam.reader.shard_cache import cache_room, cached_shards
 
 _NUM_DOWNLOADS = 4  # at once
-_NUM_AHEAD = 4  # shards beyond those that are surely read
-_RETRY_WAITS_SEC = (1.0, 3.0)
+_NUM_AHEAD = 4  # shards beyond those that are certainly read
+_DAMAGE_WAITS_SEC = (1.0, 3.0)
 _BUFFER_BYTES = 1 << 20
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # what becomes a local file's name
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # safe as the name of a local file
 
 
-class CachedSource(dataset_source._Source):
-    """A dataset whose shards are read from `cache_dir`, where they are brought when first needed. Thread-safe.
+class CachedSource(dataset_source.DatasetSource):
+    """A dataset whose shards are read from `cache_dir`, where each is downloaded when it is first needed. Thread-safe.
 
-    Pickled, or in a process that was forked, it begins anew on the same folder.
+    A pickled copy, or a forked process, starts without open files on the same folder.
     """
 
     def __init__(
@@ -54,17 +56,17 @@ class CachedSource(dataset_source._Source):
         storage_options: Mapping[str, Any] | None = None,
         *,
         num_downloads: int = _NUM_DOWNLOADS,
-        retry_waits_sec: Sequence[float] = _RETRY_WAITS_SEC,
+        damage_waits_sec: Sequence[float] = _DAMAGE_WAITS_SEC,
     ):
-        """Opens the file system; what stands there is read later.
+        """Looks up the storage of the address. Files are read later.
 
         Args:
-            directory: address of the dataset, of a scheme that fsspec knows.
-            cache_dir: a local folder; made if it is not there. Datasets may share it.
-            cache_bytes: that all shards in it may take.
-            storage_options: what the file system of the address takes beside it, such as credentials.
+            directory: address of the dataset.
+            cache_dir: a local folder; created if it does not exist. Datasets may share it.
+            cache_bytes: limit for all shards in it together.
+            storage_options: credentials and other options of the storage; see docs/storage.md.
             num_downloads: shards that are downloaded at once.
-            retry_waits_sec: between attempts at what fails, one more than there are waits.
+            damage_waits_sec: waits between attempts at a shard that arrives damaged; one attempt more than waits.
 
         Raises:
             ConfigError: if the address cannot be read here, or `cache_dir` is not a local folder.
@@ -72,7 +74,7 @@ class CachedSource(dataset_source._Source):
         super().__init__(storage.normalize(directory))
         if storage.scheme_of(cache_dir) != "file":
             raise errors.ConfigError(f"cache_dir is {cache_dir!r}; give a folder on a local disk")
-        self._remote = remote_files.RemoteFiles(self.directory, storage_options or {}, retry_waits_sec)
+        self._remote = cached_shards.RemoteShards(self.directory, storage_options or {}, damage_waits_sec)
         self._room = cache_room.Room(storage.normalize(cache_dir), cache_bytes)
         self._num_downloads = num_downloads
         self._sizes: Mapping[str, int] = {}
@@ -97,25 +99,31 @@ class CachedSource(dataset_source._Source):
         return catalog
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
-        """As of any source, with one listing for all shards where the file system can list."""
+        """Checks the shards of any source, with one listing for all of them if the storage can list."""
         try:
-            self._sizes = self._remote.list_sizes()
-        except (OSError, NotImplementedError):
-            self._sizes = {}  # each shard is asked for alone
+            entries = self._remote.store.list_directory(self.directory)
+            self._sizes = {entry.name: entry.size for entry in entries if entry.size >= 0}
+        except OSError as e:
+            if storage.is_fault(e):
+                raise errors.ShardError(
+                    f"the shards of {self.directory} cannot be listed ({e.strerror or e}): check that the address can "
+                    "be reached from here, and run again"
+                ) from e
+            self._sizes = {}  # the size of each shard is requested alone
         super().check_shards(catalog)
 
     def list_names(self, uri: str) -> Iterable[str]:
-        return self._remote.list_sizes() if uri == self.directory else ()
+        return [entry.name for entry in self._remote.store.list_directory(uri)]
 
     def size_of(self, uri: str) -> int:
         size = self._sizes.get(posixpath.basename(uri))
-        return self._remote.size_of(uri) if size is None else size
+        return self._remote.store.stat(uri).size if size is None else size
 
     def read(self, uri: str) -> bytes:
-        """All bytes of a small file; those of an index are kept."""
+        """Reads all bytes of a small file. Indexes are kept."""
         shard = self._indexed.get(uri.removeprefix(f"{self.directory}/"))
         if shard is None or self._kept is None:
-            return self._remote.read(uri)
+            return self._remote.store.read(uri)
         return self._kept.read_index(uri, shard)
 
     def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
@@ -125,12 +133,12 @@ class CachedSource(dataset_source._Source):
         return self._place(shards)
 
     def _place(self, shards: Sequence[catalog_lib.Shard]) -> _CachedPlace:
-        assert self._kept is not None, "the catalog is loaded before what it names is read"
+        assert self._kept is not None, "the catalog is loaded before its shards are read"
         known = self._places.get(shards[0].name)
         return known or self._places.setdefault(shards[0].name, _CachedPlace(self._kept, shards))
 
 
-class _CachedPlace(cached_shards.OfOneProcess):
+class _CachedPlace(after_fork.RebuiltAfterFork):
     """The shards of one split."""
 
     announces_shards = True
@@ -147,29 +155,29 @@ class _CachedPlace(cached_shards.OfOneProcess):
         self._shards = shards
         super().__init__()
 
-    def begin(self) -> None:
+    def rebuild(self) -> None:
         self._lock = threading.Lock()
         self._asked: set[int] = set()
-        self._known: set[int] = set()  # what was asked for or fetched ahead
-        self._previous = -1  # asked for before
+        self._known: set[int] = set()  # shards requested or fetched ahead
+        self._previous = -1  # the shard requested last
 
     def read(self, shard: int, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop` of a shard; waits until it is there.
+        """Returns bytes `start` to `stop` of a shard, after its download.
 
         Raises:
-            ShardError: if it cannot be downloaded, or is not what the catalog says.
+            ShardError: if it cannot be downloaded, or differs from the catalog.
             ConfigError: if the disk has no room.
         """
         file = self._kept.find_open(self._shards[shard]) or self._open(shard)
         return file.read(start, stop)
 
     def announce(self, shard: int, start: int, stop: int) -> None:
-        """Begins to download a shard of which something will be read soon."""
+        """Starts to download a shard that will be read soon."""
         if self._kept.find_open(self._shards[shard]) is None:
             self._kept.announce([self._shards[shard]])
 
     def open(self, shard: int) -> BinaryIO:
-        """A file of its own for a reader that goes through a shard."""
+        """Opens a file with its own position, for a reader that walks through a shard."""
         return io.BufferedReader(_ShardReader(self._open(shard)), _BUFFER_BYTES)
 
     def close(self) -> None:
@@ -179,14 +187,14 @@ class _CachedPlace(cached_shards.OfOneProcess):
         return self._kept.open(self._shards[shard], [self._shards[each] for each in self._following(shard)])
 
     def _following(self, shard: int) -> list[int]:
-        """What to fetch ahead now that `shard` is asked for; the module's docstring says why."""
+        """Returns the shards to fetch ahead now that `shard` is requested; the module's docstring says why."""
         with self._lock:
             self._asked.add(shard)
             self._known.add(shard)
             previous, self._previous = self._previous, shard
             first, last = min(self._asked), max(self._asked)
             step = math.gcd(*(each - first for each in self._asked))
-            if step == 0:  # of one shard alone nothing follows
+            if step == 0:  # one shard alone shows no distance
                 return []
             share = range(first, min(last + _NUM_AHEAD * step + 1, len(self._shards)), step)
             following = [each for each in share if each > shard] + [each for each in share if each < shard]
@@ -208,7 +216,7 @@ class _CachedPlace(cached_shards.OfOneProcess):
 
 
 class _ShardReader(io.RawIOBase):
-    """Reads a shard from its start, at a position that no other reader moves."""
+    """Reads a shard from its start, at its own position."""
 
     def __init__(self, file: cached_shards.OpenFile):
         self._file = file

@@ -71,7 +71,7 @@ def damage(data: bytes, position: int, mask: int = 0x40) -> bytes:
     return data[:position] + bytes([data[position] ^ mask]) + data[position + 1 :]
 
 
-# What is written
+# Writing
 
 
 def test_file_equals_that_of_tensorflow_and_beam(tmp_path: pathlib.Path) -> None:
@@ -142,15 +142,17 @@ def test_payload_reaches_the_file_uncopied(tmp_path: pathlib.Path) -> None:
 # Files that take or give less than they are asked for
 
 
-def test_every_write_is_told_with_the_bytes_so_far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_write_is_reported_with_the_bytes_so_far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "_MAX_PENDING_BYTES", 1000)
-    told: list[int] = []
+    totals: list[int] = []
     with open(tmp_path / "shard", "xb", buffering=0) as file:
-        writer = records.RecordWriter(file, on_write=lambda total: told.append(total - os.fstat(file.fileno()).st_size))
+        writer = records.RecordWriter(
+            file, on_write=lambda total: totals.append(total - os.fstat(file.fileno()).st_size)
+        )
         for index in range(10):
             writer.write(b"prefix", bytes([index]) * 700)
         writer.finish()
-    assert told == [0] * 5
+    assert totals == [0] * 5
 
 
 @pytest.mark.parametrize("accepted", [0, 1, 13, END - 1], ids="{}-bytes".format)
@@ -163,7 +165,7 @@ def test_short_writev_loses_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.
 
 
 class SlowFile(io.BytesIO):
-    """Takes and gives five bytes at a time."""
+    """Reads and writes at most five bytes at a time."""
 
     def write(self, data: memoryview) -> int:
         return super().write(data[:5])
@@ -173,7 +175,7 @@ class SlowFile(io.BytesIO):
 
 
 class MuteFile(io.BytesIO):
-    """Takes all, and does not say so."""
+    """Writes all bytes, and returns None."""
 
     def write(self, data: memoryview) -> None:
         super().write(data)
@@ -335,3 +337,13 @@ def test_index_round_trips_as_little_endian(offsets: list[int], end: int) -> Non
 def test_index_of_a_broken_size_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"an index of {size} bytes is not a whole number of 8-byte offsets"):
         records.decode_index(bytes(size))
+
+
+@settings(deadline=None)
+@given(data=st.binary(max_size=300), start=st.integers(0, 300), at_a_time=st.integers(1, 64))
+def test_checksum_of_a_file_is_that_of_its_rest(data: bytes, start: int, at_a_time: int) -> None:
+    file = io.BytesIO(data)
+    file.seek(start)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_CRC_BYTES", at_a_time)
+        assert records.checksum_file(file) == (len(data[start:]), google_crc32c.value(data[start:]))

@@ -97,7 +97,7 @@ def test_problem_reads_as_a_line(problem: Problem, text: str) -> None:
 
 
 @pytest.mark.parametrize("position", range(END))
-def test_flipped_byte_is_told_at_its_record(dataset: pathlib.Path, position: int) -> None:
+def test_flipped_byte_is_reported_at_its_record(dataset: pathlib.Path, position: int) -> None:
     flip(dataset / FIRST, position)
     index = position // 19 if position < 57 else 2
     size = len(CONTENTS[FIRST][index])
@@ -107,7 +107,7 @@ def test_flipped_byte_is_told_at_its_record(dataset: pathlib.Path, position: int
     ]
 
 
-def test_gzip_flipped_byte_is_told_wherever_it_is(tmp_path: pathlib.Path) -> None:
+def test_gzip_flipped_byte_is_reported_wherever_it_is(tmp_path: pathlib.Path) -> None:
     folder = write_dataset(tmp_path / "dataset", "gzip")
     for position in range((folder / FIRST).stat().st_size):
         flip(folder / FIRST, position)
@@ -127,30 +127,32 @@ def test_gzip_flipped_byte_is_told_wherever_it_is(tmp_path: pathlib.Path) -> Non
         pytest.param(0, 0, "the shard holds 0 records, the catalog says 3: it was cut short", id="to-nothing"),
     ],
 )
-def test_truncated_shard_is_told_where_it_ends(dataset: pathlib.Path, length: int, offset: int, detail: str) -> None:
+def test_truncated_shard_is_reported_where_it_ends(
+    dataset: pathlib.Path, length: int, offset: int, detail: str
+) -> None:
     (dataset / FIRST).write_bytes((dataset / FIRST).read_bytes()[:length])
     assert find_problems(dataset) == [Problem(FIRST, offset, detail)]
 
 
-def test_missing_shard_is_told(dataset: pathlib.Path) -> None:
+def test_missing_shard_is_reported(dataset: pathlib.Path) -> None:
     (dataset / FIRST).unlink()
     assert find_problems(dataset) == [Problem(FIRST, None, f"the shard is missing; the catalog says {END} bytes")]
 
 
-def test_shard_that_cannot_be_read_is_told(dataset: pathlib.Path) -> None:
+def test_shard_that_cannot_be_read_is_reported(dataset: pathlib.Path) -> None:
     (dataset / FIRST).unlink()
     (dataset / FIRST).mkdir()
     assert find_problems(dataset) == [Problem(FIRST, None, "the shard cannot be read (Is a directory)")]
 
 
 @pytest.mark.parametrize("num_extra", [1, 3])
-def test_extra_records_are_told_once_where_they_begin(dataset: pathlib.Path, num_extra: int) -> None:
+def test_extra_records_are_reported_once_where_they_begin(dataset: pathlib.Path, num_extra: int) -> None:
     with open(dataset / FIRST, "ab") as file:
         file.write(encode([b"more"] * num_extra)[0])
     assert find_problems(dataset) == [Problem(FIRST, END, "an extra record; the catalog says 3 records")]
 
 
-def test_extra_bytes_are_told_where_they_begin(dataset: pathlib.Path) -> None:
+def test_extra_bytes_are_reported_where_they_begin(dataset: pathlib.Path) -> None:
     with open(dataset / FIRST, "ab") as file:
         file.write(b"more")
     detail = "record 3: a record's header is cut short after 4 of 12 bytes"
@@ -167,7 +169,7 @@ def test_swapped_shards_name_each_other(dataset: pathlib.Path) -> None:
     ]
 
 
-def test_records_with_right_checksums_but_other_content_are_told(dataset: pathlib.Path) -> None:
+def test_records_with_right_checksums_but_other_content_are_reported(dataset: pathlib.Path) -> None:
     other = encode([b"one", b"TWO", b"three"])[0]
     detail = (
         f"the shard holds {END} bytes with crc32c {google_crc32c.value(other):08x}, the catalog says {END} bytes with "
@@ -177,7 +179,7 @@ def test_records_with_right_checksums_but_other_content_are_told(dataset: pathli
     assert find_problems(dataset) == [Problem(FIRST, 0, detail)]
 
 
-def test_every_damaged_shard_is_told(dataset: pathlib.Path) -> None:
+def test_every_damaged_shard_is_reported(dataset: pathlib.Path) -> None:
     flip(dataset / FIRST, 0)
     (dataset / SECOND).unlink()
     flip(dataset / TEST, 12)
@@ -189,7 +191,7 @@ def test_every_damaged_shard_is_told(dataset: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_check_record_sees_every_record_and_its_complaint_is_told(tmp_path: pathlib.Path, compression: str) -> None:
+def test_check_record_sees_every_record_and_its_complaint_is_reported(tmp_path: pathlib.Path, compression: str) -> None:
     folder, seen = write_dataset(tmp_path / "dataset", compression), []
 
     def check(data: bytes) -> str | None:
@@ -205,7 +207,7 @@ def test_check_record_sees_every_record_and_its_complaint_is_told(tmp_path: path
 
 
 @pytest.mark.parametrize("position", range(8 * 4))
-def test_flipped_byte_of_an_index_is_told(dataset: pathlib.Path, position: int) -> None:
+def test_flipped_byte_of_an_index_is_reported(dataset: pathlib.Path, position: int) -> None:
     flip(dataset / FIRST_INDEX, position)
     (problem,) = find_problems(dataset)
     entry = position // 8
@@ -262,7 +264,7 @@ def test_flipped_byte_of_an_index_is_told(dataset: pathlib.Path, position: int) 
         ),
     ],
 )
-def test_wrong_index_is_told(dataset: pathlib.Path, data: bytes | None, offset: int | None, detail: str) -> None:
+def test_wrong_index_is_reported(dataset: pathlib.Path, data: bytes | None, offset: int | None, detail: str) -> None:
     if data is None:
         (dataset / FIRST_INDEX).unlink()
     else:
@@ -270,15 +272,15 @@ def test_wrong_index_is_told(dataset: pathlib.Path, data: bytes | None, offset: 
     assert find_problems(dataset) == [Problem(FIRST_INDEX, offset, detail)]
 
 
-def test_index_of_another_shard_is_told(dataset: pathlib.Path) -> None:
+def test_index_of_another_shard_is_reported(dataset: pathlib.Path) -> None:
     contents = [b"three", b"one", b"two"]
     (dataset / FIRST_INDEX).write_bytes(records.encode_index(encode(contents)[1], END))
     detail = "the index says record 0 takes bytes 0 to 21, where the shard holds none such"
     assert find_problems(dataset) == [Problem(FIRST_INDEX, 0, detail)]
 
 
-def test_index_of_the_right_form_and_another_checksum_is_told(dataset: pathlib.Path) -> None:
-    """What the framing cannot show: the index fits the shard, but is not what was written."""
+def test_index_of_the_right_form_and_another_checksum_is_reported(dataset: pathlib.Path) -> None:
+    """The index fits the framing of the shard, but it is not the index that was written."""
     shard = Shard(FIRST, 3, END, google_crc32c.value((dataset / FIRST).read_bytes()))
     data = (dataset / FIRST_INDEX).read_bytes()
     right = dataclasses.replace(shard, index_crc32c=google_crc32c.value(data))
@@ -325,14 +327,14 @@ def test_file_is_compared_with_its_size_and_checksum(
     assert find_problems(dataset) == ([] if detail is None else [Problem("notes", None, detail)])
 
 
-def test_file_that_cannot_be_read_is_told(dataset: pathlib.Path) -> None:
+def test_file_that_cannot_be_read_is_reported(dataset: pathlib.Path) -> None:
     name_files(dataset, notes=File(8, 1))
     (dataset / "notes").mkdir()
     assert find_problems(dataset) == [Problem("notes", None, "the file cannot be read (Is a directory)")]
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "is_reported"),
     [
         ("train-00001-of-00003.tfrecord", True),
         ("train-00000-of-00001", True),
@@ -341,12 +343,12 @@ def test_file_that_cannot_be_read_is_told(dataset: pathlib.Path) -> None:
         ("README.md", False),
     ],
 )
-def test_file_named_like_a_shard_that_the_catalog_does_not_name_is_told(
-    dataset: pathlib.Path, name: str, told: bool
+def test_file_named_like_a_shard_that_the_catalog_does_not_name_is_reported(
+    dataset: pathlib.Path, name: str, is_reported: bool
 ) -> None:
     (dataset / name).write_bytes(b"somebody else's")
     detail = "the catalog does not name this file, and readers that list the folder read it; move or delete it"
-    assert find_problems(dataset) == ([Problem(name, None, detail)] if told else [])
+    assert find_problems(dataset) == ([Problem(name, None, detail)] if is_reported else [])
 
 
 # The catalog

@@ -66,7 +66,7 @@ def output(tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.fixture
 def refs(tmp_path: pathlib.Path) -> list[ImageRef]:
     return [
-        ref._replace(size=-1, mtime_ns=0) for ref in small_dataset.make_refs(tmp_path / "pets")
+        ref._replace(size=-1, version=0) for ref in small_dataset.make_refs(tmp_path / "pets")
     ]  # the tests spoil some
 
 

@@ -162,7 +162,7 @@ def test_digest_depends_on_all_but_the_address_and_the_order_of_listing(order: O
     first, *others = PETS
     changed = {
         "size": first._replace(size=101),
-        "mtime": first._replace(mtime_ns=1),
+        "mtime": first._replace(version=1),
         "label": first._replace(label="lynx"),
         "key": first._replace(key="cat/3.jpg"),
         "group": first._replace(group="litter 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import io
 import pathlib
 import shutil
@@ -13,6 +14,7 @@ import pytest
 import imagebeam
 from imagebeam import records
 from imagebeam.reader import example_source
+from imagebeam.storage import remote
 from tests import datasets, image_sets
 from tests.unit.imagebeam.reader import far_dataset
 from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL
@@ -50,10 +52,17 @@ def source(dataset: imagebeam.ImageDataset) -> example_source.ExampleSource:
 
 
 @pytest.fixture
+def short_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives up an operation on a storage after 0.05 s, in all threads."""
+    monkeypatch.setattr(remote, "_budget_sec", contextvars.ContextVar("short", default=0.05))
+
+
+@pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[far_dataset.FarFileSystem]]:
     """The file system of far://, as it was before and after; waits for downloads that a test began."""
     monkeypatch.setattr(far_dataset.FarFileSystem, "faults", collections.defaultdict(list))
     for name in ("wait_sec", "pieces", "can_list"):
         monkeypatch.setattr(far_dataset.FarFileSystem, name, getattr(far_dataset.FarFileSystem, name))
+    monkeypatch.setattr(remote, "_FIRST_WAIT_SEC", 0.001)
     yield far_dataset.FarFileSystem
     far_dataset.wait_for_downloads()

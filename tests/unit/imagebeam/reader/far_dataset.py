@@ -47,7 +47,12 @@ class FarFileSystem(fsspec.AbstractFileSystem):
         if not self.can_list:
             raise NotImplementedError
         with os.scandir(path) as entries:
-            return [{"name": e.path, "size": e.stat().st_size if e.is_file() else None} for e in entries]
+            return [
+                {"name": e.path, "size": e.stat().st_size, "type": "file"}
+                if e.is_file()
+                else {"name": e.path, "size": None, "type": "directory"}
+                for e in entries
+            ]
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         self._log("info", path)
@@ -128,7 +133,7 @@ def write_dataset(
 
 def open_source(folder: pathlib.Path, cache_dir: pathlib.Path, max_bytes: int = UNBOUNDED, **options: Any) -> Any:
     """A source of far://, its catalog loaded."""
-    options = {"retry_waits_sec": (0, 0), **options}
+    options = {"damage_waits_sec": (0, 0), **options}
     source = cached_source.CachedSource(f"far://{folder}", str(cache_dir), max_bytes, **options)
     source.load_catalog()
     return source

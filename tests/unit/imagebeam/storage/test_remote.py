@@ -1,23 +1,26 @@
-"""What storages on a network share, on one that keeps its files in a dictionary and fails as it is told."""
+"""RemoteStorage, on a storage that keeps its files in a dictionary and fails as a test asks."""
 
 from __future__ import annotations
 
 import collections
+import errno
+import os
 import pathlib
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import pytest
 
-from imagebeam import errors, storage
-from imagebeam.storage import DIRECTORY, FILE, Entry, fsspec_files, remote
+from imagebeam import records, storage
+from imagebeam.storage import FILE, Entry, remote
 
 
 class LostAnswer(Exception):
-    """The storage did as it was told, and nobody heard of it."""
+    """The storage did the operation, and its answer was lost."""
 
 
 class StubStorage(remote.RemoteStorage):
-    """Files by address. `faults` are errors to raise, by operation: before it is done, or a LostAnswer after."""
+    """Files by address. `faults` are errors to raise, by operation: before it is done, a LostAnswer after it."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -25,6 +28,11 @@ class StubStorage(remote.RemoteStorage):
         self.faults: dict[str, list[Exception]] = collections.defaultdict(list)
         self.calls: collections.Counter[str] = collections.Counter()
         self.spoiled = 0  # uploads that arrive with another byte
+        self.cut = 0  # reads whose answer lacks its last byte
+        super().__init__()
+
+    def rebuild(self) -> None:
+        pass
 
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
         return error if isinstance(error, (FileNotFoundError, PermissionError)) else None
@@ -61,7 +69,11 @@ class StubStorage(remote.RemoteStorage):
             raise FileNotFoundError(uri)
         if version not in (0, self.versions[uri]):
             raise storage.ChangedError(uri)
-        return self.files[uri][offset:][: length if length >= 0 else None]
+        data = self.files[uri][offset:][: length if length >= 0 else None]
+        if self.cut:
+            self.cut -= 1
+            return data[:-1]
+        return data
 
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
         lost = self._begin("put")
@@ -96,8 +108,6 @@ class StubStorage(remote.RemoteStorage):
         self.files = {name: data for name, data in self.files.items() if not name.startswith(f"{uri}/")}
 
     def _checksum(self, uri: str) -> tuple[int, int]:
-        from imagebeam import records
-
         return len(self.files[uri]), records.extend_crc(0, self.files[uri])
 
 
@@ -108,12 +118,10 @@ def store(monkeypatch: pytest.MonkeyPatch) -> StubStorage:
 
 
 def checksum(data: bytes) -> tuple[int, int]:
-    from imagebeam import records
-
     return len(data), records.extend_crc(0, data)
 
 
-def test_what_fails_is_tried_again(store: StubStorage) -> None:
+def test_operation_that_fails_is_tried_again(store: StubStorage) -> None:
     store.faults["put"] = [ConnectionError("reset"), TimeoutError()]
     store.faults["read"] = [ConnectionError()] * 5
     store.write_whole("x://b/a", b"data")
@@ -121,7 +129,7 @@ def test_what_fails_is_tried_again(store: StubStorage) -> None:
     assert (store.calls["put"], store.calls["read"]) == (3, 6)
 
 
-def test_what_lasts_is_told_at_once(store: StubStorage) -> None:
+def test_lasting_error_is_raised_at_once(store: StubStorage) -> None:
     store.faults["stat"] = [PermissionError("denied")]
     with pytest.raises(PermissionError):
         store.stat("x://b/a")
@@ -132,34 +140,34 @@ def test_what_lasts_is_told_at_once(store: StubStorage) -> None:
 
 
 def test_storage_that_does_not_answer_is_given_up_within_the_budget(store: StubStorage) -> None:
-    store.faults["read"] = [ConnectionError("nobody there")] * 1000
+    store.faults["read"] = [ConnectionError("no route")] * 1000
     with (
         remote.budget(0.05),
-        pytest.raises(storage.UnavailableError, match=r"x://b/a: ConnectionError: nobody there \(tried for 0.05 s\)"),
+        pytest.raises(storage.UnavailableError, match=r"x://b/a: ConnectionError: no route \(tried for 0.05 s\)"),
     ):
         store.read("x://b/a")
     assert 2 < store.calls["read"] < 100
 
 
-def test_pages_that_fail_are_asked_for_again(store: StubStorage) -> None:
+def test_pages_that_fail_are_requested_again(store: StubStorage) -> None:
     store.files = {f"x://b/d/{number}": b"" for number in range(4)}
     store.faults["page"] = [ConnectionError(), ConnectionError()]
     assert [entry.name for entry in store.list_directory("x://b/d")] == ["0", "1", "2", "3"]
 
 
-def test_file_appears_when_it_is_whole_and_is_compared(store: StubStorage) -> None:
+def test_file_appears_when_it_is_complete_and_is_compared(store: StubStorage) -> None:
     store.spoiled = 1
     with store.write_file("x://b/a") as pending:
         pending.file.write(b"data")
         pending.checksum = checksum(b"data")
         assert store.files == {}
         path = pending.file.name
-    assert store.files == {"x://b/a": b"data"}  # put there a second time
+    assert store.files == {"x://b/a": b"data"}  # uploaded a second time
     assert store.calls["put"] == 2
     assert not pathlib.Path(str(path)).exists()
 
 
-def test_file_that_arrives_spoiled_again_is_removed_and_told(store: StubStorage) -> None:
+def test_file_that_arrives_spoiled_twice_is_removed_and_is_an_error(store: StubStorage) -> None:
     store.spoiled = 2
     message = r"x://b/a is stored as 4 bytes with crc32c .*, written were 4 bytes with .*, twice"
     with pytest.raises(OSError, match=message), store.write_file("x://b/a") as pending:
@@ -168,7 +176,7 @@ def test_file_that_arrives_spoiled_again_is_removed_and_told(store: StubStorage)
     assert store.files == {}
 
 
-def test_file_whose_writing_fails_is_not_put_there(store: StubStorage) -> None:
+def test_file_whose_writing_fails_is_not_uploaded(store: StubStorage) -> None:
     with pytest.raises(RuntimeError), store.write_file("x://b/a") as pending:
         pending.file.write(b"da")
         raise RuntimeError
@@ -211,41 +219,114 @@ def test_file_is_read_in_ranges_of_one_version(store: StubStorage, monkeypatch: 
             file.read()
 
 
-def test_storage_of_fsspec_does_what_a_storage_does() -> None:
-    store = storage.storage_of("memory://x")
-    assert isinstance(store, fsspec_files.FsspecStorage)
-    with store.write_file("memory://d/a b#%20?.bin") as pending:
-        pending.file.write(b"data")
-        pending.checksum = checksum(b"data")
-    assert store.read("memory://d/a b#%20?.bin", 1, 2) == b"at"
-    assert [(entry.name, entry.kind, entry.size) for entry in store.list_directory("memory://d")] == [
-        ("a b#%20?.bin", FILE, 4)
-    ]
-    assert store.stat("memory://d").kind == DIRECTORY
-    store.rename("memory://d/a b#%20?.bin", "memory://d/e")
-    assert not store.create_new("memory://d/e", b"other")
-    assert store.create_new("memory://d/f", b"new")
-    store.remove("memory://d/nothing")
-    store.remove_tree("memory://d")
-    assert not store.exists("memory://d/e")
+# Downloads
 
 
-@pytest.mark.parametrize(
-    ("uri", "expected"),
-    [
-        ("hdfs://me@host:9870/a/b", ("host", 9870, "me", "/a/b")),
-        ("hdfs://you%40corp@10.0.0.1:1/", ("10.0.0.1", 1, "you@corp", "/")),
-        ("hdfs://host:9870", ("host", 9870, "login", "/")),
-    ],
-)
-def test_address_of_hdfs_is_taken_apart(
-    uri: str, expected: tuple[str, int, str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 2500])
+def test_download_is_the_file_in_ranges(
+    store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setenv("HADOOP_USER_NAME", "login")
-    assert fsspec_files.parse_hdfs(uri) == expected
+    monkeypatch.setattr(remote, "_DOWNLOAD_BYTES", 1000)
+    store.write_whole("x://b/a", os.urandom(size))
+    (tmp_path / "a").write_bytes(b"an earlier attempt" * 1000)
+    store.download("x://b/a", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == store.files["x://b/a"]
+    assert store.calls["read"] == -(-size // 1000)
 
 
-@pytest.mark.parametrize("uri", ["hdfs:///a", "hdfs://folder/file", "hdfs://host:x/a", "hdfs://:9870/a"])
-def test_address_of_hdfs_without_a_port_is_refused(uri: str) -> None:
-    with pytest.raises(errors.ConfigError, match=r"write hdfs://NAMENODE:9870/FOLDER"):
-        fsspec_files.parse_hdfs(uri)
+def test_download_goes_on_where_it_broke(
+    store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_DOWNLOAD_BYTES", 1000)
+    store.write_whole("x://b/a", os.urandom(2500))
+    store.faults["read"] = [ConnectionError("reset")]
+    store.cut = 1
+    store.download("x://b/a", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == store.files["x://b/a"]
+    assert store.calls["read"] == 3 + 1  # 1 of no byte, 999, 1000, 501
+
+
+def test_download_that_breaks_in_the_middle_of_a_stream_goes_on_with_a_new_budget(
+    store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write_whole("x://b/a", os.urandom(2500))
+
+    def append_and_break(uri: str, file: BinaryIO, length: int, version: int) -> None:
+        file.write(store._read(uri, file.tell(), 100, version))
+        raise ConnectionError("reset")
+
+    monkeypatch.setattr(store, "_append", append_and_break)
+    with remote.budget(0.0):  # no attempt without progress is repeated
+        store.download("x://b/a", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == store.files["x://b/a"]
+    assert store.calls["read"] == 25
+
+
+def test_download_without_progress_is_given_up(store: StubStorage, tmp_path: pathlib.Path) -> None:
+    store.write_whole("x://b/a", b"data")
+    store.cut = 1000
+    store.files["x://b/a"] = b"d"  # cut to no byte
+    message = "x://b/a: ConnectionError: no byte came from byte offset 0 on, of 1 "
+    with remote.budget(0.01), pytest.raises(storage.UnavailableError, match=message):
+        store.download("x://b/a", str(tmp_path / "a"))
+
+
+def test_download_of_a_file_that_is_replaced_meanwhile_is_refused(
+    store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_DOWNLOAD_BYTES", 1000)
+    store.write_whole("x://b/a", bytes(2500))
+    read = store._read
+
+    def read_and_replace(uri: str, offset: int, length: int, version: int) -> bytes:
+        data = read(uri, offset, length, version)
+        store.versions[uri] += 1
+        return data
+
+    monkeypatch.setattr(store, "_read", read_and_replace)
+    with pytest.raises(storage.ChangedError):
+        store.download("x://b/a", str(tmp_path / "a"))
+
+
+def test_download_of_no_file_is_an_error_and_leaves_the_local_one(store: StubStorage, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(FileNotFoundError):
+        store.download("x://b/a", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_download_to_a_folder_that_is_gone_is_an_error_of_the_local_disk(
+    store: StubStorage, tmp_path: pathlib.Path
+) -> None:
+    store.write_whole("x://b/a", b"data")
+    with pytest.raises(storage.LocalDiskError, match="No such file or directory"):
+        store.download("x://b/a", str(tmp_path / "gone" / "a"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux")
+def test_download_to_a_full_disk_is_an_error_of_the_local_disk_at_once(store: StubStorage) -> None:
+    store.write_whole("x://b/a", bytes(100_000))
+    with pytest.raises(storage.LocalDiskError, match="No space left on device"):
+        store.download("x://b/a", "/dev/full")
+    assert store.calls["read"] == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS], ids=errno.errorcode.get)
+def test_error_of_a_full_disk_is_one_of_the_local_disk(number: int) -> None:
+    with pytest.raises(storage.LocalDiskError, match=os.strerror(number)), remote.local_disk_errors("/path"):
+        raise OSError(number, os.strerror(number))
+
+
+def test_other_errors_are_not_those_of_the_local_disk() -> None:
+    with pytest.raises(ConnectionResetError), remote.local_disk_errors("/path"):
+        raise OSError(errno.ECONNRESET, "reset")
+
+
+def test_operation_is_tried_as_often_as_asked_after_the_budget(store: StubStorage) -> None:
+    def fail() -> None:
+        store._begin("long")
+        raise ConnectionError("reset")
+
+    with remote.budget(0.0), pytest.raises(storage.UnavailableError):
+        store._retry("x://b/a", fail, 3)
+    assert store.calls["long"] == 3

@@ -257,7 +257,7 @@ def test_fetch_of_part_of_file_written_meanwhile_says_so(tmp_path: pathlib.Path)
     asked = ranges(path, CONTENT)
     fetched = read_ahead.fetch(asked)
     assert next(fetched) == (asked[0], b"")
-    os.utime(path, ns=(0, asked[0].mtime_ns + 1))
+    os.utime(path, ns=(0, asked[0].version + 1))
     _, error = next(fetched)
     assert isinstance(error, read_ahead.ReadError)
     assert (error.reason, error.detail) == (Reason.CHANGED, f"was written since it was listed; {AGAIN}")
@@ -269,7 +269,7 @@ def test_fetch_of_parts_of_gzip_files_yields_what_they_hold(tmp_path: pathlib.Pa
     zipped.write_bytes(gzip.compress(CONTENT))
     remote = "memory://fetched/images.idx.gz"
     storage.storage_of(remote).write_whole(remote, gzip.compress(CONTENT))
-    over_network = [ref._replace(uri=remote, mtime_ns=0) for ref in ranges(zipped, CONTENT)]
+    over_network = [ref._replace(uri=remote, version=0) for ref in ranges(zipped, CONTENT)]
     asked = [ref for refs in zip(ranges(plain, CONTENT), ranges(zipped, CONTENT), over_network) for ref in refs]
     assert list(read_ahead.fetch(asked)) == [(ref, part(ref)) for ref in asked]
 

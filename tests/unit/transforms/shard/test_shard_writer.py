@@ -184,7 +184,7 @@ def test_write_of_shard_whose_name_another_dataset_has_in_the_output_writes_it(
 
 
 def test_write_of_bad_images_stores_rejects_and_leaves_them_out(refs: list[ImageRef], layout: DatasetLayout) -> None:
-    refs = [ref._replace(size=-1, mtime_ns=0) for ref in refs]  # a listing may know neither
+    refs = [ref._replace(size=-1, version=0) for ref in refs]  # a listing may know neither
     pathlib.Path(refs[2].uri).write_bytes(b"no image")
     pathlib.Path(refs[4].uri).unlink()
     pathlib.Path(refs[7].uri).write_bytes(b"")

@@ -63,7 +63,7 @@ def test_every_image_has_the_objects_of_its_id_in_the_order_of_the_file(root: pa
     assert [ref.key for ref in refs] == [f"train2017/{image['file_name']}" for image in train["images"]]
     for position, (ref, image) in enumerate(zip(refs, train["images"])):
         path = root / "train2017" / image["file_name"]
-        assert (ref.uri, ref.size, ref.mtime_ns) == (str(path), path.stat().st_size, path.stat().st_mtime_ns)
+        assert (ref.uri, ref.size, ref.version) == (str(path), path.stat().st_size, path.stat().st_mtime_ns)
         assert (ref.split, ref.position, ref.expected) == ("train", position, (30, 40))
         found, objects = values(ref), coco_sets.objects_of(train, image["id"])
         assert found["image/source_id"] == str(image["id"]).encode()

@@ -49,7 +49,7 @@ def test_list_all_yields_each_picture_and_its_label(tmp_path: pathlib.Path, zipp
     fetched = [np.frombuffer(data, np.uint8) for _, data in read_ahead.fetch(refs)]
     np.testing.assert_array_equal(np.array(fetched).reshape(-1, 28, 28), pictures)
     assert [ref.label for ref in refs] == [str(digit) for digit in digits]
-    assert all(ref.mtime_ns == os.stat(ref.uri).st_mtime_ns and ref.size == ref.length == 784 for ref in refs)
+    assert all(ref.version == os.stat(ref.uri).st_mtime_ns and ref.size == ref.length == 784 for ref in refs)
 
 
 def test_list_all_over_a_network_yields_the_same(tmp_path: pathlib.Path) -> None:
@@ -58,7 +58,7 @@ def test_list_all_over_a_network_yields_the_same(tmp_path: pathlib.Path) -> None
     for path in tmp_path.iterdir():
         store.write_whole(f"memory://mnist/{path.name}", path.read_bytes())
     local, remote = list_refs(open_source(tmp_path)), list_refs(open_source("memory://mnist"))
-    assert [ref._replace(uri="", mtime_ns=0) for ref in remote] == [ref._replace(uri="", mtime_ns=0) for ref in local]
+    assert [ref._replace(uri="", version=0) for ref in remote] == [ref._replace(uri="", version=0) for ref in local]
     assert [data for _, data in read_ahead.fetch(remote)] == [data for _, data in read_ahead.fetch(local)]
 
 
@@ -225,7 +225,7 @@ def test_list_all_of_labels_changed_since_the_check_yields_a_problem(
     uri = source.splits[1].labels.uri
     os.utime(uri, ns=(0, 1))
     if zipped:  # another process has not unpacked the version that was looked at
-        (split,) = (split._replace(labels=split.labels._replace(mtime_ns=2)) for split in source.splits[1:])
+        (split,) = (split._replace(labels=split.labels._replace(version=2)) for split in source.splits[1:])
         source = idx.IdxSource((source.splits[0], split), LABELLED)
     found = list(source.list_all())
     assert [problem for each in found for problem in each.problems] == [

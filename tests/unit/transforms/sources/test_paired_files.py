@@ -61,7 +61,7 @@ def test_rows_belong_to_the_files_in_the_order_of_their_paths(tmp_path: pathlib.
         (name, (age,), row) for row, (name, age) in enumerate(zip(names, ages))
     ]
     assert [(ref.uri, ref.size) for ref in refs] == [(str(tmp_path / name), len(PNG)) for name in names]
-    assert all(ref.mtime_ns for ref in refs)
+    assert all(ref.version for ref in refs)
 
 
 def test_files_may_be_in_another_folder(tmp_path: pathlib.Path) -> None:

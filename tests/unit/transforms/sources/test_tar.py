@@ -63,7 +63,7 @@ def test_members_with_one_stem_are_one_image_with_its_cells(tmp_path: pathlib.Pa
         assert ref.columns == ("häuser\n".encode(), f"no. {number}".encode(), number, (float(number), 2.0), url)
         assert tars.read_ref(ref) == (JPEG if number % 2 else PNG)
         assert ref.size == ref.length == len(tars.read_ref(ref))
-        assert ref.mtime_ns == (tmp_path / "b" / "train-0001.tar").stat().st_mtime_ns
+        assert ref.version == (tmp_path / "b" / "train-0001.tar").stat().st_mtime_ns
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_tar_gz_is_listed_like_its_content(tmp_path: pathlib.Path) -> None:
     found = list_tar(tmp_path, fields=table_rows.RowFields(label="cls"))
     assert [(ref.key, ref.label) for ref in found.refs] == [(f"x.tar.gz/{index}", "3") for index in range(9)]
     for ref in found.refs:
-        assert gzip_content.inflate(ref.uri, ref.mtime_ns).read(ref.offset, ref.length) == JPEG
+        assert gzip_content.inflate(ref.uri, ref.version).read(ref.offset, ref.length) == JPEG
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,9 @@ def test_shards_used_longest_ago_make_room(
         assert place.read(shard, 0, far_dataset.WHOLE) == far_dataset.content_of(folder, shard)
         assert far_dataset.kept_in(tmp_path / "cache") == expected
     assert far_dataset.settle(folder) == [0, 1, 2, 3, 1]
-    told = "had to be downloaded again: what is read does not fit into cache_bytes=9,144"
+    warning = "had to be downloaded again: what is read does not fit into cache_bytes=9,144"
     assert caplog.text.count("had to be downloaded again") == 1
-    assert f"far://{folder}/{far_dataset.name_of(1)} {told}" in caplog.text
+    assert f"far://{folder}/{far_dataset.name_of(1)} {warning}" in caplog.text
 
 
 def test_shards_of_other_datasets_make_room_and_foreign_files_stay(tmp_path: pathlib.Path) -> None:
@@ -94,13 +94,13 @@ def test_bound_holds_at_every_moment_under_threads_that_read_at_random(
     assert 3048 <= max(totals) <= (num_kept + 1) * 3048  # a sum may count a file that went while it was made
 
 
-def test_cache_folder_that_cannot_be_made_is_told(tmp_path: pathlib.Path) -> None:
+def test_cache_folder_that_cannot_be_created_is_an_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(errors.ConfigError, match=f"cache_dir {tmp_path}/file/cache cannot be used .*Not a directory"):
         cached_source.CachedSource("memory://x", str(tmp_path / "file/cache"), far_dataset.UNBOUNDED)
 
 
-def test_full_disk_is_told_at_once(tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]) -> None:
+def test_full_disk_is_an_error_at_once(tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     far.faults[far_dataset.name_of(0)] = [OSError(errno.ENOSPC, "no room")]
     complaint = (
@@ -113,7 +113,7 @@ def test_full_disk_is_told_at_once(tmp_path: pathlib.Path, far: type[far_dataset
     assert far_dataset.files_in(tmp_path / "cache") == {}
 
 
-def test_cache_folder_that_vanishes_during_a_download_is_told(
+def test_cache_folder_that_vanishes_during_a_download_is_an_error(
     tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
@@ -153,7 +153,7 @@ def test_kill_in_the_middle_of_a_download_leaves_nothing_that_is_taken_for_whole
     patience.wait_until(lambda: any(0 < size < 3048 for size in far_dataset.files_in(tmp_path / "cache").values()))
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=patience.HANG_SEC)
-    assert len(list((tmp_path / "cache").rglob("*~*"))) == 2  # a part, and a lock that nobody holds
+    assert len(list((tmp_path / "cache").rglob("*~*"))) == 2  # a part, and an unlocked lock file
 
     place = far_dataset.open_place(folder, tmp_path / "cache", 3048)  # the part takes no room either
     assert place.read(0, 0, far_dataset.WHOLE) == far_dataset.content_of(folder, 0)
@@ -163,7 +163,7 @@ def test_kill_in_the_middle_of_a_download_leaves_nothing_that_is_taken_for_whole
     assert far_dataset.settle(folder) == [2, 0, 2]
 
 
-def test_shard_whose_downloader_is_killed_is_downloaded_by_who_waits(tmp_path: pathlib.Path) -> None:
+def test_shard_whose_downloader_is_killed_is_downloaded_by_the_process_that_waits(tmp_path: pathlib.Path) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     process = far_dataset.start_process(folder, tmp_path / "cache", [2], wait_sec=60, pieces=600)
     process.stdin.write("\n")

@@ -4,10 +4,14 @@ import functools
 import logging
 import os
 import pathlib
+import pickle
 import random
 import re
 import time
+from collections.abc import Callable
+from typing import Any
 
+import google_crc32c
 import pytest
 
 from imagebeam import errors
@@ -41,7 +45,7 @@ def test_parallel_threads_download_each_shard_once_and_no_more_than_allowed_at_a
     assert highest == 3
 
 
-def test_index_that_is_none_is_not_kept(tmp_path: pathlib.Path) -> None:
+def test_broken_index_is_not_kept(tmp_path: pathlib.Path) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     uri = f"far://{folder}/index/train-00000-of-00004.index"
     path = folder / "index/train-00000-of-00004.index"
@@ -74,7 +78,7 @@ def test_kept_file_of_another_size_is_downloaded_over(tmp_path: pathlib.Path) ->
     assert kept.stat().st_size == 3048
 
 
-def test_shard_that_is_asked_for_goes_before_those_fetched_ahead(
+def test_shard_that_a_reader_waits_for_goes_before_those_fetched_ahead(
     tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=20)
@@ -122,7 +126,7 @@ def test_shard_that_was_removed_but_is_open_is_not_downloaded_for_an_announcemen
     assert far_dataset.settle(folder) == [0]
 
 
-def test_fetching_ahead_that_fails_is_told_and_does_not_go_on(
+def test_fetching_ahead_that_fails_is_logged_and_does_not_go_on(
     tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=40)
@@ -139,7 +143,7 @@ def test_fetching_ahead_that_fails_is_told_and_does_not_go_on(
     assert place.read(2, 0, 10) == far_dataset.content_of(folder, 2)[:10]
 
 
-def test_every_reader_that_waits_for_a_shard_is_told(
+def test_every_reader_that_waits_for_a_shard_gets_its_error(
     tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
@@ -163,6 +167,152 @@ def test_each_download_is_logged_in_one_line(tmp_path: pathlib.Path, caplog: pyt
         assert re.fullmatch(rf"downloaded {far_dataset.name_of(shard)}, 3,048 bytes in \d+\.\d s", message)
 
 
+# Downloads
+
+
+def test_damaged_download_is_tried_again_after_the_waits(
+    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
+) -> None:
+    folder = far_dataset.write_dataset(tmp_path / "set")
+    content = far_dataset.content_of(folder, 0)
+    far.faults[far_dataset.name_of(0)] = [b"?" + content[1:], b"!" + content[1:]]
+    place = far_dataset.open_place(folder, tmp_path / "cache", damage_waits_sec=(0.1, 0.2))
+
+    begin = time.monotonic()
+    assert place.read(0, 0, far_dataset.WHOLE) == content
+    assert time.monotonic() - begin >= 0.3
+    assert far_dataset.settle(folder) == [0, 0, 0]
+
+
+def test_download_that_comes_short_is_tried_again_at_once(
+    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
+) -> None:
+    folder = far_dataset.write_dataset(tmp_path / "set")
+    content = far_dataset.content_of(folder, 0)
+    far.faults[far_dataset.name_of(0)] = [content[:-1]]
+    assert far_dataset.open_place(folder, tmp_path / "cache").read(0, 0, far_dataset.WHOLE) == content
+    assert far_dataset.settle(folder) == [0, 0]
+
+
+@pytest.mark.parametrize("change", [lambda content: content[:1000], lambda content: b"!" + content[1:]])
+def test_shard_that_stays_damaged_is_an_error_with_both_values(
+    tmp_path: pathlib.Path, change: Callable[[bytes], bytes]
+) -> None:
+    folder = far_dataset.write_dataset(tmp_path / "set")
+    content = far_dataset.content_of(folder, 0)
+    (folder / far_dataset.name_of(0)).write_bytes(change(content))
+    found = change(content)
+    complaint = (
+        f"shard far://{folder}/{far_dataset.name_of(0)} comes as {len(found):,} bytes with crc32c "
+        f"{google_crc32c.value(found):08x}, the catalog says 3,048 bytes with {google_crc32c.value(content):08x}: "
+        "it was cut short or replaced; "
+        "run imagebeam verify, convert again with --overwrite"
+    )
+    with pytest.raises(errors.ShardError, match=re.escape(complaint)):
+        far_dataset.open_place(folder, tmp_path / "cache").read(0, 0, 1)
+
+    assert far_dataset.settle(folder) == [0, 0, 0]
+    assert far_dataset.files_in(tmp_path / "cache") == {}
+
+
+def test_shard_that_cannot_be_reached_is_an_error_after_the_budget(
+    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem], short_budget: None
+) -> None:
+    folder = far_dataset.write_dataset(tmp_path / "set")
+    place = far_dataset.open_place(folder, tmp_path / "cache")
+    faults = far.faults[far_dataset.name_of(0)] = [ConnectionError("reset"), RuntimeError("503"), TimeoutError("slow")]
+    faults += [TimeoutError("slow")] * 1000
+    uri = f"far://{folder}/{far_dataset.name_of(0)}"
+    complaint = (
+        f"shard {uri} cannot be downloaded ({uri}: TimeoutError: slow (tried for 0.05 s)): "
+        "check that its address can be reached from here, and run again; what was downloaded is kept"
+    )
+    with pytest.raises(errors.ShardError, match=re.escape(complaint)):
+        place.read(0, 0, 1)
+    assert len(far_dataset.settle(folder)) >= 3
+    assert far_dataset.files_in(tmp_path / "cache") == {}
+
+    faults.clear()
+    assert place.read(0, 0, far_dataset.WHOLE) == far_dataset.content_of(folder, 0)
+
+
+def test_fault_that_passes_delays_a_download(tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]) -> None:
+    folder = far_dataset.write_dataset(tmp_path / "set")
+    place = far_dataset.open_place(folder, tmp_path / "cache")
+    far.faults[far_dataset.name_of(0)] = [ConnectionError("reset"), RuntimeError("503"), TimeoutError("slow")]
+    assert place.read(0, 0, far_dataset.WHOLE) == far_dataset.content_of(folder, 0)
+    assert far_dataset.settle(folder) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        (FileNotFoundError("no such object"), "is missing (there is no {uri}): run imagebeam verify, convert again"),
+        (
+            PermissionError("no"),
+            "cannot be read ({uri}: access denied (no); docs/storage.md lists what is needed): grant read access to it",
+        ),
+    ],
+    ids=["missing", "denied"],
+)
+def test_shard_that_is_refused_is_an_error_at_once(
+    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem], fault: OSError, complaint: str
+) -> None:
+    folder = far_dataset.write_dataset(tmp_path / "set")
+    far.faults[far_dataset.name_of(0)] = [fault]
+    uri = f"far://{folder}/{far_dataset.name_of(0)}"
+    with pytest.raises(errors.ShardError, match=re.escape(f"shard {uri} {complaint.format(uri=uri)}")):
+        far_dataset.open_place(folder, tmp_path / "cache").read(0, 0, 1)
+    assert far_dataset.settle(folder) == [0]
+
+
+def test_catalog_that_cannot_be_reached_is_an_error_with_that_of_the_client(
+    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem], short_budget: None
+) -> None:
+    folder = far_dataset.write_dataset(tmp_path / "set")
+    far.faults["catalog.json"] = [RuntimeError("gone\nfor long")] * 1000
+    uri = f"far://{folder}/catalog.json"
+    complaint = f"{uri} cannot be read ({uri}: RuntimeError: gone\nfor long (tried for 0.05 s)); grant"
+    with pytest.raises(errors.CatalogError, match=re.escape(complaint)):
+        far_dataset.open_source(folder, tmp_path / "cache")
+    far.faults["catalog.json"] = [RuntimeError("503"), TimeoutError("slow")]
+    assert far_dataset.open_source(folder, tmp_path / "cache").load_catalog().name == "noise"
+
+
+def test_shards_that_cannot_be_listed_for_a_fault_are_an_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, short_budget: None
+) -> None:
+    folder = far_dataset.write_dataset(tmp_path / "set")
+    source = far_dataset.open_source(folder, tmp_path / "cache")
+
+    def fail(self: Any, path: str, **_: Any) -> None:
+        raise ConnectionError("reset")
+
+    monkeypatch.setattr(far_dataset.FarFileSystem, "ls", fail)
+    complaint = f"the shards of far://{folder} cannot be listed (far://{folder}: ConnectionError: reset (tried for 0.05"
+    with pytest.raises(errors.ShardError, match=re.escape(complaint)):
+        source.check_shards(source.load_catalog())
+
+
+def test_storage_options_reach_the_storage_also_of_a_pickled_source(tmp_path: pathlib.Path) -> None:
+    folder = far_dataset.write_dataset(tmp_path / "set")
+    source = far_dataset.open_source(folder, tmp_path / "cache", storage_options={"token": "t"})
+    for each in (source, pickle.loads(pickle.dumps(source))):
+        filesystem = each._remote.store.filesystem(f"far://{folder}")
+        assert filesystem.storage_options["token"] == "t"
+
+
+def test_address_of_no_known_scheme_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigError, match=r"address 'nope://b/x': scheme 'nope' is not known; write a path, or"):
+        cached_source.CachedSource("nope://b/x", str(tmp_path / "cache"), far_dataset.UNBOUNDED)
+
+
+def test_address_of_hdfs_without_a_port_is_refused(tmp_path: pathlib.Path) -> None:
+    source = cached_source.CachedSource("hdfs://b/x", str(tmp_path / "cache"), far_dataset.UNBOUNDED)
+    with pytest.raises(errors.ConfigError, match=r"'hdfs://b/x/catalog.json' .* write hdfs://NAMENODE:9870/FOLDER"):
+        source.load_catalog()
+
+
 # Open files
 
 
@@ -184,7 +334,7 @@ def test_removed_shard_is_read_on_for_a_while_and_then_downloaded_again(
 
 
 @needs_proc
-def test_files_of_removed_shards_are_let_go(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_removed_shards_are_closed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_source, "_NUM_AHEAD", 0)
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=20)
     place = far_dataset.open_place(folder, tmp_path / "cache", 2 * 3048)

@@ -46,7 +46,7 @@ def test_dataset_read_through_the_cache_has_the_bytes_of_the_local_one(
         assert all(isinstance(each, bytes) for each in found)
 
 
-def test_read_gives_less_where_the_shard_ends(tmp_path: pathlib.Path) -> None:
+def test_read_returns_less_at_the_end_of_the_shard(tmp_path: pathlib.Path) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     place = far_dataset.open_place(folder, tmp_path / "cache")
     content = far_dataset.content_of(folder, 2)
@@ -56,7 +56,7 @@ def test_read_gives_less_where_the_shard_ends(tmp_path: pathlib.Path) -> None:
     assert place.read(2, len(content) - 5, len(content) + 5) == content[-5:]
 
 
-def test_files_of_their_own_are_read_at_positions_of_their_own(tmp_path: pathlib.Path) -> None:
+def test_two_open_files_of_a_shard_have_their_own_positions(tmp_path: pathlib.Path) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", compression="gzip")
     source = far_dataset.open_source(folder, tmp_path / "cache")
     with (
@@ -128,7 +128,7 @@ def test_forked_process_reads_what_its_parent_is_downloading(
     assert far_dataset.settle(folder) == [3]
 
 
-# What stands at the address
+# The files at the address
 
 
 def test_shards_are_checked_with_one_listing(tmp_path: pathlib.Path) -> None:
@@ -140,7 +140,7 @@ def test_shards_are_checked_with_one_listing(tmp_path: pathlib.Path) -> None:
     assert far_dataset.files_in(tmp_path / "cache") == {}
 
 
-def test_shards_are_asked_for_one_by_one_where_nothing_can_be_listed(
+def test_sizes_are_requested_one_by_one_if_the_storage_cannot_list(
     tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
@@ -158,7 +158,7 @@ def test_shards_are_asked_for_one_by_one_where_nothing_can_be_listed(
     ],
     ids=["missing", "cut"],
 )
-def test_shard_that_is_not_whole_is_told_when_the_dataset_is_opened(
+def test_shard_that_is_not_whole_is_an_error_when_the_dataset_is_opened(
     tmp_path: pathlib.Path, change: Callable[[pathlib.Path], None], complaint: str
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
@@ -167,7 +167,7 @@ def test_shard_that_is_not_whole_is_told_when_the_dataset_is_opened(
         dataset_lib.open_dataset(f"far://{folder}", cache_dir=str(tmp_path / "cache"))
 
 
-def test_address_without_catalog_is_told(tmp_path: pathlib.Path) -> None:
+def test_address_without_catalog_is_an_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "set").mkdir()
     with pytest.raises(errors.CatalogError, match=f"far://{tmp_path}/set holds no catalog.json"):
         far_dataset.open_source(tmp_path / "set", tmp_path / "cache")
@@ -189,7 +189,7 @@ def test_cache_folder_at_an_address_is_refused() -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_shard_larger_than_the_cache_is_told_before_any_is_read(tmp_path: pathlib.Path, compression: str) -> None:
+def test_shard_larger_than_the_cache_is_an_error_before_any_is_read(tmp_path: pathlib.Path, compression: str) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", compression=compression)
     largest = max(far_dataset.shards_of(folder), key=lambda shard: shard.bytes)
     total = sum(shard.bytes for shard in far_dataset.shards_of(folder))
@@ -232,7 +232,7 @@ def test_shards_of_one_fetch_are_downloaded_at_once(
     ],
     ids=["one", "from-the-start", "every-eighth", "every-fourth", "every-second", "all", "backwards"],
 )
-def test_what_is_surely_of_the_share_is_fetched_ahead(
+def test_shards_that_certainly_belong_to_the_share_are_fetched_ahead(
     tmp_path: pathlib.Path, asked: list[int], expected: list[int]
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=20)

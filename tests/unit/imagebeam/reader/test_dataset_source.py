@@ -1,0 +1,89 @@
+"""Sources on a local disk. test_filter.py tests filters by label, tests/integration tests gs://."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagebeam import errors, records
+from imagebeam.reader import dataset_source
+from tests.unit.imagebeam.reader import far_dataset
+
+NUM_SHARDS, NUM_RECORDS = 4, 3
+
+
+@pytest.fixture(scope="module", params=["none", "gzip"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("sets") / "set"
+    return far_dataset.write_dataset(path, NUM_SHARDS, NUM_RECORDS, 100, compression=request.param)
+
+
+@pytest.fixture(scope="module")
+def expected(folder: pathlib.Path) -> list[bytes]:
+    """The records of "train" in order."""
+    compression = dataset_source.LocalSource(str(folder)).load_catalog().compression
+    found = []
+    for shard in far_dataset.shards_of(folder):
+        with open(folder / shard.name, "rb") as file:
+            found += [record.data for record in records.read_records(file, compression)]
+    assert len(found) == NUM_SHARDS * NUM_RECORDS
+    return found
+
+
+@settings(deadline=None, max_examples=30)
+@given(bounds=st.lists(st.integers(0, NUM_SHARDS * NUM_RECORDS), min_size=2, max_size=2, unique=True))
+def test_view_of_a_part_locates_its_records(folder: pathlib.Path, expected: list[bytes], bounds: list[int]) -> None:
+    start, stop = sorted(bounds)
+    source = dataset_source.LocalSource(str(folder))
+    view = source.view(source.load_catalog(), f"train[{start}:{stop}]", None)
+    located = [view.locate(index) for index in range(len(view))]
+    assert located == list(range(start, stop))
+    assert list(view.sizes) == np.histogram(located, np.arange(0, 13, NUM_RECORDS))[0].tolist()
+    assert list(view.fetcher.fetch(np.array(located))) == expected[start:stop]
+    source.close()
+
+
+def test_view_of_a_whole_split_keeps_no_list_of_its_records(folder: pathlib.Path) -> None:
+    source = dataset_source.LocalSource(str(folder))
+    view = source.view(source.load_catalog(), "train", None)
+    assert (view.chosen, view.sizes, view.num_records_of_split) == (None, (NUM_RECORDS,) * NUM_SHARDS, 12)
+
+
+def test_views_of_a_split_share_its_fetcher_but_not_with_a_pickled_source(folder: pathlib.Path) -> None:
+    source = dataset_source.LocalSource(str(folder))
+    catalog = source.load_catalog()
+    fetcher = source.view(catalog, "train", None).fetcher
+    assert source.view(catalog, "train[:5]", None).fetcher is fetcher
+    assert source.view(catalog, "test", None).fetcher is not fetcher
+    assert pickle.loads(pickle.dumps(source)).view(catalog, "train", None).fetcher is not fetcher
+
+
+def test_filter_of_a_dataset_without_classes_is_refused(folder: pathlib.Path) -> None:
+    source = dataset_source.LocalSource(str(folder))
+    with pytest.raises(errors.ConfigError, match=f"^{re.escape(str(folder))} has no classes to filter by$"):
+        source.view(source.load_catalog(), "train", [frozenset({1})])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("remove", r"is missing \(No such file or directory\): run imagebeam verify, convert again"),
+        ("cut", r"has 10 bytes, the catalog says .*: it was cut short or replaced; run imagebeam verify"),
+    ],
+)
+def test_shard_that_is_not_whole_is_refused(tmp_path: pathlib.Path, change: str, complaint: str) -> None:
+    folder = far_dataset.write_dataset(tmp_path / "set")
+    path = folder / far_dataset.name_of(1)
+    if change == "cut":
+        path.write_bytes(path.read_bytes()[:10])
+    else:
+        path.unlink()
+    source = dataset_source.LocalSource(str(folder))
+    with pytest.raises(errors.ShardError, match=f"^shard {re.escape(str(path))} {complaint}"):
+        source.check_shards(source.load_catalog())

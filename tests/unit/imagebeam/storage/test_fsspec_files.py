@@ -1,0 +1,134 @@
+"""FsspecStorage, on fsspec's file system in memory."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import fsspec.core
+import pytest
+from fsspec.implementations import memory
+
+from imagebeam import records, storage
+from imagebeam.storage import DIRECTORY, FILE, fsspec_files, remote
+
+NAME = "a b#%20?.bin"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> storage.Storage:
+    """An empty memory://."""
+    monkeypatch.setattr(remote, "_FIRST_WAIT_SEC", 0.001)
+    monkeypatch.setattr(memory.MemoryFileSystem, "store", {})
+    monkeypatch.setattr(memory.MemoryFileSystem, "pseudo_dirs", [""])
+    found = storage.storage_of("memory://x")
+    assert isinstance(found, fsspec_files.FsspecStorage)
+    return found
+
+
+def test_files_are_written_read_listed_moved_and_removed(store: storage.Storage) -> None:
+    with store.write_file("memory://d/a b#%20?.bin") as pending:
+        pending.file.write(b"data")
+        pending.checksum = 4, records.extend_crc(0, b"data")
+    assert store.read("memory://d/a b#%20?.bin", 1, 2) == b"at"
+    assert [(entry.name, entry.kind, entry.size) for entry in store.list_directory("memory://d")] == [
+        ("a b#%20?.bin", FILE, 4)
+    ]
+    assert store.stat("memory://d").kind == DIRECTORY
+    store.rename("memory://d/a b#%20?.bin", "memory://d/e")
+    assert not store.create_new("memory://d/e", b"other")
+    assert store.create_new("memory://d/f", b"new")
+    store.remove("memory://d/nothing")
+    store.remove_tree("memory://d")
+    assert not store.exists("memory://d/e")
+
+
+def test_download_copies_a_file_over_another(store: storage.Storage, tmp_path: pathlib.Path) -> None:
+    data = os.urandom(10_000)
+    store.write_whole(f"memory://d/{NAME}", data)
+    (tmp_path / "copy").write_bytes(bytes(20_000))
+    store.download(f"memory://d/{NAME}", str(tmp_path / "copy"))
+    assert (tmp_path / "copy").read_bytes() == data
+
+
+def test_download_that_comes_short_is_tried_again(
+    store: storage.Storage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, calls = memory.MemoryFileSystem.get_file, []
+
+    def cut_once(self: Any, rpath: str, lpath: str, **options: Any) -> None:
+        get(self, rpath, lpath, **options)
+        if not calls:
+            os.truncate(lpath, 3)
+        calls.append(rpath)
+
+    monkeypatch.setattr(memory.MemoryFileSystem, "get_file", cut_once)
+    store.write_whole("memory://d/a", b"data")
+    store.download("memory://d/a", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == b"data"
+    assert len(calls) == 2
+
+
+def test_options_reach_the_file_system_and_one_is_opened_for_each_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, dict[str, Any]]] = []
+    url_to_fs = fsspec.core.url_to_fs
+
+    def record(uri: str, **options: Any) -> Any:
+        seen.append((uri, {name: value for name, value in options.items() if name in ("token", "use_listings_cache")}))
+        return url_to_fs(uri)
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", record)
+    store = fsspec_files.FsspecStorage("memory", {"token": "t"})
+    for uri in ("memory://d/a", "memory://d/b", "memory://e/a"):
+        assert not store.exists(uri)
+    options = {"token": "t", "use_listings_cache": False}
+    assert seen == [("memory://d", options), ("memory://e", options)]
+    store.rebuild()
+    store.exists("memory://d/a")
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (FileNotFoundError("x"), FileNotFoundError),
+        (PermissionError("x"), PermissionError),
+        (NotImplementedError(), OSError),
+    ],
+)
+def test_error_that_lasts_names_the_address(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, raised: Exception, expected: type[OSError]
+) -> None:
+    def refuse(self: Any, path: str, **_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(memory.MemoryFileSystem, "info", refuse)
+    with pytest.raises(expected, match="memory://d/a"):
+        store.stat("memory://d/a")
+
+
+@pytest.mark.parametrize(("size", "expected"), [(None, -1), (0, 0), ("7", 7)], ids=["unknown", "empty", "text"])
+def test_unknown_size_is_minus_one(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, size: Any, expected: int
+) -> None:
+    def info(self: Any, path: str, **_: Any) -> dict[str, Any]:
+        return {"name": path, "size": size, "type": "file"}
+
+    monkeypatch.setattr(memory.MemoryFileSystem, "info", info)
+    assert store.stat("memory://d/a").size == expected
+
+
+def test_file_of_unknown_size_is_read_whole(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write_whole("memory://d/a", b"data")
+    info = memory.MemoryFileSystem.info
+    monkeypatch.setattr(memory.MemoryFileSystem, "info", lambda self, path, **_: {**info(self, path), "size": None})
+    with store.open_read("memory://d/a") as file:
+        assert file.read() == b"data"
+
+
+def test_kinds_of_entries(store: storage.Storage) -> None:
+    store.write_whole("memory://d/e/f", b"1")
+    kinds = [(entry.name, entry.kind) for entry in store.list_directory("memory://d")]
+    assert kinds == [("e", DIRECTORY)]
+    assert [entry.kind for entry in store.list_directory("memory://d/e")] == [FILE]

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from imagebeam import errors
+
+
+@pytest.mark.parametrize(
+    ("kind", "exit_code"),
+    [
+        (errors.ImagebeamError, 1),
+        (errors.ConfigError, 2),
+        (errors.TooManyRejectsError, 3),
+        (errors.VerificationError, 4),
+    ],
+)
+def test_error_of_another_process_is_rebuilt_from_its_exit_code(
+    kind: type[errors.ImagebeamError], exit_code: int
+) -> None:
+    error = errors.from_exit_code(exit_code, "the text")
+    assert (type(error), error.exit_code, str(error)) == (kind, exit_code, "the text")
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, 5, 137])
+def test_unknown_exit_code_is_any_error(exit_code: int) -> None:
+    assert type(errors.from_exit_code(exit_code, "x")) is errors.ImagebeamError
+
+
+def test_record_error_names_its_offset() -> None:
+    error = errors.RecordError(12, "the record is cut short")
+    assert (str(error), error.offset) == ("the record is cut short at byte offset 12", 12)

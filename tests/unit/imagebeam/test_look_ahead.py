@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagebeam import look_ahead
+
+counts = st.integers(1, 5)
+
+
+class Failed(Exception):
+    """The number of the call or the value that fails."""
+
+
+def threads_of_ours() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("imagebeam-ahead")]
+
+
+class Calls:
+    """Counts calls that are under way, and fails some of them."""
+
+    def __init__(self, failing: frozenset[int] = frozenset()) -> None:
+        self.failing = failing
+        self.lock = threading.Lock()
+        self.running = self.highest = self.begun = 0
+
+    def double(self, value: int) -> int:
+        with self.lock:
+            self.begun += 1
+            self.running += 1
+            self.highest = max(self.highest, self.running)
+        try:
+            if value in self.failing:
+                raise Failed(value)
+            return 2 * value
+        finally:
+            with self.lock:
+                self.running -= 1
+
+
+@settings(deadline=None)
+@given(length=st.integers(0, 30), num_ahead=counts)
+def test_results_are_those_of_map_in_its_order(length: int, num_ahead: int) -> None:
+    calls = Calls()
+    assert list(look_ahead.map_ahead(calls.double, range(length), num_ahead)) == [2 * value for value in range(length)]
+    assert (calls.begun, calls.running) == (length, 0)
+    assert threads_of_ours() == []
+
+
+@settings(deadline=None)
+@given(num_ahead=counts, num_taken=st.integers(0, 12))
+def test_no_more_than_num_ahead_values_are_taken_and_run_ahead(num_ahead: int, num_taken: int) -> None:
+    taken: list[int] = []
+
+    def values() -> Iterator[int]:
+        for value in range(10):
+            taken.append(value)
+            yield value
+
+    calls = Calls()
+    results = look_ahead.map_ahead(calls.double, values(), num_ahead)
+    found = [result for result, _ in zip(results, range(num_taken))]
+    assert found == [2 * value for value in range(min(num_taken, 10))]
+    assert len(taken) <= min(len(found) + num_ahead, 10)
+    assert calls.highest <= num_ahead
+
+
+@settings(deadline=None)
+@given(num_ahead=counts, failing=st.frozensets(st.integers(0, 9), min_size=1))
+def test_error_of_a_call_is_raised_at_its_place(num_ahead: int, failing: frozenset[int]) -> None:
+    calls, found = Calls(failing), []
+    with pytest.raises(Failed) as caught:
+        for result in look_ahead.map_ahead(calls.double, range(10), num_ahead):
+            found.append(result)
+    assert caught.value.args == (min(failing),)
+    assert found == [2 * value for value in range(min(failing))]
+    assert calls.running == 0
+    assert threads_of_ours() == []
+
+
+@settings(deadline=None)
+@given(num_ahead=counts, length=st.integers(0, 12))
+def test_error_of_the_values_is_raised_after_the_results_before_it(num_ahead: int, length: int) -> None:
+    def values() -> Iterator[int]:
+        yield from range(length)
+        raise Failed(length)
+
+    found = []
+    with pytest.raises(Failed):
+        for result in look_ahead.map_ahead(Calls().double, values(), num_ahead):
+            found.append(result)
+    assert found == [2 * value for value in range(length)]
+    assert threads_of_ours() == []
+
+
+@settings(deadline=None)
+@given(num_ahead=st.integers(2, 5), num_taken=st.integers(1, 5))
+def test_closing_early_begins_no_more_calls_and_leaves_no_thread(num_ahead: int, num_taken: int) -> None:
+    calls = Calls()
+    results = look_ahead.map_ahead(calls.double, range(100), num_ahead)
+    for _ in range(num_taken):
+        next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert threads_of_ours() == []
+    assert calls.running == 0
+    assert calls.begun <= num_taken + num_ahead
+
+
+def test_calls_overlap() -> None:
+    meeting = threading.Barrier(3)
+    assert sorted(look_ahead.map_ahead(lambda _: meeting.wait(), range(3), 3)) == [0, 1, 2]
+
+
+def test_one_ahead_is_a_plain_loop() -> None:
+    taken: list[int] = []
+
+    def values() -> Iterator[int]:
+        for value in range(3):
+            taken.append(value)
+            yield value
+
+    results = look_ahead.map_ahead(lambda value: (value, threading.current_thread()), values(), 1)
+    assert taken == []
+    assert next(results) == (0, threading.current_thread())
+    assert taken == [0]
+
+
+def test_num_ahead_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_ahead is 0; it must be at least 1"):
+        look_ahead.map_ahead(str, [], 0)
