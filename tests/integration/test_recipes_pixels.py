@@ -16,7 +16,7 @@ import tensorflow as tf
 from imagebeam import errors, storage
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert, make_job
-from imagebeam.transforms.images import structure
+from imagebeam.transforms.images import pillow_decoder
 from tests import image_sets, pictures
 
 HEIGHT, WIDTH = 7, 5
@@ -302,5 +302,5 @@ def test_version_of_pillow_counts_where_it_decides(
     given = [f"source.uri={tmp_path / 'in'}", f"output.uri={storage.normalize(str(tmp_path / 'out'))}", *overrides]
     config = config_lib.load_config(None, given)
     before = make_job.make_job(config).layout.identity
-    monkeypatch.setattr(structure, "pillow_version", lambda: "99.0")
+    monkeypatch.setattr(pillow_decoder, "pillow_version", lambda: "99.0")
     assert (make_job.make_job(config).layout.identity != before) == counts

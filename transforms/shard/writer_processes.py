@@ -15,7 +15,7 @@ concurrent.futures.ProcessPoolExecutor, with processes that are spawned, is not 
   needs: glibc reads it when a process starts.
 - It is ready after 0.26 s, these processes after 0.18 s (two processes with the shard writer imported).
 
-Each point has a test in tests/unit/transforms/shard/test_writer_processes.py.
+Each behaviour has a test in tests/unit/transforms/shard/test_writer_processes.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ offset, because members after it would be lost.
 
 Python's tarfile takes a broken header for the end of the tar, or with `ignore_zeros` searches for the next header that
 looks right. A subclass of TarInfo can raise for a broken header, but it still accepts broken pax headers (4 of the 7
-kinds in the tests) and reports offsets outside of the file. It takes 1.7 s CPU for 100,000 members; this reader 0.66 s.
+kinds in the tests) and reports offsets outside of the file. It takes 1.7 s of CPU time for 100,000 members, this reader
+0.66 s.
 
 Source: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html and GNU tar's manual, "Basic Tar Format".
 """
