@@ -1,4 +1,4 @@
-"""What tests of the feeds share: their dataset's size, and processes of their own for what needs devices of its own."""
+"""The size of the dataset of conftest.py, and functions that run in a fresh process with several devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LABELS = ("cat", "dog")
 
 
 def flat(batches: Sequence[Sequence[str]]) -> list[str]:
-    """The keys of all batches; padding has none."""
+    """Returns the keys of all batches; padding has none."""
     return [key for batch in batches for key in batch if key]
 
 
@@ -26,7 +26,7 @@ def keys_of(examples: Iterator[Mapping[str, Any]]) -> list[str]:
 
 
 def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) -> subprocess.Popen[str]:
-    """Begins `function` in a fresh process, in which JAX has `num_devices`."""
+    """Starts `function` in a fresh process, in which JAX has `num_devices`."""
     code = f"import {function.__module__} as module; module.{function.__name__}(*{arguments!r})"
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}", "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
@@ -40,7 +40,7 @@ def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) 
 
 
 def finish(process: subprocess.Popen[str]) -> Any:
-    """What the function printed last, from JSON. Its process must end well, and ignore no exception in silence."""
+    """Returns the JSON that the function printed last. Its process must succeed without an ignored exception."""
     try:
         stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
     finally:
