@@ -1,4 +1,4 @@
-"""The main job from end to end: make a small image set with bad files in it, convert, verify, read batches back.
+"""The main job from end to end: makes a small image set with bad files, converts it, verifies it, reads batches.
 
 `make demo` runs it. Nothing is kept but the folder it names at the end.
 """
@@ -27,7 +27,7 @@ PER_SHAPE = 200
 
 
 def draw(shape: str, seed: int) -> Image.Image:
-    """A picture, 64 to 128 pixels a side, of one shape in random colors on a random ground."""
+    """Returns an image, 64 to 128 pixels a side, with one shape in random colors on a random background."""
     rng = random.Random(f"{shape} {seed}")
     width, height = rng.randint(64, 128), rng.randint(64, 128)
     image = Image.new("RGB", (width, height), tuple(rng.randint(0, 120) for _ in range(3)))
@@ -45,7 +45,7 @@ def draw(shape: str, seed: int) -> Image.Image:
 
 
 def make_images(folder: pathlib.Path) -> None:
-    """Writes shape/number.jpg (some PNG) and, among them, the kinds of bad file that real sets have."""
+    """Writes shape/number.jpg (some PNG), and bad files of the kinds that real sets contain."""
     for shape in SHAPES:
         (folder / shape).mkdir(parents=True)
         for number in range(PER_SHAPE):
@@ -67,7 +67,7 @@ def run(*command: str) -> None:
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Keeps away what TensorFlow's C++ code says of GPUs it does not find; an exception still comes out."""
+    """Hides the messages of TensorFlow's C++ code about missing GPUs; exceptions still come out."""
     sys.stderr.flush()
     kept = os.dup(2)
     with open(os.devnull, "wb") as nothing:

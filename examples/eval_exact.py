@@ -16,11 +16,11 @@ import collections
 import shapes
 
 PROCESS_COUNT = 3
-BATCH_SIZE = 16  # of each process
+BATCH_SIZE = 16  # for each process
 
 
 def main() -> None:
-    """Prints what each process counts."""
+    """Prints the counts of each process."""
     with shapes.open_dataset() as dataset:
         _, test = shapes.splits_of(dataset)
         print(f"{dataset.num_examples(test)} examples for {PROCESS_COUNT} processes in batches of {BATCH_SIZE}")

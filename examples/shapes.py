@@ -1,4 +1,4 @@
-"""The dataset of the training examples: the one that the command line names, or pictures of three shapes, made anew."""
+"""The dataset of the training examples: one named on the command line, or new images of three shapes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PER_SHAPE = 400
 
 @contextlib.contextmanager
 def open_dataset() -> Iterator[imagebeam.ImageDataset]:
-    """The dataset in the folder given on the command line; without one, one that is removed again at the end."""
+    """Yields the dataset of the folder on the command line; without one, a new dataset that is removed at the end."""
     with tempfile.TemporaryDirectory() as folder:
         yield imagebeam.open_dataset(sys.argv[1] if len(sys.argv) > 1 else make(pathlib.Path(folder)))
 
 
 def make(folder: pathlib.Path) -> str:
-    """Draws pictures below `folder` and converts them; returns where the dataset is."""
+    """Draws images below `folder` and converts them; returns the folder of the dataset."""
     for shape in demo.SHAPES:
         (folder / "images" / shape).mkdir(parents=True)
         for number in range(PER_SHAPE):
@@ -35,6 +35,6 @@ def make(folder: pathlib.Path) -> str:
 
 
 def splits_of(dataset: imagebeam.ImageDataset) -> tuple[str, str]:
-    """What to train on, and what to evaluate on."""
+    """Returns the split to train on, and the split to evaluate on."""
     names = list(dataset.splits)
     return (names[0], names[1]) if len(names) > 1 else (f"{names[0]}[:90%]", f"{names[0]}[90%:]")

@@ -21,7 +21,7 @@ import shapes
 import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-BATCH_SIZE = 64  # of all processes together
+BATCH_SIZE = 64  # for all processes together
 IMAGE_SIZE = 48  # pixels a side
 STEPS = 100
 LEARNING_RATE = 3e-3
@@ -31,7 +31,7 @@ Batch = dict[str, Any]
 
 
 def make_parameters(num_classes: int) -> Parameters:
-    """Weights of three convolutions and a dense layer, drawn after He et al., 2015."""
+    """Returns weights of three convolutions and a dense layer, initialised as in He et al., 2015."""
     sizes = {"conv0": (3, 3, 3, 16), "conv1": (3, 3, 16, 32), "conv2": (3, 3, 32, 64), "dense": (64, num_classes)}
     keys = jax.random.split(jax.random.key(0), len(sizes))
     he_normal = jax.nn.initializers.he_normal()
@@ -40,7 +40,7 @@ def make_parameters(num_classes: int) -> Parameters:
 
 
 def predict(parameters: Parameters, image: jax.Array) -> jax.Array:
-    """Logits, float32 [batch, classes], of images in bfloat16."""
+    """Returns logits, float32 [batch, classes], of images in bfloat16."""
     hidden = image
     for name in ("conv0", "conv1", "conv2"):
         kernel = parameters[name].astype(hidden.dtype)
@@ -53,14 +53,14 @@ def predict(parameters: Parameters, image: jax.Array) -> jax.Array:
 
 
 def loss_of(parameters: Parameters, batch: Batch) -> jax.Array:
-    """Mean cross entropy of a batch."""
+    """Returns the mean cross entropy of a batch."""
     log_probabilities = jax.nn.log_softmax(predict(parameters, batch["image"]))
     return -jnp.take_along_axis(log_probabilities, batch["label"][:, None], axis=1).mean()
 
 
 @jax.jit
 def train_step(parameters: Parameters, moments: tuple[Parameters, Parameters], step: int, batch: Batch) -> Any:
-    """One step of Adam (Kingma and Ba, 2015); the mean in the loss makes JAX sum the gradients over the devices."""
+    """Takes one step of Adam (Kingma and Ba, 2015). The mean in the loss makes JAX sum gradients over the devices."""
     loss, gradients = jax.value_and_grad(loss_of)(parameters, batch)
     first = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, moments[0], gradients)
     second = jax.tree.map(lambda old, new: 0.999 * old + 0.001 * new**2, moments[1], gradients)
@@ -73,14 +73,14 @@ def train_step(parameters: Parameters, moments: tuple[Parameters, Parameters], s
 
 @jax.jit
 def count_correct(parameters: Parameters, batch: Batch) -> jax.Array:
-    """How many examples of a batch are predicted right; padding does not count."""
+    """Returns the number of examples that are predicted right; padding does not count."""
     predicted = predict(parameters, batch["image"]).argmax(1)
     return ((predicted == batch["label"]) & batch["mask"]).sum()
 
 
 def main() -> None:
     """Trains, and prints the accuracy."""
-    tf.config.set_visible_devices([], "GPU")  # TensorFlow reads; left alone it would take the memory that JAX needs
+    tf.config.set_visible_devices([], "GPU")  # TensorFlow only reads; it would take the memory that JAX needs
     mesh = Mesh(np.array(jax.devices()), ("data",))
     over_devices = NamedSharding(mesh, PartitionSpec("data"))
     print(f"{jax.device_count()} devices ({jax.devices()[0].platform}) in {jax.process_count()} processes")

@@ -8,38 +8,38 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: no talk of GPUs that are not there
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported: hides messages about missing GPUs
 
 import keras
 import shapes
 import tensorflow as tf
 
-BATCH_SIZE = 64  # of all replicas together
+BATCH_SIZE = 64  # for all replicas together
 IMAGE_SIZE = 48  # pixels a side
 EPOCHS = 6
 
 
 def find_strategy() -> tf.distribute.Strategy:
-    """A TPU where there is one, else all GPUs, else the one device there is."""
+    """Returns a strategy for a TPU if there is one, else for all GPUs, else for the default device."""
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
-    except (ValueError, tf.errors.NotFoundError):  # the environment names no TPU, or there is none of that name
+    except (ValueError, tf.errors.NotFoundError):  # the environment names no TPU, or the TPU does not exist
         has_gpus = len(tf.config.list_physical_devices("GPU")) > 1
         return tf.distribute.MirroredStrategy() if has_gpus else tf.distribute.get_strategy()
 
 
 def make_model(num_classes: int) -> keras.Model:
-    """A small convolutional network. Pixels reach the device as uint8, a quarter of what floats take."""
+    """Returns a small convolutional network. Pixels reach the device as uint8, a quarter of the bytes of floats."""
     layers = keras.layers
     model = keras.Sequential(
         [layers.Input([IMAGE_SIZE, IMAGE_SIZE, 3], dtype="uint8"), layers.Rescaling(1 / 127.5, -1)]
     )
     for filters in (16, 32, 64):
         model.add(layers.Conv2D(filters, 3, padding="same", use_bias=False))
-        model.add(layers.BatchNormalization(momentum=0.8))  # of few steps
+        model.add(layers.BatchNormalization(momentum=0.8))  # few steps
         model.add(layers.ReLU())
         model.add(layers.MaxPooling2D())
     model.add(layers.GlobalMaxPooling2D())
@@ -59,7 +59,10 @@ def main() -> None:
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.Adam(3e-3), loss, weighted_metrics=["accuracy"])
 
-        size = {"image_size": IMAGE_SIZE, "crop": "squash"}  # crop="random" could cut off what tells the shapes apart
+        size = {
+            "image_size": IMAGE_SIZE,
+            "crop": "squash",
+        }  # crop="random" could crop the corners by which the shapes differ
         batches = dataset.as_distributed(strategy, train, BATCH_SIZE, **size, flip=True, supervised=True)
         steps = dataset.num_examples(train) // BATCH_SIZE
         model.fit(batches, epochs=EPOCHS, steps_per_epoch=steps, shuffle=False, verbose=2)

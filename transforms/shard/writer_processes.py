@@ -41,7 +41,7 @@ _SERVE = """
 import sys
 sys.path[:] = filter(None, sys.path)
 from imagebeam.transforms.shard import shard_writer, writer_processes  # shard_writer: ready before the first task
-writer_processes.serve()
+writer_processes.serve(launcher=int(sys.argv[1]))
 """
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_SEC = 5.0
@@ -63,7 +63,7 @@ class _Process:
     def __init__(self) -> None:
         environment = _MALLOC | os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._popen = subprocess.Popen(
-            [sys.executable, "-c", _SERVE],
+            [sys.executable, "-c", _SERVE, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -197,9 +197,13 @@ def find(token: str | None) -> WriterProcesses | None:
     return None if token is None else _started.get(token)
 
 
-def serve() -> None:
-    """Runs a writer process: reads tasks from standard input and answers on standard output until the input ends."""
-    _die_with_parent()
+def serve(launcher: int) -> None:
+    """Runs a writer process: reads tasks from standard input and answers on standard output until the input ends.
+
+    Args:
+        launcher: id of the process that started this one.
+    """
+    _die_with(launcher)
     global _notes
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     _notes = results
@@ -237,7 +241,9 @@ def note_progress(images: int) -> None:
     _next_note = time.monotonic() + _NOTE_SEC
 
 
-def _die_with_parent() -> None:
+def _die_with(launcher: int) -> None:
     """Asks Linux to kill this process when the launcher dies; other systems end it after its shard, with the input."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:  # it died before the call: no signal comes
+            sys.exit(1)

@@ -42,7 +42,7 @@ def test_default_features_are_the_imagenet_keys_with_the_image_last() -> None:
     assert resolved == tuple(Feature(key, key, kind) for key, kind in BY_DEFAULT.items())
 
 
-def test_image_stands_last_under_any_key() -> None:
+def test_image_is_last_under_any_key() -> None:
     resolved = features.resolve_features({"image/encoded": "a", "image/key": "z"}, "class", {"zz": (FLOAT, False)})
     assert [feature.key for feature in resolved][-3:] == ["z", "zz", "a"]
 
@@ -109,7 +109,7 @@ def test_columns_become_features_under_their_names_unless_renamed_or_dropped() -
         ),
     ],
 )
-def test_features_that_cannot_be_are_refused(
+def test_impossible_features_are_refused(
     renamed: Mapping[str, str | None], columns: Mapping[str, str], complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
@@ -131,7 +131,7 @@ def test_features_that_cannot_be_are_refused(
         pytest.param(FLOAT, "1.5", False, id="text-as-float"),
     ],
 )
-def test_check_value_tells_what_a_kind_can_hold(kind: str, value: Any, expected: bool) -> None:
+def test_check_value_accepts_what_a_kind_can_hold(kind: str, value: Any, expected: bool) -> None:
     assert features.check_value(kind, value) is expected
 
 
@@ -156,7 +156,7 @@ OBJECTS = {
         ({"has_segmentation": True}, {"image/segmentation/class/encoded", "image/segmentation/class/format"}),
     ],
 )
-def test_what_the_source_gives_beside_are_features(given: dict[str, bool], expected: set[str]) -> None:
+def test_objects_and_masks_of_the_source_are_features(given: dict[str, bool], expected: set[str]) -> None:
     resolved = features.resolve_features({}, None, {}, **given)  # type: ignore[arg-type]
     added = {feature.key for feature in resolved} - {feature.key for feature in features.resolve_features({}, None, {})}
     assert added == expected
@@ -176,7 +176,7 @@ def test_what_the_source_gives_beside_are_features(given: dict[str, bool], expec
         ("image/class/label", "label gives no labels"),
     ],
 )
-def test_feature_that_nothing_gives_is_refused(name: str, reason: str) -> None:
+def test_feature_that_the_source_lacks_is_refused(name: str, reason: str) -> None:
     with pytest.raises(ValueError, match=f"features names '{name}', but {reason}"):
         features.resolve_features({name: "x"}, None, {})
     assert features.resolve_features({name: None}, None, {})  # to drop it does no harm

@@ -1,4 +1,4 @@
-"""The decoder in C: what it finds in records, what it makes of pictures, and that nothing broken harms it."""
+"""The decoder in C: the features it finds, the images it decodes, and its behaviour with broken input."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def decode(
     flip: bool = False,
     threads: int = 1,
 ) -> np.ndarray:
-    """The picture, which must have no failure."""
+    """Returns the image, which must not be a failure."""
     out = np.zeros((1, *size, 3), np.uint8)
     assert _native.decode([encoded], np.array([part], np.int32), np.array([flip]), out, threads) == []
     return out[0]
@@ -122,7 +122,7 @@ def test_several_values_are_refused(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xff\xff", record()[:-3], b"<html>"], ids=["noise", "cut", "html"])
-def test_record_that_is_no_example_is_refused(content: bytes) -> None:
+def test_record_that_is_not_an_example_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"not a tf\.train\.Example|no single value"):
         find(content, "image/encoded")
 
@@ -149,7 +149,7 @@ def test_broken_records_are_refused_or_read_within_their_bounds(data: strategies
     [{}, {"subsampling": 0}, {"progressive": True}, {"quality": 40}],
     ids=["420", "444", "progressive", "q40"],
 )
-def test_part_is_that_of_the_whole_picture_resized(
+def test_part_equals_that_of_the_whole_image_resized(
     options: dict[str, Any], part: tuple[int, int, int, int], size: tuple[int, int]
 ) -> None:
     tf = pytest.importorskip("tensorflow")
@@ -167,7 +167,7 @@ def test_part_is_that_of_the_whole_picture_resized(
     assert np.sqrt((error**2).mean()) < 0.5  # levels: half of one is what rounding alone may take
 
 
-def test_mirrored_picture_is_the_same_from_right_to_left() -> None:
+def test_flipped_image_is_the_same_from_right_to_left() -> None:
     encoded = encode(photo(300, 200))
     for size in ((64, 64), (33, 51)):
         plain, mirrored = (decode(encoded, (10, 20, 150, 170), size, flip) for flip in (False, True))
@@ -176,7 +176,7 @@ def test_mirrored_picture_is_the_same_from_right_to_left() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3, 4, 37, 224])
-def test_every_processor_makes_the_same_pictures(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_processor_makes_the_same_images(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = encode(photo(300, 200))
     pictures = [decode(encoded, (10, 20, 150, 170), (40, width), flip) for flip in (False, True)]
     monkeypatch.setenv("IMAGEBEAM_NO_AVX2", "1")
@@ -234,7 +234,7 @@ def jpegs_of_every_kind(width: int = 70, height: int = 50) -> list[bytes]:
 
 
 def decode_whole(images: list[bytes], threads: int = 1) -> list[bytes | str]:
-    """The pixels of each JPEG of 70 x 50, or why there are none."""
+    """Returns the pixels of each JPEG of 70 x 50, or the reason why it is refused."""
     out = np.zeros((len(images), 50, 70, 3), np.uint8)
     parts = np.tile(np.array([0, 0, 50, 70], np.int32), (len(images), 1))
     failures = dict(_native.decode(images, parts, np.zeros(len(images), bool), out, threads))
@@ -243,7 +243,7 @@ def decode_whole(images: list[bytes], threads: int = 1) -> list[bytes | str]:
 
 @hypothesis.given(strategies.integers(0, 2**32 - 1), strategies.sampled_from([1, 2, 3, 7]))
 @hypothesis.settings(max_examples=40, deadline=None)
-def test_picture_does_not_depend_on_those_decoded_before(seed: int, threads: int) -> None:
+def test_image_does_not_depend_on_images_decoded_before(seed: int, threads: int) -> None:
     rng = random.Random(seed)
     encoded = jpegs_of_every_kind()
     encoded += [without_segments(each, marker) for each in encoded for marker in (0xC4, 0xDB, 0xDD, 0xEE)]
@@ -279,7 +279,7 @@ def test_jpeg_without_quantization_tables_is_refused_whatever_came_before(option
 
 @hypothesis.given(strategies.integers(0, 2**32 - 1))
 @hypothesis.settings(max_examples=300, deadline=None)
-def test_broken_pictures_are_decoded_or_refused_as_in_tensorflow(seed: int) -> None:
+def test_broken_images_are_decoded_or_refused_as_in_tensorflow(seed: int) -> None:
     tf = pytest.importorskip("tensorflow")
     rng = random.Random(seed)
     broken = damage(rng.choice(jpegs_of_every_kind()), rng)
@@ -293,7 +293,7 @@ def test_broken_pictures_are_decoded_or_refused_as_in_tensorflow(seed: int) -> N
     assert found == picture.tobytes()
 
 
-def test_failures_are_told_by_index_and_the_others_decoded() -> None:
+def test_failures_are_returned_by_index_and_the_others_decoded() -> None:
     whole = encode(photo(40, 40))
     out = np.zeros((4, 8, 8, 3), np.uint8)
     parts, flips = np.tile(np.array([0, 0, 40, 40], np.int32), (4, 1)), np.zeros(4, bool)
@@ -313,18 +313,18 @@ def test_failures_are_told_by_index_and_the_others_decoded() -> None:
     ],
     ids=["html", "empty", "cut", "two-bytes"],
 )
-def test_image_that_cannot_be_decoded_is_told(encoded: bytes, message: str) -> None:
+def test_image_that_cannot_be_decoded_is_a_failure(encoded: bytes, message: str) -> None:
     assert message in failure_of(encoded)
 
 
 @pytest.mark.parametrize("part", [(0, 0, 41, 40), (1, 0, 40, 40), (-1, 0, 8, 8), (0, 0, 0, 8), (0, 2**31 - 1, 8, 8)])
-def test_part_outside_of_the_picture_is_told(part: tuple[int, int, int, int]) -> None:
+def test_part_outside_of_the_image_is_a_failure(part: tuple[int, int, int, int]) -> None:
     assert failure_of(encode(photo(40, 40)), part) == "the picture has 40 x 40 pixels, not those that the record says"
 
 
 @hypothesis.given(strategies.data())
 @hypothesis.settings(max_examples=400, deadline=None)
-def test_broken_pictures_are_told_or_decoded(data: strategies.DataObject) -> None:
+def test_broken_images_are_failures_or_decoded(data: strategies.DataObject) -> None:
     progressive = data.draw(strategies.booleans())
     content = bytearray(encode(photo(70, 50), progressive=progressive))
     for _ in range(data.draw(strategies.integers(1, 6))):

@@ -22,13 +22,13 @@ STAGES = ["read", "parse", "decode", "augment", "batch"]
 
 @pytest.fixture(autouse=True)
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less to prepare than for a measurement that is meant."""
+    """Prepares less than for a real measurement."""
     monkeypatch.setattr(bench_reader, "_POOL_PICTURES", 16)
     monkeypatch.setattr(bench_reader, "_POOL_CHUNKS", 1)
 
 
 def make(tmp_path: pathlib.Path, per_label: int = 5, **sections: Any) -> pathlib.Path:
-    """A dataset of a few JPEGs and PNGs."""
+    """Writes a dataset of a few JPEGs and PNGs."""
     image_sets.write_folder(tmp_path / "in", per_label=per_label)
     datasets.make(tmp_path / "in", tmp_path / "out", **sections)
     return tmp_path / "out"
@@ -40,7 +40,7 @@ def run(directory: pathlib.Path, split: str = "train", **options: Any) -> bench_
 
 
 def make_result(together: float = 1450.0, **stages: float) -> bench_reader.BenchResult:
-    """What a host would measure that does each stage so fast, in images per second."""
+    """Returns the measurement of a host with these rates of the stages, in images per second."""
     rates = {"read": 9900.0, "parse": 33000.0, "decode": 1980.0, "augment": 19800.0, "batch": 33000.0, **stages}
     return bench_reader.BenchResult(
         dataset="/data/cats",
@@ -91,7 +91,7 @@ def test_stages_do_what_the_reader_does(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("decoder", ["native", "tensorflow"])
-def test_pictures_of_several_classes_are_measured(
+def test_images_of_several_classes_are_measured(
     tmp_path: pathlib.Path, decoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if decoder == "tensorflow":

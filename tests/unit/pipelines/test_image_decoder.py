@@ -23,7 +23,7 @@ PNG = image_sets.make_image(1, "PNG")
 
 
 def with_chunk(png: bytes, kind: bytes, data: bytes) -> bytes:
-    """A PNG with one more chunk after its header."""
+    """Returns a PNG with one more chunk after its header."""
     chunk = struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     return png[:33] + chunk + png[33:]
 
@@ -53,7 +53,7 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", REFUSED_BY_PILLOW)
-def test_image_that_only_pillow_refuses_is_taken(name: str, decoder: image_decoder.ImageDecoder) -> None:
+def test_image_that_only_pillow_refuses_is_accepted(name: str, decoder: image_decoder.ImageDecoder) -> None:
     with pytest.raises(checked_image.BadImageError, match="Pillow"):
         structure.check_image(REFUSED_BY_PILLOW[name], "decode")
     assert refusal(decoder, REFUSED_BY_PILLOW[name]) is None
@@ -63,7 +63,7 @@ def test_image_that_only_pillow_refuses_is_taken(name: str, decoder: image_decod
 @hypothesis.settings(
     max_examples=200, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
-def test_damaged_images_are_taken_where_tensorflow_takes_them(decoder: image_decoder.ImageDecoder, seed: int) -> None:
+def test_damaged_images_are_accepted_if_tensorflow_accepts_them(decoder: image_decoder.ImageDecoder, seed: int) -> None:
     tf = pytest.importorskip("tensorflow")
     rng = random.Random(seed)
     data = damage(
@@ -94,13 +94,13 @@ def test_undecodable_image_names_the_decoder(decoder: image_decoder.ImageDecoder
     assert error is not None and error.detail.startswith("TensorFlow: Invalid PNG data")
 
 
-def test_size_that_the_record_does_not_have_is_told(decoder: image_decoder.ImageDecoder) -> None:
+def test_size_that_differs_from_the_record_is_named(decoder: image_decoder.ImageDecoder) -> None:
     decoder.check(JPEG, (50, 70))
     with pytest.raises(checked_image.BadImageError, match=r"the image has 50 x 70 pixels, its record says 70 x 50$"):
         decoder.check(JPEG, (70, 50))
 
 
-def test_pillow_decodes_where_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pillow_decodes_if_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_decoder, "_native", None)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     decoder = image_decoder.ImageDecoder()

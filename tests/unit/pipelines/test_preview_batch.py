@@ -53,7 +53,7 @@ def is_blank(sheet: PIL.Image.Image, left: int, top: int, width: int, height: in
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def test_pictures_are_those_of_a_batch(pets: imagebeam.ImageDataset, tmp_path: pathlib.Path) -> None:
+def test_images_are_those_of_a_batch(pets: imagebeam.ImageDataset, tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "out.png")
     assert preview_batch.write_preview(pets, "train", path, count=7, image_size=120, seed=3) == 7
     batch = next(pets.as_tf("train", 7, image_size=120, seed=3).as_numpy_iterator())["image"]
@@ -84,14 +84,14 @@ def test_preview_is_the_same_for_the_same_seed_alone(pets: imagebeam.ImageDatase
 
 
 @pytest.mark.parametrize("path", ["out.jpg", "out", "png"])
-def test_file_that_is_no_png_is_refused(pets: imagebeam.ImageDataset, path: str) -> None:
+def test_file_that_is_not_a_png_is_refused(pets: imagebeam.ImageDataset, path: str) -> None:
     with pytest.raises(
         errors.ConfigError, match=rf"the preview is a PNG, and '{path}' does not end in .png: give such"
     ):
         preview_batch.write_preview(pets, "train", path)
 
 
-def test_picture_that_is_broken_is_named(tmp_path: pathlib.Path) -> None:
+def test_image_that_is_broken_is_named(tmp_path: pathlib.Path) -> None:
     dataset = make(tmp_path)
     shard = next((tmp_path / "pets").glob("*.tfrecord"))
     broken = bytearray(shard.read_bytes())
@@ -127,7 +127,7 @@ def test_caption_is_the_target(tmp_path: pathlib.Path, kind: str, targets: tuple
     assert set(captions_of(make_with_targets(tmp_path, kind, *targets), 2)) == captions
 
 
-def test_caption_is_the_end_of_the_key_where_there_are_no_labels(tmp_path: pathlib.Path) -> None:
+def test_caption_without_labels_is_the_end_of_the_key(tmp_path: pathlib.Path) -> None:
     dataset = make(tmp_path, label={"by": "none"})
     assert {"0.jpg", "4.png"} <= set(captions_of(dataset, 10))
     assert preview_batch.write_preview(dataset, "train", str(tmp_path / "out.png")) == 10
@@ -146,7 +146,7 @@ def test_caption_names_every_class_of_a_picture(tmp_path: pathlib.Path) -> None:
     assert preview_batch.write_preview(dataset, "train", str(tmp_path / "out.png")) == 4
 
 
-def test_boxes_are_drawn_on_whole_pictures_alone(tmp_path: pathlib.Path) -> None:
+def test_boxes_are_drawn_only_on_whole_images(tmp_path: pathlib.Path) -> None:
     box = dict(zip(written.BOX_KEYS, ((0.25, 0.0), (0.75, 0.1), (0.6, 0.0), (1.0, 0.1))))  # a second one is small
     examples = [{**written.jpeg_values(0), **box}, {**written.jpeg_values(0), **dict.fromkeys(box, ())}]
     dataset = written.write(tmp_path / "out", (*written.IMAGE, *written.BOXES), examples)
@@ -180,7 +180,7 @@ def test_boxes_are_drawn_on_whole_pictures_alone(tmp_path: pathlib.Path) -> None
         pytest.param("“quoted”… ™", "“quoted”… ™", id="in-the-font"),
     ],
 )
-def test_text_has_only_what_the_font_has(text: str, drawn: str) -> None:
+def test_text_has_only_characters_of_the_font(text: str, drawn: str) -> None:
     assert preview_batch.drawable(text) == drawn
 
 

@@ -1,4 +1,4 @@
-"""A small dataset, and the file system of far ones, which tests share."""
+"""Fixtures of the reader's tests: a small dataset, and the file system of remote ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dataset(directory: pathlib.Path) -> imagebeam.ImageDataset:
 
 @pytest.fixture
 def broken(directory: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """The same with one bit of record 4 flipped."""
+    """A copy of the dataset with one bit of record 4 flipped."""
     shutil.copytree(directory, tmp_path / "broken")
     shard = tmp_path / "broken" / "train-00000-of-00003.tfrecord"
     content = bytearray(shard.read_bytes())

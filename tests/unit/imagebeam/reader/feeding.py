@@ -1,4 +1,4 @@
-"""What tests of the feeds share: their dataset's size, and processes of their own for what needs devices of its own."""
+"""The size of the dataset of conftest.py, and functions that run in a fresh process with several devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LABELS = ("cat", "dog")
 
 
 def flat(batches: Sequence[Sequence[str]]) -> list[str]:
-    """The keys of all batches; padding has none."""
+    """Returns the keys of all batches; padding has none."""
     return [key for batch in batches for key in batch if key]
 
 
@@ -23,7 +23,7 @@ def keys_of(examples: Iterator[Mapping[str, Any]]) -> list[str]:
 
 
 def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) -> forked_commands.Process:
-    """Begins `function` in a process of its own, in which JAX has `num_devices`."""
+    """Starts `function` in a process of its own, in which JAX has `num_devices`."""
     code = f"import {function.__module__} as module; module.{function.__name__}(*{arguments!r})"
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}", "JAX_PLATFORMS": "cpu"}
     environment = {**flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -31,7 +31,7 @@ def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) 
 
 
 def finish(process: forked_commands.Process) -> Any:
-    """What the function printed last, from JSON. Its process must end well, and ignore no exception in silence."""
+    """Returns the JSON that the function printed last. Its process must succeed without an ignored exception."""
     try:
         stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
     finally:

@@ -1,4 +1,4 @@
-"""Features asked for by any key, in every feed, by both decoders: each comes as it is stored, or is refused."""
+"""Requested features under any key, in every feed, with both decoders: each comes as stored, or is refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(params=["native", "tensorflow"])
 def decoder(request: pytest.FixtureRequest) -> str:
     if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
-        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
     return request.param
 
 
@@ -128,7 +128,7 @@ KEYS = [
 
 @pytest.mark.parametrize("keys", KEYS, ids="+".join)
 @pytest.mark.parametrize("pad", [False, True], ids=["plain", "pad"])
-def test_feature_asked_for_comes_as_stored_or_is_refused(
+def test_requested_feature_comes_as_stored_or_is_refused(
     dataset: imagebeam.ImageDataset, decoder: str, keys: tuple[str, ...], pad: bool
 ) -> None:
     check(dataset, decoder, "as_tf", keys, pad)
@@ -185,7 +185,9 @@ def many_labels(dataset: imagebeam.ImageDataset) -> bool:
 
 
 @pytest.mark.parametrize("feed", ["as_tf", "as_numpy", "as_jax"])
-def test_count_of_a_list_takes_no_name_of_a_feature(dataset: imagebeam.ImageDataset, decoder: str, feed: str) -> None:
+def test_count_of_a_list_never_takes_the_name_of_a_feature(
+    dataset: imagebeam.ImageDataset, decoder: str, feed: str
+) -> None:
     rows = FEEDS[feed](dataset, features=(LIST,), list_size=2, decoder=decoder)
     assert [int(row["spots/count"]) for row in rows] == [index % 3 for index in range(COUNT)]
     with pytest.raises(errors.ConfigError, match="feature 'spots/count' has the name of how many values 'spots' has"):

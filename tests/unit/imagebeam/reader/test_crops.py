@@ -16,7 +16,7 @@ def uniforms(count: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("crop", ["random", "center", "squash"])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_window_lies_inside_the_picture_whatever_its_shape(crop: str, dtype: type) -> None:
+def test_window_is_inside_an_image_of_any_shape(crop: str, dtype: type) -> None:
     height, width = np.repeat(HEIGHTS, 200).astype(dtype), np.repeat(WIDTHS, 200).astype(dtype)
     options = options_lib.ReadOptions(crop=crop, image_size=(224, 160))
     found = crops.windows(height, width, uniforms(len(height)), options)
@@ -29,13 +29,13 @@ def test_window_lies_inside_the_picture_whatever_its_shape(crop: str, dtype: typ
 
 
 @pytest.mark.parametrize("crop", ["random", "center", "squash"])
-def test_no_pictures_have_no_windows(crop: str) -> None:
+def test_windows_of_no_images_are_empty(crop: str) -> None:
     nothing = np.zeros(0, np.int64)
     options = options_lib.ReadOptions(crop=crop)
     assert crops.windows(nothing, nothing, uniforms(0), options).shape == (0, 4)
 
 
-def test_random_windows_have_the_areas_ratios_and_places_asked_for() -> None:
+def test_random_windows_have_the_requested_areas_ratios_and_places() -> None:
     count = 20_000
     height, width = np.full(count, 400), np.full(count, 500)
     top, left, rows, columns = crops.random_windows(height, width, uniforms(count), (0.08, 1.0), (0.75, 4 / 3)).T
@@ -48,7 +48,7 @@ def test_random_windows_have_the_areas_ratios_and_places_asked_for() -> None:
     assert (left == 0).any() and (left + columns == 500).any()
 
 
-def test_picture_into_which_no_random_window_fits_gives_its_middle() -> None:
+def test_image_too_narrow_for_a_random_window_gives_its_middle() -> None:
     part = crops.random_windows(np.array([10]), np.array([1000]), uniforms(1), (0.9, 1.0), (0.75, 4 / 3))
     assert part.tolist() == [[0, 493, 10, 13]]
 

@@ -38,7 +38,7 @@ def copy(whole: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathl
 
 
 def check(folder: pathlib.Path, name: str) -> str:
-    """Reads all; returns the text of the error, which names the file or what it contradicts."""
+    """Reads everything; returns the text of the error, which must name the file or the folder."""
     try:
         dataset = imagebeam.open_dataset(str(folder))
         options = imagebeam.ReadOptions(batch_size=2, dtype="float32", normalize="dataset")
@@ -89,9 +89,9 @@ def test_file_with_flipped_bits_is_named_or_reads_on(
     for part, bit in flips:
         content[int(part * len(content))] ^= 1 << bit
     (folder / name).write_bytes(content)
-    told = check(folder, name)
+    found = check(folder, name)
     if name.startswith("index") and bytes(content) != (whole / name).read_bytes():
-        assert "index/train-00001-of-00002.index" in told
+        assert "index/train-00001-of-00002.index" in found
 
 
 @pytest.mark.parametrize("damaged", ["catalog.json", "statistics.json"], indirect=True)
@@ -133,7 +133,9 @@ def test_json_of_another_shape_is_named_or_reads_on(
     ],
     ids=["list", "number", "formats", "pixels", "deep"],
 )
-def test_damaged_statistics_are_told_with_the_remedy(damaged: tuple[pathlib.Path, str], text: str, detail: str) -> None:
+def test_damaged_statistics_are_an_error_with_the_remedy(
+    damaged: tuple[pathlib.Path, str], text: str, detail: str
+) -> None:
     folder, name = damaged
     (folder / name).write_text(text)
     expected = rf"{re.escape(str(folder))}/statistics.json is damaged \({detail}.*\): run the same convert .* or remove"
@@ -169,7 +171,9 @@ def test_index_of_another_shard_is_named(damaged: tuple[pathlib.Path, str], whol
 @pytest.mark.parametrize(
     "name", ["cats.tfrecord", "train-00000-of-00010", "a.tfrec", "mnist-test.tfrecord-00000-of-00001"]
 )
-def test_files_of_another_tool_are_told_the_way_in(tmp_path: pathlib.Path, name: str, far: Any) -> None:
+def test_files_of_another_tool_are_an_error_that_says_how_to_convert_them(
+    tmp_path: pathlib.Path, name: str, far: Any
+) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / name).write_bytes(b"")
     expected = (
@@ -186,7 +190,7 @@ def test_files_of_another_tool_are_told_the_way_in(tmp_path: pathlib.Path, name:
             imagebeam.open_dataset(str(tmp_path / "set" / name))
 
 
-def test_shards_of_imagebeam_without_a_catalog_are_no_files_of_another_tool(
+def test_shards_of_imagebeam_without_a_catalog_are_not_taken_for_files_of_another_tool(
     whole: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     folder = pathlib.Path(shutil.copytree(whole, tmp_path / "out"))

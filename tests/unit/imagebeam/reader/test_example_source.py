@@ -1,4 +1,4 @@
-"""Examples by their place, whole and broken."""
+"""Examples by index, whole and broken."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_source_at_an_image_that_cannot_be_decoded_names_it(tmp_path: pathlib.Pa
 
 @dataclasses.dataclass
 class StubFetcher:
-    """Gives one content for every record, and the names of the real ones."""
+    """Returns one content for every record, and names the real records in errors."""
 
     content: bytes
     real: Any

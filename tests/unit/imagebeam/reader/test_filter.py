@@ -1,4 +1,4 @@
-"""Datasets of some classes: labels are found wherever they stand in a record, and filters narrow each other."""
+"""Filters by class: labels are found anywhere in a record, and several filters apply together."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.unit.imagebeam.reader import written
 
 LABELS = ("cat", "dog", "owl")
 COUNT = 30
-CAPTION = features.Feature("a caption", "columns/caption", features.BYTES)  # stands before the label
+CAPTION = features.Feature("a caption", "columns/caption", features.BYTES)  # comes before the label in a record
 
 
 def caption_of(index: int) -> bytes:
-    """Up to 20 KB, and every other one holds what looks like the key of the label."""
+    """Returns up to 20 KB; every second caption contains bytes that look like the key of the label."""
     text = b"x" * (index * 700)
     return text + wire_format.delimited(b"\x0a", b"image/class/label") * (index % 2)
 
@@ -113,7 +113,7 @@ def test_record_whose_label_cannot_be_found_is_named(one_class: imagebeam.ImageD
         ([True], "label True is none of the 3"),
     ],
 )
-def test_labels_that_are_none_are_refused(one_class: imagebeam.ImageDataset, labels: Any, message: str) -> None:
+def test_unknown_labels_are_refused(one_class: imagebeam.ImageDataset, labels: Any, message: str) -> None:
     with pytest.raises(errors.ConfigError, match=message):
         one_class.filter(labels)
 

@@ -1,4 +1,4 @@
-"""The random access source in Grain's loaders and under the rules of PyTorch's."""
+"""Reads the random access source with Grain's loaders, and checks the protocol of PyTorch's loader."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_source_that_was_pickled_reads_the_same(dataset: imagebeam.ImageDataset,
         assert keys_of(map(again.__getitem__, range(len(again)))) == keys_of(map(each.__getitem__, range(len(each))))
 
 
-def test_repr_of_a_source_tells_its_examples_and_nothing_of_the_folder(
+def test_repr_of_a_source_names_its_examples_and_not_the_folder(
     directory: pathlib.Path, dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path
 ) -> None:
     shutil.copytree(directory, tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""Global arrays on a JAX mesh. What needs several devices runs in a fresh process."""
+"""Global arrays on a JAX mesh. Tests that need several devices run in a fresh process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.imagebeam.reader.feeding import SIZE, finish, flat, start
 
 @dataclasses.dataclass
 class StubBatches(Iterator[dict[str, np.ndarray]]):
-    """Batches as `ImageDataset.as_numpy` gives them, and a note of each that was read."""
+    """Batches as `ImageDataset.as_numpy` returns them, which counts the batches that were read."""
 
     batches: list[dict[str, np.ndarray]]
     num_read: int = 0

@@ -1,4 +1,4 @@
-"""Datasets in Keras' loops: how long they are, and what each of their iterations reads."""
+"""Datasets in Keras' loops: their length, and the epochs that each iteration reads."""
 
 from __future__ import annotations
 
@@ -110,8 +110,10 @@ def test_fit_reads_another_epoch_in_each_of_its_epochs(dataset: imagebeam.ImageD
     seen: list[bytes] = []
 
     def note(batch: Any) -> Any:
-        told = tf.numpy_function(lambda keys: seen.extend(keys.tolist()) or np.int64(0), [batch["image/key"]], tf.int64)
-        with tf.control_dependencies([told]):
+        noted = tf.numpy_function(
+            lambda keys: seen.extend(keys.tolist()) or np.int64(0), [batch["image/key"]], tf.int64
+        )
+        with tf.control_dependencies([noted]):
             return tf.identity(batch["image"]), batch["label"]
 
     options = {**OPTIONS, "drop_remainder": False, "num_epochs": 1, "shuffle": "global"}

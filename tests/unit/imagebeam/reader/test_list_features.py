@@ -1,4 +1,4 @@
-"""Features of any number of values: objects in pictures, and pictures of several classes."""
+"""Features with any number of values: objects in images, and images of several classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHOLE: dict[str, Any] = {"image_size": 16, "crop": "squash", "flip": False, "num
 
 
 def values_of(index: int) -> dict[str, Any]:
-    """A picture of 0 to 3 objects, and 0 to 2 classes."""
+    """Returns an example with 0 to 3 objects and 0 to 2 classes."""
     classes = tuple(1 + index % 3 for index in range(index, index + index % 3))  # of base 1
     return {**written.jpeg_values(index), **written.object_values(index % 4, index), features.LABEL: classes}
 
@@ -44,7 +44,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
 @pytest.fixture(params=["native", "tensorflow"])
 def decoder(request: pytest.FixtureRequest) -> str:
     if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
-        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
     return request.param
 
 
@@ -86,7 +86,7 @@ def test_feature_spec_parses_lists_to_rows_of_their_own_length(objects: imagebea
 
 
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_lists_come_as_ragged_tensors_with_their_pictures(
+def test_lists_come_as_ragged_tensors_with_their_images(
     objects: imagebeam.ImageDataset, decoder: str, shuffle: str | None
 ) -> None:
     batches = objects.as_tf("train", 4, features=ASKED, shuffle=shuffle, decoder=decoder, drop_remainder=False, **WHOLE)
@@ -200,7 +200,7 @@ def test_numpy_batches_go_on_from_a_state(objects: imagebeam.ImageDataset) -> No
     assert len(expected) == COUNT // 4 - 1
 
 
-def test_jax_takes_lists_of_one_length_alone(objects: imagebeam.ImageDataset) -> None:
+def test_jax_takes_only_lists_of_one_length(objects: imagebeam.ImageDataset) -> None:
     jax = pytest.importorskip("jax")
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     with pytest.raises(errors.ConfigError, match=rf"{XMIN} has any number of values, .*: give list_size, such as"):
@@ -272,7 +272,7 @@ def test_vector_of_labels_is_as_long_as_the_model_wants(objects: imagebeam.Image
 
 
 @pytest.mark.parametrize("wanted", [["dog"], ["cat", "owl"], [1]])
-def test_filter_keeps_what_has_one_of_the_classes(objects: imagebeam.ImageDataset, wanted: list[Any]) -> None:
+def test_filter_keeps_examples_with_one_of_the_classes(objects: imagebeam.ImageDataset, wanted: list[Any]) -> None:
     ids = {LABELS.index(each) + 1 if isinstance(each, str) else each + 1 for each in wanted}
     kept = [index for index in range(COUNT) if ids & set(EXAMPLES[index][features.LABEL])]
     filtered = objects.filter(wanted)
@@ -305,7 +305,7 @@ def test_list_size_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "is_told"),
+    ("options", "is_logged"),
     [
         pytest.param({}, True, id="random"),
         pytest.param({"crop": "center"}, True, id="center"),
@@ -314,14 +314,14 @@ def test_list_size_that_does_not_fit_is_refused(
         pytest.param({"crop": None, "image_size": None, "batch_size": None}, False, id="whole"),
     ],
 )
-def test_boxes_beside_pictures_that_are_cut_are_warned_of(
-    objects: imagebeam.ImageDataset, caplog: pytest.LogCaptureFixture, options: dict[str, Any], is_told: bool
+def test_boxes_of_cropped_images_are_a_warning(
+    objects: imagebeam.ImageDataset, caplog: pytest.LogCaptureFixture, options: dict[str, Any], is_logged: bool
 ) -> None:
     with caplog.at_level(logging.WARNING):
         objects.as_tf("train", **{"batch_size": 4, "features": (XMIN,), **options})
-    told = [record.message for record in caplog.records if "of the whole picture" in record.message]
-    assert bool(told) == is_told
-    assert all(message.startswith(XMIN) and 'crop="squash", flip=False' in message for message in told)
+    logged = [record.message for record in caplog.records if "of the whole picture" in record.message]
+    assert bool(logged) == is_logged
+    assert all(message.startswith(XMIN) and 'crop="squash", flip=False' in message for message in logged)
 
 
 # --- masks -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Several datasets as one: in proportion, each in its own order, in every feed, by both decoders, from any state."""
+"""Mixtures: proportions, the order of each dataset, every feed, both decoders, and going on from any state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def mixed(parts: list[tuple[imagebeam.ImageDataset, str]]) -> imagebeam.Mixture:
 @pytest.fixture(params=["native", "tensorflow"])
 def decoder(request: pytest.FixtureRequest) -> str:
     if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
-        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
     return request.param
 
 
@@ -60,7 +60,7 @@ OPTIONS: dict[str, Any] = {"image_size": 16, "features": ("image/key",)}
 
 
 def keys_of(batches: Iterable[Mapping[str, Any]]) -> Keys:
-    """The keys in the order read, without padding."""
+    """Returns the keys in the order in which they were read, without padding."""
     found: Keys = []
     for batch in batches:
         real = batch.get("mask", np.ones(len(batch["image/key"]), bool))
@@ -169,7 +169,7 @@ def test_single_examples_are_mixed_too(mixed: imagebeam.Mixture) -> None:
     assert keys == keys_of(mixed.as_numpy(5, **OPTIONS, num_epochs=1, drop_remainder=False))
 
 
-def test_end_is_where_the_first_dataset_was_read_and_is_told(
+def test_mixture_ends_where_the_first_dataset_was_read_and_logs_it(
     mixed: imagebeam.Mixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "imagebeam.dataset"):
@@ -187,7 +187,7 @@ def test_end_is_where_the_first_dataset_was_read_and_is_told(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_mixture_restored_at_any_batch_goes_on_as_if_nothing_had_been(
+def test_mixture_restored_at_any_batch_goes_on_without_a_difference(
     mixed: imagebeam.Mixture, decoder: str, shuffle: str | None
 ) -> None:
     options = {**OPTIONS, "shuffle": shuffle, "num_epochs": 3, "decoder": decoder}
@@ -309,9 +309,7 @@ def test_bare_pixels_and_files_are_not_mixed(
 
 
 @pytest.mark.parametrize("weights", [[], [1], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")]], ids=repr)
-def test_weights_that_are_none_are_refused(
-    parts: list[tuple[imagebeam.ImageDataset, str]], weights: list[float]
-) -> None:
+def test_wrong_weights_are_refused(parts: list[tuple[imagebeam.ImageDataset, str]], weights: list[float]) -> None:
     with pytest.raises(errors.ConfigError, match=r"weights are \[.*\]; give one above 0 for each of 2 datasets"):
         imagebeam.Mixture(parts[:2], weights)
 
@@ -323,7 +321,7 @@ def test_batch_that_no_mixture_fills_is_refused(mixed: imagebeam.Mixture) -> Non
         mixed.as_tf(500, num_epochs=1)
 
 
-def test_iterations_that_go_on_are_refused(mixed: imagebeam.Mixture) -> None:
+def test_mixture_refuses_next_epoch_each_iteration(mixed: imagebeam.Mixture) -> None:
     with pytest.raises(errors.ConfigError, match="a mixture ends in the middle of an epoch of most of its datasets"):
         mixed.as_tf(4, num_epochs=1, next_epoch_each_iteration=True)
 
@@ -396,7 +394,7 @@ def test_broken_record_of_any_dataset_is_named_or_skipped(
     assert {key for key in keys if key.startswith("c")} == {f"c{index}" for index in range(7)} - {"c3"}
 
 
-def test_parts_may_be_filtered_and_cut(parts: list[tuple[imagebeam.ImageDataset, str]]) -> None:
+def test_datasets_may_be_filtered_and_parts_of_splits(parts: list[tuple[imagebeam.ImageDataset, str]]) -> None:
     pair = [(parts[0][0].filter(["dog"]), "train[10:30]"), parts[1]]
     keys = keys_of(imagebeam.Mixture(pair, [1, 1]).as_numpy(1, **OPTIONS, num_epochs=1))
     assert {key for key in keys if key.startswith("a")} == {f"a{index}" for index in range(11, 30, 2)}
@@ -404,7 +402,7 @@ def test_parts_may_be_filtered_and_cut(parts: list[tuple[imagebeam.ImageDataset,
 
 def test_decoder_in_c_reads_batches_of_a_mixture(mixed: imagebeam.Mixture) -> None:
     if batch_reader.library() is None:
-        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
     from imagebeam.reader import tf_input
 
     options = imagebeam.ReadOptions(batch_size=4)

@@ -1,4 +1,4 @@
-"""How many batches each process makes of a mixture, and of which records, over restarts at any point."""
+"""The batches and records of each process of a job that reads a mixture, with restarts at any point."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Job:
         return is_shared and any(each.num_records < self.process_count for each in self.every_epochs)
 
     def part_of(self, part: int, records: list[int]) -> list[int]:
-        """Those of the records that are of one part, as numbered in it."""
+        """Returns the records of one dataset, by their numbers in it."""
         first = sum(each.num_records for each in self.every_epochs[:part])
         return [record - first for record in records if first <= record < first + self.every_epochs[part].num_records]
 

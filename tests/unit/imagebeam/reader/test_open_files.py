@@ -1,4 +1,4 @@
-"""Descriptors: a bounded number is open at once, and none outlives its dataset."""
+"""Open files: their number is bounded, and they are closed with their dataset."""
 
 from __future__ import annotations
 

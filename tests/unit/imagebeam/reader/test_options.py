@@ -1,4 +1,4 @@
-"""Options: values of any type that means the same are taken, all others are refused before anything is read."""
+"""Options: equal values of any type are accepted, all others are refused before anything is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
 
 @pytest.fixture
 def unreadable(dataset: imagebeam.ImageDataset, monkeypatch: pytest.MonkeyPatch) -> imagebeam.ImageDataset:
-    """The same, which fails a test as soon as anything is read of it."""
+    """The dataset, which fails a test as soon as anything is read from it."""
     opened = imagebeam.open_dataset(dataset.directory)
 
     def refuse(*_: object) -> None:
@@ -101,7 +101,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED, ids=[str(options) for options, _ in REFUSED])
-def test_value_that_means_nothing_is_refused_by_every_feed_before_anything_is_read(
+def test_wrong_value_is_refused_by_every_feed_before_anything_is_read(
     unreadable: imagebeam.ImageDataset, options: dict[str, Any], message: str
 ) -> None:
     tf = pytest.importorskip("tensorflow")
@@ -128,7 +128,7 @@ BATCH_SIZES: list[Any] = [0, -1, 2.0, "2", True, (2,)]
 
 
 @pytest.mark.parametrize("batch_size", BATCH_SIZES, ids=repr)
-def test_batch_size_that_is_no_number_is_refused_by_every_feed(
+def test_batch_size_that_is_not_a_number_is_refused_by_every_feed(
     unreadable: imagebeam.ImageDataset, batch_size: Any
 ) -> None:
     tf = pytest.importorskip("tensorflow")
@@ -174,7 +174,7 @@ ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("given", "expected"), ACCEPTED, ids=["-".join(given) for given, _ in ACCEPTED])
-def test_value_of_another_type_that_means_the_same_is_taken(given: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_equal_value_of_another_type_is_accepted(given: dict[str, Any], expected: dict[str, Any]) -> None:
     options = imagebeam.ReadOptions(**given)
     for name, value in expected.items():
         found = getattr(options, name)
@@ -182,7 +182,7 @@ def test_value_of_another_type_that_means_the_same_is_taken(given: dict[str, Any
         assert type(found) is type(value)
 
 
-def test_types_of_tensorflow_and_jax_are_taken() -> None:
+def test_types_of_tensorflow_and_jax_are_accepted() -> None:
     tf = pytest.importorskip("tensorflow")
     assert imagebeam.ReadOptions(dtype=tf.bfloat16).dtype == "bfloat16"
     jnp = pytest.importorskip("jax.numpy")
@@ -190,7 +190,7 @@ def test_types_of_tensorflow_and_jax_are_taken() -> None:
     assert imagebeam.ReadOptions(dtype=jnp.dtype("bfloat16")).dtype == "bfloat16"
 
 
-def test_every_option_has_a_kind_and_its_default_is_of_it() -> None:
+def test_every_option_has_a_converter_that_accepts_its_default() -> None:
     fields = {field.name: field.default for field in dataclasses.fields(options_lib.ReadOptions)}
     assert set(options_lib._KINDS) == set(fields)
     assert option_values.plain_values(fields, options_lib._KINDS) == fields
@@ -210,7 +210,7 @@ def test_every_option_has_a_kind_and_its_default_is_of_it() -> None:
         ),
     ],
 )
-def test_batch_size_that_no_batch_would_have_is_refused(
+def test_batch_size_that_fills_no_batch_is_refused(
     dataset: imagebeam.ImageDataset, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(errors.ConfigError, match=message):
@@ -219,7 +219,7 @@ def test_batch_size_that_no_batch_would_have_is_refused(
     assert dataset.as_tf("train", **options, pad=True) is not None
 
 
-def test_batch_size_above_the_split_is_told_where_epochs_go_on(
+def test_batch_size_above_the_split_is_a_warning_if_epochs_go_on(
     dataset: imagebeam.ImageDataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     batch = next(dataset.as_numpy("train", 25, image_size=16, features=["image/key"]))
@@ -228,7 +228,7 @@ def test_batch_size_above_the_split_is_told_where_epochs_go_on(
 
 
 @pytest.mark.parametrize("kind", [str, pathlib.Path])
-def test_paths_of_pathlib_are_taken(
+def test_paths_of_pathlib_are_accepted(
     dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path, kind: Any, far: Any
 ) -> None:
     assert imagebeam.open_dataset(kind(dataset.directory)).num_examples("train") == 10
@@ -251,13 +251,13 @@ def test_paths_of_pathlib_are_taken(
         ("far://x", {"cache_dir": "/c", "storage_options": "x"}, "storage_options is 'x'; it must be a dict"),
     ],
 )
-def test_address_that_is_none_is_refused(directory: Any, options: dict[str, Any], message: str) -> None:
+def test_wrong_address_is_refused(directory: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.ConfigError, match=message):
         imagebeam.open_dataset(directory, **options)
 
 
 @pytest.mark.parametrize("split", [5, None, ["train"], b"train"])
-def test_split_that_is_no_name_is_refused(dataset: imagebeam.ImageDataset, split: Any) -> None:
+def test_wrong_split_is_refused(dataset: imagebeam.ImageDataset, split: Any) -> None:
     with pytest.raises(errors.ConfigError, match=r"split .* cannot be read; write for example 'train'"):
         dataset.as_grain(split)
 

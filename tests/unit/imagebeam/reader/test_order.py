@@ -156,7 +156,7 @@ def test_seed_of_any_integer_type_gives_the_same_order(seed: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", [1.0, "1", None, 0.5])
-def test_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
+def test_seed_that_is_not_a_whole_number_is_refused(seed: Any) -> None:
     with pytest.raises(errors.ConfigError, match=f"seed is {seed!r}; it must be a whole number"):
         ReadOptions(seed=seed)
 
@@ -171,7 +171,7 @@ def test_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
     ],
 )
 def test_order_from_a_thousand_positions_goes_on_as_the_uninterrupted_one(records_order: OrderOfEpochs) -> None:
-    """Whatever was read before: each position is located in an order that has located nothing yet."""
+    """An order finds the record at a position without having located any position before."""
     positions = np.arange(records_order.num_positions(3))
     records, epochs = records_order.locate(positions)
     for start in np.random.default_rng(0).integers(0, len(positions), 1000).tolist():

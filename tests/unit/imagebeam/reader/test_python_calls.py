@@ -1,4 +1,4 @@
-"""A program may end whatever iterators it holds, and whatever they do at that moment."""
+"""A program ends cleanly with iterators that are still reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.imagebeam.reader.feeding import finish, start
 
 
 def _keep_reading(kind: str, directory: str) -> None:
-    """Leaves an iterator behind that reads ahead and never ends."""
+    """Leaves an endless iterator that reads ahead."""
     dataset = imagebeam.open_dataset(directory)
     options: dict[str, Any] = {"image_size": 16}
     if kind == "as_tf":

@@ -44,7 +44,7 @@ def test_state_of_a_later_release_is_refused() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
 @pytest.mark.parametrize("name", ["epoch", "position"])
-def test_state_with_a_place_that_is_none_is_refused(name: str, wrong: Any) -> None:
+def test_state_with_a_wrong_place_is_refused(name: str, wrong: Any) -> None:
     with pytest.raises(errors.ConfigError, match=f"{name} of the state is {wrong!r}; it must be a whole number"):
         ReaderState.from_dict(STATE.to_dict() | {name: wrong})
 

@@ -52,12 +52,12 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
 @pytest.fixture(params=["native", "tensorflow"])
 def decoder(request: pytest.FixtureRequest) -> str:
     if request.param == "native" and batch_reader.library() is None:
-        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
     return request.param
 
 
 def keys_of(batch: Mapping[str, np.ndarray]) -> list[str]:
-    """Its keys, without those of padding."""
+    """Returns its keys, without padding."""
     is_real = batch.get("mask", np.ones(len(batch["image/key"]), bool))
     return [key.decode() for key in batch["image/key"][is_real]]
 
@@ -181,7 +181,7 @@ def test_iterator_in_any_order_has_no_state(whole: imagebeam.ImageDataset) -> No
 
 
 @pytest.mark.parametrize("name", ["as_numpy", "as_jax"])
-def test_iterators_refuse_to_go_on_at_each_iteration(whole: imagebeam.ImageDataset, name: str) -> None:
+def test_iterators_refuse_next_epoch_each_iteration(whole: imagebeam.ImageDataset, name: str) -> None:
     options = {**OPTIONS, "num_epochs": 1, "next_epoch_each_iteration": True}
     with pytest.raises(
         errors.ConfigError, match="next_epoch_each_iteration=True is for datasets, which can be iterated"
@@ -238,9 +238,7 @@ def test_skipped_examples_keep_the_places_of_all_others(
         assert keys == expected
 
 
-def test_batch_of_which_nothing_can_be_read_is_counted_in_the_state(
-    broken: imagebeam.ImageDataset, decoder: str
-) -> None:
+def test_batch_without_readable_examples_counts_in_the_state(broken: imagebeam.ImageDataset, decoder: str) -> None:
     options = {**OPTIONS, "shuffle": None, "num_epochs": 1, "on_error": "skip", "drop_remainder": False}
     iterator = broken.as_numpy("train", 1, **options, decoder=decoder)
     states = {}
@@ -249,7 +247,7 @@ def test_batch_of_which_nothing_can_be_read_is_counted_in_the_state(
     assert states == {str(index): index + 1 for index in range(NUM_EXAMPLES) if index not in BROKEN}
 
 
-def test_full_batches_of_which_nothing_can_be_read_are_of_the_examples_after_them(
+def test_full_batches_without_readable_examples_are_filled_with_the_next_ones(
     broken: imagebeam.ImageDataset, decoder: str
 ) -> None:
     options = {**OPTIONS, "shuffle": None, "num_epochs": 1, "on_error": "skip", "decoder": decoder}
@@ -270,7 +268,7 @@ def test_processes_that_skip_and_drop_the_remainder_make_equally_many_batches(
     assert counts == [6, 6, 6]  # of 26 or 28 positions
 
 
-def test_dataset_of_which_nothing_can_be_read_ends_in_an_error(tmp_path: pathlib.Path, decoder: str) -> None:
+def test_dataset_without_readable_examples_is_an_error(tmp_path: pathlib.Path, decoder: str) -> None:
     dataset = write(tmp_path / "nothing", range(NUM_EXAMPLES))
     options = {**OPTIONS, "num_epochs": 1, "on_error": "skip", "max_error_fraction": 1.0, "decoder": decoder}
     with pytest.raises(errors.ExampleError, match=r"none of 41 examples from position 0 on could be read or decoded"):
@@ -280,7 +278,7 @@ def test_dataset_of_which_nothing_can_be_read_ends_in_an_error(tmp_path: pathlib
     assert len(masks) == 11 and not np.any(masks)
 
 
-def test_single_examples_that_cannot_be_read_are_left_out(broken: imagebeam.ImageDataset) -> None:
+def test_single_examples_that_cannot_be_read_are_skipped(broken: imagebeam.ImageDataset) -> None:
     options = {**OPTIONS, "shuffle": None, "num_epochs": 1, "on_error": "skip"}
     for deterministic in (True, False):
         examples = broken.as_tf("train", **options, deterministic=deterministic).as_numpy_iterator()
@@ -289,7 +287,7 @@ def test_single_examples_that_cannot_be_read_are_left_out(broken: imagebeam.Imag
 
 
 def test_fraction_of_skipped_examples_counts_from_where_the_reader_began(tmp_path: pathlib.Path, decoder: str) -> None:
-    """Twelve of the last twenty are broken: 0.6 of what this reader reads, 0.1 of all since the first epoch."""
+    """Twelve of the last twenty examples are broken: 0.6 of those that this reader reads, 0.1 of all since epoch 0."""
     dataset = write(tmp_path / "end", range(29, NUM_EXAMPLES))
     options = {**OPTIONS, "shuffle": None, "on_error": "skip", "max_error_fraction": 0.3, "decoder": decoder}
     sound = write(tmp_path / "sound").as_numpy("train", 7, **options)
@@ -301,7 +299,7 @@ def test_fraction_of_skipped_examples_counts_from_where_the_reader_began(tmp_pat
             list(dataset.as_numpy("train", 7, **options, num_epochs=3, drop_remainder=False, state=state))
 
 
-def test_statistics_are_measured_on_what_can_be_read(
+def test_statistics_are_measured_on_readable_examples(
     broken: imagebeam.ImageDataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {**OPTIONS, "dtype": "float32", "normalize": "dataset", "num_epochs": 1}

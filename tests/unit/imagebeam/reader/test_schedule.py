@@ -1,4 +1,4 @@
-"""How many batches each process of a job makes, and of which records, over restarts at any point."""
+"""The batches and records of each process of a job, with restarts at any point."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_
     st.integers(1, 3),
     st.sampled_from(sorted(WAYS)),
 )
-def test_iterations_that_go_on_read_each_its_own_epochs(
+def test_each_iteration_reads_the_epochs_after_the_previous_one(
     sizes: list[int], shuffle: str | None, process_count: int, batch_size: int, num_epochs: int, way: str
 ) -> None:
     options = {
@@ -242,7 +242,7 @@ def test_state_between_two_processes_is_refused() -> None:
 
 
 def test_schedule_of_many_processes_looks_at_each_shard_once() -> None:
-    """The shares of all are known from their sizes; to cut each of them would take minutes."""
+    """The sizes of all shares follow from those of the shards; computing each share would take minutes."""
     job_of = imagebeam.ReadOptions(batch_size=1, num_epochs=1, process_index=4095, process_count=4096)
     made = schedule.plan(epochs_of([1250 + index % 2 for index in range(1024)]), job_of)
     assert made.num_batches == 312

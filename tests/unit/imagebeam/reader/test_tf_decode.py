@@ -1,4 +1,4 @@
-"""TensorFlow's decoder: what each shortcut changes in a picture."""
+"""TensorFlow's decoder: how little each shortcut changes an image."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_reduction_leaves_a_part_as_large_as_wanted(part: tuple[int, int], reduc
 
 @pytest.mark.parametrize("reduction", [2, 4, 8])
 def test_reduced_decode_looks_like_the_whole_one_scaled_down(reduction: int) -> None:
-    """Against Pillow's filtered scaling, it is nearer than the unfiltered crop it replaces (at 1/2, about as near)."""
+    """It is nearer to Pillow's filtered scaling than the unfiltered crop it replaces (at 1/2, about as near)."""
     side = 64 * reduction
     original = photo(side * 2, side * 2)
     encoded = tf.constant(encode(original))
@@ -45,7 +45,7 @@ def test_reduced_decode_looks_like_the_whole_one_scaled_down(reduction: int) -> 
     assert psnr(reduced, expected) > psnr(unfiltered, expected) - (2 if reduction == 2 else 0)
 
 
-def test_part_is_the_same_as_cut_from_the_whole_picture() -> None:
+def test_part_is_the_same_as_cropped_from_the_whole_image() -> None:
     encoded = tf.constant(encode(photo(300, 200)))
     part = tf.constant([31, 57, 100, 120])
     cut = tf.io.decode_jpeg(encoded, 3)[31:131, 57:177]
@@ -61,7 +61,7 @@ def test_resize_differs_from_the_rounded_float_one_by_less_than_a_level(size: tu
     assert 0.3 < error.mean() < 0.6
 
 
-def test_half_of_the_pictures_are_mirrored() -> None:
+def test_flip_mirrors_an_image() -> None:
     image = np.zeros((8, 8, 3), np.uint8)
     image[:, :4] = 255
     encoded = encode(Image.fromarray(image))
@@ -75,7 +75,7 @@ def test_half_of_the_pictures_are_mirrored() -> None:
     assert (right == left[:, ::-1]).all()
 
 
-def test_large_pictures_are_decoded_reduced_in_the_whole_pipeline_too() -> None:
+def test_large_images_are_decoded_reduced_in_the_whole_pipeline_too() -> None:
     options = options_lib.ReadOptions(crop="squash", image_size=32, flip=False)
     encoded = encode(photo(512, 512))
     example = {"encoded": tf.constant(encoded), "part": tf.constant([0, 0, 512, 512])}
@@ -85,7 +85,7 @@ def test_large_pictures_are_decoded_reduced_in_the_whole_pipeline_too() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16", "float16"])
-def test_cast_gives_the_type_asked_for(dtype: str) -> None:
+def test_cast_gives_the_requested_type(dtype: str) -> None:
     images = tf.constant(np.arange(12, dtype=np.uint8).reshape(2, 2, 3))
     cast = pixels.make_caster(options_lib.ReadOptions(dtype=dtype), None)(images)
     assert cast.dtype == tf.as_dtype(dtype)
@@ -96,7 +96,7 @@ def test_cast_gives_the_type_asked_for(dtype: str) -> None:
 @pytest.mark.parametrize("size", [32, 200])
 def test_decoders_differ_by_no_more_than_the_docs_say(tmp_path: pathlib.Path, crop: str, size: int) -> None:
     if batch_reader.library() is None:
-        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
     rng = np.random.default_rng(0)
     examples = []
     for index in range(12):

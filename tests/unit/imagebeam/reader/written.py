@@ -1,4 +1,4 @@
-"""Writes datasets straight from values, without a pipeline: of features that are lists, of raw images, of anything."""
+"""Writes datasets directly from values, without a pipeline: lists, bare pixels, or any other features."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def write(
     config: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Any] | None = None,
 ) -> imagebeam.ImageDataset:
-    """A dataset of one split, train, its shards of equally many examples (but for the last).
+    """Writes a dataset with the split train, whose shards have equally many examples, except the last.
 
     Args:
-        folder: that it is written to.
-        wanted: its features; that of the image is put last.
+        folder: folder to write to.
+        wanted: its features; the image is put last.
         examples: values by the features' sources.
         labels: names of the classes.
-        label_base: id of the first.
-        num_shards: of the split.
-        config: as it would stand in the catalog.
-        statistics: beside the formats and sizes, of the split.
+        label_base: id of the first class.
+        num_shards: number of shards.
+        config: config in the catalog.
+        statistics: further statistics of the split, besides formats and sizes.
     """
     ordered = sorted(wanted, key=lambda feature: (feature.source == features.ENCODED, feature.key))
     # A list of numbers as a column, which takes wrong values too.
@@ -106,13 +106,13 @@ def _count(names: Any) -> dict[str, int]:
 
 
 def jpeg_values(index: int, width: int = 40, height: int = 30) -> dict[str, Any]:
-    """The values of an example with a JPEG, another one for each index."""
+    """Returns the values of an example with a JPEG, which depends on the index."""
     picture = pictures.photo(width, height).rotate(7 * index)
     return _values(index, pictures.encode(picture), "jpeg", (height, width, 3))
 
 
 def raw_values(pixels: np.ndarray, index: int, kind: str = features.BYTES) -> dict[str, Any]:
-    """The values of an example with bare pixels, uint8 [height, width, channels], as bytes or as numbers."""
+    """Returns the values of an example with bare pixels, uint8 [height, width, channels], as bytes or as numbers."""
     flat = pixels.tobytes() if kind == features.BYTES else tuple(pixels.ravel().tolist())
     return _values(index, flat, "raw", pixels.shape)
 
@@ -130,7 +130,7 @@ def _values(index: int, image: Any, image_format: str, shape: Sequence[int]) -> 
 
 
 def object_values(count: int, index: int) -> dict[str, Any]:
-    """The values of so many objects."""
+    """Returns the values of `count` objects."""
     rng = np.random.default_rng(index)
     low, high = rng.uniform(0, 0.5, (2, count)), rng.uniform(0.5, 1, (2, count))
     sides = zip(BOX_KEYS, (low[0], high[0], low[1], high[1]))
@@ -142,7 +142,7 @@ def object_values(count: int, index: int) -> dict[str, Any]:
 
 
 def stored_in(folder: pathlib.Path) -> list[bytes]:
-    """The records of the split in the order of the shards."""
+    """Returns the records of the split in the order of the shards."""
     found = []
     for path in sorted(folder.glob("train-*")):
         found += [record.data for record in records.read_records(io.BytesIO(path.read_bytes()))]

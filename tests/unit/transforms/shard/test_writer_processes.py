@@ -219,6 +219,15 @@ def test_processes_of_a_killed_launcher_are_gone(meanwhile: str) -> None:
     patience.wait_until(lambda: not any(map(is_alive, pids)))
 
 
+@needs_proc
+def test_processes_whose_launcher_dies_while_they_start_are_gone() -> None:
+    sleep = "[pool.submit(eval, '__import__(\"time\").sleep(3600)') for _ in range(3)]"
+    launcher, pids = launch(f"{sleep}; import os; os.kill(os.getpid(), 9)")
+    launcher.communicate()
+    assert len(pids) == 3
+    patience.wait_until(lambda: not any(map(is_alive, pids)))
+
+
 def test_processes_started_beside_a_users_modules_import_ours(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

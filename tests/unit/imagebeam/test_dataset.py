@@ -1,4 +1,4 @@
-"""Reads datasets that convert wrote, through tf.data."""
+"""Reads datasets that convert wrote, with tf.data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUM_IMAGES = 83  # of three classes, in five shards that are not equally long
 
 
 def draw(path: pathlib.Path, index: int) -> None:
-    """A picture of one colour, that of its index, and of one of many sizes."""
+    """Saves an image whose color and size depend on its index."""
     path.parent.mkdir(parents=True, exist_ok=True)
     size = (40 + index % 7 * 5, 30 + index % 5 * 9)
     Image.new("RGB", size, (index * 3 % 256, 128, 255 - index * 3 % 256)).save(path, quality=95)
@@ -49,22 +49,22 @@ def opened(folder: pathlib.Path) -> imagebeam.ImageDataset:
 
 @pytest.fixture(params=["native", "tensorflow"], autouse=True)
 def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Everything holds of both decoders; without the one in C, what is left to TensorFlow."""
+    """Runs each test with both decoders; without the decoder in C, TensorFlow decodes."""
     if request.param == "tensorflow":
         monkeypatch.setattr(batch_reader, "_native", None)
     elif batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
-        pytest.skip("the decoder in C was not built here: docs/reader.md tells what it needs")
+        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
     return request.param
 
 
 @pytest.fixture
 def copy(folder: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A dataset that may be broken."""
+    """A copy of the dataset that a test may damage."""
     return pathlib.Path(shutil.copytree(folder, tmp_path / "out"))
 
 
 def keys_of(batches: Iterable[dict[str, Any]]) -> list[str]:
-    """The keys in the order read, without padding."""
+    """Returns the keys in the order in which they were read, without padding."""
     keys: list[str] = []
     for batch in batches:
         real = batch.get("mask", np.ones(len(batch["image/key"]), bool))
@@ -135,7 +135,7 @@ def test_epochs_differ_and_the_same_seed_gives_the_same_batches(opened: imagebea
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_iterator_restored_at_any_position_goes_on_as_if_nothing_had_been(
+def test_iterator_restored_at_any_position_goes_on_without_a_difference(
     opened: imagebeam.ImageDataset, shuffle: str | None, decoder: str
 ) -> None:
     num_restored = 12 if decoder == "native" else 4  # to build TensorFlow's graph takes 0.3 s each time
@@ -249,7 +249,7 @@ def test_normalised_pixels_have_mean_zero_and_deviation_one(opened: imagebeam.Im
 
 
 def break_record(folder: pathlib.Path, index: int, undecodable: bool = False) -> str:
-    """Damages the record that stands at `index` in the first shard; returns its key."""
+    """Damages record `index` of the first shard; returns its key."""
     path = folder / "train-00000-of-00005.tfrecord"
     offsets = records.decode_index((folder / "index" / "train-00000-of-00005.index").read_bytes())
     start, end = offsets[index] + records.HEADER_BYTES, offsets[index + 1] - records.FOOTER_BYTES
@@ -285,7 +285,7 @@ def test_broken_record_is_named_by_shard_record_key_and_offset(
         list(dataset.as_numpy("train", 8, image_size=16, shuffle=shuffle, num_epochs=1))
 
 
-def test_broken_last_record_is_told_too(copy: pathlib.Path) -> None:
+def test_broken_last_record_is_named_too(copy: pathlib.Path) -> None:
     dataset = imagebeam.open_dataset(str(copy))
     keys = keys_of(read(dataset, "train[:16]", shuffle=None))
     assert keys[15:] == [break_record(copy, 15, undecodable=True)]
@@ -293,7 +293,7 @@ def test_broken_last_record_is_told_too(copy: pathlib.Path) -> None:
         read(dataset, "train[:16]", shuffle=None)
 
 
-def test_skipped_examples_are_counted_and_told_once_for_each_shard(
+def test_skipped_examples_are_counted_and_logged_once_for_each_shard(
     copy: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = {break_record(copy, 3), break_record(copy, 7, undecodable=True)}
@@ -321,7 +321,7 @@ def test_too_many_skipped_examples_end_in_an_error(copy: pathlib.Path) -> None:
         read(dataset, on_error="skip", shuffle=None, max_error_fraction=0.05)
 
 
-def test_decoder_is_the_one_asked_for_or_the_one_that_can(
+def test_decoder_is_the_requested_one_or_one_that_can_read_the_split(
     opened: imagebeam.ImageDataset, decoder: str, tmp_path: pathlib.Path
 ) -> None:
     native, tensorflow, chosen = (
@@ -373,7 +373,7 @@ def test_open_of_a_newer_format_says_so(copy: pathlib.Path) -> None:
         pytest.param(lambda index: index.write_bytes(b"123"), "cannot be read", id="garbage"),
     ],
 )
-def test_damaged_index_is_told(copy: pathlib.Path, damage: Any, message: str) -> None:
+def test_damaged_index_is_named(copy: pathlib.Path, damage: Any, message: str) -> None:
     damage(copy / "index" / "train-00001-of-00005.index")
     with pytest.raises(errors.ShardError, match=message):
         imagebeam.open_dataset(str(copy)).as_grain("train")[20]
@@ -496,7 +496,7 @@ def test_labels_of_base_one_come_from_zero(tmp_path: pathlib.Path) -> None:
         assert sorted(labels.tolist()) == [base] * 3 + [base + 1] * 3
 
 
-def test_dataset_without_labels_gives_images_alone(tmp_path: pathlib.Path) -> None:
+def test_dataset_without_labels_gives_only_images(tmp_path: pathlib.Path) -> None:
     for index in range(4):
         draw(tmp_path / "in" / f"{index}.jpg", index)
     datasets.make(tmp_path / "in", tmp_path / "out", output={"num_shards": 1}, label={"by": "none"})
@@ -508,7 +508,7 @@ def test_dataset_without_labels_gives_images_alone(tmp_path: pathlib.Path) -> No
         dataset._read_labels("train")
 
 
-def test_examples_in_any_order_are_all_there(opened: imagebeam.ImageDataset) -> None:
+def test_examples_in_any_order_are_complete(opened: imagebeam.ImageDataset) -> None:
     keys = keys_of(read(opened, deterministic=False, drop_remainder=False))
     assert len(keys) == len(set(keys)) == NUM_IMAGES
 

@@ -1,4 +1,4 @@
-"""Images that are stored as pixels, through every way out of a dataset."""
+"""Images stored as bare pixels, read in every way."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make(folder: pathlib.Path, kind: str = features.BYTES, **options: Any) -> im
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pixels_come_as_they_were_stored(tmp_path: pathlib.Path, kind: str) -> None:
+def test_pixels_are_read_as_they_were_stored(tmp_path: pathlib.Path, kind: str) -> None:
     dataset = make(tmp_path, kind)
     examples = list(dataset.as_tf("train", **WHOLE).as_numpy_iterator())
     source = dataset.as_grain("train")
@@ -76,7 +76,7 @@ def test_pixels_come_as_they_were_stored(tmp_path: pathlib.Path, kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("crop", ["random", "center", "squash"])
-def test_pixels_are_cut_resized_and_mirrored_as_decoded_ones(tmp_path: pathlib.Path, kind: str, crop: str) -> None:
+def test_pixels_are_cropped_resized_and_flipped_like_decoded_ones(tmp_path: pathlib.Path, kind: str, crop: str) -> None:
     dataset = make(tmp_path, kind)
     files = []
     for index, stored in enumerate(PICTURES):
@@ -116,7 +116,7 @@ def test_renamed_keys_of_mnist_are_read(tmp_path: pathlib.Path) -> None:
         pytest.param({}, False, id="unknown"),
     ],
 )
-def test_config_tells_of_pixels_where_the_statistics_are_lost(
+def test_config_decides_about_pixels_if_the_statistics_are_lost(
     tmp_path: pathlib.Path, config: dict[str, Any], is_raw: bool
 ) -> None:
     dataset = make(tmp_path, config=config)
@@ -173,7 +173,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("kind", "change", "message"), BROKEN)
-def test_pixels_that_do_not_fit_are_told_of_everywhere(
+def test_pixels_that_do_not_fit_are_an_error_everywhere(
     tmp_path: pathlib.Path, kind: str, change: dict[str, Any], message: str
 ) -> None:
     examples = [written.raw_values(PICTURES[0], index, kind) for index in range(5)]
@@ -245,7 +245,7 @@ def test_bench_measures_pixels(tmp_path: pathlib.Path, kind: str, monkeypatch: p
 # --- normalising -----------------------------------------------------------------------------------------------------
 
 
-def test_counted_mean_and_deviation_are_used_where_they_are(
+def test_counted_mean_and_deviation_are_used_if_they_exist(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted = {"images": 13, "mean": [10, 20, 30], "std": [2, 4, 0]}
@@ -258,7 +258,7 @@ def test_counted_mean_and_deviation_are_used_where_they_are(
     assert "mean 10.00, 20.00, 30.00 and std 2.00, 4.00, 0.00, of all 13 images of train" in caplog.text
 
 
-def test_mean_and_deviation_are_measured_where_they_were_not_counted(
+def test_mean_and_deviation_are_measured_if_they_were_not_counted(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dataset = make(tmp_path)
@@ -271,7 +271,7 @@ def test_mean_and_deviation_are_measured_where_they_were_not_counted(
 
 
 def split_in_two(tmp_path: pathlib.Path, names: tuple[str, str]) -> imagebeam.ImageDataset:
-    """The first shard of `make` as a split, all of dark images, and the second as another, all of bright ones."""
+    """Writes the first shard of `make` as a split of dark images, and the second as a split of bright images."""
     examples = [
         written.raw_values(np.full((8, 8, 3), 40 + 10 * (index % 3) + 100 * (index > 4), np.uint8), index)
         for index in range(10)

@@ -1,0 +1,39 @@
+"""Gaps in the positions of a dataset: each is reported once, and filled or kept as the options say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+tf = pytest.importorskip("tensorflow")
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 5), st.integers(1, 12), st.integers(1, 4), st.booleans(), st.data())
+def test_every_missing_position_is_reported_and_every_batch_keeps_its_places(
+    begin: int, length: int, size: int, fills: bool, data: st.DataObject
+) -> None:
+    from imagebeam.reader import gaps
+
+    end = begin + length
+    kept = sorted(data.draw(st.sets(st.integers(begin, end - 1))))
+    lost: list[int] = []
+
+    def report(expected: np.ndarray, found: np.ndarray, following: np.ndarray, is_end: np.ndarray) -> np.ndarray:
+        lost.extend(sorted(set(range(int(expected), int(following))) - set(found.tolist())))
+        return following
+
+    positions = tf.constant(kept, tf.int64)
+    dataset = tf.data.Dataset.from_tensor_slices({"position": positions, "value": positions + 1}).batch(size)
+    reported = gaps.report_gaps(dataset, report, begin, end)
+    batches = list(gaps.keep_places(reported, begin, end, size, fills).as_numpy_iterator())
+    assert lost == [each for each in range(begin, end) if each not in kept]
+    for number, batch in enumerate(batches):
+        assert all((each - begin) // size == number for each in batch["position"].tolist())
+    found = [pair for batch in batches for pair in zip(batch["position"].tolist(), batch["value"].tolist())]
+    expected = [(each, each + 1) for each in kept]
+    if fills:  # a blank value follows the last example, to fill a gap at the end
+        expected = [(each, next((k + 1 for k in kept if k >= each), 0)) for each in range(begin, end)]
+    assert [(position, value) for position, value in found if position < end] == expected
