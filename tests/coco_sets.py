@@ -16,7 +16,7 @@ Fields = dict[str, Any]
 
 
 def annotations(num_images: int, first_id: int, prefix: str = "", seed: int = 0) -> Fields:
-    """A file of annotations: the first image has no object, the next ones one to four; every fifth is a crowd."""
+    """Returns annotations. The first image has no object, the next ones one to four; every fifth object is a crowd."""
     rng = random.Random(seed)
     width, height = SIZE
     images, objects = [], []
@@ -53,7 +53,7 @@ def annotations(num_images: int, first_id: int, prefix: str = "", seed: int = 0)
 
 
 def _runs(x: float, y: float, w: float, h: float) -> Fields:
-    """The run lengths of the pixels inside of a box."""
+    """Returns the run lengths of the pixels inside a box."""
     width, height = SIZE
     runs, last = [0], 0
     for column in range(width):
@@ -67,7 +67,7 @@ def _runs(x: float, y: float, w: float, h: float) -> Fields:
 
 
 def write(root: pathlib.Path, num_train: int = 12, num_validation: int = 5) -> dict[str, Fields]:
-    """train2017, val2017 and annotations below `root`; what the files of annotations hold, by split."""
+    """Writes train2017, val2017 and annotations below `root`; returns the annotations of each split."""
     found = {}
     for split, name, count, first_id in (
         ("train", "train2017", num_train, 9),
@@ -90,5 +90,5 @@ def save(root: pathlib.Path, split: str, fields: Fields) -> pathlib.Path:
 
 
 def objects_of(fields: Fields, image_id: Any) -> list[Fields]:
-    """The annotations of an image in the order of the file."""
+    """Returns the annotations of an image in the order of the file."""
     return [each for each in fields["annotations"] if each["image_id"] == image_id]

@@ -34,7 +34,7 @@ def write_tar(
 
 
 def list_all(source: containers.ContainerSource) -> Listed:
-    """What the source lists, in one."""
+    """Returns all that the source lists as one list."""
     refs: list[elements.ImageRef] = []
     rejects: list[elements.Reject] = []
     passed_over: dict[str, int] = {}

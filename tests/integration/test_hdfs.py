@@ -1,4 +1,4 @@
-"""Converts from and to hdfs://, on a cluster of this machine: what a local run writes, whatever happens on the way."""
+"""Conversions from and to hdfs:// write what a local run writes, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUM_SHARDS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """The same images on the local disk and in HDFS, and what a local run makes of them."""
+    """The same images on the local disk and in HDFS, and the dataset of a local run."""
 
     cluster: hdfs.Cluster
     images: pathlib.Path
@@ -34,7 +34,7 @@ class Stored:
         return f"hdfs://beam@127.0.0.1:{port or self.cluster.port}/{path}"
 
     def download(self, path: str, folder: pathlib.Path) -> pathlib.Path:
-        """What lies in a folder of HDFS, in a new local one."""
+        """Downloads a folder of HDFS into a new local one."""
         self.cluster.filesystem().get(f"/{path}", str(folder), recursive=True)
         return folder
 
@@ -111,7 +111,7 @@ def test_faults_change_nothing(stored: Stored, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_data_node_that_dies_is_gone_around(stored: Stored, tmp_path: pathlib.Path) -> None:
+def test_other_data_node_is_used_when_one_dies(stored: Stored, tmp_path: pathlib.Path) -> None:
     settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "2"]
     process = command_line.start("convert", "--input", stored.images, "--output", stored.uri("survived"), *settings)
     filesystem = stored.cluster.filesystem()
@@ -143,9 +143,9 @@ def test_safe_mode_is_waited_for(stored: Stored, tmp_path: pathlib.Path) -> None
     assert_same(stored.download("waited", tmp_path / "found"), stored.expected)
 
 
-def test_second_run_on_the_same_output_is_told_so(stored: Stored) -> None:
-    word = {"process": 1, "host": "elsewhere", "token": "x", "time": 4102444800.0}
-    stored.cluster.filesystem().pipe_file("/locked/.imagebeam/lock", json.dumps(word).encode())
+def test_second_run_on_the_same_output_is_refused(stored: Stored) -> None:
+    lease = {"process": 1, "host": "elsewhere", "token": "x", "time": 4102444800.0}
+    stored.cluster.filesystem().pipe_file("/locked/.imagebeam/lock", json.dumps(lease).encode())
     completed = convert(str(stored.images), stored.uri("locked"))
     assert completed.returncode == 2
     assert "another run writes to this output (process 1 on elsewhere" in completed.stderr
@@ -159,6 +159,6 @@ def test_second_run_on_the_same_output_is_told_so(stored: Stored) -> None:
         ("hdfs:///images", "write hdfs://NAMENODE:9870/FOLDER"),
     ],
 )
-def test_address_that_leads_nowhere_is_told(address: str, message: str, tmp_path: pathlib.Path) -> None:
+def test_address_that_does_not_exist_is_refused(address: str, message: str, tmp_path: pathlib.Path) -> None:
     completed = convert(address, str(tmp_path / "out"))
     assert (completed.returncode, message in completed.stderr) == (2, True), completed.stderr

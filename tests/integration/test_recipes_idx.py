@@ -29,7 +29,7 @@ def tutorial_spec() -> dict[str, Any]:
 
 
 def read(output: pathlib.Path, split: str, spec: Any = None) -> list[tuple[np.ndarray, int]]:
-    """Picture and label of every record of a split, with TensorFlow alone."""
+    """Returns picture and label of every record of a split, read by TensorFlow alone."""
     import tensorflow as tf
 
     found = []
@@ -44,7 +44,7 @@ def read(output: pathlib.Path, split: str, spec: Any = None) -> list[tuple[np.nd
 
 
 def by_picture(pairs: Sequence[tuple[np.ndarray, int]]) -> dict[bytes, int]:
-    """Labels by picture; no two pictures are alike."""
+    """Returns labels by picture; no two pictures are equal."""
     labels = {picture.tobytes(): int(label) for picture, label in pairs}
     assert len(labels) == len(pairs)
     return labels
@@ -100,8 +100,8 @@ def test_verify_of_bare_pixels_counts_them(tmp_path: pathlib.Path) -> None:
     check = verify_dataset._DecodeRecord(catalog, is_raw=True)
     sizes: dict[str, Any] = {"image/height": 28, "image/width": 28, "image/channels": 1, "image/class/label": 3}
     good, short = (b"".join(example.ExampleEncoder(catalog.features).encode(sizes, bytes(n))) for n in (784, 783))
-    told = "the image is 783 values, the example says 28 x 28 pixels of 1 channels"
-    assert (check(good), check(short)) == (None, told)
+    complaint = "the image is 783 values, the example says 28 x 28 pixels of 1 channels"
+    assert (check(good), check(short)) == (None, complaint)
 
 
 def test_reader_gives_digits_as_rgb_with_their_labels(tmp_path: pathlib.Path) -> None:
