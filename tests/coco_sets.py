@@ -16,7 +16,7 @@ Fields = dict[str, Any]
 
 
 def annotations(num_images: int, first_id: int, prefix: str = "", seed: int = 0) -> Fields:
-    """Returns annotations: the images have 0, 1, 2, 3, 4, 0, ... objects; every fifth object is a crowd."""
+    """Returns annotations. The first image has no object, the next ones one to four; every fifth object is a crowd."""
     rng = random.Random(seed)
     width, height = SIZE
     images, objects = [], []
@@ -67,7 +67,7 @@ def _runs(x: float, y: float, w: float, h: float) -> Fields:
 
 
 def write(root: pathlib.Path, num_train: int = 12, num_validation: int = 5) -> dict[str, Fields]:
-    """Writes train2017, val2017 and annotations below `root`; returns the annotations by split."""
+    """Writes train2017, val2017 and annotations below `root`; returns the annotations of each split."""
     found = {}
     for split, name, count, first_id in (
         ("train", "train2017", num_train, 9),

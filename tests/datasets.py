@@ -1,4 +1,4 @@
-"""Makes a dataset in this process, and reads back what is in one."""
+"""Makes datasets in this process and reads them back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Example = dict[str, Any]
 def make(
     images: pathlib.Path, output: pathlib.Path, /, overwrite: bool = False, **sections: Any
 ) -> convert.ConvertResult:
-    """Converts `images` with a config of `sections`, and checks what holds of every dataset."""
+    """Converts `images` with a config of `sections`, and checks what is true of every dataset."""
     sections = {**sections, "source": {"uri": str(images), **sections.get("source", {})}}
     sections["output"] = {"uri": str(output), **sections.get("output", {})}
     result = convert.convert(sections, workers=1, overwrite=overwrite)
@@ -32,7 +32,7 @@ def make(
 
 
 def read(output: pathlib.Path, split: str = "train") -> list[Example]:
-    """The examples of a split in the order of its shards, each feature as its one value."""
+    """Reads the examples of a split in the order of its shards, each feature as its only value."""
     catalog = catalog_lib.load_catalog(str(output))
     examples = []
     for shard in catalog.splits[split].shards:
@@ -45,21 +45,21 @@ def read(output: pathlib.Path, split: str = "train") -> list[Example]:
 
 
 def keys(output: pathlib.Path, split: str = "train") -> list[str]:
-    """The keys of a split's examples in their order."""
+    """Returns the keys of a split's examples in their order."""
     return [each["image/key"].decode() for each in read(output, split)]
 
 
 def rejects(output: pathlib.Path) -> dict[str, str]:
-    """Key and reason of every dead letter."""
+    """Returns key and reason of every dead letter."""
     lines = (output / "rejects.jsonl").read_text().splitlines()
     return {line["key"]: line["reason"] for line in map(json.loads, lines)}
 
 
 def shard_sizes(output: pathlib.Path, split: str = "train") -> list[int]:
-    """How many records each shard of a split holds."""
+    """Returns the number of records in each shard of a split."""
     return [shard.records for shard in catalog_lib.load_catalog(str(output)).splits[split].shards]
 
 
 def shard_digests(output: pathlib.Path) -> dict[str, str]:
-    """The SHA-256 of every shard, by name."""
+    """Returns the SHA-256 of every shard by its name."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(output.glob("*-of-*"))}

@@ -1,4 +1,4 @@
-"""The commands and snippets of a page of docs/, run as they stand there."""
+"""The commands and snippets of a page of docs/, run as they are printed there."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests import command_line
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The blocks of code in one language, in their order."""
+    """Returns the blocks of code in one language, in their order."""
     text = (command_line.ROOT / "docs" / page).read_text()
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def run_command(block: str, folder: pathlib.Path, replace: Mapping[str, str] = {}) -> command_line.Completed:
-    """Runs the `imagebeam` command of a block in `folder`, its arguments as `replace` has them, and expects success."""
+    """Runs the `imagebeam` command of a block in `folder`, with arguments replaced by `replace`; expects success."""
     program, *arguments = shlex.split(block.replace("\\\n", " "))
     assert program == "imagebeam"
     completed = command_line.run(*(replace.get(each, each) for each in arguments), cwd=folder)

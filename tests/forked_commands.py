@@ -115,7 +115,7 @@ def start(
         streams: descriptors of standard input, output and error, None for a closed one. By default the null device
             and two temporary files.
     """
-    stdout, stderr = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115  # the process closes them
+    stdout, stderr = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115  # closed with the Process
     with open(os.devnull, "rb") as nothing:
         given = [nothing.fileno(), stdout.fileno(), stderr.fileno()] if streams is None else list(streams)
         request = {"run": run, "environment": dict(environment), "cwd": str(cwd)}

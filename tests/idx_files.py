@@ -17,7 +17,7 @@ def encode(array: np.ndarray) -> bytes:
 
 
 def pictures(seed: int, *shape: int) -> np.ndarray:
-    """Returns random pictures, uint8 of `shape`, whose first number is that of pictures."""
+    """Returns `shape[0]` different pictures of the other two sides."""
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 def make_image(
     seed: int, image_format: str = "JPEG", mode: str = "RGB", size: tuple[int, int] = (24, 16), **options: object
 ) -> bytes:
-    """Encodes an image of colored noise; `size` is width and height."""
+    """Returns an encoded image of colored noise; `size` is (width, height) in pixels."""
     rng = random.Random(seed)
     image = Image.frombytes("RGB", (4, 4), rng.randbytes(48)).resize(size, Image.Resampling.BICUBIC).convert(mode)
     buffer = io.BytesIO()
@@ -22,7 +22,7 @@ def make_image(
 
 
 def write_folder(root: pathlib.Path, labels: Sequence[str] = ("cat", "dog"), per_label: int = 10) -> list[str]:
-    """Writes a label/image folder, every fifth image a PNG; returns the keys."""
+    """Writes a label/image folder in which every fifth image is a PNG; returns the keys."""
     keys = []
     for label_index, label in enumerate(labels):
         (root / label).mkdir(parents=True, exist_ok=True)

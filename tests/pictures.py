@@ -20,7 +20,7 @@ def photo(width: int, height: int) -> Image.Image:
 
 
 def encode(image: Image.Image, **options: Any) -> bytes:
-    """Encodes a picture as a JPEG."""
+    """Returns the picture as a JPEG."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", **{"quality": 95, **options})
     return buffer.getvalue()

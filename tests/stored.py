@@ -18,7 +18,7 @@ def write_images(folder: pathlib.Path) -> None:
 
 
 def assert_same(found: pathlib.Path, expected: pathlib.Path) -> None:
-    """Two datasets hold the same, and nothing was left behind in either."""
+    """Checks that two datasets hold the same, and that nothing was left behind in either."""
     assert datasets.shard_digests(found) == datasets.shard_digests(expected)
     assert datasets.rejects(found) == datasets.rejects(expected)
     assert {path.name for path in found.iterdir()} == {path.name for path in expected.iterdir()}

@@ -34,7 +34,7 @@ def write_tar(
 
 
 def list_all(source: containers.ContainerSource) -> Listed:
-    """Joins all listings of a source."""
+    """Returns all that the source lists as one list."""
     refs: list[elements.ImageRef] = []
     rejects: list[elements.Reject] = []
     passed_over: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""From images on the disk to a committed dataset, through the same call that the command makes."""
+"""Converts images on the disk into a committed dataset, by the call that the command makes."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
 
 
 def make_rows(images: pathlib.Path) -> list[dict[str, Any]]:
-    """One row for each image: the first eight of a label train, the others test."""
+    """Returns one row for each image: the first eight of a label are train, the others test."""
     rows = []
     for label in ("cat", "dog"):
         for path in sorted((images / label).iterdir()):

@@ -281,7 +281,7 @@ def test_split_whose_images_are_all_rejected_is_an_error(images: pathlib.Path, o
 
 
 def change_images(images: pathlib.Path) -> str:
-    """Adds three images, removes one, writes two anew; returns what is said of it."""
+    """Adds three images, removes one, changes two; returns the message expected for that."""
     for number in range(3):
         (images / "cat" / f"new{number}.jpg").write_bytes(image_sets.make_image(7777 + number))
     (images / "dog" / "9.png").unlink()
@@ -338,7 +338,7 @@ def test_plan_says_why_staged_shards_cannot_be_used_and_writes_nothing(
 
 
 @pytest.mark.parametrize("word", ["", "[]", "{", "{}", None], ids=repr)
-def test_staged_shards_of_a_run_that_left_no_word_are_told_too(
+def test_staged_shards_without_a_readable_record_of_their_run_are_named_too(
     images: pathlib.Path, output: pathlib.Path, word: str | None
 ) -> None:
     (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")

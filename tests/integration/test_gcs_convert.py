@@ -1,4 +1,4 @@
-"""Converts from and to gs://, on an emulator of the storage: what a local run writes, whatever happens on the way."""
+"""Conversions from and to gs:// write what a local run writes, whatever happens on the way. Runs on an emulator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUM_SHARDS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """The same images on the local disk and in a bucket, and what a local run makes of them."""
+    """The same images on the local disk and in a bucket, and the dataset of a local run."""
 
     emulator: gcs.Emulator
     bucket: Any
@@ -35,13 +35,13 @@ class Bucket:
     expected: pathlib.Path
 
     def convert(self, source: str, output: str, *more: str, **environment: str) -> command_line.Completed:
-        """`imagebeam convert`, led to the emulator, or by `environment` to what stands before it."""
+        """Runs `imagebeam convert` on the emulator, or on the proxy that `environment` names."""
         environment = self.emulator.environment | environment
         settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "2", *more]
         return command_line.run("convert", "--input", source, "--output", output, *settings, environment=environment)
 
     def download(self, prefix: str, folder: pathlib.Path) -> pathlib.Path:
-        """What lies below a prefix, in a new local folder."""
+        """Downloads the objects below a prefix into a new local folder."""
         for blob in self.bucket.list_blobs(prefix=f"{prefix}/"):
             path = folder / blob.name.removeprefix(f"{prefix}/")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def test_faults_change_nothing(stored: Bucket, tmp_path: pathlib.Path) -> None:
     assert_same(stored.download("faulty", tmp_path / "found"), stored.expected)
 
 
-def test_token_that_expires_is_asked_for_anew(stored: Bucket, tmp_path: pathlib.Path) -> None:
+def test_expired_token_is_renewed(stored: Bucket, tmp_path: pathlib.Path) -> None:
     with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0.03, kinds=(faults.EXPIRED,)) as proxy:
         account = {
             "type": "service_account",
@@ -120,7 +120,7 @@ def test_token_that_expires_is_asked_for_anew(stored: Bucket, tmp_path: pathlib.
             "gs://pets/expired",
             "--set",
             "source.reads_ahead=1",  # google-auth asks twice; many requests at once would void its tokens faster
-            STORAGE_EMULATOR_HOST="",  # with which the client would be anonymous
+            STORAGE_EMULATOR_HOST="",  # if set, the client would be anonymous
             API_ENDPOINT_OVERRIDE=proxy.url,
             GOOGLE_APPLICATION_CREDENTIALS=str(tmp_path / "account.json"),
         )
@@ -165,14 +165,14 @@ def test_writer_of_beam_writes_to_gs(stored: Bucket, tmp_path: pathlib.Path) -> 
 
 
 def publish_twice(folder: str) -> None:
-    """What two runs do that commit at once."""
+    """Publishes two contents at one address, as two runs do that commit at once."""
     store = storage.storage_of(folder)
     for content in (b"one", b"two"):
         store.write_whole(f"{folder}/staged", content)
         store.publish(f"{folder}/staged", f"{folder}/catalog.json")
 
 
-def test_of_two_commits_at_once_one_fails(stored: Bucket) -> None:
+def test_one_of_two_commits_at_once_fails(stored: Bucket) -> None:
     with (
         stored.emulator.process(preloaded="remote") as call,
         pytest.raises(FileExistsError, match=r"gs://pets/raced/catalog.json was written by another run"),
@@ -243,20 +243,20 @@ convert.convert(sections, workers=1)
 
 
 @pytest.mark.slow
-def test_second_run_on_the_same_output_is_told_so(stored: Bucket) -> None:
-    word = {"process": 1, "host": "elsewhere", "token": "x", "time": 4102444800.0}
+def test_second_run_on_the_same_output_is_refused(stored: Bucket) -> None:
+    lease = {"process": 1, "host": "elsewhere", "token": "x", "time": 4102444800.0}
     lock = stored.bucket.blob("locked/.imagebeam/lock")
-    lock.upload_from_string(json.dumps(word))
+    lock.upload_from_string(json.dumps(lease))
     completed = stored.convert("gs://pets/images", "gs://pets/locked")
     assert completed.returncode == 2
     assert "another run writes to this output (process 1 on elsewhere" in completed.stderr
-    lock.upload_from_string(json.dumps(word | {"time": 1.0}))  # of a run that was killed long ago
+    lock.upload_from_string(json.dumps(lease | {"time": 1.0}))  # a run that was killed long ago
     completed = stored.convert("gs://pets/images", "gs://pets/locked")
     assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.slow
-def test_run_that_is_killed_is_gone_on_with(stored: Bucket, tmp_path: pathlib.Path) -> None:
+def test_killed_run_is_continued_by_the_next(stored: Bucket, tmp_path: pathlib.Path) -> None:
     settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "1"]
     command = ["convert", "--input", "gs://pets/images", "--output", "gs://pets/killed", *settings]
     process = command_line.start(*command, environment=stored.emulator.environment)
@@ -277,7 +277,9 @@ def test_run_that_is_killed_is_gone_on_with(stored: Bucket, tmp_path: pathlib.Pa
     assert_same(stored.download("killed", tmp_path / "found"), stored.expected)
 
 
-def test_other_dataset_in_the_output_is_refused_and_replaced_when_told(stored: Bucket, tmp_path: pathlib.Path) -> None:
+def test_other_dataset_in_the_output_is_refused_and_replaced_with_overwrite(
+    stored: Bucket, tmp_path: pathlib.Path
+) -> None:
     assert stored.convert("gs://pets/images/cat", "gs://pets/replaced", "--set", "label.by=none").returncode == 0
     completed = stored.convert("gs://pets/images", "gs://pets/replaced")
     assert (completed.returncode, "holds another dataset" in completed.stderr) == (2, True)
@@ -315,7 +317,7 @@ def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
         ("hdfs://namenode/images", "gs://pets/x", "write hdfs://NAMENODE:9870/FOLDER"),
     ],
 )
-def test_address_that_leads_nowhere_is_told_at_once(stored: Bucket, source: str, output: str, message: str) -> None:
+def test_address_that_does_not_exist_is_refused_at_once(stored: Bucket, source: str, output: str, message: str) -> None:
     completed = stored.convert(source, output)
     assert completed.returncode == 2
     assert message in completed.stderr

@@ -1,6 +1,6 @@
 """Datasets at gs://, read through TensorFlow's own file system and through the cache, from an emulator of the storage.
 
-What reads runs in processes of its own: TensorFlow must be led to the emulator before its first request.
+The reader runs in processes of its own: TensorFlow must get the address of the emulator before its first request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Datasets:
     uri: str
 
     def copy(self, name: str) -> str:
-        """Another copy at gs://, to be changed."""
+        """Uploads another copy, which a test may change; returns its address."""
         gcs.upload(self.local, self.bucket, name)
         return f"gs://{self.bucket.name}/{name}"
 
@@ -60,11 +60,11 @@ def process(pets: Datasets) -> Iterator[Process]:
         yield call
 
 
-# Functions that run in that process.
+# --- functions that run in that process
 
 
 def read(uri: str, shuffle: str | None, cache_dir: str | None = None, num_epochs: int = 1) -> Batches:
-    """The batches of "train"."""
+    """Returns the batches of "train"."""
     dataset = imagebeam.open_dataset(uri, cache_dir=cache_dir, storage_options={"token": "anon"} if cache_dir else None)
     batches = dataset.as_numpy(
         "train",
@@ -81,7 +81,7 @@ def read(uri: str, shuffle: str | None, cache_dir: str | None = None, num_epochs
 
 
 def read_blocks(uri: str, block_bytes: int) -> Batches:
-    """Reads like `read`, in the order of the shards and with small blocks."""
+    """Reads as `read` does, in the order of the shards and with small blocks."""
     from imagebeam.reader import dataset_source
 
     previous, dataset_source._BLOCK_BYTES = dataset_source._BLOCK_BYTES, block_bytes
@@ -92,7 +92,7 @@ def read_blocks(uri: str, block_bytes: int) -> Batches:
 
 
 def read_late(uri: str, shard: str) -> Batches:
-    """Opens the dataset, and reads it after a shard was removed."""
+    """Opens the dataset, removes a shard, and reads."""
     import tensorflow as tf
 
     dataset = imagebeam.open_dataset(uri)
@@ -101,13 +101,13 @@ def read_late(uri: str, shard: str) -> Batches:
 
 
 def open_dataset(uri: str) -> Mapping[str, int]:
-    """The number of examples in each split."""
+    """Returns the number of examples in each split."""
     dataset = imagebeam.open_dataset(uri)
     return {name: dataset.num_examples(name) for name in dataset.splits}
 
 
 def read_records(uris: list[str]) -> list[bytes]:
-    """The records of shards, as TensorFlow alone reads them."""
+    """Returns the records of shards, read by TensorFlow alone."""
     import tensorflow as tf
 
     return list(tf.data.TFRecordDataset(uris).as_numpy_iterator())
@@ -119,7 +119,7 @@ def read_index(uri: str) -> list[int]:
     return np.frombuffer(tf.io.gfile.GFile(uri, "rb").read(), "<u8").tolist()
 
 
-# Assertions.
+# --- checks
 
 
 def keys_of(batches: Batches) -> list[str]:
@@ -135,7 +135,7 @@ def assert_same(batches: Batches, expected: Batches) -> None:
 
 
 def downloads(requests: list[str]) -> list[str]:
-    """The names of the files whose bytes were requested."""
+    """Returns the names of the files whose bytes were requested."""
     marks = ("/bucket/", "/download/storage/v1/b/bucket/o/", "/storage/v1/b/bucket/o/")
     names = []
     for method, _, address, *_ in map(str.split, requests):

@@ -1,4 +1,4 @@
-"""Converts from and to hdfs://, on a cluster of this machine. The output equals that of a local run, whatever fails."""
+"""Conversions from and to hdfs:// write what a local run writes, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stored:
         return f"hdfs://beam@127.0.0.1:{port or self.cluster.port}/{path}"
 
     def download(self, path: str, folder: pathlib.Path) -> pathlib.Path:
-        """Downloads a folder of HDFS to a new local folder."""
+        """Downloads a folder of HDFS into a new local one."""
         self.cluster.filesystem().get(f"/{path}", str(folder), recursive=True)
         return folder
 
@@ -111,7 +111,7 @@ def test_faults_change_nothing(stored: Stored, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_data_node_that_dies_is_gone_around(stored: Stored, tmp_path: pathlib.Path) -> None:
+def test_other_data_node_is_used_when_one_dies(stored: Stored, tmp_path: pathlib.Path) -> None:
     settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "2"]
     process = command_line.start("convert", "--input", stored.images, "--output", stored.uri("survived"), *settings)
     filesystem = stored.cluster.filesystem()
@@ -159,6 +159,6 @@ def test_second_run_on_the_same_output_is_refused(stored: Stored) -> None:
         ("hdfs:///images", "write hdfs://NAMENODE:9870/FOLDER"),
     ],
 )
-def test_address_that_leads_nowhere_is_an_error(address: str, message: str, tmp_path: pathlib.Path) -> None:
+def test_address_that_does_not_exist_is_refused(address: str, message: str, tmp_path: pathlib.Path) -> None:
     completed = convert(address, str(tmp_path / "out"))
     assert (completed.returncode, message in completed.stderr) == (2, True), completed.stderr

@@ -27,7 +27,7 @@ NUM_SHARDS = 12
 
 @dataclasses.dataclass(frozen=True)
 class Uninterrupted:
-    """A run that nothing disturbed."""
+    """A run that was not disturbed."""
 
     images: pathlib.Path
     output: pathlib.Path
@@ -152,7 +152,7 @@ def interrupt_while_writing(
 
 
 @pytest.mark.parametrize(
-    ("number", "word"),
+    ("number", "cause"),
     [
         pytest.param(signal.SIGINT, "interrupted", id="ctrl-c"),
         pytest.param(signal.SIGTERM, "terminated", id="sigterm"),
@@ -160,18 +160,20 @@ def interrupt_while_writing(
     ],
 )
 def test_interrupted_run_says_how_to_go_on(
-    uninterrupted: Uninterrupted, tmp_path: pathlib.Path, number: signal.Signals, word: str
+    uninterrupted: Uninterrupted, tmp_path: pathlib.Path, number: signal.Signals, cause: str
 ) -> None:
     process = interrupt_while_writing(uninterrupted.images, tmp_path / "out", number)
     complaint = finish(process, exit_code=128 + number)
-    message = f"imagebeam: {word}; finished shards are kept, run the same command again to go on"
+    message = f"imagebeam: {cause}; finished shards are kept, run the same command again to go on"
     assert complaint.splitlines()[1:] == [message]
     assert not list(tmp_path.glob("out/.imagebeam/run-*")) and not (tmp_path / "out/.imagebeam/lock").exists()
     finish(start(uninterrupted.images, tmp_path / "out"))
     assert_same_dataset(tmp_path / "out", uninterrupted.output)
 
 
-def test_two_runs_at_once_one_succeeds_and_one_is_told(uninterrupted: Uninterrupted, tmp_path: pathlib.Path) -> None:
+def test_first_of_two_runs_at_once_succeeds_and_the_other_is_refused(
+    uninterrupted: Uninterrupted, tmp_path: pathlib.Path
+) -> None:
     first = start(uninterrupted.images, tmp_path / "out")
     lock = tmp_path / "out" / ".imagebeam" / "lock"
     patience.wait_until(lambda: lock.exists() and lock.read_text())  # held, and signed
@@ -191,7 +193,7 @@ CHANGES = ("replace", "unlink", "rmdir", "mkdir", "fsync")  # of the module os
 
 
 def stage(images: pathlib.Path, output: pathlib.Path, /, **sections: Any) -> Commit:
-    """Runs all of a job but its commit, and returns what the commit is given."""
+    """Runs a job up to its commit, and returns the arguments of the commit."""
     caught: list[Commit] = []
 
     def catch(*arguments: Any) -> None:
@@ -253,14 +255,14 @@ def test_commit_killed_before_any_change_is_whole_or_not_there(tmp_path: pathlib
     while not ended:
         ended = commit_killed_before(change, committer, plan, *arguments)
         assert_whole_or_not_there(output)
-        stands = is_committed(output, plan.fingerprint)
+        committed = is_committed(output, plan.fingerprint)
         if (output / ".imagebeam" / "publishing").exists() and not (output / catalog_lib.CATALOG_FILE).exists():
             cut_short += 1
             message = rf"the commit of a dataset of 9 images was cut short; run .* again \(--input {images}\)"
             with pytest.raises(errors.CatalogError, match=message):
                 verify_dataset.run_verify(str(output))
         with output_lock.hold(committer.layout.control):  # the next run
-            committer.commit(dataclasses.replace(plan, action="keep") if stands else plan, *arguments)
+            committer.commit(dataclasses.replace(plan, action="keep") if committed else plan, *arguments)
         assert_same_dataset(output, tmp_path / "expected")
         shutil.rmtree(output)
         shutil.copytree(start_of_commit, output)

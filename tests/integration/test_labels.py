@@ -21,7 +21,7 @@ COLUMN = {"by": "column", "column": "label"}
 
 
 def write_table(folder: pathlib.Path, kind: str, labels: Sequence[Any]) -> pathlib.Path:
-    """A table of one image for each label, in the format that `kind` names."""
+    """Writes a table of one image for each label, in the format `kind`."""
     folder.mkdir(exist_ok=True)
     names = [f"{index}.jpg" for index in range(len(labels))]
     for index, name in enumerate(names):

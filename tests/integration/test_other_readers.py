@@ -1,4 +1,4 @@
-"""What convert wrote, read by those who know nothing of imagebeam."""
+"""Programs that know nothing of imagebeam read what convert wrote."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ print(json.dumps([bytes(each["image/key"]).decode() for each in read]))
 
 
 def test_package_tfrecord_reads_every_record(folder: pathlib.Path) -> None:
-    """In a process of its own: TensorFlow and that package both register tf.train.Example."""
+    """The package reads in its own process: TensorFlow and it both register tf.train.Example."""
     shards = sorted(map(str, folder.glob("train-*")))
     done = subprocess.run(
         [sys.executable, "-c", READ_WITH_TFRECORD, *shards],

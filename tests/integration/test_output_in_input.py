@@ -1,4 +1,4 @@
-"""An output that lies inside the input, or is the input: nothing in it is left out without a word."""
+"""An output that lies inside the input, or is the input: nothing in it is left out silently."""
 
 from __future__ import annotations
 

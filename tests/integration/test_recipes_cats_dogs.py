@@ -34,7 +34,7 @@ def write_images(folder: pathlib.Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """With train/, and what the first command on the page makes of it."""
+    """A folder with train/ and the dataset that the first command of the page makes."""
     folder = tmp_path_factory.mktemp("pets")
     write_images(folder / "train")
     docs_pages.run_command(docs_pages.blocks(PAGE, "sh")[0], folder)
@@ -42,14 +42,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def read(output: pathlib.Path, split: str, compression: str = "") -> dict[str, tuple[bytes, int]]:
-    """Image and label by id, as the script's own reader parses them."""
+    """Returns image and label by id, as the script's own reader parses them."""
     records = tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*"))), compression)
     examples = records.map(lambda record: tf.io.parse_single_example(record, SPEC)).as_numpy_iterator()
     return {each["id"].decode(): (each["image_raw"], int(each["label"])) for each in examples}
 
 
 def check(folder: pathlib.Path, output: pathlib.Path, compression: str = "") -> None:
-    """Every image is there with its label, exactly 80 % of each class in train."""
+    """Checks that every image has its label, and that exactly 80 % of each class are in train."""
     splits = {split: read(output, split, compression) for split in ("train", "test")}
     for split, expected in (("train", {0: 32, 1: 48}), ("test", {0: 8, 1: 12})):
         assert collections.Counter(label for _, label in splits[split].values()) == expected
@@ -73,7 +73,9 @@ def test_records_parse_with_the_keys_of_the_script(folder: pathlib.Path) -> None
     assert example["image/height"].int64_list.value[:] == [height]
 
 
-def test_gzip_and_another_seed_keep_the_shares_and_deal_anew(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_gzip_and_another_seed_keep_the_shares_and_change_the_split(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     command = ("convert", "--config", "cats_dogs", "--input", folder / "train", "--output", tmp_path / "out")
     settings = ("output.compression=gzip", "split.seed=1", "features.image/height=null", "features.image/width=null")
     command_line.succeed(*command, *(word for setting in settings for word in ("--set", setting)))

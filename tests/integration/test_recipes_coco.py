@@ -1,4 +1,4 @@
-"""From a folder in the layout of COCO 2017 to records that tf-vision's decoder, TensorFlow and TFDS read."""
+"""Converts folders in the layout of COCO 2017 to records that tf-vision's decoder, TensorFlow and TFDS read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def output(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def preset(**coco: Any) -> Fields:
-    """The sections of the preset, with `coco` on top, and room for rejects in sets of twelve."""
+    """Returns the preset's sections with `coco` added, and rejects allowed as sets of twelve need it."""
     sections = config_lib.load_config("coco").model_dump(mode="json", exclude_defaults=True)
     sections["source"].setdefault("coco", {}).update(coco)
     return {**sections, "rejects": {"max_fraction": 0.5}}
@@ -60,7 +60,7 @@ def spec_of_tf_vision(tf: Any) -> Fields:
 
 
 def read(output: pathlib.Path, split: str, spec: Fields | None = None) -> dict[str, Fields]:
-    """The examples of a split by source id, parsed by TensorFlow, lists as arrays."""
+    """Returns the examples of a split by source id, parsed by TensorFlow, lists as arrays."""
     import tensorflow as tf
 
     examples = {}
@@ -76,7 +76,7 @@ def read(output: pathlib.Path, split: str, spec: Fields | None = None) -> dict[s
 
 
 def box_pixels(bbox: list[float]) -> np.ndarray:
-    """The share of each pixel that lies in a box."""
+    """Returns the share of each pixel that is inside a box."""
     x, y, w, h = bbox
     width, height = coco_sets.SIZE
     columns = np.clip(np.minimum(np.arange(width) + 1, x + w) - np.maximum(np.arange(width), x), 0, 1)

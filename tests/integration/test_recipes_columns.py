@@ -57,7 +57,7 @@ Row = dict[str, str]
 
 
 def make_rows() -> list[Row]:
-    """A table of all sorts of columns; in the test split nothing is as in the train split."""
+    """Returns a table with all kinds of columns; the values of the test split differ from those of the train split."""
     rng = random.Random(7)
     cities = [name for name, count in CITIES.items() for _ in range(count)]
     years = list(range(1800, 1800 + NUM_TRAIN))
@@ -118,7 +118,7 @@ def output(table: pathlib.Path) -> pathlib.Path:
 
 
 def read(output: pathlib.Path, split: str, **keys: Any) -> dict[str, dict[str, Any]]:
-    """The transformed columns of a split by the image's key, by TensorFlow alone."""
+    """Returns the transformed columns of a split by the image's key, read by TensorFlow alone."""
     spec = {name: tf.io.FixedLenFeature([], tf.float32 if name in FLOATS else tf.int64) for name in COLUMNS}
     spec |= {"note": tf.io.FixedLenFeature([], tf.string), "image/key": tf.io.FixedLenFeature([], tf.string)}
     examples = {}
@@ -129,7 +129,7 @@ def read(output: pathlib.Path, split: str, **keys: Any) -> dict[str, dict[str, A
 
 
 def column(rows: list[Row], name: str, split: str | None = "train") -> Any:
-    """A column as serving sees it: numbers of 32 bits, computed with in 64."""
+    """Returns a column as serving sees it: 32-bit numbers, computed with in 64 bits."""
     return np.array([np.float32(row[name]) for row in rows if split in (None, row["part"])], np.float64)
 
 

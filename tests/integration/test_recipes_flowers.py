@@ -27,7 +27,7 @@ SPEC = {  # as in TF-slim's datasets/flowers.py
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """With bucket/, and what the command on the page makes of it."""
+    """A folder with bucket/ and the dataset that the command of the page makes."""
     folder = tmp_path_factory.mktemp("flowers")
     for number, flower in enumerate(FLOWERS):
         (folder / "bucket" / flower).mkdir(parents=True)
@@ -83,7 +83,7 @@ def test_snippets_of_the_page_train_and_read(folder: pathlib.Path, monkeypatch: 
     assert 0 <= float(tf.reduce_min(images)) < float(tf.reduce_max(images)) <= 1
 
 
-def test_file_that_is_no_jpeg_is_told(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_file_that_is_no_jpeg_is_named(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for flower in FLOWERS[:2]:
         (tmp_path / "in" / flower).mkdir(parents=True)
         for index in range(10):

@@ -20,7 +20,7 @@ PER_FLOWER = 10
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gcs.Emulator]:
-    """With a bucket of flowers, and one of birds with a table for each split."""
+    """An emulator with a bucket of flowers, and one of birds with a table for each split."""
     folder = tmp_path_factory.mktemp("recipes")
     image_sets.write_folder(folder / "flowers", FLOWERS, PER_FLOWER)
     for split in ("train", "test"):
@@ -44,7 +44,7 @@ def convert(emulator: gcs.Emulator, preset: str, source: str, output: pathlib.Pa
 
 
 def read(output: pathlib.Path, split: str, feature: str) -> dict[str, int]:
-    """An integer of each example by key."""
+    """Returns an integer feature of each example by key."""
     spec = {"image/key": tf.io.FixedLenFeature([], tf.string), feature: tf.io.FixedLenFeature([], tf.int64)}
     records = tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*"))))
     examples = records.map(lambda record: tf.io.parse_single_example(record, spec)).as_numpy_iterator()
@@ -67,7 +67,7 @@ def test_tables_are_found_beside_the_images(emulator: gcs.Emulator, tmp_path: pa
         assert read(tmp_path / "out", split, "age") == expected
 
 
-def test_no_table_in_a_bucket_is_told(emulator: gcs.Emulator, tmp_path: pathlib.Path) -> None:
+def test_bucket_without_a_table_is_refused(emulator: gcs.Emulator, tmp_path: pathlib.Path) -> None:
     command = ("convert", "--config", "imagefolder_metadata", "--input", "gs://flowers", "--output", tmp_path / "out")
     completed = command_line.run(*command, environment=emulator.environment)
     assert completed.returncode == 2

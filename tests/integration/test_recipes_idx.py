@@ -29,7 +29,7 @@ def tutorial_spec() -> dict[str, Any]:
 
 
 def read(output: pathlib.Path, split: str, spec: Any = None) -> list[tuple[np.ndarray, int]]:
-    """Picture and label of every record of a split, with TensorFlow alone."""
+    """Returns picture and label of every record of a split, read by TensorFlow alone."""
     import tensorflow as tf
 
     found = []
@@ -44,7 +44,7 @@ def read(output: pathlib.Path, split: str, spec: Any = None) -> list[tuple[np.nd
 
 
 def by_picture(pairs: Sequence[tuple[np.ndarray, int]]) -> dict[bytes, int]:
-    """Labels by picture; no two pictures are alike."""
+    """Returns labels by picture; no two pictures are equal."""
     labels = {picture.tobytes(): int(label) for picture, label in pairs}
     assert len(labels) == len(pairs)
     return labels

@@ -43,7 +43,7 @@ WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
 
 
 def write_birds(root: pathlib.Path, formats: Mapping[str, str]) -> dict[str, Row]:
-    """A table of a format and its images for each split; returns the rows by key."""
+    """Writes a table and its images for each split; returns the rows by key."""
     expected: dict[str, Row] = {}
     for seed, (split, table_format) in enumerate(formats.items()):
         (root / split / "more").mkdir(parents=True)
@@ -128,7 +128,7 @@ def test_tables_in_hidden_folders_are_left_out(tmp_path: pathlib.Path) -> None:
     assert sorted(datasets.keys(tmp_path / "in" / "out")) == sorted(expected)
 
 
-def test_tables_that_cannot_be_used_are_told(tmp_path: pathlib.Path) -> None:
+def test_tables_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None:
     root = tmp_path / "in"
     image_sets.write_folder(root / "train", per_label=1)
     message = r"no table matches '\*\*/metadata\.\*' below '.*/in'; check --input"
@@ -205,7 +205,7 @@ def test_page_of_a_folder_for_each_class_is_right(tmp_path: pathlib.Path, monkey
     assert found == sorted(((tmp_path / "photos" / key).read_bytes(), int(key.startswith("dog"))) for key in train)
 
 
-def test_pages_of_recipes_link_to_files_that_are_there() -> None:
+def test_pages_of_recipes_link_to_existing_files() -> None:
     folder = command_line.ROOT / "docs" / "recipes"
     for page in folder.glob("*.md"):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):

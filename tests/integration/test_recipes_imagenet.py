@@ -36,7 +36,7 @@ SPEC = {
 
 
 class ImageNet:
-    """A small ImageNet: where it lies, and what is known of it."""
+    """A small ImageNet: its folder and its contents."""
 
     def __init__(self, folder: pathlib.Path, num_synsets: int, num_validation: int):
         rng = random.Random(0)
@@ -62,7 +62,7 @@ class ImageNet:
         return self.folder / name
 
     def convert(self, output: str = "out", overwrite: bool = False, **label: object) -> convert.ConvertResult:
-        """In this process, to two shards a split."""
+        """Converts in this process, to two shards a split."""
         sections = {
             "label": {"by": "directory", "base": 1, "lists": {"val": str(self.list_file)}, **label},
             "split": {"by": "directory", "rename": {"val": "validation"}},
@@ -78,7 +78,7 @@ def small(tmp_path: pathlib.Path) -> ImageNet:
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> ImageNet:
-    """All 1,000 synsets, by the command on the page."""
+    """All 1,000 synsets, converted by the command of the page."""
     imagenet = ImageNet(tmp_path_factory.mktemp("imagenet"), 1000, NUM_VALIDATION)
     (command,) = docs_pages.blocks("recipes/imagenet.md", "sh")
     docs_pages.run_command(command, imagenet.folder)
@@ -170,7 +170,7 @@ def test_list_that_cannot_be_right_ends_the_run(
     assert not (tmp_path / "out").exists()
 
 
-def test_list_that_is_not_there_ends_the_run(small: ImageNet) -> None:
+def test_missing_list_ends_the_run(small: ImageNet) -> None:
     small.list_file.unlink()
     with pytest.raises(errors.ConfigError, match=r"label\.lists '.*' cannot be read \(No such file"):
         small.convert()
@@ -214,7 +214,7 @@ def texts_of(output: pathlib.Path) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("separator", [" ", "\t", "   "])
-def test_texts_stand_behind_a_space_or_a_tab(small: ImageNet, tmp_path: pathlib.Path, separator: str) -> None:
+def test_texts_follow_a_space_or_a_tab(small: ImageNet, tmp_path: pathlib.Path, separator: str) -> None:
     small.write("words.txt", [f"{synset}{separator}{text}" for synset, text in small.texts.items()])
     small.convert(texts=str(tmp_path / "words.txt"))
     assert texts_of(tmp_path / "out") == dict(enumerate(small.texts.values(), 1))

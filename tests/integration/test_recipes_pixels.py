@@ -34,7 +34,7 @@ def age_of(row: int) -> int:
 
 
 def write_faces(root: pathlib.Path, count: int) -> np.ndarray:
-    """PNG files and ages.csv with a row for each; returns the pixels, uint8 [count, HEIGHT, WIDTH, 3]."""
+    """Writes PNG files and ages.csv with a row for each; returns the pixels, uint8 [count, HEIGHT, WIDTH, 3]."""
     root.mkdir(parents=True, exist_ok=True)
     faces = np.random.default_rng(5).integers(0, 256, (count, HEIGHT, WIDTH, 3)).astype(np.uint8)
     for row, face in enumerate(faces):
@@ -61,7 +61,7 @@ def raw_examples(output: pathlib.Path, split: str) -> list[tf.train.Example]:
 
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, pathlib.Path]:
-    """The pixels, and the dataset that the preset makes of them."""
+    """The pixels, and the dataset that the preset makes from them."""
     root = tmp_path_factory.mktemp("faces")
     pixels = write_faces(root / "in", FACES)
     result = run(root / "in", root / "out", "faces_age", "statistics.pixels=true")
@@ -199,7 +199,7 @@ def test_first_rows_of_a_csv_manifest_go_to_train(tmp_path: pathlib.Path) -> Non
 
 
 def write_mixture(root: pathlib.Path) -> dict[str, np.ndarray]:
-    """Images of several formats and sizes; returns their pixels as RGB, by file name."""
+    """Writes images of several formats and sizes; returns their pixels as RGB, by file name."""
     (root / "a").mkdir(parents=True)
     mixture = {"j.jpg": "JPEG", "p.png": "PNG", "g.gif": "GIF", "b.bmp": "BMP", "w.webp": "WEBP", "t.tiff": "TIFF"}
     expected = {}

@@ -33,7 +33,7 @@ PALETTE = [value for index in range(256) for value in (index * 7 % 256, 255 - in
 
 
 def classes(seed: int, size: tuple[int, int], num_classes: int = 151) -> np.ndarray:
-    """A mask's classes, `size` (width, height)."""
+    """Returns the classes of a mask's pixels; `size` is (width, height)."""
     return np.random.default_rng(seed).integers(0, num_classes, (size[1], size[0]), np.uint8)
 
 
@@ -48,7 +48,7 @@ def mask_png(pixels: np.ndarray, palette: bool = False, **options: Any) -> bytes
 
 
 def write_pairs(root: pathlib.Path, num_train: int = 6, num_validation: int = 3) -> dict[str, np.ndarray]:
-    """Folders as those of ADE20K, each pair of a size of its own; returns the classes by the image's key."""
+    """Writes folders like ADE20K's, each pair of another size; returns the classes by the image's key."""
     masks = {}
     for split, count in (("training", num_train), ("validation", num_validation)):
         for folder in ("images", "annotations"):
@@ -74,7 +74,7 @@ def convert_preset(root: pathlib.Path | str, output: pathlib.Path, *overrides: s
 
 
 def read(output: pathlib.Path, split: str) -> dict[str, dict[str, Any]]:
-    """The records of a split by their keys, as TensorFlow parses them."""
+    """Returns the records of a split by their keys, as TensorFlow parses them."""
     files = sorted(map(str, output.glob(f"{split}-*-of-*")))
     assert files
     parsed = [tf.io.parse_single_example(record, SPEC) for record in tf.data.TFRecordDataset(files)]
@@ -239,7 +239,7 @@ def test_beam_writer_and_workers_store_the_same_pairs(tmp_path: pathlib.Path) ->
 
 
 def test_pairs_on_a_network_give_the_dataset_of_the_folder(tmp_path: pathlib.Path) -> None:
-    """On fsspec's own way to the disk, which counts as a network: through the same threads as a bucket."""
+    """fsspec's own access to the disk counts as a network: it uses the same threads as a bucket."""
     masks = write_pairs(tmp_path / "in", num_train=40)
     missing = min(masks)
     (tmp_path / "in" / mask_of(missing)).unlink()
@@ -268,6 +268,6 @@ def test_pairs_on_a_network_give_the_dataset_of_the_folder(tmp_path: pathlib.Pat
         ([r"source.masks.image=images/(?P<name>.*)\.jpg", r"source.masks.mask=a/\1.png"], "split.by: source needs"),
     ],
 )
-def test_masks_that_make_no_rule_are_told_at_once(overrides: list[str], message: str) -> None:
+def test_masks_without_a_usable_rule_are_refused_at_once(overrides: list[str], message: str) -> None:
     with pytest.raises(errors.ConfigError, match=message):
         config_lib.load_config("segmentation", overrides)

@@ -34,7 +34,7 @@ ALWAYS = {
 
 
 def write_table(folder: pathlib.Path, name: str, rows: Sequence[Row]) -> pathlib.Path:
-    """A table and the images it names."""
+    """Writes a table and the images that it names."""
     for path in {str(row["image"]) for row in rows}:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(image_sets.make_image(sum(path.encode())))
@@ -61,7 +61,7 @@ def convert_preset(preset: str, table: pathlib.Path, output: pathlib.Path, *over
 
 
 def read(output: pathlib.Path, spec: Mapping[str, Any], split: str = "train") -> Parsed:
-    """The records of a split by their keys, as TensorFlow parses them: lists as lists."""
+    """Returns the records of a split by their keys, as TensorFlow parses them: lists as lists."""
     files = sorted(map(str, output.glob(f"{split}-*-of-*")))
     assert files
     found: Parsed = {}
@@ -190,7 +190,7 @@ TAGGED = {"1.jpg": ["dog", "cat"], "2.jpg": [], "3.jpg": ["owl"], "4.jpg": ["cat
 
 
 def expected_classes(tagged: Mapping[str, Sequence[str]], names: Sequence[str], base: int = 0) -> Parsed:
-    """What TensorFlow is to find: ids ascending, and the names in their order."""
+    """Returns what TensorFlow must find: ids ascending, and the names in their order."""
     expected = {}
     for key, tags in tagged.items():
         ids = sorted(names.index(tag) for tag in tags)
@@ -316,7 +316,7 @@ def test_several_classes_load_with_tensorflow_datasets(tmp_path: pathlib.Path) -
         (["source.by=files"], "label.by: column needs source.by: manifest"),
     ],
 )
-def test_config_of_several_classes_that_cannot_be_is_told_at_once(overrides: list[str], message: str) -> None:
+def test_impossible_config_of_several_classes_is_refused_at_once(overrides: list[str], message: str) -> None:
     with pytest.raises(errors.ConfigError, match=message):
         config_lib.load_config("multilabel", overrides)
 
@@ -443,12 +443,12 @@ def test_list_of_numbers_with_a_gap_is_a_reject(tmp_path: pathlib.Path) -> None:
         (["source.manifest.merge_rows=true"], "merge_rows puts lists together"),
     ],
 )
-def test_config_of_targets_that_cannot_be_is_told_at_once(overrides: list[str], message: str) -> None:
+def test_impossible_config_of_targets_is_refused_at_once(overrides: list[str], message: str) -> None:
     with pytest.raises(errors.ConfigError, match=message):
         config_lib.load_config("regression", overrides)
 
 
-def test_missing_column_is_told_before_anything_is_read(tmp_path: pathlib.Path) -> None:
+def test_missing_column_is_named_before_anything_is_read(tmp_path: pathlib.Path) -> None:
     table = write_table(tmp_path / "in", "targets.csv", [{"image": "1.jpg", "price": 1}])
     with pytest.raises(errors.ConfigError, match="has no column 'target'; its columns are 'image', 'price'"):
         convert_preset("regression", table, tmp_path / "out")

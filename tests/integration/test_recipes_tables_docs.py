@@ -20,12 +20,12 @@ PAGES = command_line.ROOT / "docs" / "recipes"
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The code of a page in one language, block by block."""
+    """Returns the code blocks of a page in one language."""
     return re.findall(rf"```{language}\n(.*?)```", (PAGES / f"{page}.md").read_text("utf-8"), re.DOTALL)
 
 
 def run_command(page: str, number: int, folder: pathlib.Path, *more: str) -> None:
-    """Runs one of the commands of a page, its addresses in `folder`, all images in one split."""
+    """Runs a command of a page with addresses in `folder` and all images in one split."""
     program, *arguments = shlex.split(blocks(page, "sh")[number].replace("\\\n", ""))
     assert program == "imagebeam"
     for index, name in enumerate(arguments[:-1]):
@@ -35,7 +35,7 @@ def run_command(page: str, number: int, folder: pathlib.Path, *more: str) -> Non
 
 
 def run_snippets(page: str, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Runs the Python of a page beside its `shards`; returns what it leaves."""
+    """Runs the Python of a page beside its `shards`; returns its variables."""
     monkeypatch.chdir(folder)
     left: dict[str, Any] = {}
     for code in blocks(page, "python"):

@@ -24,13 +24,13 @@ Samples = dict[str, dict[str, Any]]  # by key
 
 
 def preset(name: str, source: pathlib.Path, output: pathlib.Path, *overrides: str) -> convert.ConvertResult:
-    """What `imagebeam convert --config name` does, in this process."""
+    """Does what `imagebeam convert --config name` does, in this process."""
     more = (f"source.uri={source}", f"output.uri={output}", *overrides)
     return convert.convert(config.load_config(name, more), workers=1)
 
 
 def read_with_tensorflow(folder: pathlib.Path, pattern: str, spec: dict[str, Any], gzip: bool = False) -> Samples:
-    """The records of the shards that match, by their image/key."""
+    """Returns the records of the shards that match, by their image/key."""
     files = sorted(map(str, folder.glob(pattern)))
     assert files
     spec = {"image/key": tf.io.FixedLenFeature([], tf.string), "image/encoded": IMAGE, **spec}
@@ -74,7 +74,7 @@ def write_webdataset(folder: pathlib.Path, suffix: str = ".tar") -> None:
 
 
 def as_webdataset_reads(folder: pathlib.Path) -> Samples:
-    """The samples by tar and stem: how the package `webdataset` groups them, in its few lines."""
+    """Returns the samples by tar and stem, grouped as the package `webdataset` does it."""
     samples: Samples = {}
     for path in sorted(folder.iterdir()):
         with tarfile.open(path) as file:
@@ -192,7 +192,7 @@ def test_two_samples_with_one_stem_are_refused(tmp_path: pathlib.Path) -> None:
 
 
 def write_tfrecords(folder: pathlib.Path, compression: str = "") -> Samples:
-    """Shards of two splits in ImageNet's convention, by TensorFlow itself; returns the features by key."""
+    """Writes shards of two splits in ImageNet's convention with TensorFlow; returns the features by key."""
     folder.mkdir()
     expected = {}
     for split, num_shards in (("train", 3), ("validation", 1)):
@@ -244,7 +244,7 @@ def check_tfrecords(output: pathlib.Path, expected: Samples, pattern: dict[str, 
             assert record["boxes"] == [float(np.float32(each)) for each in expected[key]["boxes"]]
 
 
-def test_tfrecord_preset_shards_anew_and_keeps_all_else(tmp_path: pathlib.Path) -> None:
+def test_tfrecord_preset_changes_the_shards_and_keeps_all_else(tmp_path: pathlib.Path) -> None:
     expected = write_tfrecords(tmp_path / "in")
     shards = "output.num_shards={train: 5, validation: 2}"
     result = preset("tfrecord", tmp_path / "in", tmp_path / "out", TFRECORD_COLUMNS, shards)
@@ -254,7 +254,7 @@ def test_tfrecord_preset_shards_anew_and_keeps_all_else(tmp_path: pathlib.Path) 
     assert "big" not in keys and {"boxes", "image/filename"} <= keys
 
 
-def test_tfrecord_preset_splits_and_keys_anew(tmp_path: pathlib.Path) -> None:
+def test_tfrecord_preset_gives_new_splits_and_keys(tmp_path: pathlib.Path) -> None:
     expected = write_tfrecords(tmp_path / "in")
     overrides = ("source.tfrecord.key=image/filename", "split={by: hash, fractions: {train: 0.5, test: 0.5}}")
     result = preset("tfrecord", tmp_path / "in", tmp_path / "out", *overrides)
@@ -295,7 +295,7 @@ def test_bare_pixels_are_kept_or_encoded(tmp_path: pathlib.Path, encode: str) ->
     np.testing.assert_array_equal([found[label] for label in range(20)], pictures)
 
 
-def test_dataset_of_imagebeam_is_written_anew_with_names_ids_and_keys(tmp_path: pathlib.Path) -> None:
+def test_dataset_of_imagebeam_is_rewritten_with_names_ids_and_keys(tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "images", labels=("zebra", "ant", "cow"), per_label=5)
     (tmp_path / "labels.txt").write_text("zebra\nant\ncow\n")
     datasets.make(tmp_path / "images", tmp_path / "one", label={"vocabulary": str(tmp_path / "labels.txt"), "base": 1})

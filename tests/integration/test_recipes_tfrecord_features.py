@@ -1,4 +1,4 @@
-"""TFRecord files written anew: every feature of the records is there again, or named as left out."""
+"""TFRecord files are rewritten: every feature of the records is kept, or named as left out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANEW = "features of the records that are written anew, with other values: "
 
 
 def make_features(seed: int) -> Features:
-    """What a detection set with masks has in a record; lists of no, one and several values."""
+    """Returns a record of a detection set with masks: lists of no, one and several values."""
     rng = np.random.default_rng(seed)
     return {
         "image/encoded": [image_sets.make_image(seed, "PNG" if seed % 3 == 0 else "JPEG")],
@@ -54,7 +54,7 @@ def serialize(features: Features) -> bytes:
 
 
 def write(folder: pathlib.Path, every: list[Features], compression: str = "") -> pathlib.Path:
-    """Records in two files of TensorFlow's."""
+    """Writes records into two files with TensorFlow."""
     folder.mkdir()
     for shard in range(2):
         name = f"train-{shard:05d}-of-00002" + (".gz" if compression else "")
@@ -65,7 +65,7 @@ def write(folder: pathlib.Path, every: list[Features], compression: str = "") ->
 
 
 def parse(record: bytes) -> Features:
-    """By TensorFlow's own class."""
+    """Parses a record with TensorFlow's own class."""
     features = tf.train.Example.FromString(record).features.feature
     return {key: list(getattr(each, each.WhichOneof("kind")).value) for key, each in features.items()}
 
@@ -90,7 +90,7 @@ def by_image(examples: list[Features], without: set[str] = OWN) -> dict[bytes, F
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])
-def test_every_feature_is_there_again_with_its_values(tmp_path: pathlib.Path, compression: str) -> None:
+def test_every_feature_is_kept_with_its_values(tmp_path: pathlib.Path, compression: str) -> None:
     every = [make_features(seed) for seed in range(24)]
     result = preset(write(tmp_path / "in", every, compression), tmp_path / "out", "output.num_shards=5")
     assert result.catalog.counts.written == 24
@@ -110,7 +110,7 @@ def test_every_feature_is_there_again_with_its_values(tmp_path: pathlib.Path, co
     assert result.plan.notes == ()
 
 
-def test_written_anew_twice_is_the_same_to_the_byte(tmp_path: pathlib.Path) -> None:
+def test_rewritten_twice_is_the_same_to_the_byte(tmp_path: pathlib.Path) -> None:
     preset(write(tmp_path / "in", [make_features(seed) for seed in range(9)]), tmp_path / "one")
     again = "source.tfrecord.key=image/key"
     preset(tmp_path / "one", tmp_path / "two", again)

@@ -1,4 +1,4 @@
-"""What a newcomer gets wrong with a table or a folder: the error says what to set, and with that it works."""
+"""Mistakes of newcomers with a table or a folder: the error says what to set, and with that it works."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan(source: pathlib.Path, overrides: Sequence[str]) -> elements.DatasetPlan
 
 
 def complaint(source: pathlib.Path, overrides: Sequence[str]) -> str:
-    """What is said against it, by an error or by the plan."""
+    """Returns the message of the error or of the plan that refuses the source."""
     try:
         planned = plan(source, overrides)
     except errors.ConfigError as e:

@@ -16,7 +16,7 @@ BUCKET = "pets"
 
 @pytest.fixture(scope="module")
 def environment() -> Iterator[dict[str, str]]:
-    """The environment that leads boto and s3fs to a server on this machine."""
+    """The variables that lead boto and s3fs to a server on this machine."""
     server = pytest.importorskip("moto.server")
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     running.start()
@@ -52,7 +52,7 @@ def test_shards_are_those_of_a_local_run(environment: dict[str, str], tmp_path: 
     assert completed.returncode == 0, completed.stderr
 
 
-def test_missing_bucket_is_an_error(environment: dict[str, str], tmp_path: pathlib.Path) -> None:
+def test_missing_bucket_is_refused(environment: dict[str, str], tmp_path: pathlib.Path) -> None:
     completed = command_line.run(
         "convert", "--input", "s3://nothing/images", "--output", tmp_path / "out", environment=environment
     )

@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs.Cluster]:
 
 
 class EchoHandler(http.server.BaseHTTPRequestHandler):
-    """Answers with what it was asked: in one piece, in chunks where the path is /chunks, or as JSON for /json."""
+    """Echoes requests: in one piece, in chunks where the path is /chunks, or as JSON for /json."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -73,12 +73,12 @@ class EchoServer(http.server.ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, *_: object) -> None:
-        """Says nothing of connections that the proxy breaks off."""
+        """Prints nothing about connections that the proxy breaks."""
 
 
 @pytest.fixture(scope="module")
 def echo() -> Iterator[str]:
-    """The url of a server that answers with what it was asked."""
+    """The url of a server that echoes requests."""
     with EchoServer(("127.0.0.1", 0), EchoHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -86,7 +86,7 @@ def echo() -> Iterator[str]:
 
 
 def outcome(url: str) -> str:
-    """What a plain client meets: a status, "whole", "cut" or "reset"."""
+    """Returns what a plain client meets: a status, "whole", "cut" or "reset"."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=patience.HANG_SEC)
     with contextlib.closing(connection):
         try:

@@ -48,7 +48,7 @@ BENCH = "bench {dataset} --batch-size 4 --image-size 16 --seconds 0.05 --threads
 
 @pytest.fixture
 def gone() -> Iterator[int]:
-    """The end for writing of a pipe whose reader has gone."""
+    """The write end of a pipe whose read end is closed."""
     reader, writer = os.pipe()
     os.close(reader)
     yield writer
@@ -99,7 +99,7 @@ def run(
 def run_in_shell(
     arguments: str, redirection: Redirection, gone: int, shared: pathlib.Path, out: pathlib.Path
 ) -> tuple[int, str]:
-    """As `run`, by a shell, in a Python that starts with these streams."""
+    """Does what `run` does, by a shell, in a Python that starts with these streams."""
     signs = {GONE: f">&{gone}", CLOSED: ">&-"}
     shell = " ".join(['exec "$@"', *(f"{number}{signs[target]}" for number, target in redirection.items())])
     done = subprocess.run(
@@ -121,8 +121,8 @@ def test_command_without_a_reader_does_its_work_and_keeps_its_exit_code(
     starts = run_in_shell if arguments in QUICK else run
     code, shown = starts(arguments, redirection, gone, shared, tmp_path / "out")
     assert code == exit_code, shown
-    for word in ("Traceback", "Broken pipe", "Bad file descriptor", "Exception ignored"):
-        assert word not in shown
+    for complaint in ("Traceback", "Broken pipe", "Bad file descriptor", "Exception ignored"):
+        assert complaint not in shown
     if arguments.startswith("convert") and exit_code == 0:
         assert verify_dataset.run_verify(str(tmp_path / "out")).problems == ()
         # a lock or a shard that took the number of a closed stream would get what is printed

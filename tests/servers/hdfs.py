@@ -25,7 +25,7 @@ _STOP_SEC = patience.HANG_SEC
 
 
 class Cluster:
-    """A NameNode and two DataNodes that run.
+    """A running NameNode with two DataNodes.
 
     Attributes:
         host: of all of them.
@@ -51,11 +51,11 @@ class Cluster:
         self._run(f"start {number}")
 
     def safe_mode(self, on: bool) -> None:
-        """Whether the NameNode refuses all changes."""
+        """Makes the NameNode refuse all changes, or accept them again."""
         self._run(f"safemode {'on' if on else 'off'}")
 
     def filesystem(self, port: int | None = None) -> Any:
-        """A new client, fsspec's, of the NameNode or of what is in front of it at another port."""
+        """Returns a new fsspec client of the NameNode, or of a proxy in front of it at another port."""
         import fsspec
 
         return fsspec.filesystem(
@@ -86,7 +86,7 @@ def run(folder: pathlib.Path) -> Iterator[Cluster]:
     jars = _download()
     temporary, log = folder / "java", folder / "hdfs.log"
     temporary.mkdir()
-    # What starts fast, and leaves nothing in /tmp.
+    # These settings start fast and leave nothing in /tmp.
     settings = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
     settings += [f"-Djava.io.tmpdir={temporary}", "-cp", f"{jars}/*"]
     command = ["java", *settings, _SOURCE / "MiniHdfs.java", folder]
@@ -113,7 +113,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def _download() -> pathlib.Path:
-    """The folder of the jars, from the cache where they were downloaded before."""
+    """Downloads the jars, or takes them from the cache; returns their folder."""
     for program, package in (("java", "default-jdk-headless"), ("mvn", "maven")):
         if shutil.which(program) is None:
             pytest.skip(f"the HDFS cluster needs {program}, and there is none here: apt-get install {package}")

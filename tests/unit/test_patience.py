@@ -15,7 +15,7 @@ WAITS = ("timeout", "timeout_sec", "deadline")
 
 
 def timed(source: str) -> Iterator[str]:
-    """What in the source of a test gives up after a number of seconds, or fails if something took too long."""
+    """Returns the calls of a test's source that give up after some seconds, or fail if something took too long."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.keyword) and node.arg in WAITS and isinstance(node.value, ast.Constant):
             if node.value.value not in (None, 0):
@@ -27,7 +27,7 @@ def timed(source: str) -> Iterator[str]:
 
 
 def _is_at_most(compared: ast.Compare) -> bool:
-    """Whether a clock's reading, less the reading before, must be below something."""
+    """True if the difference of two readings of a clock must be below something."""
     terms = [compared.left, *compared.comparators]
     for term, operator in zip(terms, compared.ops):
         elapsed = isinstance(term, ast.BinOp) and isinstance(term.op, ast.Sub)
