@@ -226,7 +226,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
             workers=known.workers,
             overwrite=known.overwrite,
             show_progress=not known.quiet,
-            own_process=True,
+            _own_process=True,
         )
     if known.quiet:
         return 0
@@ -253,7 +253,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
             f"listed into {known.save_listing}; for convert: --input {shlex.quote(known.save_listing)} "
             "--set source.by=listing"
         )
-    planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, own_process=True)
+    planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, _own_process=True)
     progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     return planned.exit_code
 

@@ -247,7 +247,7 @@ def test_commit_killed_before_any_change_is_whole_or_not_there(tmp_path: pathlib
             message = rf"the commit of a dataset of 9 images was cut short; run .* again \(--input {images}\)"
             with pytest.raises(errors.CatalogError, match=message):
                 verify_dataset.run_verify(str(output))
-        with output_lock.hold(committer.layout.control):  # the next run
+        with output_lock.hold(committer.settings.paths.control):  # the next run
             committer.commit(dataclasses.replace(plan, action="keep") if stands else plan, *arguments)
         assert_same_dataset(output, tmp_path / "expected")
         shutil.rmtree(output)

@@ -29,7 +29,7 @@ class ShardTask(NamedTuple):
 
     def refs(self) -> Iterable[elements.ImageRef]:
         for _, packed in sorted(self.runs):
-            yield from elements.unpack_refs(packed) if packed else ()
+            yield from elements.unpack_refs(packed)
 
 
 @dataclasses.dataclass(frozen=True)

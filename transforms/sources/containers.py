@@ -77,8 +77,7 @@ class ContainerSource(abc.ABC):
         found = protocol.ListingBuilder()
         for part in finder.list_all():
             containers += [
-                Container(ref.key, ref.uri, ref.size, ref.mtime_ns)
-                for ref in (elements.unpack_refs(part.packed_refs) if part.num_refs else ())
+                Container(ref.key, ref.uri, ref.size, ref.mtime_ns) for ref in elements.unpack_refs(part.packed_refs)
             ]
             found.passed_over.update(part.passed_over)
             found.problems += part.problems

@@ -99,7 +99,7 @@ def test_error_of_the_system_exits_1_without_traceback(
         ),
         pytest.param(
             ["--input", "{in}/cat/0.jpg", "--output", "{out}"],
-            "--input '{in}/cat/0.jpg' is no folder; for a table of images set source.by=manifest",
+            "--input '{in}/cat/0.jpg' is not a folder; for a table of images set source.by=manifest",
             id="input-is-a-file",
         ),
         pytest.param(

@@ -15,7 +15,7 @@ from apache_beam.options import pipeline_options
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines import convert, inspect_dataset, verify_dataset
+from imagebeam.pipelines import call_arguments, convert, inspect_dataset, verify_dataset
 from tests import command_line, image_sets, patience
 
 DATAFLOW = ["--runner=DataflowRunner", "--project=p", "--region=europe-west1"]
@@ -43,7 +43,7 @@ def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: p
     assert verify_dataset.run_verify(output).problems == ()
     assert len(inspect_dataset.save_images(str(output), result.catalog, "train", 2, tmp_path / "saved")) == 2
     assert catalog_lib.load_catalog(output) == result.catalog  # type: ignore[arg-type]
-    convert.save_listing(convert.as_config(yaml), tmp_path / "listing")
+    convert.save_listing(call_arguments.as_config(yaml), tmp_path / "listing")
     assert (tmp_path / "listing").exists()
 
 
@@ -58,7 +58,9 @@ def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: p
     ],
 )
 def test_options_of_beam_are_taken_in_any_form(given: Any) -> None:
-    options = pipeline_options.PipelineOptions(convert.beam_arguments(given)).get_all_options(drop_default=True)
+    options = pipeline_options.PipelineOptions(call_arguments.as_beam_arguments(given)).get_all_options(
+        drop_default=True
+    )
     assert options == pipeline_options.PipelineOptions(DATAFLOW).get_all_options(drop_default=True)
 
 
