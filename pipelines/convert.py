@@ -159,14 +159,12 @@ def plan(
     job_config = call_arguments.as_config(config)
     arguments = call_arguments.as_beam_arguments(beam_options)
     runners.take_hdfs_user(arguments)
-    if _own_process:
-        runners.import_beam_lightly(arguments, [job_config.source.uri, job_config.output.uri])
-    from imagebeam.pipelines import make_job  # imports Beam
+    options = launch.import_beam(job_config, arguments, runners.default_workers(), _own_process)
+    from imagebeam.pipelines import make_job  # imports Beam's transforms
 
     with _temporary_directory() as directory:
         if job_config.output.uri is None:
             job_config = _with_output(job_config, storage.join(directory, "output"))
-        options = runners.make_options(arguments, runners.default_workers())
         job = make_job.make_job(job_config, overwrite, storage.join(directory, "report.json"))
         steps = functools.partial(add_steps, job=job, plan_only=True)
         return run_report.decode_plan(launch.run_pipeline(job.settings, options, steps)["plan"])

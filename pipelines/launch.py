@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LOGGERS_OF_ERRORS = (
     "apache_beam.runners.common",
-    "apache_beam.runners.portability.local_job_service",  # what worker processes log, as text
+    "apache_beam.runners.portability.local_job_service",  # the log of worker processes, as text
     "apache_beam.runners.worker.sdk_worker",
 )
 
@@ -65,13 +65,19 @@ def import_beam(
         own_process: whether this process does nothing else, so that a local job may import a part of Beam only.
 
     Raises:
-        ConfigError: if Beam does not know an option.
+        ConfigError: if Beam does not know an option, or is not installed.
     """
     own_process = own_process and not config.transformed  # tf.Transform needs what is left out: pyarrow, type hints
     if own_process:
         runners.import_beam_lightly(beam_arguments, [config.source.uri, config.output.uri])
     trusted = runners.TRUSTED_GRAPH if own_process and runners.is_local(beam_arguments) else ()
-    return runners.make_options([*trusted, *beam_arguments], workers)
+    try:
+        return runners.make_options([*trusted, *beam_arguments], workers)
+    except ModuleNotFoundError as e:
+        package = (e.name or "apache_beam").partition(".")[0]
+        raise errors.ConfigError(
+            f"{package} is not installed, convert needs it: pip install 'imagebeam[convert]'"
+        ) from e
 
 
 @contextlib.contextmanager

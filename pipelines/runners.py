@@ -44,6 +44,9 @@ def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str |
         from apache_beam.runners.worker import statesampler
 
         shorten_sampling(statesampler.StateSampler)
+    except ModuleNotFoundError as e:
+        if e.name != "apache_beam":
+            raise
     finally:
         for name in hidden:
             del sys.modules[name]

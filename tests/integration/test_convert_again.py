@@ -119,7 +119,7 @@ def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, 
     ):
         datasets.make(images, output, overwrite=True)
     assert datasets.shard_digests(output) == before
-    assert verify_dataset.run_verify(str(output)).problems == ()
+    assert verify_dataset.verify(str(output)).problems == ()
     assert datasets.rejects(output) == {}
     assert datasets.rejects(output / ".imagebeam") == {"cat/0.jpg": "truncated"}
 

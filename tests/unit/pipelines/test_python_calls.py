@@ -40,7 +40,7 @@ def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: p
     result = convert.convert(fields, workers=np.int32(1))
     assert (result.output, result.catalog.counts.written) == (str(output), 6)
     assert convert.plan(yaml).listed == 6
-    assert verify_dataset.run_verify(output).problems == ()
+    assert verify_dataset.verify(output).problems == ()
     assert len(inspect_dataset.save_images(str(output), result.catalog, "train", 2, tmp_path / "saved")) == 2
     assert catalog_lib.load_catalog(output) == result.catalog  # type: ignore[arg-type]
     convert.save_listing(call_arguments.as_config(yaml), tmp_path / "listing")
@@ -108,7 +108,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 FAIL = """
-from imagebeam.pipelines.convert import convert
+from imagebeam import convert
 from imagebeam import errors
 try:
     convert({fields}, workers=1, beam_options={options!r})
