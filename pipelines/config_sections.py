@@ -239,7 +239,7 @@ class ColumnConfig(pydantic.BaseModel):
     """Type of the column's values, and of the stored feature unless a transform changes it. `float` has 32 bits, about
     seven digits: use `int` for longer integers."""
     list: bool = False
-    """Whether an image has a list of values: a list in JSON and Parquet, values with `separator` between them in
+    """If true, an image has a list of values: a list in JSON and Parquet, values with `separator` between them in
     text."""
     separator: str | None = pydantic.Field(None, min_length=1)
     """Separator between the values of a list in text."""
@@ -357,7 +357,7 @@ class StatisticsConfig(pydantic.BaseModel):
     model_config = STRICT
 
     pixels: bool = False
-    """Whether to decode every image for the mean and standard deviation of each channel, for `normalize="dataset"`:
+    """If true, every image is decoded for the mean and standard deviation of each channel, for `normalize="dataset"`:
     over all pixels as they are stored, 0 to 255, without alpha. An image that cannot be decoded is a reject."""
     analyze: Literal["train", "all"] = "train"
     """Which splits tf.Transform analyses for the transforms of `columns`: the split named train, or all."""

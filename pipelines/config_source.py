@@ -36,10 +36,10 @@ class ManifestConfig(pydantic.BaseModel):
     key: str | None = None
     """Column with the stable id; by default the path is the key."""
     allow_outside: bool = False
-    """Whether paths may lead out of the manifest's folder (`..`, absolute, another scheme); if not, such images are
+    """If true, paths may lead out of the manifest's folder (`..`, absolute, another scheme); otherwise such images are
     rejects."""
     merge_rows: bool = False
-    """Whether consecutive rows of one image become one example, with the values of its `list` columns joined."""
+    """If true, consecutive rows of one image become one example, with the values of its `list` columns joined."""
 
     @pydantic.field_validator("encoding")
     @classmethod
@@ -86,14 +86,14 @@ class CocoConfig(pydantic.BaseModel):
     images: dict[str, str] = {"train": "train2017", "validation": "val2017"}
     """Folders of the images below `source.uri`, by split."""
     masks: bool = False
-    """Whether each object's mask is stored, as a PNG of the image's size."""
+    """If true, each object's mask is stored, as a PNG of the image's size."""
     outside: Literal["clip", "reject"] = "clip"
     """What to do with a box that leaves the picture: clip it at the edge (and drop it if nothing is left), or reject
     the image."""
     crowd: bool = True
-    """Whether objects marked `iscrowd` are stored."""
+    """If true, objects marked `iscrowd` are stored."""
     without_objects: bool = True
-    """Whether images without an object are stored."""
+    """If true, images without an object are stored."""
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> CocoConfig:

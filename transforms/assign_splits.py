@@ -20,7 +20,7 @@ _GOLDEN_TURN = 11_400_714_819_323_198_485  # 2**64 / golden ratio: its multiples
 
 @dataclasses.dataclass(frozen=True)
 class SplitRule:
-    """How to find the split of a reference."""
+    """Rule that finds the split of a reference."""
 
     by: str  # directory, column, hash, index, source or none
     name: str = "train"  # for none
@@ -132,7 +132,7 @@ def _with_majority_label(element: tuple[str, Iterable[elements.ImageRef]]) -> It
 
 
 class ClassDivision(NamedTuple):
-    """How the images of one class are divided by rank."""
+    """Division of the images of one class by rank."""
 
     num_images: int
     ends: tuple[int, ...]  # for each split, the rank after its last image

@@ -1,4 +1,4 @@
-"""Settings of one dataset: what it is to be, known from the config before its input is listed. Imports no Beam."""
+"""Settings of one dataset, made from the config before the input is listed. Imports no Beam."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_MIN_SHARD_RECORDS = 64  # ...unless the shards would be almost empty
 
 @dataclasses.dataclass(frozen=True)
 class Sizing:
-    """The number of shards of a split, or how to find it."""
+    """Decides the number of shards of a split."""
 
     num_shards: int | Mapping[str, int] | None = None
     target_shard_bytes: int | None = None
@@ -40,7 +40,7 @@ class Sizing:
 
 @dataclasses.dataclass(frozen=True)
 class ColumnTransform:
-    """How tf.Transform changes one column."""
+    """A column that tf.Transform computes."""
 
     column: str  # name in the table, and of the saved transform's input
     key: str  # of the feature in the examples, and of the saved transform's output
@@ -54,7 +54,7 @@ class ColumnTransform:
 
 @dataclasses.dataclass(frozen=True)
 class DatasetSettings:
-    """What one dataset is to be, and how the run that writes it behaves."""
+    """Settings of one dataset and of the run that writes it."""
 
     output: str
     identity: str  # canonical JSON of the part of the config that decides the shards' content

@@ -131,7 +131,7 @@ class WrittenShard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SplitPlan:
-    """How one split is divided: shard `i` of `num_shards` holds ranks [n*i/num_shards, n*(i+1)/num_shards)."""
+    """Division of one split into shards: shard `i` of `num_shards` holds ranks [n*i/num_shards, n*(i+1)/num_shards)."""
 
     num_records: int
     num_bytes: int  # of the images, as far as their sizes are known
@@ -147,7 +147,7 @@ class SplitPlan:
 
 @dataclasses.dataclass(frozen=True)
 class DatasetPlan:
-    """What one run will write, decided before any image is read: the same for the same input and config."""
+    """The plan of one run, made before any image is read: the same for the same input and config."""
 
     action: Action  # "keep": this very dataset is committed already
     message: str  # the reason, when the action is not "write"

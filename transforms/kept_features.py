@@ -27,7 +27,7 @@ class Seen(NamedTuple):
 
 
 class FeatureUse(NamedTuple):
-    """How all records use one feature."""
+    """Use of one feature in all records."""
 
     kinds: Mapping[str, str] = {}  # from kind to a record with that kind, the first by name
     num_records: int = 0  # that have values of it
@@ -97,7 +97,7 @@ class Kept(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class KeepRule:
-    """Which features of the records are kept, under their own keys or renamed."""
+    """Selects the features of the records to keep, under their own keys or renamed."""
 
     names: tuple[str, ...] | None = None  # None keeps all
     elsewhere: frozenset[str] = frozenset()  # keys already stored as image, label, key or column

@@ -25,7 +25,7 @@ class LabelError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class LabelRule:
-    """How to find the label of a reference."""
+    """Rule that finds the label of a reference."""
 
     by: str  # directory, filename, column or none
     level: int = 0  # for directory: which folder below the root, from 0

@@ -25,7 +25,7 @@ def number_of(ref: elements.ImageRef) -> int:
 
 
 class ListUse(NamedTuple):
-    """How well the images of one folder fit its list."""
+    """Counts that show whether the images of one folder fit its list."""
 
     num_lines: int
     labels: frozenset[str]  # in the list
@@ -38,7 +38,7 @@ class ListUse(NamedTuple):
 
 
 class ListSurvey(NamedTuple):
-    """How well all images fit the lists. Surveys of parts are merged."""
+    """Counts that show whether all images fit the lists. Surveys of parts are merged."""
 
     uses: Mapping[str, ListUse] = {}
     folder_labels: frozenset[str] = frozenset()  # of the images labelled by their folder

@@ -444,8 +444,8 @@ def test_folder_that_images_cannot_be_saved_to_exits_2(
     (tmp_path / "file").touch()
     folder = folder.replace("{out}", str(tmp_path))
     assert main("inspect", dataset, "--save-to", folder) == 2
-    message = f"imagebeam: --save-to {folder!r} cannot be written ({cause}); give another folder, it is made if it is "
-    assert capsys.readouterr().err == message + "not there\n"
+    message = f"imagebeam: --save-to {folder!r} cannot be written ({cause}); give another folder; "
+    assert capsys.readouterr().err == message + "it is created if it does not exist\n"
 
 
 def test_empty_folder_to_save_to_exits_2(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
