@@ -49,7 +49,7 @@ def labels_text(names: list[str]) -> bytes:
 
 def _dataset_info(catalog: catalog_lib.Catalog, suffix: str) -> dict[str, Any]:
     keys = {feature.source: feature.key for feature in catalog.features}
-    info: dict[str, Any] = {
+    described: dict[str, Any] = {
         "name": catalog.name,
         "version": _VERSION,
         "moduleName": "",
@@ -65,9 +65,9 @@ def _dataset_info(catalog: catalog_lib.Catalog, suffix: str) -> dict[str, Any]:
         ],
     }
     if features.ENCODED in keys and features.LABEL in keys:
-        items = [{"featureKey": keys[features.ENCODED]}, {"featureKey": keys[features.LABEL]}]
-        info["supervisedKeys"] = {"tuple": {"items": items}}
-    return info
+        pair = [{"featureKey": keys[features.ENCODED]}, {"featureKey": keys[features.LABEL]}]
+        described["supervisedKeys"] = {"tuple": {"items": pair}}
+    return described
 
 
 def _features(catalog: catalog_lib.Catalog, encoding: str | None) -> dict[str, Any]:

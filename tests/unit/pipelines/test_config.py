@@ -503,7 +503,7 @@ def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
     assert config_sections.OutputConfig(name=name).name == name
 
 
-# --- images that are encoded anew ------------------------------------------------------------------------------------
+# --- images that are encoded again -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

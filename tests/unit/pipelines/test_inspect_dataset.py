@@ -1,4 +1,4 @@
-"""What inspect and verify say of datasets whose examples hold lists."""
+"""inspect and verify on datasets whose examples hold lists."""
 
 from __future__ import annotations
 

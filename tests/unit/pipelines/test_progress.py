@@ -171,7 +171,7 @@ def test_plain_stream_of_short_run_gets_nothing(
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, io.TextIOWrapper]]:
-    """What a user of a terminal of 30 columns sees, and the stream to write to."""
+    """The screen of a terminal with 30 columns, and the stream to write to."""
     screen, keyboard = pty.openpty()
     fcntl.ioctl(keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 30, 0, 0))
     with os.fdopen(keyboard, "w") as stream:

@@ -30,7 +30,7 @@ def make_settings(output: pathlib.Path, **fields: object) -> dataset_settings.Da
 def make_ranking(
     sizes: dict[str, int], labels: tuple[str, ...] = ("cat", "dog"), **fields: object
 ) -> summaries.Ranking:
-    """A ranking of splits of so many images, 1,000 bytes each, all in one interval."""
+    """Returns a ranking of splits with these numbers of images, 1,000 bytes each, all in one interval."""
     known: dict[str, object] = {
         "intervals": {name: [7] for name in sizes},
         "starts": {name: [0, size] for name, size in sizes.items()},
@@ -60,7 +60,7 @@ def make_plan(splits: dict[str, list[ImageRef]], num_shards: int = 2, **fields: 
 
 
 def make_tasks(plan: DatasetPlan, splits: dict[str, list[ImageRef]]) -> list[shard_writer.ShardTask]:
-    """What the shard writers are asked for, the images of a split in the order given."""
+    """Returns the tasks of the shard writers, the images of a split in the order given."""
     tasks = []
     for name, planned in plan.splits.items():
         for index in range(planned.num_shards):

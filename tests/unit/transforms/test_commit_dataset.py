@@ -32,7 +32,7 @@ EARLY = [Reject("odd\udcff", "/data/odd\udcff", "label", Reason.NO_LABEL, "no fo
 
 @dataclasses.dataclass
 class Dataset:
-    """What one run writes into an output."""
+    """The settings, plan and shards of one run."""
 
     settings: dataset_settings.DatasetSettings
     splits: dict[str, list[ImageRef]]
@@ -90,7 +90,7 @@ def make_dataset(
 
 @pytest.fixture
 def pets(output: pathlib.Path, refs: list[ImageRef]) -> Dataset:
-    """Two splits of two shards; one image was turned away before, one is turned away while a shard is written."""
+    """Two splits of two shards; one image was rejected before, one is rejected while a shard is written."""
     pathlib.Path(refs[1].uri).write_bytes(b"no image")
     splits = {"train": refs[:7], "test": refs[7:]}
     return make_dataset(output, splits, labels=("cat", "dog"), listed=11, rejected={"no_label": 1})
@@ -417,7 +417,7 @@ def kill_before_change(patch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def commit_cut_short(dataset: Dataset, number: int) -> bool:
-    """Whether the commit was killed before change `number` of the storage."""
+    """Returns whether the commit was killed before change `number` of the storage."""
     written, rejects = dataset.write(), dataset.store_rejects()
     with pytest.MonkeyPatch.context() as patch:
         kill_before_change(patch, number)

@@ -62,7 +62,7 @@ def test_all_is_kept_with_its_kind_and_what_is_not_is_named() -> None:
     )
 
 
-def test_what_is_found_anew_from_the_image_is_not_told() -> None:
+def test_features_computed_from_the_image_again_are_not_noted() -> None:
     written = (*WRITTEN, Feature("image/width", "image/width", INT64))
     kept = KeepRule(elsewhere=frozenset({"image/key"})).resolve(survey(RECORDS[1:]), written)
     assert BOXES in kept.features

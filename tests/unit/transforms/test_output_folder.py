@@ -1,4 +1,4 @@
-"""What a run may find in its output, and what it does then: every state with every next run."""
+"""Every state in which a run may find its output, combined with every kind of next run."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ STATES = (
 
 @pytest.mark.parametrize("output", ["local", "memory"], indirect=True)
 @pytest.mark.parametrize("overwrite", [False, True], ids=["plain", "overwrite"])
-@pytest.mark.parametrize("foreign", [False, True], ids=["alone", "beside-foreign-shards"])
+@pytest.mark.parametrize("foreign", [False, True], ids=["alone", "with-foreign-shards"])
 @pytest.mark.parametrize("run", ["same", "other-config", "other-shard-count"])
 @pytest.mark.parametrize("state", STATES)
 def test_run_leaves_the_shards_of_its_catalog_alone_or_refuses_and_changes_nothing(

@@ -33,7 +33,7 @@ def keyed_refs(num_refs: int) -> list[rank_references.KeyedRef]:
 
 
 def rank_plainly(refs: Iterable[rank_references.KeyedRef], order: Order) -> Ranked:
-    """What RankReferences must yield, by a sort in one place."""
+    """Returns what RankReferences must yield, from a plain sort."""
     ranked: Ranked = {}
     for set_name, each in sorted(refs, key=lambda keyed: (order.value(keyed[1]), keyed[1].key)):
         ranked.setdefault(set_name, []).append(each)

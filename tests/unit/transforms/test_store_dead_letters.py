@@ -23,7 +23,7 @@ REJECTS = [
 
 
 def store(output: pathlib.Path, plan: DatasetPlan, rejects: Sequence[Reject]) -> dict[str, bytes]:
-    """What is in the output afterwards; the names that were yielded are those of the files there."""
+    """Returns the files in the output afterwards, after a check that their names were yielded."""
     settings = small_dataset.make_settings(output)
 
     def check_names(names: Iterable[str]) -> None:
