@@ -229,6 +229,9 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
             *([f"tf.Transform {transform_version}"] if transform_version else []),
         ]
         print(f"imagebeam {imagebeam.__version__} on {', '.join(on)}", file=sys.stderr)
+    hushes = transform_version is not None and not known.verbose
+    if hushes:  # tf.Transform looks for GPUs, and TensorFlow logs an error where there are none
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     result = convert.convert(
         config,
         beam_arguments,
@@ -236,6 +239,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         overwrite=known.overwrite,
         show_progress=not known.quiet,
         _own_process=True,
+        _while_building=terminal.hush_libraries() if hushes else None,
     )
     if known.quiet:
         return 0
@@ -274,7 +278,7 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
     if known.decode and verify_dataset.needs_tensorflow(known.directory):
         if not known.verbose:  # TensorFlow logs each image that it refuses, and once more when the process ends
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-        _import_tensorflow()
+        _import_tensorflow(known.verbose)
     result = verify_dataset.verify(known.directory, known.decode)
     for problem in result.problems:
         _complain(str(problem))
@@ -322,7 +326,7 @@ def _draw_preview(known: argparse.Namespace, split: str) -> int:
     from imagebeam.pipelines import preview_batch
 
     dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
-    _import_tensorflow()
+    _import_tensorflow(known.verbose)
     return preview_batch.write_preview(
         dataset,
         split,
@@ -343,7 +347,7 @@ def _bench(known: argparse.Namespace, _: list[str]) -> int:
     dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
     split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
     _check_split(split.partition("[")[0], dataset.catalog)
-    _import_tensorflow()
+    _import_tensorflow(known.verbose)
     print(f"measuring 6 x {known.seconds:g} s; other programs on this host slow it down", file=sys.stderr)
     result = bench_reader.run_bench(
         dataset,
@@ -367,13 +371,9 @@ def _check_split(split: str, catalog: catalog_lib.Catalog) -> None:
         raise errors.ConfigError(f"--split {split!r} is not one of {', '.join(catalog.splits)}")
 
 
-def _import_tensorflow() -> None:
-    """Imports TensorFlow for reading alone. If it is not installed, the reader reports that.
-
-    A few lines of its libraries on standard error remain: they come before any log level applies, and a filter could
-    swallow the one line that explains why an import kills the process (a CPU without AVX).
-    """
-    with contextlib.suppress(ModuleNotFoundError):
+def _import_tensorflow(verbose: bool) -> None:
+    """Imports TensorFlow for reading alone. If it is not installed, the reader reports that."""
+    with contextlib.suppress(ModuleNotFoundError), contextlib.nullcontext() if verbose else terminal.hush_libraries():
         import tensorflow as tf
 
         # Otherwise the first tensor would take all memory of a GPU, where a training may be running.

@@ -82,6 +82,7 @@ def convert(
     overwrite: bool = False,
     show_progress: bool = False,
     _own_process: bool = False,
+    _while_building: contextlib.AbstractContextManager[None] | None = None,
 ) -> ConvertResult:
     """Runs the whole job and returns once the dataset is committed, like the command `imagebeam convert`.
 
@@ -100,7 +101,8 @@ def convert(
         TooManyRejectsError: if more images were rejected than allowed; nothing was committed.
         ImagebeamError: if the job failed; finished shards are kept for the next run.
     """
-    # _own_process: this process does nothing else, so a local job may import a part of Beam only (the command line).
+    # For the command line. _own_process: this process does nothing else, so a local job may import a part of Beam only.
+    # _while_building is entered while the pipeline is built, if that imports TensorFlow.
     start = time.monotonic()
     call_arguments.require_utf8_file_names()
     call_arguments.check_flags(overwrite=overwrite, show_progress=show_progress)
@@ -121,9 +123,11 @@ def convert(
         report = output_paths.OutputPaths(str(job_config.output.uri or "")).new_report()
         job = make_job.make_job(job_config, overwrite, storage.normalize(report), early.source, scratch)
         stack.enter_context(launch.hold_output(job.settings))
-        building = None
+        building = []
         if show_progress:
-            building = stack.enter_context(launch.show_progress(job.settings, early.pool, bool(job.transforms)))
+            building.append(stack.enter_context(launch.show_progress(job.settings, early.pool, bool(job.transforms))))
+        if _while_building is not None and job.transforms:
+            building.append(_while_building)
         fields = launch.run_pipeline(job.settings, options, functools.partial(add_steps, job=job), building)
         if fields["exit_code"]:
             raise errors.from_exit_code(fields["exit_code"], fields["message"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import errors, storage
@@ -109,7 +109,7 @@ def run_pipeline(
     settings: dataset_settings.DatasetSettings,
     options: PipelineOptions,
     add_steps: Callable[[beam.Pipeline], None],
-    building: contextlib.AbstractContextManager[None] | None = None,
+    building: Sequence[contextlib.AbstractContextManager[None]] = (),
 ) -> dict[str, Any]:
     """Runs a pipeline to its end and returns the report it left.
 
@@ -117,7 +117,7 @@ def run_pipeline(
         settings: of the dataset.
         options: Beam's.
         add_steps: adds the steps to an empty pipeline.
-        building: is entered while the pipeline is built.
+        building: contexts that are entered while the pipeline is built.
 
     Raises:
         ConfigError: if Beam cannot make the runner.
@@ -129,7 +129,9 @@ def run_pipeline(
         pipeline = beam.Pipeline(options=options)
     except (ValueError, ImportError, AttributeError) as e:  # no such runner, or one that needs more options
         raise errors.ConfigError(f"Beam cannot start this runner: {' '.join(str(e).split())}") from e
-    with building or contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        for each in building:
+            stack.enter_context(each)
         add_steps(pipeline)
     try:
         with _without_tracebacks():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import faulthandler
 import io
 import os
 import select
 import sys
+import tempfile
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TextIO
 
@@ -49,7 +53,8 @@ class Streams:
     """Standard output and standard error for one command.
 
     A stream that was closed from the start, or whose reader goes away, changes neither the work of the command nor its
-    exit code. Streams that are not the process's own, like those of a test, stay as they are.
+    exit code. Standard error gets a descriptor of its own, which `hush_libraries` leaves alone. Streams that are not
+    the process's own, like those of a test, stay as they are.
     """
 
     def __enter__(self) -> Streams:
@@ -58,7 +63,7 @@ class Streams:
         if sys.stdout is sys.__stdout__:
             sys.stdout = _wrap(sys.stdout, _Output(1, 1))
         if sys.stderr is sys.__stderr__:
-            sys.stderr = _wrap(sys.stderr, _Output(2, 2))
+            sys.stderr = _wrap(sys.stderr, _Output(os.dup(2), 2))
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -117,3 +122,30 @@ def ensure_utf8_file_names() -> None:
     if sys.stdout is not None:  # output keeps the encoding of the locale
         os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding)
     os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
+@contextlib.contextmanager
+def hush_libraries() -> Iterator[None]:
+    """Holds back what libraries write to descriptor 2 while they are imported; shows it if the import fails.
+
+    TensorFlow's libraries write a few lines before any log level applies. If an import kills the process, Python's
+    fault handler names the place on the real standard error.
+    """
+    sys.stderr.flush()
+    real = os.dup(2)
+    sets_handler = not faulthandler.is_enabled()
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        if sets_handler:
+            faulthandler.enable(real)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(real, held.read())
+            raise
+        finally:
+            if sets_handler:
+                faulthandler.disable()
+            os.dup2(real, 2)
+            os.close(real)

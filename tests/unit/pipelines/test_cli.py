@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 
 import imagebeam
 from imagebeam import errors, storage
-from imagebeam.pipelines import cli, convert
+from imagebeam.pipelines import cli, convert, terminal
 from tests import command_line, image_sets, patience
 
 
@@ -553,7 +554,7 @@ def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: p
     pytest.importorskip("tensorflow")
     small = ("--batch-size", 4, "--image-size", 16, "--seconds", 0.05, "--threads", 1)
     completed = command_line.succeed("bench", dataset, *small)
-    assert completed.stderr == "measuring 6 x 0.05 s; what else runs here slows it down\n"
+    assert completed.stderr == "measuring 6 x 0.05 s; other programs on this host slow it down\n"
     lines = completed.stdout.splitlines()
     assert lines[0] == f"dataset        {dataset}, train: 10 images, {lines[0].split(', ')[-1]}"
     assert lines[1] == "reader         1 thread, batches of 4, 16 x 16 px, bfloat16, decoded by TensorFlow"
@@ -611,3 +612,27 @@ def test_option_of_a_preview_without_one_exits_2(
 ) -> None:
     assert main("inspect", dataset, *arguments) == 2
     assert capsys.readouterr().err == f"imagebeam: {arguments[0]} needs a preview: give --preview FILE.png, too\n"
+
+
+def test_lines_of_libraries_are_held_back_while_they_are_imported(capfd: pytest.CaptureFixture[str]) -> None:
+    with terminal.hush_libraries():
+        os.write(2, b"I0000 oneDNN custom operations are on.\n")
+    os.write(2, b"I0000 later\n")
+    assert capfd.readouterr().err == "I0000 later\n"
+
+
+def test_lines_of_libraries_are_shown_where_the_import_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ImportError), terminal.hush_libraries():
+        os.write(2, b"E0000 this library is of another version \xff\n")
+        raise ImportError
+    assert capfd.readouterr().err == "E0000 this library is of another version \ufffd\n"
+
+
+def test_import_that_kills_the_process_still_names_its_place() -> None:
+    code = (
+        "import os\nfrom imagebeam.pipelines import terminal\n"
+        "with terminal.hush_libraries():\n    os.write(2, b'noise')\n    os.abort()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=command_line.ROOT, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGABRT
+    assert done.stderr.startswith(b"Fatal Python error: Aborted")
