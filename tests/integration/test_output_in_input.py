@@ -63,7 +63,7 @@ def test_output_that_is_the_input_by_a_link_is_refused(images: pathlib.Path, lin
     given = images.parent / "one" if linked != "output" else images
     output = images.parent / "two" if linked != "input" else images
     before = sorted(images.rglob("*"))
-    with pytest.raises(errors.ConfigError, match=f"--output '{output}' is the input itself; choose a folder of its"):
+    with pytest.raises(errors.ConfigError, match=f"--output '{output}' is the input itself; choose another folder"):
         datasets.make(given, output)
     assert sorted(images.rglob("*")) == before
 
