@@ -167,7 +167,7 @@ def test_folder_with_a_users_own_file_of_our_name_is_refused(
 
 def test_output_that_is_the_input_is_refused(images: pathlib.Path) -> None:
     before = sorted(images.rglob("*"))
-    with pytest.raises(errors.ConfigError, match="is the input itself; choose a folder of its own"):
+    with pytest.raises(errors.ConfigError, match="is the input itself; choose another folder"):
         datasets.make(images, images)
     assert sorted(images.rglob("*")) == before
 
