@@ -83,7 +83,14 @@ def place(manifest: Path) -> None:
     from apache_beam.runners.portability import fn_api_runner
 
     from imagebeam.pipelines import config, make_job
-    from imagebeam.transforms import assign_splits, label_images, list_images, place_in_shards
+    from imagebeam.transforms import (
+        assign_splits,
+        label_images,
+        list_images,
+        place_in_shards,
+        plan_dataset,
+        rank_references,
+    )
 
     addresses = [f"source.uri={manifest}", f"output.uri={manifest.parent / 'output'}"]
     job = make_job.make_job(config.load_config(None, [*PLAN_OPTIONS[1::2], *addresses, "output.num_shards=128"]))
@@ -92,8 +99,10 @@ def place(manifest: Path) -> None:
         labelled = listed.images | label_images.LabelImages(job.label)
         assigned = labelled.images | assign_splits.AssignSplits(job.split)
         rejects = (listed.rejects, labelled.rejects, assigned.rejects) | beam.Flatten()
-        placed = assigned.images | place_in_shards.PlaceInShards(job.layout, job.order, listed.tallies, rejects)
-        _ = placed.shards | "Open" >> beam.Map(_count_runs)
+        ranked = assigned.images | rank_references.RankInSplits(job.order)
+        plan = ranked.ranking | plan_dataset.PlanDataset(job.settings, listed.tallies, rejects, job.table)
+        placed = ranked.runs | place_in_shards.PlaceInShards(plan)
+        _ = placed | "Open" >> beam.Map(_count_runs)
 
 
 def _count_runs(element: Any) -> int:

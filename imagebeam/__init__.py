@@ -1,10 +1,11 @@
-"""Images as sharded TFRecord files, and the input of a TPU.
+"""Converts images to sharded TFRecord files, and feeds a TPU with them.
 
-What a trainer imports: nothing here imports Beam, Pillow or, until a reader asks for it, TensorFlow.
+`import imagebeam` is light: it imports neither Beam, Pillow nor TensorFlow. The names below that need more are imported
+when they are first used.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imagebeam.catalog import Catalog, load_catalog
 from imagebeam.errors import (
@@ -17,37 +18,70 @@ from imagebeam.errors import (
     VerificationError,
 )
 
+if TYPE_CHECKING:  # the same names as in _LAZY
+    from imagebeam.dataset import ImageDataset, open_dataset
+    from imagebeam.mixed_dataset import Mixture, mix
+    from imagebeam.pipelines.convert import ConvertResult, convert, plan
+    from imagebeam.pipelines.verify_dataset import VerifyResult, verify
+    from imagebeam.reader.batch_iterator import BatchIterator
+    from imagebeam.reader.options import ReadOptions
+    from imagebeam.reader.reader_state import ReaderState
+
 __version__ = "0.1.0"
 
-_READER = {  # imported when first asked for: they need NumPy
+_LAZY = {
     "BatchIterator": "imagebeam.reader.batch_iterator",
+    "ConvertResult": "imagebeam.pipelines.convert",
     "ImageDataset": "imagebeam.dataset",
     "Mixture": "imagebeam.mixed_dataset",
     "ReadOptions": "imagebeam.reader.options",
     "ReaderState": "imagebeam.reader.reader_state",
+    "VerifyResult": "imagebeam.pipelines.verify_dataset",
+    "convert": "imagebeam.pipelines.convert",
     "mix": "imagebeam.mixed_dataset",
     "open_dataset": "imagebeam.dataset",
+    "plan": "imagebeam.pipelines.convert",
+    "verify": "imagebeam.pipelines.verify_dataset",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _READER:
+    if name not in _LAZY:
         raise AttributeError(f"module 'imagebeam' has no attribute {name!r}")
+    module = _LAZY[name]
     try:
-        return getattr(importlib.import_module(_READER[name]), name)
+        return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as e:
-        raise ConfigError(f"{e.name} is not installed, the reader needs it: pip install 'imagebeam[tf]'") from e
+        extra = "convert" if module.startswith("imagebeam.pipelines.") else "tf"
+        raise ConfigError(
+            f"{e.name} is not installed, imagebeam.{name} needs it: pip install 'imagebeam[{extra}]'"
+        ) from e
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
 
 
 __all__ = [
+    "BatchIterator",
     "Catalog",
     "CatalogError",
     "ConfigError",
+    "ConvertResult",
     "ExampleError",
+    "ImageDataset",
     "ImagebeamError",
+    "Mixture",
+    "ReadOptions",
+    "ReaderState",
     "ShardError",
     "TooManyRejectsError",
     "VerificationError",
+    "VerifyResult",
+    "convert",
     "load_catalog",
-    *_READER,
+    "mix",
+    "open_dataset",
+    "plan",
+    "verify",
 ]

@@ -1,4 +1,4 @@
-"""The command line. Imports are made where a command needs them, so that every command starts at once."""
+"""The command line. Commands import the modules they need when they run, so that each starts at once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from imagebeam.pipelines import terminal
 
 _EPILOG = """\
 exit codes: 0 committed, or nothing to do; 2 the command, config or input is wrong; 3 more rejects than allowed;
-4 verification failed; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP; 141 nobody reads the examples that inspect
-shows; 1 anything else.
+4 verification failed; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of inspect's output closed
+the pipe; 1 anything else.
 """
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 _NOBODY_READS = 128 + signal.SIGPIPE
@@ -53,7 +53,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             failure = terminal.output_failure()
             if failure is not None:
                 _complain(f"standard output cannot be written ({failure.strerror}), a part of it is missing")
-                is_about_output = known.run not in (_convert, _verify)  # what those two do is done
+                is_about_output = known.run not in (_convert, _verify)  # these two have done their work
                 exit_code = exit_code or int(is_about_output)
             return exit_code
         except KeyboardInterrupt:
@@ -73,7 +73,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
-    """Makes SIGTERM and SIGHUP end the command as Ctrl-C does, by KeyboardInterrupt; yields which of them came.
+    """Makes SIGTERM and SIGHUP end the command like Ctrl-C, with KeyboardInterrupt; yields the signals received.
 
     A second signal ends the process at once.
     """
@@ -85,7 +85,7 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
         raise KeyboardInterrupt
 
     handled = []
-    if threading.current_thread() is threading.main_thread():  # Python sets handlers in no other
+    if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
         handled = [each for each in _STOPPED if signal.getsignal(each) is signal.SIG_DFL]  # nohup ignores SIGHUP
     for each in handled:
         signal.signal(each, stop)
@@ -99,14 +99,14 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="imagebeam",
-        description="Turns images into sharded TFRecord files, and checks and shows them.",
+        description="Converts images to sharded TFRecord files, and verifies and shows them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"imagebeam {imagebeam.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    convert = _add(commands, "convert", _convert, "turn images into a committed dataset")
-    plan = _add(commands, "plan", _plan, "list, count, and say what convert would do; writes nothing")
+    convert = _add(commands, "convert", _convert, "convert images to a committed dataset")
+    plan = _add(commands, "plan", _plan, "list and count images, and show what convert would do; writes nothing")
     for command in (convert, plan):
         command.add_argument("--config", metavar="NAME_OR_YAML", help="a preset's name or a YAML file")
         command.add_argument("--input", metavar="URI", help="a folder, a glob, or a manifest (source.uri)")
@@ -117,39 +117,50 @@ def _make_parser() -> argparse.ArgumentParser:
         command.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
         command.add_argument("--overwrite", action="store_true", help="replace another dataset in the output")
         command.epilog = "Any other option goes to Beam, such as --runner=DataflowRunner --project=..."
-    plan.add_argument("--save-listing", metavar="URI", help="keep what was listed, for source.by=listing")
-    convert.add_argument("-q", "--quiet", action="store_true", help="no progress, no table")
-    verify = _add(commands, "verify", _verify, "re-read a dataset against its catalog")
+    plan.add_argument("--save-listing", metavar="URI", help="save the listing, for source.by=listing")
+    convert.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
+    verify = _add(commands, "verify", _verify, "compare a dataset with its catalog")
     verify.add_argument("directory", metavar="DIR")
     verify.add_argument("--decode", action="store_true", help="also decode every image")
     inspect = _add(commands, "inspect", _inspect, "show splits, features, labels and examples")
     inspect.add_argument("directory", metavar="DIR")
     inspect.add_argument("-n", type=_positive, metavar="N", help="also show the first N examples")
-    inspect.add_argument("--split", help="of those examples (default: the first)")
-    inspect.add_argument("--save-to", metavar="FOLDER", help="write their images there as files, 5 without -n")
-    preview = inspect.add_argument_group("a batch as a model sees it")
-    preview.add_argument("--preview", metavar="PNG", help="draw its pictures with their labels; 32 without -n")
+    inspect.add_argument("--split", help="split of the examples (default: the first)")
+    inspect.add_argument(
+        "--save-to", metavar="FOLDER", help="write their images as files into this folder (5 without -n)"
+    )
+    preview = inspect.add_argument_group("a batch as the model sees it")
     preview.add_argument(
-        "--crop", choices=("random", "center", "squash"), help="as in training, in evaluation, or whole with boxes"
+        "--preview", metavar="PNG", help="draw the images of a batch with their labels (32 without -n)"
     )
-    preview.add_argument("--image-size", type=_positive, metavar="PX", help="side of a picture (224)")
-    preview.add_argument("--seed", type=int, metavar="N", help="of the order, the crops and the flips (0)")
-    bench = _add(
-        commands, "bench", _bench, "measure what this host feeds, and which stage of the reader is the slowest"
+    preview.add_argument(
+        "--crop",
+        choices=("random", "center", "squash"),
+        help="as in training, as in evaluation, or whole images with boxes",
     )
+    preview.add_argument("--image-size", type=_positive, metavar="PX", help="side of an image (224)")
+    preview.add_argument("--seed", type=int, metavar="N", help="seed of the order, the crops and the flips (0)")
+    bench = _add(commands, "bench", _bench, "measure how fast this host reads, and find the slowest stage")
     bench.add_argument("directory", metavar="DIR")
-    bench.add_argument("--split", help="what to read (default: train, else the first)")
-    bench.add_argument("--batch-size", type=_positive, metavar="N", default=128, help="images of a batch (128)")
-    bench.add_argument("--image-size", type=_positive, metavar="PX", default=224, help="side of a picture (224)")
+    bench.add_argument("--split", help="split to read (default: train, else the first)")
+    bench.add_argument("--batch-size", type=_positive, metavar="N", default=128, help="images per batch (128)")
+    bench.add_argument("--image-size", type=_positive, metavar="PX", default=224, help="side of an image (224)")
     bench.add_argument(
-        "--dtype", choices=("uint8", "float32", "bfloat16", "float16"), default="bfloat16", help="of pixels (bfloat16)"
+        "--dtype",
+        choices=("uint8", "float32", "bfloat16", "float16"),
+        default="bfloat16",
+        help="type of pixels (bfloat16)",
     )
-    bench.add_argument("--seconds", type=_duration, metavar="S", default=5.0, help="for each of 6 measurements (5)")
-    bench.add_argument("--threads", type=_positive, metavar="N", help="that read and decode (default: cores)")
-    bench.add_argument("--json", action="store_true", help="print all figures, and where those of chips are from")
+    bench.add_argument(
+        "--seconds", type=_duration, metavar="S", default=5.0, help="seconds for each of 6 measurements (5)"
+    )
+    bench.add_argument("--threads", type=_positive, metavar="N", help="threads that read and decode (default: cores)")
+    bench.add_argument(
+        "--json", action="store_true", help="print all figures as JSON, with the sources of those about chips"
+    )
     for group in (preview, bench):
         group.add_argument(
-            "--cache-dir", metavar="FOLDER", help="local, for shards that TensorFlow cannot read in place"
+            "--cache-dir", metavar="FOLDER", help="local folder for shards that TensorFlow cannot read in place"
         )
     _add(commands, "schema", _schema, "print the JSON schema of the config, for editors")
     return parser
@@ -179,7 +190,7 @@ def _duration(text: str) -> float:
 
 
 def _quieten(verbose: bool) -> None:
-    """Keeps away what libraries say and the user can do nothing about; `-v` shows it."""
+    """Hides log messages of libraries that do not help the user; `-v` shows them."""
     logging.basicConfig(
         level=logging.INFO if verbose else logging.CRITICAL, format="%(levelname)s %(name)s: %(message)s"
     )
@@ -194,7 +205,7 @@ def _complain(text: str) -> None:
 
 
 def _say(text: str, stream: TextIO | None = None) -> None:
-    """Prints one line; control characters of file names are shown, not obeyed."""
+    """Prints one line, with control characters in file names escaped."""
     print(terminal.printable(text), file=stream or sys.stdout)
 
 
@@ -218,16 +229,18 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
             *([f"tf.Transform {transform_version}"] if transform_version else []),
         ]
         print(f"imagebeam {imagebeam.__version__} on {', '.join(on)}", file=sys.stderr)
-    is_noisy = transform_version is not None and not known.verbose
-    with terminal.sieve_libraries() if is_noisy else contextlib.nullcontext():
-        result = convert.convert(
-            config,
-            beam_arguments,
-            workers=known.workers,
-            overwrite=known.overwrite,
-            show_progress=not known.quiet,
-            own_process=True,
-        )
+    hushes = transform_version is not None and not known.verbose
+    if hushes:  # tf.Transform looks for GPUs, and TensorFlow logs an error where there are none
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    result = convert.convert(
+        config,
+        beam_arguments,
+        workers=known.workers,
+        overwrite=known.overwrite,
+        show_progress=not known.quiet,
+        _own_process=True,
+        _while_building=terminal.hush_libraries() if hushes else None,
+    )
     if known.quiet:
         return 0
     for note in result.plan.notes:
@@ -237,7 +250,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         return 0
     if result.message:
         _say(result.message)
-    output = str(config.output.uri)  # as it was given
+    output = str(config.output.uri)  # as the user wrote it
     progress.print_table(progress.summary_rows(result.catalog, output, time.monotonic() - start))
     _say(f"next: imagebeam verify {shlex.quote(output)}")
     return 0
@@ -253,7 +266,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
             f"listed into {known.save_listing}; for convert: --input {shlex.quote(known.save_listing)} "
             "--set source.by=listing"
         )
-    planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, own_process=True)
+    planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, _own_process=True)
     progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     return planned.exit_code
 
@@ -263,10 +276,10 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
 
     start = time.monotonic()
     if known.decode and verify_dataset.needs_tensorflow(known.directory):
-        if not known.verbose:  # it logs each image that it refuses, and once more when the process ends
+        if not known.verbose:  # TensorFlow logs each image that it refuses, and once more when the process ends
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
         _import_tensorflow(known.verbose)
-    result = verify_dataset.run_verify(known.directory, known.decode)
+    result = verify_dataset.verify(known.directory, known.decode)
     for problem in result.problems:
         _complain(str(problem))
     counts = result.catalog.counts
@@ -286,13 +299,13 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
 
     for name in ("crop", "image_size", "seed", "cache_dir"):
         if getattr(known, name) is not None and known.preview is None:
-            raise errors.ConfigError(f"--{name.replace('_', '-')} is of a preview: give --preview FILE.png, too")
+            raise errors.ConfigError(f"--{name.replace('_', '-')} needs a preview: give --preview FILE.png, too")
     directory = verify_dataset.find_folder(known.directory)
     catalog = catalog_lib.load_catalog(directory)
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
     progress.print_table(inspect_dataset.catalog_rows(catalog, directory))
-    if not known.preview:  # there -n counts pictures
+    if not known.preview:  # with a preview, -n counts images
         for index, values in zip(range(known.n or 0), inspect_dataset.read_examples(directory, catalog, split)):
             print()
             _say(f"{split} {index}: {inspect_dataset.describe_example(values)}")
@@ -329,13 +342,13 @@ def _bench(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam import storage
     from imagebeam.pipelines import bench_reader, progress, verify_dataset
 
-    if storage.scheme_of(known.directory) == "file":  # TensorFlow reads gs:// where our own client is not installed
+    if storage.scheme_of(known.directory) == "file":  # TensorFlow reads gs:// even if our own client is not installed
         verify_dataset.find_folder(known.directory)
     dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
     split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
     _check_split(split.partition("[")[0], dataset.catalog)
     _import_tensorflow(known.verbose)
-    print(f"measuring 6 x {known.seconds:g} s; what else runs here slows it down", file=sys.stderr)
+    print(f"measuring 6 x {known.seconds:g} s; other programs on this host slow it down", file=sys.stderr)
     result = bench_reader.run_bench(
         dataset,
         split,
@@ -355,18 +368,15 @@ def _bench(known: argparse.Namespace, _: list[str]) -> int:
 
 def _check_split(split: str, catalog: catalog_lib.Catalog) -> None:
     if split not in catalog.splits:
-        raise errors.ConfigError(f"--split {split!r} is none of {', '.join(catalog.splits)}")
+        raise errors.ConfigError(f"--split {split!r} is not one of {', '.join(catalog.splits)}")
 
 
 def _import_tensorflow(verbose: bool) -> None:
-    """Imports TensorFlow for reading alone, without what its libraries say before a log level can be set.
-
-    Where it is not installed the reader says so.
-    """
-    with contextlib.nullcontext() if verbose else terminal.sieve_libraries(), contextlib.suppress(ModuleNotFoundError):
+    """Imports TensorFlow for reading alone. If it is not installed, the reader reports that."""
+    with contextlib.suppress(ModuleNotFoundError), contextlib.nullcontext() if verbose else terminal.hush_libraries():
         import tensorflow as tf
 
-        # The first tensor would take all memory of a GPU, from the training that runs there.
+        # Otherwise the first tensor would take all memory of a GPU, where a training may be running.
         tf.config.set_visible_devices([], "GPU")
 
 

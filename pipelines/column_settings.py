@@ -1,44 +1,38 @@
-"""What a config asks of tf.Transform, and where that writes. Imports neither it nor TensorFlow."""
+"""Settings for tf.Transform: the transformed columns, and where it writes. Imports neither it nor TensorFlow."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import secrets
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from imagebeam import errors, features, storage
+from imagebeam import errors, storage
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import runners
-
-if TYPE_CHECKING:
-    from imagebeam.transforms import transform_columns
+from imagebeam.transforms import dataset_settings, output_paths
 
 _PACKAGES = ("tensorflow", "tensorflow_transform")
 _REACHED_BY_TENSORFLOW = ("file", "gs")
 
 
-def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[transform_columns.ColumnTransform, ...]:
-    """What becomes of the columns of `config`.
+def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[dataset_settings.ColumnTransform, ...]:
+    """Returns how the columns of `config` are transformed.
 
     Args:
         config: of the job.
-        sources: of the values in ImageRef.columns, in their order.
+        sources: the names of the values in ImageRef.columns, in their order.
     """
-    from imagebeam.transforms import transform_columns
-
     keys = {feature.source: feature.key for feature in config.resolve_features()}
     transforms = []
     for name in config.transformed:
         column, source = config.columns[name], f"columns/{name}"
         transforms.append(
-            transform_columns.ColumnTransform(
+            dataset_settings.ColumnTransform(
                 column=name,
                 key=keys[source],
                 position=list(sources).index(source),
-                kind=features.KIND_OF_TYPE[column.type],
+                kind=column.kind,
                 name=str(column.transform),
                 buckets=column.buckets,
                 top_k=column.top_k,
@@ -49,7 +43,7 @@ def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[
 
 
 def versions(config: config_lib.Config) -> dict[str, str]:
-    """Of the packages that decide what becomes of columns; nothing where none is transformed.
+    """Returns the versions of the packages that decide the transformed values; {} if no column is transformed.
 
     Raises:
         ConfigError: if one of them is not installed.
@@ -68,10 +62,10 @@ def versions(config: config_lib.Config) -> dict[str, str]:
 
 
 def scratch_folder(config: config_lib.Config, beam_arguments: Sequence[str]) -> str:
-    """A folder for tf.Transform that every worker reaches by TensorFlow's own means; "" where nothing is transformed.
+    """Returns a folder that TensorFlow can write to on every worker; "" if no column is transformed.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is no such folder.
     """
     if not config.transformed:
         return ""
@@ -84,4 +78,4 @@ def scratch_folder(config: config_lib.Config, beam_arguments: Sequence[str]) -> 
             f"write to {output!r}; choose an --output that is gs:// or a folder that all workers share, or the local "
             "runner"
         )
-    return storage.join(output, ".imagebeam", f"transform-{secrets.token_hex(4)}")
+    return output_paths.OutputPaths(output).new_transform_folder()

@@ -14,29 +14,29 @@ import yaml
 
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
-from imagebeam.pipelines import config_sections, config_yaml
+from imagebeam.pipelines import config_fields, config_sections, config_source, config_yaml
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
 _MASKED = ("files", "listing")  # sources of images with masks
-_TRANSFORMED = {  # kinds of what tf.Transform makes of a column
+_TRANSFORMED = {  # kinds of transformed columns
     "z_score": features_lib.FLOAT,
     "scale_0_1": features_lib.FLOAT,
     "log": features_lib.FLOAT,
     "bucketize": features_lib.INT64,
     "vocabulary": features_lib.INT64,
 }
-_PIXELS = {"int64_list": features_lib.INT64, "float_list": features_lib.FLOAT}  # kinds of an image that is numbers
+_PIXELS = {"int64_list": features_lib.INT64, "float_list": features_lib.FLOAT}  # kinds of an image stored as numbers
 
 Key = Annotated[str, pydantic.Field(min_length=1)]
 
 
 class Config(pydantic.BaseModel):
-    """A whole job."""
+    """The config of a whole job."""
 
-    model_config = config_sections.STRICT
+    model_config = config_fields.STRICT
 
-    source: config_sections.SourceConfig = config_sections.SourceConfig()
+    source: config_source.SourceConfig = config_source.SourceConfig()
     label: config_sections.LabelConfig = config_sections.LabelConfig()
     split: config_sections.SplitConfig = config_sections.SplitConfig()
     image: config_sections.ImageConfig = config_sections.ImageConfig()
@@ -65,12 +65,12 @@ class Config(pydantic.BaseModel):
                 splitting,
             ),
             ("columns", bool(self.columns), _TABLES),
-            ("source.manifest", self.source.manifest != config_sections.ManifestConfig(), ("manifest",)),
-            ("source.idx", self.source.idx != config_sections.IdxConfig(), ("idx",)),
-            ("source.coco", self.source.coco != config_sections.CocoConfig(), ("coco",)),
-            ("source.tfrecord", self.source.tfrecord != config_sections.TfrecordConfig(), ("tfrecord",)),
+            ("source.manifest", self.source.manifest != config_source.ManifestConfig(), ("manifest",)),
+            ("source.idx", self.source.idx != config_source.IdxConfig(), ("idx",)),
+            ("source.coco", self.source.coco != config_source.CocoConfig(), ("coco",)),
+            ("source.tfrecord", self.source.tfrecord != config_source.TfrecordConfig(), ("tfrecord",)),
             ("source.masks", rule is not None, _MASKED),
-            ("source.include", self.source.include != config_sections.SourceConfig().include, _FOLDERS),
+            ("source.include", self.source.include != config_source.SourceConfig().include, _FOLDERS),
         ):
             if used and by not in needed:
                 raise ValueError(f"{name} needs source.by: {', '.join(needed)}; not {by}")
@@ -118,13 +118,13 @@ class Config(pydantic.BaseModel):
 
     @property
     def transformed(self) -> tuple[str, ...]:
-        """The names of the columns that tf.Transform works on; of one that is not written nothing is made."""
+        """Names of the columns that tf.Transform computes: those with a transform that are also written."""
         written = {feature.source for feature in self.resolve_features()}
         return tuple(name for name, column in self.columns.items() if column.transform and f"columns/{name}" in written)
 
     @property
     def kept_in_records(self) -> tuple[str, ...] | None:
-        """Which features of records that are written anew are kept beside `columns`; None for all."""
+        """Features of rewritten records that are kept in addition to `columns`; None for all."""
         keep = self.source.tfrecord.keep
         if keep == "all" or (keep is None and not self.columns):
             return None
@@ -132,16 +132,16 @@ class Config(pydantic.BaseModel):
 
     @property
     def renamed_in_records(self) -> dict[str, Key | None]:
-        """Of `features`, what is of records that are written anew; only they say whether there is such a feature."""
+        """The part of `features` about rewritten records; only the records show whether such a feature exists."""
         if self.source.by != "tfrecord" or self.kept_in_records == ():
             return {}
         names = (name for name in self.features if name.startswith("columns/"))
         return {name: self.features[name] for name in names if name.removeprefix("columns/") not in self.columns}
 
     def resolve_features(self) -> tuple[features_lib.Feature, ...]:
-        """The features of every example."""
+        """Returns the features of every example."""
         columns = {
-            name: (_TRANSFORMED.get(column.transform or "") or features_lib.KIND_OF_TYPE[column.type], column.list)
+            name: (_TRANSFORMED.get(column.transform or "") or column.kind, column.list)
             for name, column in self.columns.items()
         }
         return features_lib.resolve_features(
@@ -156,10 +156,10 @@ class Config(pydantic.BaseModel):
         )
 
     def identity(self) -> dict[str, Any]:
-        """The part of the config that decides what the shards hold: equal for a moved input or output.
+        """Returns the part of the config that decides the content of shards: the same for a moved input or output.
 
-        What the manifest and the files of labels hold counts elsewhere, in the fingerprint. Defaults are left out, so
-        that a new option changes no fingerprint.
+        The fingerprint covers the content of the manifest and the label files elsewhere. Defaults are left out, so that
+        a new option changes no fingerprint.
         """
         exclude: Any = {"label": {"vocabulary", "texts", "lists"}, "output": {"uri", "name"}, "rejects": True}
         exclude["source"] = {"uri": True, "manifest": {"path", "files"}, "reads_ahead": True, "bytes_ahead": True}
@@ -169,13 +169,13 @@ class Config(pydantic.BaseModel):
 
 
 def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
-    """`fields` without the mappings that hold nothing, at any depth."""
+    """Returns `fields` without empty mappings, at any depth."""
     kept = {name: _without_empty(value) if isinstance(value, dict) else value for name, value in fields.items()}
     return {name: value for name, value in kept.items() if value != {}}
 
 
 def load_config(name: str | None = None, overrides: Sequence[str] = ()) -> Config:
-    """The config in a YAML file or preset, with `overrides` on top.
+    """Returns the config in a YAML file or preset, changed by `overrides`.
 
     Args:
         name: path of a YAML file, or the name of a preset; None is all defaults.
@@ -191,7 +191,7 @@ def load_config(name: str | None = None, overrides: Sequence[str] = ()) -> Confi
 
 
 def parse_config(fields: Mapping[str, Any], where: str) -> Config:
-    """The config that `fields` describe.
+    """Returns the config that `fields` describe.
 
     Raises:
         ConfigError: naming every wrong key and value.
@@ -204,7 +204,7 @@ def parse_config(fields: Mapping[str, Any], where: str) -> Config:
 
 
 def _paths_as_text(value: Any) -> Any:
-    """`value` with the text of each path in it, at any depth."""
+    """Returns `value` with each path in it as text, at any depth."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
@@ -213,7 +213,7 @@ def _paths_as_text(value: Any) -> Any:
 
 
 def preset_names() -> list[str]:
-    """The names of the presets that imagebeam brings."""
+    """Returns the names of the presets that come with imagebeam."""
     files = importlib.resources.files("imagebeam.configs").iterdir()
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
@@ -252,7 +252,7 @@ def _apply(fields: dict[str, Any], override: str) -> None:
     if not equals or not path:
         meant = override.replace(":", "=", 1) if ":" in override and "=" not in override else ""
         hint = f"; write {meant!r}" if meant else ""
-        raise errors.ConfigError(f"--set {override!r} is not of the form section.key=value{hint}")
+        raise errors.ConfigError(f"--set {override!r} does not have the form section.key=value{hint}")
     *sections, last = path.split(".")
     for section in sections:
         inner = fields[section] = {} if fields.get(section) is None else fields[section]
@@ -262,7 +262,7 @@ def _apply(fields: dict[str, Any], override: str) -> None:
     try:
         fields[last] = config_yaml.parse(value, f"--set {path}")
     except yaml.YAMLError:
-        fields[last] = value  # a regular expression or a path need not be quoted
+        fields[last] = value  # so that a regular expression or a path needs no quotes
 
 
 def _explain(error: Any) -> str:
@@ -272,7 +272,7 @@ def _explain(error: Any) -> str:
         near = difflib.get_close_matches(str(error["loc"][-1]), siblings, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(siblings)}"
         return f"unknown key {location!r}; {hint}"
-    if error["type"] == "value_error":  # one of the checks above: it names its keys itself, but for the column
+    if error["type"] == "value_error":  # one of the checks above: the text names its keys, but not the column
         text = error["msg"].removeprefix("Value error, ")
         return f"{location}: {text.removeprefix('columns: ')}" if text.startswith("columns: ") else text
     text = _EXPECTED.get(error["type"], error["msg"][:1].lower() + error["msg"][1:])
@@ -281,7 +281,7 @@ def _explain(error: Any) -> str:
 
 
 def _mapping_meant(error: Any) -> str:
-    """What to write instead of a text where a mapping belongs: `by:none`, or `none` alone."""
+    """Returns what to write instead of a text where a mapping is expected: `by:none`, or just `none`; "" if unknown."""
     text = error["input"]
     if not isinstance(text, str):
         return ""
@@ -293,7 +293,7 @@ def _mapping_meant(error: Any) -> str:
 
 
 _MAPPINGS = ("dict_type", "model_type")
-_EXPECTED = {  # in the words of YAML, not of Python
+_EXPECTED = {  # YAML's terms instead of Python's
     "dict_type": "input should be a mapping",
     "model_type": "input should be a mapping",
     "tuple_type": "input should be a list",
@@ -313,6 +313,6 @@ def _model_at(location: Sequence[str | int]) -> Any:
 
 
 def default_name(output: str) -> str:
-    """A dataset's name made from its folder's."""
+    """Returns a name for a dataset, made from its folder's name."""
     name = re.sub(r"\W+", "_", os.path.basename(output.rstrip("/")), flags=re.ASCII).strip("_")
     return name if name[:1].isalpha() else f"dataset_{name}".rstrip("_")

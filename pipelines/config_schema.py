@@ -1,4 +1,4 @@
-"""The config's keys for editors (JSON schema) and for people (docs/config.md), both from the models."""
+"""Makes the JSON schema of a config, for editors, and docs/config.md, for people, both from the models."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ REFERENCE_PATH = "docs/config.md"
 _INTRODUCTION = """\
 # Every key of a config
 
-Made from the models by `make docs`; [config.schema.json](config.schema.json) says the same to editors. A key is set in
+Made from the models by `make docs`; [config.schema.json](config.schema.json) is the same for editors. A key is set in
 a YAML file, or on the command line by `--set section.key=value`. An unknown key is refused with the nearest known one.
 """
 
 
 def json_schema() -> str:
-    """The JSON schema of a config file."""
+    """Returns the JSON schema of a config file."""
     return json.dumps(config.Config.model_json_schema(), indent=1) + "\n"
 
 
 def markdown_reference() -> str:
-    """A page with a table for each section: every key, its default and its meaning."""
+    """Returns a page with a table for each section: every key, its default and its meaning."""
     lines = [_INTRODUCTION]
     for section, rows in itertools.groupby(_rows(config.Config, ""), lambda row: row[0].partition(".")[0]):
         lines += [f"## {section}", "", "| key | default | meaning |", "| --- | --- | --- |"]
@@ -58,8 +58,8 @@ def _default(value: Any) -> str:
 
 
 def main() -> None:
-    """Brings the schema and the reference in docs/ up to date."""
-    root = pathlib.Path(__file__).parent.parent
+    """Writes the schema and the reference in docs/."""
+    root = pathlib.Path(__file__).resolve().parent.parent  # imagebeam/pipelines is a link
     (root / REFERENCE_PATH).write_text(markdown_reference(), "utf-8")
     (root / SCHEMA_PATH).write_text(json_schema(), "utf-8")
 

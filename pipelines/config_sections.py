@@ -1,250 +1,54 @@
-"""The sections of a config: every key with its default and its meaning, checked as far as a section alone can be."""
+"""The other sections of a config: every key with its default and its meaning, checked as far as one section can be."""
 
 from __future__ import annotations
 
-import codecs
 import math
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
-import pydantic_core
 
-from imagebeam import features as features_lib
 from imagebeam import shard_names
-from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import mask_files, table_formats, table_rows
-
-STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+from imagebeam.pipelines.config_fields import KINDS, STRICT, Bytes, Count, CountBySplit, Fraction, NotBool
+from imagebeam.transforms.sources import table_rows
 
 MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
 
 
-def _refuse_bool(value: Any) -> Any:
-    if isinstance(value, bool):  # which Python takes for the number 1 or 0
-        raise pydantic_core.PydanticCustomError(
-            "number_type", "input should be a number (or, where that is meant, text in quotes)"
-        )
-    return value
-
-
-_NotBool = pydantic.BeforeValidator(_refuse_bool)
-Bytes = Annotated[pydantic.ByteSize, _NotBool]
-Fraction = Annotated[float, pydantic.Field(gt=0, lt=1), _NotBool]
-Count = Annotated[int, pydantic.Field(ge=1), _NotBool]
-# Told apart by what was given, so that an error speaks of that alone.
-CountBySplit = Annotated[
-    Annotated[Count, pydantic.Tag("(one)")] | Annotated[dict[str, Count], pydantic.Tag("(by split)")],
-    pydantic.Discriminator(lambda value: "(by split)" if isinstance(value, Mapping) else "(one)"),
-]
-
-
-class ManifestConfig(pydantic.BaseModel):
-    """A table with one row for each image."""
-
-    model_config = STRICT
-
-    path: str | None = None
-    """Address of the table below `source.uri`, or a glob of several (`**/metadata.*`): then the paths in each are
-    relative to its own folder, and the keys to `source.uri`. Left out, `source.uri` is the table itself."""
-    format: Literal["csv", "jsonl", "parquet"] | None = None
-    """Left out, the file's extension tells."""
-    header: tuple[str, ...] = ()
-    """Names of the columns of a CSV without a header: its first line is a row then."""
-    delimiter: str | None = pydantic.Field(None, min_length=1, max_length=1)
-    """Between the cells of a CSV; left out, a tab in a .tsv, else a comma."""
-    encoding: str = table_formats.UTF8
-    """Of a CSV or JSON lines: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
-    image: str | None = "image"
-    """Column with the image's path, relative to the manifest's folder; null where the table has none: `files`."""
-    files: str | None = None
-    """For `image: null`: glob of the images, relative to the manifest's folder. The first row is of the first file in
-    the order of their paths as text (10.png comes before 2.png), and so on; there must be as many rows as files."""
-    key: str | None = None
-    """Column with the stable id; left out, the path is the key."""
-    allow_outside: bool = False
-    """Whether paths may lead out of the manifest's folder (`..`, absolute, another scheme); else they are rejects."""
-    merge_rows: bool = False
-    """Whether rows of one image that follow each other are one example, its `list` columns put together."""
-
-    @pydantic.field_validator("encoding")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        try:
-            "".encode(value)  # a codec of bytes, such as base64, refuses
-        except LookupError as e:
-            raise ValueError(f"source.manifest.encoding {value!r} is not known; write for example latin-1") from e
-        return codecs.lookup(value).name
-
-    @pydantic.model_validator(mode="after")
-    def _complete(self) -> ManifestConfig:
-        if (self.image is None) != (self.files is not None):
-            raise ValueError(
-                "source.manifest.files goes with source.manifest.image: null; a column names the images, or a glob "
-                "gives them in the order of the rows"
-            )
-        if self.files is not None and self.merge_rows:
-            raise ValueError("source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names")
-        return self
-
-
-class IdxConfig(pydantic.BaseModel):
-    """IDX files, the format of MNIST."""
-
-    model_config = STRICT
-
-    images: dict[str, str] = {"train": "train-images*idx3-ubyte*", "test": "t10k-images*idx3-ubyte*"}
-    """Globs of the files with images, below `source.uri`, by split."""
-    labels: dict[str, str] = {"train": "train-labels*idx1-ubyte*", "test": "t10k-labels*idx1-ubyte*"}
-    """Globs of the files with labels, by split."""
-
-
-class CocoConfig(pydantic.BaseModel):
-    """Annotations of objects in COCO's JSON format."""
-
-    model_config = STRICT
-
-    annotations: dict[str, str] = {
-        "train": "annotations/instances_train2017.json",
-        "validation": "annotations/instances_val2017.json",
-    }
-    """Files of annotations below `source.uri`, by split."""
-    images: dict[str, str] = {"train": "train2017", "validation": "val2017"}
-    """Folders of the images below `source.uri`, by split."""
-    masks: bool = False
-    """Whether each object's mask is stored, as a PNG of the image's size."""
-    outside: Literal["clip", "reject"] = "clip"
-    """What a box that leaves the picture is: cut off at its edge (and dropped if nothing is left), or a reject."""
-    crowd: bool = True
-    """Whether objects marked `iscrowd` are stored."""
-    without_objects: bool = True
-    """Whether images without an object are stored."""
-
-    @pydantic.model_validator(mode="after")
-    def _complete(self) -> CocoConfig:
-        if not self.annotations or set(self.annotations) != set(self.images):
-            raise ValueError(
-                f"source.coco.annotations names the splits {', '.join(self.annotations) or 'none'}, "
-                f"source.coco.images {', '.join(self.images) or 'none'}; name the same in both"
-            )
-        return self
-
-
-class TfrecordConfig(pydantic.BaseModel):
-    """TFRecord files of tf.train.Example that are written anew."""
-
-    model_config = STRICT
-
-    image: str = "image/encoded"
-    """Key of the feature with the image's bytes."""
-    key: str | None = None
-    """Key of the feature with the stable id; left out, the file's name and the record's number."""
-    raw_shape: tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4), _NotBool]] | None = None
-    """Height, width and channels of images that are bare pixels of 8 bits, such as [28, 28, 1]."""
-    keep: Literal["all"] | tuple[str, ...] | None = None
-    """Keys of further features that are stored as they are, with the kind that they have in the records, or `all`. Left
-    out, all are kept, unless `columns` names some: then those alone. The plan names what is left out."""
-
-
-class MasksConfig(pydantic.BaseModel):
-    """Pictures that say the class of each pixel, one for each image."""
-
-    model_config = STRICT
-
-    image: str | None = None
-    """Regular expression for an image's path below `source.uri`, such as `images/(.*)\\.jpg`; all else is passed over.
-    A group `(?P<split>...)` is the split for `split.by: source`."""
-    mask: str | None = None
-    """Its mask's path, with the groups of `image`, such as `annotations/\\1.png`."""
-    missing: Literal["reject", "pass_over"] = "reject"
-    """What an image whose mask is not there is: a reject, or passed over, where only some images have masks."""
-
-    @pydantic.model_validator(mode="after")
-    def _complete(self) -> MasksConfig:
-        if (self.image is None) != (self.mask is None):
-            raise ValueError("source.masks.image and source.masks.mask go together")
-        if self.image is not None and self.mask is not None:
-            mask_files.check_pattern(self.image, self.mask)
-        return self
-
-    @property
-    def rule(self) -> mask_files.MaskRule | None:
-        """Which images have masks, and where; None without masks."""
-        return (
-            None
-            if self.image is None or self.mask is None
-            else mask_files.MaskRule(self.image, self.mask, self.missing)
-        )
-
-
-class SourceConfig(pydantic.BaseModel):
-    """What is read."""
-
-    model_config = STRICT
-
-    uri: str | None = None
-    """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal["files", "manifest", "listing", "idx", "coco", "tar", "tfrecord"] = "files"
-    """`files` lists a folder and all below it; `manifest` reads a table; `listing` what `plan --save-listing` wrote;
-    `idx`, `coco`, `tar` (WebDataset) and `tfrecord` read those formats."""
-    include: tuple[str, ...] = ("**/*",)
-    """Globs below the folder; an image that matches none is passed over."""
-    manifest: ManifestConfig = ManifestConfig()
-    """For `by: manifest`."""
-    idx: IdxConfig = IdxConfig()
-    """For `by: idx`."""
-    coco: CocoConfig = CocoConfig()
-    """For `by: coco`."""
-    tfrecord: TfrecordConfig = TfrecordConfig()
-    """For `by: tfrecord`."""
-    masks: MasksConfig = MasksConfig()
-    """For `by: files` (and a listing saved of it): a picture of classes for each image."""
-    reads_ahead: Count = read_ahead.READ_AHEAD.requests
-    """Over a network: requests for images under way at once, in each writer process."""
-    bytes_ahead: Bytes = pydantic.ByteSize(read_ahead.READ_AHEAD.num_bytes)
-    """Bytes of images asked for and not yet written, in each writer process."""
-
-    @pydantic.field_validator("include", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-
 class LabelConfig(pydantic.BaseModel):
-    """Which class or target an image has."""
+    """The class or target of an image."""
 
     model_config = STRICT
 
     by: Literal["directory", "filename", "column", "columns", "none"] = "directory"
-    """`directory`: label/image (or split/label/image); `filename`: `pattern`; `column` and `columns`: of the manifest;
-    `none`."""
+    """Where the label comes from. `directory`: the folder, label/image (or split/label/image); `filename`: `pattern`;
+    `column` and `columns`: the manifest; `none`: no labels."""
     pattern: str | None = None
     """For `by: filename`: a regular expression for the whole file name, with a group `(?P<label>...)`."""
     column: str | None = None
     """For `by: column`: the column of the manifest, the part of a tar's example, the feature of a TFRecord. Cells are
-    stripped, and a whole number is one class however it is written: `1`, `1.0` in a CSV, 1.0 in Parquet are `1`."""
+    stripped, and a whole number is one class in any notation: `1`, `1.0` in a CSV, 1.0 in Parquet are `1`."""
     separator: str | None = pydantic.Field(None, min_length=1)
-    """For `by: column`: what stands between the labels of an image that may have several, or none."""
+    """For `by: column`: separator between the labels, where an image may have several labels or none."""
     columns: tuple[str, ...] = ()
-    """For `by: columns`: columns of 0 (or -1) and 1, one for each class; an image may have several, or none. They are
-    the vocabulary, if no other is given."""
+    """For `by: columns`: columns of 0 (or -1) and 1, one for each class; an image may have several classes or none. The
+    columns are the vocabulary unless another one is given."""
     type: Literal["class", "int", "float"] = "class"
-    """`class` gives ids by the vocabulary; `int` and `float` store the column's number as it is."""
-    base: Annotated[Literal[0, 1], _NotBool] = 0
-    """Id of the first class in the records; 1 for other readers, of the 1-based ImageNet convention. imagebeam's own
-    reader takes the base away: its labels count from 0."""
+    """`class` stores ids from the vocabulary; `int` and `float` store the column's number unchanged."""
+    base: Annotated[Literal[0, 1], NotBool] = 0
+    """Id of the first class in the records; 1 for other readers that follow the 1-based ImageNet convention.
+    imagebeam's own reader subtracts the base: its labels count from 0."""
     vocabulary: str | None = None
-    """Address of a `labels.txt`, one class a line in the order of the ids; left out, `columns`, or the sorted labels
-    found. They sort as text, but in a `column` of nothing but integers by value: 2 before 10."""
+    """Address of a `labels.txt` with one class per line in the order of the ids. Default: `columns`, or the sorted
+    labels found. Labels are sorted as text; in a `column` that holds only integers, by value: 2 before 10."""
     unknown: Literal["reject", "error"] = "reject"
-    """What a label that is not in `vocabulary` is."""
+    """What to do with a label that is not in `vocabulary`."""
     texts: str | None = None
-    """Address of a file with each class and its text on a line (`n01440764 tench, Tinca tinca`, or with a tab between
-    them): image/class/text. A class of the input that is not in it is an error."""
+    """Address of a file with one class and its text per line (`n01440764 tench, Tinca tinca`, or with a tab between
+    them), stored as image/class/text. A class of the input that is missing in it is an error."""
     lists: dict[str, str] = {}
-    """For `by: directory`: from a folder below `source.uri` (a split's, as it stands there: `val`) to a file with a
-    label on each line, for images directly in it: the number at the end of an image's name is its line, from 1."""
+    """For `by: directory`: from a folder below `source.uri` (a split's, under its name there: `val`) to a file with one
+    label per line, for images directly in that folder: the number at the end of an image's name is its line, from 1."""
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> LabelConfig:
@@ -278,58 +82,60 @@ class LabelConfig(pydantic.BaseModel):
 
     @property
     def kind(self) -> str | None:
-        """Of the label's feature: "class", "int64", "float", or None without labels."""
+        """Kind of the label's feature: "class", "int64", "float", or None without labels."""
         if self.by == "none":
             return None
-        return {"class": "class", "int": features_lib.INT64, "float": features_lib.FLOAT}[self.type]
+        return "class" if self.type == "class" else KINDS[self.type]
 
     @property
     def many(self) -> bool:
-        """Whether an image may have several classes."""
+        """True if an image may have several classes."""
         return self.separator is not None or bool(self.columns)
 
 
 class Carve(pydantic.BaseModel):
-    """The beginning of a split, that becomes another one."""
+    """Rows at the beginning of a split that become another split."""
 
     model_config = STRICT
 
     split: str
-    """Where they are taken from."""
+    """The split to take rows from."""
     first: Count
-    """How many."""
+    """How many rows to take."""
 
 
 class SplitConfig(pydantic.BaseModel):
-    """Which split an image goes to."""
+    """The split of an image."""
 
     model_config = STRICT
 
     by: Literal["directory", "column", "hash", "index", "source", "none"] = "none"
-    """`directory`: the first folder; `column`: of the manifest; `hash`: `fractions`; `index`: `counts`; `source`: as
-    `source.idx`, `source.coco` and `source.masks` say; `none`: all to one split."""
+    """Where the split comes from. `directory`: the first folder; `column`: the manifest; `hash`: `fractions`; `index`:
+    `counts`; `source`: `source.idx`, `source.coco` or `source.masks`; `none`: all images go to one split."""
     name: str = "train"
-    """For `by: none`: the one split."""
+    """For `by: none`: name of the only split."""
     column: str | None = None
     """For `by: column`: the manifest's column."""
     fractions: dict[str, Fraction] | None = None
-    """For `by: hash`: the share of each split, in sum 1, such as {train: 0.8, test: 0.2}."""
+    """For `by: hash`: the share of each split; the shares sum to 1, such as {train: 0.8, test: 0.2}."""
     counts: dict[str, Count | None] | None = None
-    """For `by: index`: how many rows of the manifest each split takes, one after the other; null takes the rest."""
+    """For `by: index`: how many rows of the manifest each split takes, in this order; null takes the rest."""
     carve: dict[str, Carve] = {}
-    """From a split to be made to where its first rows come from, such as {validation: {split: train, first: 1000}}."""
+    """New splits made of the first rows of others, such as {validation: {split: train, first: 1000}}."""
     stratify: bool = False
-    """For `by: hash`: shares that are exact to within one image, in each label and over all; growth of the dataset can
-    then move images. Groups are not cut, so with `group` each label is exact to within a
-    group, and the whole to within a group for each label."""
+    """For `by: hash`: makes the shares exact to within one image, in each label and in total; then images can change
+    their split when the dataset grows. Groups stay whole, so with `group` each label is exact to within one group, and
+    the total to within one group per label."""
     group: str | None = None
-    """For `by: hash`: a column of the manifest, or a group of `label.pattern`; its images go to one split together."""
-    seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63), _NotBool] = 0
-    """The salt of every hash: of the split and of the order of records."""
+    """For `by: hash`: a column of the manifest, or a group of `label.pattern`. Images with the same value go to the
+    same split."""
+    seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63), NotBool] = 0
+    """Salt of every hash: for the split and for the order of records."""
     rename: dict[str, str] = {}
-    """From the folder's or column's name to the split's, such as {val: validation}."""
+    """From the name in the folder or column to the split's name, such as {val: validation}."""
     names: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
-    """For `by: directory` and `column`, the splits that must be: another is a reject, an empty one an error."""
+    """For `by: directory` and `column`: the splits that must exist. An image of another split is a reject; an empty
+    split is an error."""
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> SplitConfig:
@@ -358,43 +164,44 @@ class SplitConfig(pydantic.BaseModel):
             raise ValueError(f"split.name needs split.by: none, not {self.by}")
         for name in (self.name, *self.carve, *(self.declared or ()), *self.rename.values()):
             if not shard_names.SPLIT_NAME.fullmatch(name):
-                raise ValueError(f"split name {name!r} is not made of letters, digits, '_', '.' and '-'")
+                raise ValueError(f"split name {name!r} must consist of letters, digits, '_', '.' and '-'")
         return self
 
     @property
     def declared(self) -> tuple[str, ...] | None:
-        """The splits known before the input is listed; None if the input tells."""
+        """Names of the splits, if known before the input is listed; None if the input decides."""
         return None if self._given is None else (*self._given, *self.carve)
 
     @property
     def _given(self) -> tuple[str, ...] | None:
-        """The same, without those that `carve` makes."""
+        """The same, without the splits that `carve` makes."""
         if self.by == "none":
             return (self.name,)
         return next((tuple(given) for given in (self.fractions, self.counts, self.names) if given is not None), None)
 
 
 class ImageConfig(pydantic.BaseModel):
-    """What is checked and stored of an image."""
+    """How images are checked and stored."""
 
     model_config = STRICT
 
     encode: Literal["keep", "jpeg", "png", "raw", "int64_list", "float_list"] = "keep"
-    """`keep` stores the file's own bytes; `jpeg` and `png` encode anew; `raw` stores pixels as uint8 bytes,
-    `int64_list` and `float_list` as numbers from 0 to 255: rows from the top, pixels from the left, their channels.
-    All but `keep` also take GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000 (the first picture), and turn images upright
-    as their EXIF data say, unless there are boxes or masks (`source.coco`, `source.masks`)."""
-    quality: Annotated[int, pydantic.Field(ge=1, le=100), _NotBool] = 95
+    """`keep` stores the file's own bytes; `jpeg` and `png` encode the image again; `raw` stores pixels as uint8 bytes,
+    `int64_list` and `float_list` as numbers from 0 to 255, in the order [height, width, channels]. All but `keep` also
+    accept GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000 (the first picture), and rotate images upright according to
+    their EXIF data, unless there are boxes or masks (`source.coco`, `source.masks`)."""
+    quality: Annotated[int, pydantic.Field(ge=1, le=100), NotBool] = 95
     """For `encode: jpeg`."""
     color: Literal["keep", "rgb", "gray", "mean"] = "keep"
-    """`rgb` is three channels, `gray` luma (ITU-R 601), `mean` the mean of the three channels, rounded down; `keep`
-    leaves gray, RGB and alpha (but for `encode: jpeg`), and makes RGB of the rest."""
+    """`rgb` is three channels, `gray` is luma (ITU-R 601), `mean` is the mean of the three channels, rounded down;
+    `keep` keeps gray, RGB and alpha (no alpha for `encode: jpeg`), and converts the rest to RGB."""
     resize: tuple[Count, Count] | None = None
-    """Height and width in pixels, whatever the aspect ratio was; bicubic."""
+    """Height and width in pixels, whatever the aspect ratio; bicubic."""
     shortest_side: Count | None = None
-    """Pixels of the shorter side; the aspect ratio stays, and smaller images do too."""
+    """Length of the shorter side in pixels; keeps the aspect ratio, and does not enlarge smaller images."""
     check: Literal["structure", "decode"] = "structure"
-    """`structure` walks JPEG and PNG to their end without decoding; `decode` also decodes every pixel."""
+    """`structure` checks every JPEG and PNG for truncation and broken structure without decoding; `decode` also decodes
+    every pixel."""
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> ImageConfig:
@@ -429,26 +236,28 @@ class ColumnConfig(pydantic.BaseModel):
     model_config = STRICT
 
     type: Literal["string", "int", "float"] = "string"
-    """Of the column's values, and of the stored feature where no transform gives another. `float` is 32 bits, about
-    seven digits: give longer integers `int`."""
+    """Type of the column's values, and of the stored feature unless a transform changes it. `float` has 32 bits, about
+    seven digits: use `int` for longer integers."""
     list: bool = False
-    """Whether an image has any number of values: a list in JSON and Parquet, `separator` between them in text."""
+    """If true, an image has a list of values: a list in JSON and Parquet, values with `separator` between them in
+    text."""
     separator: str | None = pydantic.Field(None, min_length=1)
-    """Between the values of a list in text."""
+    """Separator between the values of a list in text."""
     missing: Literal["reject", "error", "default"] = "reject"
-    """What an empty value, or one not of the type, becomes: its image a reject, the run an error, or `default`."""
-    default: Annotated[int | float | str | None, _NotBool] = None
-    """For `missing: default`."""
+    """What to do with an empty value or one of another type: reject the image, end the run with an error, or store
+    `default`."""
+    default: Annotated[int | float | str | None, NotBool] = None
+    """The value for `missing: default`."""
     transform: Literal["z_score", "scale_0_1", "log", "bucketize", "vocabulary"] | None = None
-    """By tf.Transform, from all values of the splits in `statistics.analyze`: mean 0 and deviation 1; 0 to 1; the
-    natural logarithm (of values above 0, others are `missing`); the number of one of `buckets` quantiles; the id among
-    the `top_k` most frequent strings."""
-    buckets: Annotated[int, pydantic.Field(ge=2), _NotBool] = 10
-    """For `transform: bucketize`."""
+    """Computed by tf.Transform from all values of the splits in `statistics.analyze`. `z_score`: mean 0 and deviation
+    1; `scale_0_1`: 0 to 1; `log`: natural logarithm (values not above 0 are `missing`); `bucketize`: the number of the
+    quantile, of `buckets`; `vocabulary`: the id among the `top_k` most frequent strings."""
+    buckets: Annotated[int, pydantic.Field(ge=2), NotBool] = 10
+    """For `transform: bucketize`: number of quantiles."""
     top_k: Count | None = None
-    """For `transform: vocabulary`: how many strings get an id; left out, all."""
-    num_oov_buckets: Annotated[int, pydantic.Field(ge=0), _NotBool] = 0
-    """For `transform: vocabulary`: ids for strings beyond those, by hash; with 0 they get -1."""
+    """For `transform: vocabulary`: how many strings get an id; by default all."""
+    num_oov_buckets: Annotated[int, pydantic.Field(ge=0), NotBool] = 0
+    """For `transform: vocabulary`: number of ids for all other strings, chosen by hash; with 0 they get -1."""
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> ColumnConfig:
@@ -456,9 +265,7 @@ class ColumnConfig(pydantic.BaseModel):
             raise ValueError("columns: missing: default and default go together")
         if self.default is not None and self.type != "string":
             try:
-                table_rows.parse_number(
-                    features_lib.INT64 if self.type == "int" else features_lib.FLOAT, str(self.default)
-                )
+                table_rows.parse_number(self.kind, str(self.default))
             except ValueError as e:
                 raise ValueError(f"columns: default of type: {self.type}: {e}") from e
         if self.transform == "vocabulary" and self.type != "string":
@@ -478,38 +285,43 @@ class ColumnConfig(pydantic.BaseModel):
             raise ValueError("columns: missing: default is for single values; a list may hold none")
         return self
 
+    @property
+    def kind(self) -> str:
+        """Kind of the raw values: bytes, int64 or float."""
+        return KINDS[self.type]
+
 
 _COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".xz", ".z", ".zlib", ".zst", ".zip"})
 
 
 class OutputConfig(pydantic.BaseModel):
-    """How the dataset is laid out."""
+    """Where and how the dataset is stored."""
 
     model_config = STRICT
 
     uri: str | None = None
     """Folder of the dataset; `--output` on the command line."""
     name: str | None = pydantic.Field(None, pattern=r"^[a-zA-Z]\w*$")
-    """Name of the dataset in the catalog and for TFDS; left out, made from the folder's name."""
+    """Name of the dataset in the catalog and for TFDS; by default made from the folder's name."""
     num_shards: CountBySplit | None = None
-    """Shards of every split, or by split."""
+    """Number of shards, for every split or by split."""
     target_shard_bytes: Bytes | None = None
-    """Bytes of images in a shard, such as 128MiB: gives the number of shards."""
+    """Image bytes per shard, such as 128MiB; decides the number of shards."""
     examples_per_shard: Count | None = None
-    """Most records in a shard: gives the number of shards."""
+    """Maximum of records per shard; decides the number of shards."""
     compression: Literal["none", "gzip"] = "none"
-    """`gzip` costs time, wins little on JPEG, and TFDS cannot read it."""
+    """`gzip` costs time and saves little on JPEG, and TFDS cannot read it."""
     shuffle: Literal["hash", "none"] = "hash"
-    """`hash` orders records by the hash of their keys; `none` by key, or by row of the manifest."""
+    """`hash` orders records by the hash of their keys; `none` by key or by row of the manifest."""
     writer: Literal["stream", "beam"] = "stream"
-    """`beam` is plain `beam.io.WriteToTFRecord`: order and shard content then differ from run to run."""
+    """`beam` uses `beam.io.WriteToTFRecord`; then order and shard content differ from run to run."""
     suffix: str = pydantic.Field(".tfrecord", pattern=r"^(\.[\w.-]+)?$")
-    """After train-00000-of-00016; empty for the naming of the TPU models."""
+    """Follows train-00000-of-00016; empty for the file names of the TPU models."""
 
     @pydantic.field_validator("suffix", mode="before")
     @classmethod
     def _nothing_is_empty(cls, value: Any) -> Any:
-        """YAML has nothing for `suffix:`, and `--set output.suffix=` gives that, too."""
+        """Accepts `suffix:` without a value, which YAML reads as null, and `--set output.suffix=`."""
         return "" if value is None else value
 
     @pydantic.model_validator(mode="after")
@@ -540,21 +352,21 @@ class OutputConfig(pydantic.BaseModel):
 
 
 class StatisticsConfig(pydantic.BaseModel):
-    """What `statistics.json` says beyond counts."""
+    """Content of `statistics.json` beyond counts."""
 
     model_config = STRICT
 
     pixels: bool = False
-    """Whether every image is decoded for the mean and standard deviation of each channel, for `normalize="dataset"`: of
-    all pixels as they are stored, 0 to 255, without alpha. An image that cannot be decoded is a reject."""
+    """If true, every image is decoded for the mean and standard deviation of each channel, for `normalize="dataset"`:
+    over all pixels as they are stored, 0 to 255, without alpha. An image that cannot be decoded is a reject."""
     analyze: Literal["train", "all"] = "train"
-    """Which splits tf.Transform looks at for the transforms of `columns`: that named train, or all of them."""
+    """Which splits tf.Transform analyses for the transforms of `columns`: the split named train, or all."""
 
 
 class RejectsConfig(pydantic.BaseModel):
-    """How many images may be turned away."""
+    """How many images may be rejected."""
 
     model_config = STRICT
 
-    max_fraction: Annotated[float, pydantic.Field(ge=0, le=1), _NotBool] = 0.01
-    """Of the listed images; above it nothing is committed and the exit code is 3."""
+    max_fraction: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] = 0.01
+    """Share of the listed images; if more are rejected, nothing is committed and the exit code is 3."""

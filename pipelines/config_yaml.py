@@ -1,4 +1,4 @@
-"""Reads YAML as a config needs it: no key twice, and errors that fit on a line."""
+"""Parses YAML for configs: refuses repeated keys, and explains errors in one line."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _REMEDIES = {  # by a part of PyYAML's text
 
 
 def parse(text: str, where: str) -> Any:
-    """The value of a YAML document; None for an empty one.
+    """Returns the value of a YAML document; None for an empty one.
 
     Args:
         text: the document.
-        where: the file or argument that holds it, for errors.
+        where: the file or argument with the document, for errors.
 
     Raises:
         ConfigError: if a mapping has a key twice, or a key lacks the space after its colon.
@@ -50,7 +50,7 @@ def parse(text: str, where: str) -> Any:
 
 
 def _check(node: yaml.Node, path: str, where: str, seen: set[int]) -> None:
-    """Looks into every mapping of `node`, each once: an alias can stand for one in many places."""
+    """Checks every mapping below `node` once, although aliases may repeat it in many places."""
     if id(node) in seen:
         return
     seen.add(id(node))
@@ -76,25 +76,25 @@ def _check(node: yaml.Node, path: str, where: str, seen: set[int]) -> None:
 
 
 def missing_space(text: str) -> str:
-    """What to write instead of `by:none`, which YAML takes for one text; "" if `text` is nothing of the kind."""
+    """Returns what to write instead of `by:none`, which YAML reads as one text; "" if `text` is not of this form."""
     match = _NO_SPACE.fullmatch(text)
     return f"write '{match[1]}: {match[2]}', with a space after the colon" if match else ""
 
 
 def explain(error: yaml.YAMLError, text: str) -> str:
-    """What is wrong with a document, in one line: where, what, and what to do."""
+    """Explains an error in one line: where, what, and what to do."""
     problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
     problem = " ".join(problem.split("\n")[0].split())
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     lines = text.splitlines() or [""]
     if mark is not None:
-        line = min(mark.line, len(lines) - 1)  # the end of the text is after its last line
+        line = min(mark.line, len(lines) - 1)  # the end of the text counts as a line of its own
         shown = f" in {lines[line].strip()[:80]!r}" if lines[line].strip() else ""
         problem = f"line {line + 1}, column {mark.column + 1}: {problem}{shown}"
     elif isinstance(position := getattr(error, "position", None), int):
         problem = f"line {text.count(chr(10), 0, position) + 1}: {problem}"
     begun = getattr(error, "context_mark", None)
     if begun is not None and mark is not None and begun.line < min(mark.line, len(lines) - 1):
-        problem += f" (what began in line {begun.line + 1})"
+        problem += f" (begun in line {begun.line + 1})"
     remedy = next((remedy for part, remedy in _REMEDIES.items() if part in problem), "")
     return f"{problem}; {remedy}" if remedy else problem

@@ -1,4 +1,4 @@
-"""Shows what is in a dataset, and writes some of its images as files."""
+"""Describes the content of a dataset, and writes some of its images as files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # of a file's name, which most fil
 
 
 def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str, str]]:
-    """The dataset as rows of a table."""
+    """Returns the dataset as rows of a table."""
     rows = [("dataset", f"{catalog.name}, written {catalog.created}, fingerprint {catalog.fingerprint}")]
     rows += progress.summary_rows(catalog, directory, seconds=None)
     rows.append(("compression", catalog.compression))
@@ -31,7 +31,7 @@ def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str
 
 
 def read_examples(directory: str, catalog: catalog_lib.Catalog, split: str) -> Iterator[dict[str, list[Any]]]:
-    """The examples of a split in the order of its shards.
+    """Yields the examples of a split in the order of its shards.
 
     Raises:
         VerificationError: at a broken record.
@@ -43,11 +43,13 @@ def read_examples(directory: str, catalog: catalog_lib.Catalog, split: str) -> I
                 for record in records.read_records(file, catalog.compression):
                     yield example.parse_example(record.data)
         except (errors.RecordError, OSError) as e:
-            raise errors.VerificationError(f"{uri}: {e}; imagebeam verify {directory} names all that is broken") from e
+            raise errors.VerificationError(
+                f"{uri}: {e}; imagebeam verify {directory} lists everything that is broken"
+            ) from e
 
 
 def describe_example(values: dict[str, list[Any]]) -> str:
-    """The features of one example in a line."""
+    """Returns the features of one example in a line."""
     parts = []
     for key, found in values.items():
         shown = [_describe(value) for value in found[:_MAX_SHOWN]]
@@ -60,7 +62,7 @@ def describe_example(values: dict[str, list[Any]]) -> str:
 def _describe(value: bytes | int | float) -> str:
     if isinstance(value, bytes):
         return f"<{len(value):,} bytes>" if len(value) > 200 or not _is_text(value) else value.decode()
-    return f"{value:.7g}" if isinstance(value, float) else str(value)  # all digits that 32 bits hold
+    return f"{value:.7g}" if isinstance(value, float) else str(value)  # all digits of 32 bits
 
 
 def _is_text(value: bytes) -> bool:
@@ -75,7 +77,7 @@ def save_images(
 ) -> list[str]:
     """Writes the first images of a split as files, named by position, label and key; returns their addresses.
 
-    Those that are stored as pixels become PNGs.
+    Images stored as pixels become PNGs.
 
     Raises:
         ConfigError: if there are no images, or pixels without a shape, or `folder` cannot be written.
@@ -107,12 +109,12 @@ def save_images(
 
 
 def _file_name(text: str, max_bytes: int) -> str:
-    """`text` as a part of a file's name: no separators, and no longer than file systems take, which count bytes."""
+    """Turns `text` into a part of a file name: no separators, and no more bytes than file systems allow."""
     return re.sub(r"[^\w.=+-]+", "_", text).encode()[:max_bytes].decode(errors="ignore")
 
 
 def _make_folder(folder: str) -> str:
-    """The address of a folder that is there now.
+    """Makes a folder if it does not exist, and returns its address.
 
     Raises:
         ConfigError: if it cannot be made.
@@ -129,8 +131,8 @@ def _make_folder(folder: str) -> str:
 
 def _unwritable(folder: str, error: OSError) -> errors.ConfigError:
     return errors.ConfigError(
-        f"--save-to {folder!r} cannot be written ({error.strerror or error}); give another folder, it is made if it is "
-        "not there"
+        f"--save-to {folder!r} cannot be written ({error.strerror or error}); give another folder; it is created if it "
+        "does not exist"
     )
 
 

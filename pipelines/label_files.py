@@ -1,4 +1,4 @@
-"""Reads the files that a config names beside the images: the vocabulary, texts of classes, labels by number."""
+"""Reads the label files that a config names: the vocabulary, texts of classes, labels by number."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from imagebeam.transforms import class_names, labels_by_index
 
 
 def read_vocabulary(address: str | None, in_column: bool = False) -> tuple[str, ...] | None:
-    """The classes in the order of their ids.
+    """Returns the classes in the order of their ids.
 
     Args:
         address: of the file.
-        in_column: whether labels are the cells of a column; then they are spelled as those are.
+        in_column: whether labels are cells of a column; then class names are normalised like cells.
 
     Raises:
         ConfigError: if the file cannot be read, or has a class twice or none on a line.
@@ -23,7 +23,7 @@ def read_vocabulary(address: str | None, in_column: bool = False) -> tuple[str, 
     labels = _read_lines("label.vocabulary", address)
     if in_column:
         for number, label in enumerate(labels, 1):
-            _check_text("label.vocabulary", address, number, label)  # a folder's name may be any bytes, a cell is text
+            _check_text("label.vocabulary", address, number, label)  # a cell is text, a folder's name any bytes
         labels = list(map(class_names.spell, labels))
     blank = next((index for index, name in enumerate(labels, 1) if not name.strip()), None)
     if blank is not None or not labels:
@@ -37,10 +37,10 @@ def read_vocabulary(address: str | None, in_column: bool = False) -> tuple[str, 
 
 
 def read_texts(address: str | None, in_column: bool = False) -> dict[str, str]:
-    """The text of each class, from lines such as `n01440764 tench, Tinca tinca`.
+    """Returns the text of each class, from lines such as `n01440764 tench, Tinca tinca`.
 
-    The class ends at the first tab where all lines have one, else at the first space. With `in_column` it is spelled as
-    the cells of a column are.
+    The class ends at the first tab if all lines have one, otherwise at the first space. With `in_column`, class names
+    are normalised like the cells of a column.
 
     Raises:
         ConfigError: if the file cannot be read, has no lines, or a class twice or without a text.
@@ -65,7 +65,7 @@ def read_texts(address: str | None, in_column: bool = False) -> dict[str, str]:
 
 
 def read_lists(addresses: Mapping[str, str]) -> labels_by_index.Lists:
-    """The labels of the images in each folder, in the order of their numbers.
+    """Returns the labels of the images in each folder, in the order of the images' numbers.
 
     Raises:
         ConfigError: if a file cannot be read, or has no label on a line.
@@ -94,7 +94,7 @@ def _read_lines(option: str, address: str) -> list[str]:
 
 
 def _check_text(option: str, address: str, number: int, text: str) -> None:
-    """Looks whether a text in line `number` is UTF-8.
+    """Checks that a text in line `number` is UTF-8.
 
     Raises:
         ConfigError: if it is not.

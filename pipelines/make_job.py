@@ -1,4 +1,4 @@
-"""The pipeline itself, as a story. Everything here is decided by the config before anything is read."""
+"""Turns a config into a job: the rules and settings that the transforms take. Reads small files only, and no image."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import json
 import zlib
 from typing import Any, NamedTuple
 
-import apache_beam as beam
-
 from imagebeam import errors, storage
 from imagebeam.pipelines import column_settings, label_files, open_source
 from imagebeam.pipelines import config as config_lib
 from imagebeam.transforms import (
     assign_splits,
     commit_dataset,
+    dataset_settings,
     label_images,
-    layout,
-    list_images,
     place_in_shards,
+    plan_dataset,
     rank_references,
-    store_dead_letters,
-    transform_columns,
     write_shards,
     write_shards_with_beam,
 )
@@ -30,7 +26,7 @@ from imagebeam.transforms.sources import idx, image_source
 
 
 class Job(NamedTuple):
-    """A config in the terms of the transforms."""
+    """The arguments of the transforms, made from a config."""
 
     source: image_source.ImageSource
     label: label_images.LabelRule
@@ -38,31 +34,13 @@ class Job(NamedTuple):
     order: rank_references.Order
     writer: type[write_shards.WriteShards] | type[write_shards_with_beam.WriteShardsWithBeam]
     committer: commit_dataset.Committer
-    transforms: tuple[transform_columns.ColumnTransform, ...] = ()
-    scratch: str = ""  # where tf.Transform writes first
+    table: plan_dataset.Table | None = None  # the source, if its references are rows of a table
+    transforms: tuple[dataset_settings.ColumnTransform, ...] = ()
+    scratch: str = ""  # folder where tf.Transform writes first
 
     @property
-    def layout(self) -> layout.DatasetLayout:
-        return self.committer.layout
-
-
-def build(pipeline: beam.Pipeline, job: Job, plan_only: bool = False) -> None:
-    """Adds the steps of `job`, from the listing to the commit."""
-    listed = pipeline | "List" >> list_images.ListImages(job.source)  # ImageRef
-    labelled = listed.images | "Label" >> label_images.LabelImages(job.label)  # ImageRef
-    assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # ImageRef
-    rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
-    tallies = (listed.tallies, labelled.tallies) | "Tallies" >> beam.Flatten()  # Tally
-    placed = assigned.images | "Place" >> place_in_shards.PlaceInShards(job.layout, job.order, tallies, rejects)
-    if plan_only:
-        return
-    _ = placed.plan | "RememberInputs" >> beam.ParDo(place_in_shards.RememberInputsFn(job.layout))
-    shards = placed.shards | "Transform" >> transform_columns.TransformColumns(
-        job.transforms, placed.plan, job.layout, job.scratch
-    )  # (shard, [packed ImageRef])
-    written = shards | "Write" >> job.writer(placed.plan, job.layout)  # WrittenShard
-    early_rejects = rejects | "StoreDeadLetters" >> store_dead_letters.StoreDeadLetters(job.layout, placed.plan)
-    _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, placed.plan, early_rejects)
+    def settings(self) -> dataset_settings.DatasetSettings:
+        return self.committer.settings
 
 
 def make_job(
@@ -72,13 +50,13 @@ def make_job(
     source: image_source.ImageSource | None = None,
     scratch: str = "",
 ) -> Job:
-    """The job that `config` describes.
+    """Returns the job that `config` describes.
 
     Args:
         config: with `source.uri` and `output.uri`.
-        overwrite: whether another dataset in the output is replaced.
-        report: where the run leaves word of its plan and its end.
-        source: that of `config`, where it is made already.
+        overwrite: whether to replace another dataset in the output.
+        report: address of the report that the run writes.
+        source: of `config`, if it is open already.
         scratch: folder where tf.Transform writes first.
 
     Raises:
@@ -93,13 +71,13 @@ def make_job(
         )
     if config.output.writer == "beam":
         write_shards_with_beam.require_file_system(output)
-    # a class that no image has keeps its id: the columns are all the classes there are
+    # with label.columns, the columns are the vocabulary: a class without an image keeps its id
     in_column = config.label.by == "column"
     vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
     raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else config.source.tfrecord.raw_shape
-    dataset = layout.DatasetLayout(
+    settings = dataset_settings.DatasetSettings(
         output=output,
-        identity=json.dumps([config.identity(), _beside_the_config(config, raw_shape)], sort_keys=True),
+        identity=json.dumps([config.identity(), _other_facts(config, raw_shape)], sort_keys=True),
         features=config.resolve_features(),
         columns=(*open_source.given_columns(config), *(f"columns/{name}" for name in config.columns)),
         label_kind=config.label.kind,
@@ -110,7 +88,7 @@ def make_job(
         texts=label_files.read_texts(config.label.texts, in_column),
         unknown_label_is_error=config.label.unknown == "error",
         declared_splits=config.split.declared,
-        sizing=layout.Sizing(
+        sizing=dataset_settings.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
         policy=_image_policy(config, raw_shape),
@@ -123,7 +101,6 @@ def make_job(
         overwrite=overwrite,
         saved_listing=config.source.by == "listing",
         report=report,
-        table=open_source.as_table(source),
         hints=open_source.notes_on_labels(config, source),
     )
     seed = config.split.seed
@@ -138,15 +115,16 @@ def make_job(
         if config.output.writer == "stream"
         else write_shards_with_beam.WriteShardsWithBeam,
         committer=commit_dataset.Committer(
-            dataset, config.output.name or config_lib.default_name(output), config.model_dump(mode="json")
+            settings, config.output.name or config_lib.default_name(output), config.model_dump(mode="json")
         ),
-        transforms=column_settings.make_transforms(config, dataset.columns),
+        table=open_source.as_table(source),
+        transforms=column_settings.make_transforms(config, settings.columns),
         scratch=scratch,
     )
 
 
-def _beside_the_config(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:
-    """What else decides what the shards hold: versions of libraries, the shape of bare pixels."""
+def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:
+    """Returns the facts outside the config that decide what shards hold: library versions, the shape of raw pixels."""
     facts: dict[str, Any] = {}
     if config.output.compression == "gzip" or (config.source.by == "coco" and config.source.coco.masks):
         facts["zlib"] = zlib.ZLIB_RUNTIME_VERSION
@@ -167,7 +145,7 @@ def _image_policy(config: config_lib.Config, raw_shape: tuple[int, int, int] | N
         color=config.image.color,
         resize=config.image.resize,
         shortest_side=config.image.shortest_side,
-        # boxes and masks count the pixels as they lie in the file
+        # boxes and masks refer to the pixels as the file stores them
         turn_upright=config.source.by != "coco" and config.source.masks.image is None,
         sum_pixels=config.statistics.pixels,
     )
@@ -179,7 +157,7 @@ def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None, a
         by=config.label.by,
         level=1 if config.split.by == "directory" else 0,
         pattern=config.label.pattern,
-        group=group if group and f"(?P<{group}>" in (config.label.pattern or "") else None,  # else it is a column
+        group=group if group and f"(?P<{group}>" in (config.label.pattern or "") else None,  # otherwise it is a column
         kind=config.label.kind,
         vocabulary=None if vocabulary is None else frozenset(vocabulary),
         lists=label_files.read_lists(config.label.lists),

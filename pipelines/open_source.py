@@ -1,4 +1,4 @@
-"""Which source a config names. No Beam here: the source is listed while Beam is imported."""
+"""Opens the source that a config names. Imports no Beam: the source is listed while Beam is imported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import posixpath
 from typing import TypeAlias, cast
 
-from imagebeam import errors, features, storage
+from imagebeam import errors, storage
 from imagebeam.pipelines import config as config_lib
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features, output_folder
@@ -30,7 +30,7 @@ from imagebeam.transforms.sources import (
 
 
 def make_source(config: config_lib.Config) -> image_source.ImageSource:
-    """The source of `config`, looked at so far that what is plainly wrong is told at once.
+    """Returns the source of `config`, after checks that find obvious mistakes at once.
 
     Raises:
         ConfigError: if an address, the manifest's columns or the IDX files are not as the config says.
@@ -62,10 +62,10 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
 
 
 def _check_address(option: str, uri: str) -> None:
-    """Looks whether what is reached over a network is there and answers, before anything is done.
+    """Checks that an address on a network exists and answers, before any work.
 
     Raises:
-        ConfigError: if not, or if there is no such scheme.
+        ConfigError: if not, or if the scheme is not known.
     """
     store = storage.storage_of(uri)
     if store.is_local:
@@ -83,12 +83,12 @@ def _check_address(option: str, uri: str) -> None:
 def _files_source(config: config_lib.Config, uri: str, output: str) -> files.FilesSource:
     root, include, kind = _folder_of(config, uri, output)
     if kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"--input {uri!r} is no folder; {_advise_on_file(root)}")
+        raise errors.ConfigError(f"--input {uri!r} is not a folder; {_advise_on_file(root)}")
     return files.FilesSource(root, include, exclude=_leave_out(output, root), masks=config.source.masks.rule)
 
 
 def _advise_on_file(uri: str) -> str:
-    """Which source reads a file that is no folder of images."""
+    """Returns which source reads a file that was given instead of a folder."""
     if saved_listing.is_listing(uri):
         return f"it is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
     name = posixpath.basename(uri)
@@ -117,7 +117,7 @@ def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.T
 
 
 def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, tuple[str, ...], str]:
-    """What is to be listed: its address, the globs that count below it, and which kind of entry it is."""
+    """Returns what to list: its address, the globs below it, and its kind of entry."""
     root, include = files.split_glob(uri)
     if include != files.EVERYTHING and config.source.include != files.EVERYTHING:
         raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")
@@ -131,14 +131,14 @@ def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, t
 
 def _refuse_input_as_output(output: str, root: str) -> None:
     if _real_address(output) == _real_address(root):
-        raise errors.ConfigError(f"--output {output!r} is the input itself; choose a folder of its own")
+        raise errors.ConfigError(f"--output {output!r} is the input itself; choose another folder")
 
 
 def _leave_out(output: str, root: str) -> str:
-    """The address under which a listing of the folder `root` meets the output, so that it can leave it out.
+    """Returns the address of the output as a listing of the folder `root` sees it, so that it can leave it out.
 
     Raises:
-        ConfigError: if the output is that folder itself, or lies below it and holds what a listing must not miss.
+        ConfigError: if the output is that folder itself, or is below it and holds files that must be listed.
     """
     _refuse_input_as_output(output, root)
     real_output, real_root = _real_address(output), _real_address(root)
@@ -148,20 +148,20 @@ def _leave_out(output: str, root: str) -> str:
         others = output_folder.OutputFolder(output).find_files_of_others()
     except OSError as e:
         raise errors.ConfigError(
-            f"--output {output!r} lies inside the input, and what it holds cannot be listed ({e.strerror or e}); "
+            f"--output {output!r} is inside the input, and its content cannot be listed ({e.strerror or e}); "
             "grant read access to it, or choose an --output elsewhere"
         ) from e
     if others:
         raise errors.ConfigError(
-            f"--output {output!r} lies inside the input {root!r}, which is listed without it, and holds "
-            f"{output_folder.name_some(others)}, which imagebeam did not write: they would be lost without a word; "
+            f"--output {output!r} is inside the input {root!r}, which is listed without it, and holds "
+            f"{output_folder.name_some(others)}, which imagebeam did not write: they would be lost silently; "
             "choose a new folder as --output, or one outside of the input"
         )
     return storage.join(root, real_output[len(storage.join(real_root, "")) :])
 
 
 def _real_address(uri: str) -> str:
-    """An address that two names of one folder share: links of local paths are followed."""
+    """Returns an address that is the same for all names of a folder: resolves links in local paths."""
     return os.path.realpath(uri) if storage.storage_of(uri).is_local else uri
 
 
@@ -176,7 +176,7 @@ def _manifest_source(
                 "source.manifest.path; for images without a table set source.by: files"
             )
         return _table(config, uri)
-    absolute = wanted.path.startswith(("/", "~", "file://")) or storage.scheme_of(wanted.path) != "file"
+    absolute = _is_absolute(wanted.path)
     path = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
     if not table_per_folder.is_glob(wanted.path) or storage.storage_of(path).exists(path):
         table = _table(config, path)
@@ -186,7 +186,7 @@ def _manifest_source(
         )
     if absolute:
         raise errors.ConfigError(
-            f"source.manifest.path {wanted.path!r} is a glob and not relative; give the folder as --input, and the "
+            f"source.manifest.path {wanted.path!r} is an absolute glob; give the folder as --input, and the "
             "glob below it"
         )
     if wanted.image is None:
@@ -201,10 +201,15 @@ def _manifest_source(
     )
 
 
+def _is_absolute(address: str) -> bool:
+    """Returns whether an address is complete, and not relative to the input or the table."""
+    return address.startswith(("/", "~", "file://")) or storage.scheme_of(address) != "file"
+
+
 def _is_folder(uri: str) -> bool:
     try:
         return storage.storage_of(uri).stat(uri).kind == storage.DIRECTORY
-    except OSError:  # the table's own error says it
+    except OSError:  # reading the table reports the error
         return False
 
 
@@ -242,11 +247,10 @@ def _paired_source(
     config: config_lib.Config, table: manifest.ManifestSource, output: str
 ) -> paired_files.PairedFilesSource:
     glob = str(config.source.manifest.files)
-    absolute = glob.startswith(("/", "~", "file://")) or storage.scheme_of(glob) != "file"
-    uri = storage.normalize(glob if absolute else storage.join(table.root, glob))
+    uri = storage.normalize(glob if _is_absolute(glob) else storage.join(table.root, glob))
     root, include = files.split_glob(uri)
-    if include == files.EVERYTHING:  # a folder, or a name that is no glob
-        raise errors.ConfigError(f"source.manifest.files {glob!r} is no glob; write for example 'faces/*.png'")
+    if include == files.EVERYTHING:  # a folder, or a name without wildcards
+        raise errors.ConfigError(f"source.manifest.files {glob!r} is not a glob; write for example 'faces/*.png'")
     try:
         kind = storage.storage_of(root).stat(root).kind
     except OSError as e:
@@ -255,7 +259,7 @@ def _paired_source(
             "give it relative to the table's folder"
         ) from e
     if kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"source.manifest.files {glob!r}: {root!r} is no folder")
+        raise errors.ConfigError(f"source.manifest.files {glob!r}: {root!r} is not a folder")
     return paired_files.PairedFilesSource(table, files.FilesSource(root, include, exclude=_leave_out(output, root)))
 
 
@@ -277,7 +281,7 @@ def _coco_source(config: config_lib.Config, uri: str) -> coco.CocoSource:
 
 
 def _path_below(path: str) -> str:
-    """A folder below the source's address, without a slash around it; "" is that address."""
+    """Returns a folder relative to the source's address, without slashes at its ends; "" is the address itself."""
     folder = posixpath.normpath(path.strip("/"))
     return "" if folder == "." else folder
 
@@ -286,7 +290,7 @@ _Table: TypeAlias = "manifest.ManifestSource | table_per_folder.TablePerFolderSo
 
 
 def as_table(source: image_source.ImageSource) -> _Table | None:
-    """The source, if its references are rows of a table."""
+    """Returns the source if its references are rows of a table, else None."""
     is_table = isinstance(
         source, (manifest.ManifestSource, table_per_folder.TablePerFolderSource, paired_files.PairedFilesSource)
     )
@@ -294,7 +298,7 @@ def as_table(source: image_source.ImageSource) -> _Table | None:
 
 
 def advise_on_folders(config: config_lib.Config, source: image_source.ImageSource) -> str:
-    """What to do about an image without the folder that is its class."""
+    """Returns advice for an image without a class folder."""
     if config.label.by != "directory":
         return ""
     if (table := as_table(source)) is not None:
@@ -307,16 +311,16 @@ def advise_on_folders(config: config_lib.Config, source: image_source.ImageSourc
         return "set label.by: column and label.column, or label.by: none"
     by_directory = config.split.by == "directory"
     below = "'*/*/*'" if by_directory else "'*/*'"
-    given = "where the folders are classes alone, set split={by: none}; " if by_directory else ""
+    given = "if all folders are classes, set split={by: none}; " if by_directory else ""
     return (
-        f"the folder with the image is the class: {given}where a few images lie beside the folders of the others, "
-        f"leave them out with source.include={below}; where the folder given is itself a class, give the one above it "
+        f"the folder with the image is the class: {given}if a few images are next to the class folders, leave them "
+        f"out with source.include={below}; if the folder given is itself a class, give its parent folder "
         "as --input; without classes set label.by: none, for classes in the file names label.by: filename"
     )
 
 
 def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
-    """What a user should know of a table whose labels are not asked for."""
+    """Returns a note on a table if the config does not name its label column."""
     table = as_table(source)
     if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
         return ()
@@ -331,14 +335,14 @@ def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource)
 
 
 def given_columns(config: config_lib.Config) -> tuple[str, ...]:
-    """The sources of what `config.source` gives of each image beside `config.columns`, in their order."""
+    """Returns the names of the values that the source itself gives for each image, in their order."""
     if config.source.by != "coco":
         return ()
     return coco.COLUMNS + ((coco.MASKS,) if config.source.coco.masks else ())
 
 
 def keep_rule(config: config_lib.Config) -> kept_features.KeepRule | None:
-    """Which features of records that are written anew are kept; None where the source is no such records."""
+    """Returns which features of rewritten records are kept; None for other sources."""
     wanted = config.source.tfrecord
     if config.source.by != "tfrecord":
         return None
@@ -355,11 +359,11 @@ def keep_rule(config: config_lib.Config) -> kept_features.KeepRule | None:
 
 
 def row_fields(config: config_lib.Config, key: str | None = None) -> table_rows.RowFields:
-    """What a row says of its image, where the source is a table."""
+    """Returns which fields of a row describe its image, if the source is a table."""
     columns = [
         table_rows.Column(
             name,
-            features.KIND_OF_TYPE[column.type],
+            column.kind,
             column.list,
             column.separator,
             column.missing,

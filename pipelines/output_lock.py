@@ -1,4 +1,4 @@
-"""One run at a time on one output."""
+"""Locks an output, so that only one run at a time writes to it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 from imagebeam import errors, storage
 
 _LOCK_FILE = "lock"
-_PATIENCE_SEC = 2.0  # the run before may be ending at this moment
-_RENEW_SEC, _LEASE_SEC = 30.0, 150.0  # of a lock on a storage without locks: renewed, and void without
-_SETTLE_SEC = 1.0  # in which another run that takes over a void lock shows itself
+_PATIENCE_SEC = 2.0  # how long to wait for a run that is just ending
+_RENEW_SEC, _LEASE_SEC = 30.0, 150.0  # lease for storages without file locks: how often renewed, when expired
+_SETTLE_SEC = 1.0  # after taking over an expired lease: wait, then check that nobody else took it too
 
 
 @contextlib.contextmanager
 def hold(control: str) -> Iterator[None]:
     """Holds the lock in the control folder of an output.
 
-    On the local disk the kernel lets go of it whenever this process ends. Elsewhere it is a file that is renewed, and
-    void when it was not for two and a half minutes, or at once where its process was on this host and is gone.
+    On the local disk the kernel releases it when this process ends. Elsewhere it is a file, renewed every 30 s, which
+    expires after two and a half minutes, or at once if its process was on this host and no longer exists.
 
     Raises:
         ConfigError: if another run holds it, or the folder cannot be made.
@@ -47,7 +47,7 @@ def hold(control: str) -> Iterator[None]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         os.close(file)
-        with contextlib.suppress(OSError):  # not empty: a run that is to be continued, or a dataset
+        with contextlib.suppress(OSError):  # not empty: staged shards to continue with, or a dataset
             os.rmdir(control)
             if is_new:
                 os.rmdir(output)
@@ -61,7 +61,7 @@ def _acquire(path: str) -> int:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as e:
-            # The run before us may remove the folder just now: makedirs finds one, or finds none, or both in turn.
+            # The previous run may be removing the folder: makedirs then fails because it exists or does not.
             if is_late or not isinstance(e, (FileNotFoundError, FileExistsError)):
                 raise errors.ConfigError(f"--output cannot be written: {e.strerror}, {e.filename!r}") from e
         else:
@@ -78,7 +78,7 @@ def _acquire(path: str) -> int:
 
 
 def _lock(file: int, path: str) -> bool:
-    """Whether the open file is locked now, and still the one at `path`: the run before us removes it at its end."""
+    """Locks the open file; returns whether that worked and it is still at `path`, from which each run removes it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file), os.stat(path))
@@ -87,7 +87,7 @@ def _lock(file: int, path: str) -> bool:
 
 
 class _Lease:
-    """A lock on a storage that has none: a file that exactly one run can create."""
+    """A lock for storages without file locks: a file that only one run can create."""
 
     def __init__(self, uri: str):
         self._uri = uri
@@ -108,58 +108,58 @@ class _Lease:
         finally:
             self._is_over.set()
             renewing.join()
-            with contextlib.suppress(OSError):  # what is left of it is void in a while
+            with contextlib.suppress(OSError):  # if it stays, it expires
                 if (self._read() or {}).get("token") == self._token:
                     self._store.remove(self._uri)
                 control = os.path.dirname(self._uri)
-                if next(self._store.list_directory(control), None) is None:  # as after a commit
+                if next(self._store.list_directory(control), None) is None:  # empty, as after a commit
                     self._store.remove_tree(control)
 
     def _acquire(self) -> None:
         give_up = time.monotonic() + _PATIENCE_SEC
         self._store.make_directories(os.path.dirname(self._uri))
-        while not self._store.create_new(self._uri, self._word()):
+        while not self._store.create_new(self._uri, self._content()):
             holder = self._read()
             if holder is None:
                 continue
-            if _is_void(holder):
-                self._store.write_whole(self._uri, self._word())
+            if _has_expired(holder):
+                self._store.write_whole(self._uri, self._content())
                 time.sleep(_SETTLE_SEC)
                 if (self._read() or {}).get("token") == self._token:
                     return
             elif time.monotonic() > give_up:
                 raise errors.ConfigError(
                     f"another run writes to this output (process {holder.get('process')} on {holder.get('host')}, "
-                    f"heard of {time.time() - holder.get('time', 0):.0f} s ago): wait until it has ended, or choose "
-                    f"another --output; if it was killed, try again in {_LEASE_SEC / 60:g} minutes"
+                    f"last renewed {time.time() - holder.get('time', 0):.0f} s ago): wait until it has ended, or "
+                    f"choose another --output; if it was killed, try again in {_LEASE_SEC / 60:g} minutes"
                 )
             time.sleep(0.2)
 
     def _renew(self) -> None:
         while not self._is_over.wait(_RENEW_SEC):
-            with contextlib.suppress(OSError):  # the next time, perhaps
+            with contextlib.suppress(OSError):  # try again at the next renewal
                 if (self._read() or {}).get("token", self._token) != self._token:
-                    return  # this machine slept, and another run took over: the commit will tell
-                self._store.write_whole(self._uri, self._word())
+                    return  # another run took over: the commit sees it
+                self._store.write_whole(self._uri, self._content())
 
-    def _word(self) -> bytes:
-        word = {"process": os.getpid(), "host": socket.gethostname(), "token": self._token, "time": time.time()}
-        return json.dumps(word).encode()
+    def _content(self) -> bytes:
+        content = {"process": os.getpid(), "host": socket.gethostname(), "token": self._token, "time": time.time()}
+        return json.dumps(content).encode()
 
     def _read(self) -> dict[str, Any] | None:
-        """What the lock says; {} where it says nothing that can be understood, None where there is none."""
+        """Returns the content of the lock; {} if it is not understood, None if there is no lock."""
         try:
-            word = json.loads(self._store.read(self._uri))
-            understood = isinstance(word, dict) and isinstance(word.get("time", 0.0), (int, float))
-            return word if understood else {}
+            content = json.loads(self._store.read(self._uri))
+            understood = isinstance(content, dict) and isinstance(content.get("time", 0.0), (int, float))
+            return content if understood else {}
         except FileNotFoundError:
             return None
         except ValueError:
             return {}
 
 
-def _is_void(holder: dict[str, Any]) -> bool:
-    """Whether the run that holds a lock is gone: two clocks that differ by a minute do no harm."""
+def _has_expired(holder: dict[str, Any]) -> bool:
+    """Returns whether the run that holds a lock is gone. Clocks of hosts may differ by a minute."""
     if time.time() - holder.get("time", 0.0) > _LEASE_SEC:
         return True
     if holder.get("host") != socket.gethostname():

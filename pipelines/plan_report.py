@@ -1,8 +1,6 @@
-"""Lists and counts, and says what convert would do; writes nothing."""
+"""Formats a plan as a table."""
 
 from __future__ import annotations
-
-import sys
 
 from imagebeam.pipelines import progress
 from imagebeam.transforms import elements
@@ -15,7 +13,7 @@ _ACTIONS = {
 
 
 def plan_rows(plan: elements.DatasetPlan, output: str) -> list[tuple[str, str]]:
-    """The plan as rows of a table."""
+    """Returns the plan as rows of a table."""
     passed_over = progress.describe_passed_over(plan.passed_over)
     rows = [("listed", f"{progress.count(plan.listed, 'image')} (passed over: {passed_over})")]
     for name, split in plan.splits.items():
@@ -31,9 +29,3 @@ def plan_rows(plan: elements.DatasetPlan, output: str) -> list[tuple[str, str]]:
     rows.append(("fingerprint", plan.fingerprint))
     rows.append(("output", f"{output}: {_ACTIONS[plan.action].format(message=plan.message)}"))
     return rows
-
-
-if __name__ == "__main__":
-    from imagebeam.pipelines import cli
-
-    sys.exit(cli.main(["plan", *sys.argv[1:]]))

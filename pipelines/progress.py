@@ -1,9 +1,8 @@
-"""What a person sees of a run: one line while it goes on, a table when it has ended."""
+"""Shows a run to the user: one line while it runs, a table at the end."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -15,35 +14,35 @@ from typing import Any, TextIO
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
 from imagebeam.pipelines import terminal
-from imagebeam.transforms import elements, layout
+from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
 from imagebeam.transforms.shard import shard_writer
 
 _TERMINAL_SEC = 0.25  # between two updates
-_PLAIN_SEC = 10.0
-_REMOTE_SEC = 5.0  # between two looks into a staging folder that costs requests
+_PLAIN_SEC = 10.0  # the same, where the output is not a terminal
+_REMOTE_SEC = 5.0  # between two listings of a staging folder that cost requests
 _MAX_NAMED = 5  # classes in a table
-_COLUMNS = 80  # of a terminal that does not say
+_COLUMNS = 80  # of a terminal of unknown width
 
 
 class Progress:
-    """Watches the staging folder of a run and keeps one line up to date; plain lines where it is not a terminal.
+    """Watches the staging folder of a run and updates one line; prints plain lines if the stream is not a terminal.
 
-    It looks at files alone, so it works the same for every runner that writes where this machine can look.
+    It looks only at files, so it works the same for every runner whose output this machine can read.
     """
 
     def __init__(
         self,
-        dataset: layout.DatasetLayout,
+        settings: dataset_settings.DatasetSettings,
         stream: TextIO | None = None,
         count_begun: Callable[[], int] = lambda: 0,
     ):
-        """Watches the run of `dataset`; `count_begun` gives the images done of shards that are not finished."""
-        self._layout = dataset
+        """Watches a run; `count_begun` returns the number of images written to shards that are not finished."""
+        self._settings = settings
         self._count_begun = count_begun
         self._doing = ""
         self._since = 0.0
-        self._is_analysed = dataset.analyze is None
-        self._stream = stream or sys.stderr  # asked for now: it may be another than when this module was imported
+        self._is_analysed = settings.analyze is None
+        self._stream = stream or sys.stderr  # looked up now: tests and callers replace it after this module is imported
         self._terminal = self._stream.isatty()
         self._stop = threading.Event()
         self._start = time.monotonic()
@@ -67,11 +66,11 @@ class Progress:
     def _watch(self) -> None:
         shown = ""
         last = 0.0
-        is_local = storage.storage_of(self._layout.output).is_local
+        is_local = storage.storage_of(self._settings.output).is_local
         while not self._stop.wait(_TERMINAL_SEC if is_local else _REMOTE_SEC):
             try:
                 line = self.line()
-            except OSError:  # the run itself will say so, if it lasts
+            except OSError:  # if it persists, the run itself reports it
                 continue
             now = time.monotonic()
             if self._terminal:
@@ -84,12 +83,12 @@ class Progress:
     def _columns(self) -> int:
         try:
             return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
-        except OSError:  # it says it is a terminal, and is none that the system knows
+        except OSError:  # it claims to be a terminal, but the system does not know its size
             return _COLUMNS
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """Names what the run does before it lists."""
+        """Shows `what` as the activity of the run, before it lists."""
         self._since, self._doing = time.monotonic(), what
         try:
             yield
@@ -97,7 +96,7 @@ class Progress:
             self._doing = ""
 
     def line(self) -> str:
-        """The state of the run in one line."""
+        """Returns the state of the run in one line."""
         if doing := self._doing:
             return f"{doing}... {time.monotonic() - self._since:.0f} s"
         if self._plan is None and not self._find_plan():
@@ -108,7 +107,7 @@ class Progress:
         planned_shards = sum(split.num_shards for split in self._plan.splits.values())
         planned_images = sum(split.num_records for split in self._plan.splits.values())
         self._count()
-        # a shard that ends just now is counted neither as begun nor as done, or as both
+        # a shard that ends at this moment may be counted as neither begun nor done, or as both
         begun = min(sum(self._done.values()) + self._count_begun(), planned_images)
         images = self._images = max(begun, self._images)
         elapsed = time.monotonic() - self._writing_since
@@ -120,62 +119,56 @@ class Progress:
         )
 
     def _find_plan(self) -> bool:
-        report = read_report(self._layout.report)
+        report = run_report.read_report(self._settings.report)
         if report is None:
             return False
-        self._plan = layout.decode_plan(report["plan"])
+        self._plan = run_report.decode_plan(report["plan"])
         self._count()
         self._images_before = sum(self._done.values())
         self._writing_since = time.monotonic()
         return True
 
     def _find_analysis(self, plan: elements.DatasetPlan) -> bool:
-        """Whether tf.Transform's output is staged, so that shards are being written."""
-        staging = self._layout.staging(plan.fingerprint)
-        if plan.action != "write" or storage.storage_of(staging).exists(storage.join(staging, layout.STAGED_FILES)):
+        """Returns whether tf.Transform's output is staged, so that shards are being written."""
+        staging = self._settings.paths.staging(plan.fingerprint)
+        if plan.action != "write" or storage.storage_of(staging).exists(
+            storage.join(staging, output_paths.STAGED_FILES)
+        ):
             self._is_analysed, self._writing_since = True, time.monotonic()
         return self._is_analysed
 
     def _count(self) -> None:
-        """Reads the word that each finished shard leaves, once."""
+        """Reads the description of each finished shard, once."""
         assert self._plan is not None
-        staging = self._layout.staging(self._plan.fingerprint)
+        staging = self._settings.paths.staging(self._plan.fingerprint)
         store = storage.storage_of(staging)
         try:
             for entry in store.list_directory(staging):
                 if entry.name.endswith(shard_writer.DONE_SUFFIX) and entry.name not in self._done:
-                    with contextlib.suppress(ValueError, TypeError, KeyError):  # a loss of power left it empty
+                    with contextlib.suppress(ValueError, TypeError, KeyError):  # a power failure left it empty
                         written = shard_writer.decode_written(store.read(storage.join(staging, entry.name)))
                         self._done[entry.name] = written.shard.records + sum(written.rejected.values())
         except OSError:
-            return  # not there yet, or moved by the commit
-
-
-def read_report(uri: str) -> dict[str, Any] | None:
-    """The report that the run has left so far."""
-    try:
-        return json.loads(storage.storage_of(uri).read(uri))
-    except FileNotFoundError:
-        return None
+            return  # does not exist yet, or was moved by the commit
 
 
 def count(number: int, noun: str) -> str:
-    """`1 shard`, `1,024 shards`."""
+    """Returns a count with its noun: `1 shard`, `1,024 shards`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def name_some(labels: Sequence[str]) -> str:
-    """The first names of a list in a phrase."""
+    """Joins the first names of a list."""
     return ", ".join(labels[:_MAX_NAMED]) + (", ..." if len(labels) > _MAX_NAMED else "")
 
 
 def describe_passed_over(passed_over: Mapping[str, int]) -> str:
-    """Counts by kind in a phrase."""
+    """Joins counts by kind."""
     return ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in passed_over.items()) or "nothing"
 
 
 def format_bytes(num_bytes: float) -> str:
-    """`107.1 MB`; decimal, as disks are sold and buckets billed."""
+    """Returns a size such as `107.1 MB`, in decimal units, as disks are sold and buckets billed."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if num_bytes < 1000 or unit == "TB":
             return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
@@ -184,14 +177,14 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -> None:
-    """Rows of a name and a value, aligned."""
+    """Prints rows of a name and a value, aligned."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {terminal.printable(value)}", file=stream or sys.stdout)
 
 
 def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | None) -> list[tuple[str, str]]:
-    """The table at the end of a run."""
+    """Returns the rows of the table at the end of a run."""
     counts = catalog.counts
     passed_over = describe_passed_over(counts.passed_over)
     rows = [("listed", f"{count(counts.listed, 'image')} (passed over: {passed_over})")]
@@ -216,14 +209,14 @@ def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | Non
 
 
 def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows of what a reader of the images may not expect, by the `statistics.json` of a dataset."""
+    """Returns rows on images that readers may not expect, from the `statistics.json` of a dataset."""
     counted: dict[str, Counter[str]] = {"orientations": Counter(), "colorspaces": Counter()}
     for split in statistics.values():
         for name, total in counted.items():
             total.update(split.get(name, {}))
     rows = []
     if turns := counted["orientations"].total():
-        what = f"{count(turns, 'image')} whose EXIF data ask for a turn that was not done"
+        what = f"{count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
         rows.append(("not upright", f"{what}; readers see the pixels as they are stored"))
     colorspaces = counted["colorspaces"]
     unusual = [(colorspaces[name], f"of {what}") for name, what in _UNUSUAL_COLORSPACES.items() if colorspaces[name]]

@@ -1,4 +1,4 @@
-"""Re-reads a dataset against its catalog, on request decoding every image."""
+"""Verifies a dataset: reads it again and compares it with its catalog; optionally decodes every image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imagebeam.transforms.images import checked_image
 
 @dataclasses.dataclass(frozen=True)
 class VerifyResult:
-    """What was read, and what is wrong with it."""
+    """What was read, and the problems found."""
 
     catalog: catalog_lib.Catalog
     num_shards: int
@@ -22,7 +22,7 @@ class VerifyResult:
 
     @property
     def advice(self) -> str:
-        """How much is wrong, and what to do; "" for a good dataset."""
+        """How much is wrong and what to do; "" for a good dataset."""
         num_records = sum(problem.is_in_record for problem in self.problems)
         broken = {problem.shard for problem in self.problems if not problem.is_in_record}
         every = [shard for split in self.catalog.splits.values() for shard in split.shards]
@@ -41,13 +41,13 @@ class VerifyResult:
         if num_records:
             texts.append(
                 f"{num_records:,} of {self.catalog.counts.written:,} records are as they were written, and cannot be "
-                "read: mend or remove those images in the input, then convert again with --overwrite"
+                "read: fix or remove those images in the input, then convert again with --overwrite"
             )
         return "; ".join(texts)
 
 
 def find_folder(directory: str | os.PathLike[str]) -> str:
-    """The address of a dataset's folder, normalized.
+    """Returns the normalized address of a dataset's folder.
 
     Raises:
         ConfigError: if there is no such folder.
@@ -59,20 +59,23 @@ def find_folder(directory: str | os.PathLike[str]) -> str:
     try:
         kind = storage.storage_of(uri).stat(uri).kind
     except (FileNotFoundError, NotADirectoryError) as e:
-        raise errors.ConfigError(f"{given!r} is not there; give the --output of a convert command") from e
-    except OSError:  # loading the catalog says what is wrong
+        raise errors.ConfigError(f"{given!r} does not exist; give the --output of a convert command") from e
+    except OSError:  # loading the catalog reports the error
         return uri
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"{given!r} is a file; give the folder of the dataset: {os.path.dirname(uri)}")
     return uri
 
 
-def run_verify(directory: str | os.PathLike[str], decode: bool = False) -> VerifyResult:
-    """Reads every committed file of the dataset.
+def verify(directory: str | os.PathLike[str], decode: bool = False) -> VerifyResult:
+    """Reads every committed file of a dataset and compares it with the catalog, like the command `imagebeam verify`.
 
     Args:
-        directory: the dataset's.
-        decode: whether each image is decoded, too.
+        directory: of the dataset.
+        decode: whether to decode every image, too.
+
+    Returns:
+        A result whose `problems` are empty if all is well.
 
     Raises:
         ConfigError: if there is no such folder.
@@ -90,7 +93,7 @@ def run_verify(directory: str | os.PathLike[str], decode: bool = False) -> Verif
 
 
 class _DecodeRecord:
-    """Decodes the image in a record; returns what is wrong with it."""
+    """Decodes the image in a record; returns a description of the problem, or None."""
 
     def __init__(self, catalog: catalog_lib.Catalog, is_raw: bool):
         keys = {feature.source: feature.key for feature in catalog.features}
@@ -102,7 +105,7 @@ class _DecodeRecord:
         self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
         self._key = keys.get("image/key")
         self._decoder = image_decoder.ImageDecoder()
-        # lists of numbers as arrays: as Python's numbers those of a large picture take a gigabyte
+        # lists of numbers as arrays: as Python numbers, those of a large picture take a gigabyte
         self._arrays = frozenset(each.key for each in self._features if each.many and each.kind != features.BYTES)
 
     def __call__(self, data: bytes) -> str | None:
@@ -131,6 +134,6 @@ class _DecodeRecord:
 
 
 def needs_tensorflow(directory: str) -> bool:
-    """Whether images of the dataset are decoded by TensorFlow, which takes seconds to import."""
+    """Returns whether TensorFlow decodes images of the dataset. Its import takes seconds."""
     formats = bare_pixels.formats_in(catalog_lib.load_statistics(storage.normalize(directory)))
     return not formats <= ({bare_pixels.FORMAT, "jpeg"} if image_decoder.has_decoder_in_c() else {bare_pixels.FORMAT})

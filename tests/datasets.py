@@ -24,7 +24,7 @@ def make(
     counts = result.catalog.counts
     assert counts.listed == counts.written + sum(counts.rejected.values())
     assert counts.written == sum(split.num_examples for split in result.catalog.splits.values())
-    assert verify_dataset.run_verify(str(output), decode=True).problems == ()
+    assert verify_dataset.verify(str(output), decode=True).problems == ()
     assert not (output / ".imagebeam").exists()
     named = {shard.name for split in result.catalog.splits.values() for shard in split.shards}
     assert set(shard_digests(output)) == named

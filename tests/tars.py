@@ -40,7 +40,7 @@ def list_all(source: containers.ContainerSource) -> Listed:
     passed_over: dict[str, int] = {}
     problems: list[str] = []
     for part in source.list_all():
-        found: list[Any] = elements.unpack_refs(part.packed_refs) if part.num_refs else []
+        found: list[Any] = elements.unpack_refs(part.packed_refs)
         assert len(found) == part.num_refs
         refs += found
         rejects += part.rejects

@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam import shard_names
-from imagebeam.transforms import elements, hashing, rank_references, split_shares
+from imagebeam.transforms import elements, hashing, rank_references, split_shares, summaries
 
 PURPOSE = b"imagebeam.split"
 
@@ -20,13 +20,13 @@ _GOLDEN_TURN = 11_400_714_819_323_198_485  # 2**64 / golden ratio: its multiples
 
 @dataclasses.dataclass(frozen=True)
 class SplitRule:
-    """How the split is had from a reference."""
+    """Rule that finds the split of a reference."""
 
     by: str  # directory, column, hash, index, source or none
     name: str = "train"  # for none
     fractions: tuple[tuple[str, float], ...] = ()  # for hash: in the order of the config
     counts: tuple[tuple[str, int | None], ...] = ()  # for index: rows of each split; None is all that follow
-    carve: tuple[tuple[str, str, int], ...] = ()  # split to be made, split it is taken from, how many of its first rows
+    carve: tuple[tuple[str, str, int], ...] = ()  # new split, split to take rows from, how many of its first rows
     stratify: bool = False
     grouped: bool = False
     seed: int = 0
@@ -34,11 +34,11 @@ class SplitRule:
     declared: tuple[str, ...] | None = None
 
     def of_hash(self, value: int) -> str:
-        """The split of a hash: an image never changes split when others come or go."""
+        """Returns the split of a hash. An image never changes its split when others are added or removed."""
         return self.at(value, 1 << hashing.HASH_BITS)
 
     def at(self, position: int, total: int) -> str:
-        """The split that holds `position` of `total` when the splits lie one after the other."""
+        """Returns the split that holds `position` of `total` when the splits follow each other."""
         reached = 0.0
         for name, fraction in self.fractions:
             reached += fraction
@@ -47,17 +47,17 @@ class SplitRule:
         return self.fractions[-1][0]
 
     def of_rank(self, position: int, division: "ClassDivision") -> str:
-        """The split of an image, or of the group that it is the first of, by its rank in its class."""
+        """Returns the split of an image, or of a group that starts with it, by its rank in its class."""
         if self.grouped:
             turned = (position << hashing.HASH_BITS) // division.num_images + division.phase
             return self.of_hash(turned % (1 << hashing.HASH_BITS))
         return self.fractions[bisect.bisect_right(division.ends, position)][0]
 
     def of_row(self, position: int) -> str:
-        """The split of a row of the table.
+        """Returns the split of a row of the table.
 
         Raises:
-            ValueError: if it comes after all of them.
+            ValueError: if the row comes after all splits.
         """
         end = 0
         for name, count in self.counts:
@@ -67,7 +67,7 @@ class SplitRule:
         raise ValueError(f"row {position} comes after the {end:,} that split.counts names; give the last split null")
 
     def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
-        """`ref` with its split, for every rule that looks at one reference alone.
+        """Returns `ref` with its split, for rules that need no other reference.
 
         Raises:
             ValueError: if there is no split for it.
@@ -88,10 +88,10 @@ class SplitRule:
             return ref.with_split(self.of_hash(value))
         given = ref.key.split("/")[0] if self.by == "directory" else ref.split
         if self.by == "directory" and given == ref.key:
-            raise ValueError(f"{ref.key!r} lies in no folder; expected split/image or split/label/image")
+            raise ValueError(f"{ref.key!r} is in no folder; expected split/image or split/label/image")
         name = dict(self.rename).get(given, given)
         if not shard_names.SPLIT_NAME.fullmatch(name):
-            raise ValueError(f"split {name!r} is not made of letters, digits, '_', '.' and '-'; set split.rename")
+            raise ValueError(f"split {name!r} must consist of letters, digits, '_', '.' and '-'; set split.rename")
         if self.declared is not None and name not in self.declared:
             raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")
         return ref.with_split(name)
@@ -110,7 +110,7 @@ class _SplitFn(beam.DoFn):
 
 
 def majority_label(refs: Iterable[elements.ImageRef]) -> str:
-    """The most frequent label of a group, the first in the alphabet among equals."""
+    """Returns the most frequent label of a group; of equally frequent ones, the first in the alphabet."""
     counts = collections.Counter(str(ref.label) for ref in refs)
     return min(counts, key=lambda label: (-counts[label], label))
 
@@ -132,19 +132,19 @@ def _with_majority_label(element: tuple[str, Iterable[elements.ImageRef]]) -> It
 
 
 class ClassDivision(NamedTuple):
-    """How the images of one class are divided, by their rank in it."""
+    """Division of the images of one class by rank."""
 
     num_images: int
-    ends: tuple[int, ...]  # for each split the rank after its last image
-    phase: int  # for whole groups: where in the range of hashes rank 0 is
+    ends: tuple[int, ...]  # for each split, the rank after its last image
+    phase: int  # for whole groups: where rank 0 is in the range of hashes
 
 
 def divide_classes(rule: SplitRule, sizes: Mapping[str, int]) -> dict[str, ClassDivision]:
-    """How each class is divided, given the number of images in each.
+    """Returns how each class is divided, given the number of images in each class.
 
-    A group is not cut, so what it gets too much cannot be handed on in single images. Instead each class begins at
-    another place of the splits, which are laid in a circle: of many classes that are one group each, the right share
-    goes to each split, where a common beginning would send all of them to the first.
+    Groups stay whole, so the excess of one class cannot be balanced with single images of the next. Instead, the splits
+    form a circle and each class starts at another point of it. So, of many classes with one group each, every split
+    gets its share; with a common start, all of these groups would go to the first split.
     """
     counts = split_shares.share_out(sizes, [fraction for _, fraction in rule.fractions])
     return {
@@ -153,12 +153,12 @@ def divide_classes(rule: SplitRule, sizes: Mapping[str, int]) -> dict[str, Class
     }
 
 
-def _divide_ranked(ranking: rank_references.Ranking, rule: SplitRule) -> dict[str, ClassDivision]:
+def _divide_ranked(ranking: summaries.Ranking, rule: SplitRule) -> dict[str, ClassDivision]:
     return divide_classes(rule, {name: ranking.total(name) for name in ranking.starts})
 
 
 class _SplitByRankFn(beam.DoFn):
-    """A run of one class's references -> those references with their split."""
+    """A run of references of one class -> the references with their split."""
 
     def __init__(self, rule: SplitRule):
         self._rule = rule
@@ -177,7 +177,7 @@ class _SplitByRankFn(beam.DoFn):
 
 
 class SplitImages(NamedTuple):
-    """What AssignSplits yields."""
+    """The outputs of AssignSplits."""
 
     images: beam.PCollection[elements.ImageRef]
     rejects: beam.PCollection[elements.Reject]
@@ -186,7 +186,7 @@ class SplitImages(NamedTuple):
 @decorators.with_input_types(elements.ImageRef)
 @dataclasses.dataclass
 class AssignSplits(beam.PTransform):
-    """References with their splits; those that fit none are rejects."""
+    """Gives references their splits; references that fit no split become rejects."""
 
     rule: SplitRule
 

@@ -1,4 +1,4 @@
-"""Names of classes: how they are spelled and sorted, and what a user should know about them before a run."""
+"""Spells and sorts the names of classes, and notes what the user should know about them before a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MAX_SHOWN = 5
 
 
 def spell(cell: str) -> str:
-    """The name of the class that a cell of a table means: stripped, and a whole number without its decimals.
+    """Returns the name of the class in a table cell: stripped, and a whole number without its decimals.
 
-    So `1`, `1.0` (how pandas writes an integer beside a missing one) and `+1` are one class, named `1`. Leading zeros
-    stay: `007` is a name.
+    So `1`, `1.0` (how pandas writes integers in a column with missing values) and `+1` are one class, named `1`.
+    Leading zeros stay: `007` is a name.
     """
     name = cell.strip()
     match = _WHOLE_NUMBER.fullmatch(name)
@@ -26,12 +26,12 @@ def spell(cell: str) -> str:
 
 
 def are_numbers(names: Iterable[str]) -> bool:
-    """Whether all names are integers, of at most 18 digits."""
+    """Returns whether all names are integers of at most 18 digits."""
     return all(map(_INTEGER.fullmatch, names))
 
 
 def sort_names(names: Iterable[str], by_number: bool) -> tuple[str, ...]:
-    """The names in the order of their ids.
+    """Returns the names in the order of their ids.
 
     Args:
         names: each once.
@@ -42,7 +42,7 @@ def sort_names(names: Iterable[str], by_number: bool) -> tuple[str, ...]:
 
 
 def note_on_numbers(ids: Mapping[str, int], from_column: bool) -> str | None:
-    """Which ids the classes have, if they are numbers and their ids are other numbers.
+    """Returns a note if the classes are numbers and their ids are different numbers; else None.
 
     Args:
         ids: by class.
@@ -53,7 +53,7 @@ def note_on_numbers(ids: Mapping[str, int], from_column: bool) -> str | None:
     moved = [f"{name} -> {index}" for name, index in ids.items() if int(name) != index]
     if not moved:
         return None
-    note = f"the classes are numbers, and {len(moved):,} of {len(ids):,} get another one as their id: {_few(moved)}"
+    note = f"the classes are numbers, and {len(moved):,} of {len(ids):,} get another number as their id: {_few(moved)}"
     if not from_column:
         return f"{note}; names of folders and files sort as text; label.vocabulary gives another order"
     if all(int(name) == index for index, name in enumerate(ids, 1)):
@@ -62,7 +62,7 @@ def note_on_numbers(ids: Mapping[str, int], from_column: bool) -> str | None:
 
 
 def note_on_near_equals(names: Iterable[str]) -> str | None:
-    """Which classes are probably one, as `Cat` and `cat`."""
+    """Returns a note on classes that are probably the same, such as `Cat` and `cat`; None if there are none."""
     alike: dict[str, list[str]] = collections.defaultdict(list)
     for name in sorted(names):
         alike[_fold(name)].append(name)
@@ -76,13 +76,13 @@ def note_on_near_equals(names: Iterable[str]) -> str | None:
 
 
 def _fold(name: str) -> str:
-    """Equal for names that differ in case, spaces, leading zeros, or composed and decomposed letters."""
+    """Makes names equal that differ in case, spaces, leading zeros, or composed and decomposed letters."""
     folded = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
     return folded.lstrip("0") or "0" if _INTEGER.fullmatch(folded) else folded
 
 
 def notes_on_missing(classes: Mapping[str, Collection[str]], names: Sequence[str]) -> list[str]:
-    """Which classes a split does not have, by split.
+    """Returns notes on classes that have no image in a split.
 
     Args:
         classes: of each split.
@@ -100,5 +100,5 @@ def notes_on_missing(classes: Mapping[str, Collection[str]], names: Sequence[str
 
 
 def _few(texts: Sequence[str], separator: str = ", ") -> str:
-    """The first of them; `...` stands for the rest."""
+    """Joins the first texts; `...` replaces the rest."""
     return separator.join([*texts[:_MAX_SHOWN], *(["..."] if len(texts) > _MAX_SHOWN else [])])

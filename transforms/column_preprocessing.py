@@ -1,6 +1,6 @@
-"""What tf.Transform computes of columns. Imports TensorFlow: only jobs that transform columns import this.
+"""Computes columns with tf.Transform. Imports TensorFlow, so only jobs that transform columns import this module.
 
-All is computed in 64 bits and rounded to the 32 bits of an example at the end.
+Everything is computed in 64 bits and rounded to the 32 bits of an example at the end.
 """
 
 import dataclasses
@@ -18,21 +18,19 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.public import tfxio
 
 from imagebeam import features
-from imagebeam.transforms import transform_columns
+from imagebeam.transforms.dataset_settings import ColumnTransform
 
 RecordBatch = pa.RecordBatch
 
 _ARROW_TYPES = {features.BYTES: pa.large_binary(), features.INT64: pa.int64(), features.FLOAT: pa.float32()}
 _TENSOR_TYPES = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
-_ALIGNED = 16  # rows: TensorFlow computes what is left of a vector of the processor in another way
+_ALIGNED = 16  # rows: TensorFlow computes rows that do not fill a SIMD vector with other instructions
 
 Tensors = dict[str, tf.Tensor]
 
 
-def to_record_batch(
-    transforms: Sequence[transform_columns.ColumnTransform], values: Sequence[Sequence[Any]]
-) -> pa.RecordBatch:
-    """Raw values, column by column, in the form that tf.Transform reads: lists of one value each."""
+def to_record_batch(transforms: Sequence[ColumnTransform], values: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """Converts raw values, column by column, to the form that tf.Transform reads: lists of one value each."""
     offsets = pa.array(range(len(values[0]) + 1), pa.int64())
     arrays = [
         pa.LargeListArray.from_arrays(offsets, pa.array(column, _ARROW_TYPES[transform.kind]))
@@ -41,12 +39,12 @@ def to_record_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=_arrow_schema(transforms))
 
 
-def _arrow_schema(transforms: Sequence[transform_columns.ColumnTransform]) -> pa.Schema:
+def _arrow_schema(transforms: Sequence[ColumnTransform]) -> pa.Schema:
     return pa.schema([(each.column, pa.large_list(_ARROW_TYPES[each.kind])) for each in transforms])
 
 
-def _adapter(transforms: Sequence[transform_columns.ColumnTransform]) -> tfxio.TensorAdapterConfig:
-    """Says that each column is a tensor of one value a row."""
+def _adapter(transforms: Sequence[ColumnTransform]) -> tfxio.TensorAdapterConfig:
+    """Declares that each column is a tensor of one value per row."""
     dense = schema_pb2.TensorRepresentation.DenseTensor
     representations = {
         each.column: schema_pb2.TensorRepresentation(dense_tensor=dense(column_name=each.column, shape={}))
@@ -57,9 +55,9 @@ def _adapter(transforms: Sequence[transform_columns.ColumnTransform]) -> tfxio.T
 
 @dataclasses.dataclass
 class AnalyzeColumns(beam.PTransform):
-    """Batches of raw values -> tf.Transform's output, written into a folder."""
+    """Analyses batches of raw values and writes tf.Transform's output into a folder."""
 
-    transforms: tuple[transform_columns.ColumnTransform, ...]
+    transforms: tuple[ColumnTransform, ...]
     folder: str
 
     def __post_init__(self) -> None:
@@ -72,8 +70,8 @@ class AnalyzeColumns(beam.PTransform):
             return transform_fn | "WriteTransformFn" >> tft_beam.WriteTransformFn(self.folder)
 
 
-def preprocessing_fn(transforms: Sequence[transform_columns.ColumnTransform]) -> Callable[[Tensors], Tensors]:
-    """The function that tf.Transform traces: from columns by name to features by key."""
+def preprocessing_fn(transforms: Sequence[ColumnTransform]) -> Callable[[Tensors], Tensors]:
+    """Returns the function that tf.Transform traces: from columns by name to features by key."""
 
     def transform(raw: Tensors) -> Tensors:
         return {each.key: _FUNCTIONS[each.name](raw[each.column], each) for each in transforms}
@@ -81,32 +79,32 @@ def preprocessing_fn(transforms: Sequence[transform_columns.ColumnTransform]) ->
     return transform
 
 
-def _z_score(raw: tf.Tensor, transform: transform_columns.ColumnTransform) -> tf.Tensor:
+def _z_score(raw: tf.Tensor, transform: ColumnTransform) -> tf.Tensor:
     values = tf.cast(raw, tf.float64)
-    # the mean of equal values is rounded: they are a hair off it, and their deviation is no more than that
+    # the mean of equal values is rounded, so they differ from it slightly, and the deviation is just as small
     constant = tf.equal(tft.min(values), tft.max(values))
     return _to_float32(tf.where(constant, tf.zeros_like(values), tft.scale_to_z_score(values)))
 
 
-def _scale_0_1(raw: tf.Tensor, transform: transform_columns.ColumnTransform) -> tf.Tensor:
-    """Not tft.scale_to_0_1, which makes a sigmoid of a column whose values are all the same."""
+def _scale_0_1(raw: tf.Tensor, transform: ColumnTransform) -> tf.Tensor:
+    """Scales to 0..1. tft.scale_to_0_1 returns a sigmoid for a column whose values are all the same."""
     values = tf.cast(raw, tf.float64)
     low, high = tft.min(values), tft.max(values)
     return _to_float32(tf.math.divide_no_nan(values - low, high - low))
 
 
-def _log(raw: tf.Tensor, transform: transform_columns.ColumnTransform) -> tf.Tensor:
-    """Values without a logarithm are rejects long before; where the saved transform serves, they are an error."""
+def _log(raw: tf.Tensor, transform: ColumnTransform) -> tf.Tensor:
+    """Returns the natural logarithm. Convert rejects values without one earlier; when serving, they are an error."""
     complaint = f"column {transform.column!r} holds a value that has no logarithm: not above 0"
     with tf.control_dependencies([tf.debugging.assert_positive(raw, message=complaint)]):
         return _to_float32(tf.math.log(tf.cast(tf.identity(raw), tf.float64)))
 
 
-def _bucketize(raw: tf.Tensor, transform: transform_columns.ColumnTransform) -> tf.Tensor:
+def _bucketize(raw: tf.Tensor, transform: ColumnTransform) -> tf.Tensor:
     return tft.bucketize(raw, transform.buckets)
 
 
-def _vocabulary(raw: tf.Tensor, transform: transform_columns.ColumnTransform) -> tf.Tensor:
+def _vocabulary(raw: tf.Tensor, transform: ColumnTransform) -> tf.Tensor:
     return tft.compute_and_apply_vocabulary(
         raw,
         default_value=-1,
@@ -117,17 +115,17 @@ def _vocabulary(raw: tf.Tensor, transform: transform_columns.ColumnTransform) ->
 
 
 def vocabulary_file(column: str) -> str:
-    """The name of a column's vocabulary among the saved transform's assets."""
+    """Returns the name of a column's vocabulary among the saved transform's assets."""
     return urllib.parse.quote(column, safe="")
 
 
 def _to_float32(values: tf.Tensor) -> tf.Tensor:
-    """What lies far outside the analysed values becomes the largest float, not infinity."""
+    """Rounds to 32 bits. Values far outside the analysed range become the largest float, not infinity."""
     largest = tf.constant(tf.float32.max, tf.float64)
     return tf.cast(tf.clip_by_value(values, -largest, largest), tf.float32)
 
 
-_FUNCTIONS: dict[str, Callable[[tf.Tensor, transform_columns.ColumnTransform], tf.Tensor]] = {
+_FUNCTIONS: dict[str, Callable[[tf.Tensor, ColumnTransform], tf.Tensor]] = {
     "z_score": _z_score,
     "scale_0_1": _scale_0_1,
     "log": _log,
@@ -137,14 +135,14 @@ _FUNCTIONS: dict[str, Callable[[tf.Tensor, transform_columns.ColumnTransform], t
 
 
 class SavedTransform:
-    """tf.Transform's output as serving uses it: loaded by plain TensorFlow."""
+    """tf.Transform's output as serving uses it: loaded by TensorFlow alone."""
 
-    def __init__(self, folder: str, transforms: Sequence[transform_columns.ColumnTransform]):
+    def __init__(self, folder: str, transforms: Sequence[ColumnTransform]):
         self._loaded = tf.saved_model.load(os.path.join(folder, tft.TFTransformOutput.TRANSFORM_FN_DIR))
         self._transforms = transforms
 
     def apply(self, values: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """Transformed values of columns, in the order of the transforms."""
+        """Returns the transformed values of columns, in the order of the transforms."""
         num_rows = len(values[0])
         raw = {
             transform.column: tf.constant(_padded(column), _TENSOR_TYPES[transform.kind])

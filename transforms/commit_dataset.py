@@ -1,4 +1,4 @@
-"""Commits a dataset: all of it appears, or none of it. `_publish` is the whole order of events."""
+"""Commits a dataset: all of it appears, or none of it. `_publish` shows the order of events."""
 
 import collections
 import dataclasses
@@ -15,15 +15,22 @@ import apache_beam as beam
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
-from imagebeam.transforms import elements, output_folder, tfds_metadata
-from imagebeam.transforms import layout as layout_lib
+from imagebeam.transforms import (
+    dataset_settings,
+    elements,
+    output_folder,
+    output_paths,
+    reject_limit,
+    run_report,
+    tfds_metadata,
+)
 from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.shard import shard_writer, statistics
 
-_LEFT_IN_CONTROL = (  # beginnings of names; not of the lock's
+_LEFT_IN_CONTROL = (  # prefixes of names; the lock has none of them
     output_folder.REPLACED,
     catalog_lib.PUBLISH_MARKER,
-    "run-",
+    output_paths.REPORT_PREFIX,
     catalog_lib.REJECTS_FILE,
 )
 _COPY_BYTES = 1 << 20
@@ -31,9 +38,9 @@ _COPY_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Committer:
-    """Turns staged shards into a dataset."""
+    """Turns staged shards into a committed dataset."""
 
-    layout: layout_lib.DatasetLayout
+    settings: dataset_settings.DatasetSettings
     name: str
     config: Mapping[str, Any]
 
@@ -43,13 +50,13 @@ class Committer:
         written: Sequence[elements.WrittenShard],
         early_rejects: Sequence[str],
     ) -> catalog_lib.Catalog | None:
-        """Checks that nothing is lost and publishes the dataset; returns None where it stands there already.
+        """Checks that nothing is lost and publishes the dataset. Returns its catalog; None if it is committed already.
 
         Raises:
-            ImagebeamError: if nothing may be committed; the dead letters are left in the output.
+            ImagebeamError: if nothing may be committed; the dead letters stay in the output.
         """
         if plan.action == "keep":
-            self._remove_left(catalog_lib.load_catalog(self.layout.output))
+            self._remove_left(catalog_lib.load_catalog(self.settings.output))
             self._clear_control()
             return None
         if plan.action == "write" and (committed := self._find_committed(plan)) is not None:
@@ -72,13 +79,17 @@ class Committer:
         self._clear_control()
         return catalog
 
+    @property
+    def _folder(self) -> output_folder.OutputFolder:
+        return output_folder.OutputFolder(self.settings.output)
+
     def _find_committed(self, plan: elements.DatasetPlan) -> catalog_lib.Catalog | None:
-        """The catalog of this very run, if the bundle that commits it runs a second time."""
-        store = storage.storage_of(self.layout.output)
-        if store.exists(self.layout.staging(plan.fingerprint)):
+        """Returns the catalog of this very run if the bundle that commits it runs a second time; else None."""
+        store = storage.storage_of(self.settings.output)
+        if store.exists(self.settings.paths.staging(plan.fingerprint)):
             return None
         try:
-            committed = catalog_lib.load_catalog(self.layout.output)
+            committed = catalog_lib.load_catalog(self.settings.output)
         except errors.CatalogError:
             return None
         return committed if committed.fingerprint == plan.fingerprint else None
@@ -89,16 +100,16 @@ class Committer:
         for each in written:
             by_split[each.split].append(each.shard)
             rejected.update(each.rejected)
-        layout = self.layout
+        settings = self.settings
         return catalog_lib.Catalog(
             name=self.name,
             fingerprint=plan.fingerprint,
-            compression=layout.compression,
+            compression=settings.compression,
             splits={name: catalog_lib.Split(tuple(shards)) for name, shards in by_split.items()},
             labels=plan.labels,
-            label_kind=layout.label_kind,
-            label_base=layout.label_base,
-            features=layout.features_of(plan),
+            label_kind=settings.label_kind,
+            label_base=settings.label_base,
+            features=settings.features_of(plan),
             config=self.config,
             counts=catalog_lib.Counts(
                 listed=plan.listed,
@@ -124,22 +135,22 @@ class Committer:
         catalog: catalog_lib.Catalog,
         staged_rejects: Sequence[str],
     ) -> Mapping[str, catalog_lib.File]:
-        """Writes all but shards, indexes and the catalog into the staging folder; returns sizes and checksums by name.
+        """Writes all files but shards, indexes and the catalog into the staging folder.
 
-        What tf.Transform wrote was staged before the first shard.
+        Returns sizes and checksums by name, also of tf.Transform's output, which was staged before the first shard.
         """
-        staging = self.layout.staging(plan.fingerprint)
+        staging = self.settings.paths.staging(plan.fingerprint)
         store = storage.storage_of(staging)
         found = {}
-        if self.layout.analyze is not None:
-            listed = json.loads(store.read(storage.join(staging, layout_lib.STAGED_FILES)))
+        if self.settings.analyze is not None:
+            listed = json.loads(store.read(storage.join(staging, output_paths.STAGED_FILES)))
             found = {name: catalog_lib.File(*file) for name, file in listed.items()}
         by_split = {
             split: statistics.merge_statistics(each.statistics for each in written if each.split == split)
             for split in catalog.splits
         }
         formats = {name for split in by_split.values() for name in split["formats"]}
-        files = tfds_metadata.tfds_files(catalog, self.layout.suffix, formats)
+        files = tfds_metadata.tfds_files(catalog, self.settings.suffix, formats)
         described = {split: statistics.describe_statistics(merged) for split, merged in by_split.items()}
         files[catalog_lib.STATISTICS_FILE] = json.dumps(described, indent=1).encode() + b"\n"
         if catalog.labels:
@@ -158,7 +169,7 @@ class Committer:
         catalog: catalog_lib.Catalog,
     ) -> None:
         planned = {
-            self.layout.shard_name(split, shard_index, planned.num_shards)
+            self.settings.shard_name(split, shard_index, planned.num_shards)
             for split, planned in plan.splits.items()
             for shard_index in range(planned.num_shards)
         }
@@ -176,29 +187,29 @@ class Committer:
                 f"{sum(counts.rejected.values()):,} rejected: this is a bug of imagebeam or of the runner; "
                 "nothing was committed"
             )
-        if unnamed := self.layout.folder.find_unnamed_shards(self.layout.suffix):  # put there since the plan was made
-            raise errors.ConfigError(output_folder.refuse_unnamed_shards(self.layout.output, unnamed))
-        if refusal := self.layout.too_many_rejects(counts.listed, counts.rejected):
-            raise refusal
+        if unnamed := self._folder.find_unnamed_shards(self.settings.suffix):  # added since the plan was made
+            raise errors.ConfigError(output_folder.refuse_unnamed_shards(self.settings.output, unnamed))
+        if excess := reject_limit.find_excess(self.settings, counts.listed, counts.rejected):
+            raise excess
         if not counts.written:
             raise errors.TooManyRejectsError("every image was rejected: nothing was committed")
         for name, split in catalog.splits.items():  # TFDS loads no split without an example
             if not split.num_examples:
                 planned_images = plan.splits[name].num_records
                 raise errors.TooManyRejectsError(
-                    f"every image of split {name} was rejected, {planned_images:,} in all: nothing was committed; mend "
+                    f"every image of split {name} was rejected, {planned_images:,} in all: nothing was committed; fix "
                     "the images, or leave the split out of the input"
                 )
 
     def notes(self, plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> list[str]:
-        """What the user should know of the dataset as it was written, beside the notes of the plan."""
+        """Returns notes for the user on the dataset as it was written, in addition to those of the plan."""
         rejected: collections.Counter[str] = collections.Counter()
         for each in written:
             rejected.update(each.rejected)
-        return [*self.layout.note_changed(rejected), *self._note_absent_classes(plan, written)]
+        return [*reject_limit.note_changed(self.settings, rejected), *self._note_absent_classes(plan, written)]
 
     def _note_absent_classes(self, plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> list[str]:
-        if self.layout.label_kind != "class":
+        if self.settings.label_kind != "class":
             return []
         counts: dict[str, collections.Counter[str]] = {split: collections.Counter() for split in plan.splits}
         for each in written:
@@ -206,7 +217,7 @@ class Committer:
         found = {label for split in counts.values() for label in split}
         unseen = [label for label in plan.labels if label not in found]
         notes = []
-        if len(unseen) > plan.num_unseen_labels:  # those of the vocabulary alone are in the plan's notes
+        if len(unseen) > plan.num_unseen_labels:  # the plan notes those that only the vocabulary has
             notes.append(_note_classes(unseen, "no image in the dataset"))
         if "train" in counts:
             absent = [label for label in plan.labels if label in found and label not in counts["train"]]
@@ -214,14 +225,14 @@ class Committer:
         return notes
 
     def _leave_rejects(self, plan: elements.DatasetPlan, staged: Sequence[str]) -> str:
-        """Puts the dead letters where they can be looked at, but never beside another dataset's catalog."""
-        output = self.layout.output
+        """Writes the dead letters where the user can read them, but never next to another dataset's catalog."""
+        output = self.settings.output
         store = storage.storage_of(output)
-        committed = store.exists(storage.join(output, catalog_lib.CATALOG_FILE))
-        folder = self.layout.control if committed else output
+        committed = store.exists(self.settings.paths.catalog)
+        folder = self.settings.paths.control if committed else output
         store.make_directories(folder)
         uri = storage.join(folder, catalog_lib.REJECTS_FILE)
-        _concatenate([storage.join(self.layout.staging(plan.fingerprint), name) for name in staged], uri)
+        _concatenate([storage.join(self.settings.paths.staging(plan.fingerprint), name) for name in staged], uri)
         return uri
 
     def _publish(
@@ -230,32 +241,32 @@ class Committer:
         written: Sequence[elements.WrittenShard],
         catalog: catalog_lib.Catalog,
     ) -> None:
-        layout, output = self.layout, self.layout.output
-        staging, store = layout.staging(plan.fingerprint), storage.storage_of(output)
-        # staged first, it tells the next run what this one, cut short, has moved
+        settings, output = self.settings, self.settings.output
+        staging, store = settings.paths.staging(plan.fingerprint), storage.storage_of(output)
+        # staged first, so that the next run knows which files this run has moved if it is killed
         staged_catalog = storage.join(staging, catalog_lib.CATALOG_FILE)
         store.write_whole(staged_catalog, catalog.to_json().encode())
-        store.write_whole(layout.publish_marker, plan.fingerprint.encode())
+        store.write_whole(settings.paths.publish_marker, plan.fingerprint.encode())
         self._retire(plan)
-        if layout.compression == "none":
+        if settings.compression == "none":
             store.make_directories(storage.join(output, catalog_lib.INDEX_DIRECTORY))
         for each in written:
             _move(storage.join(staging, each.shard.name), storage.join(output, each.shard.name))
-            if layout.compression == "none":
+            if settings.compression == "none":
                 index = storage.join(output, each.shard.index_name)
                 _move(storage.join(staging, os.path.basename(index)), index)
                 store.sync(index)
-        if layout.compression == "none":
+        if settings.compression == "none":
             store.sync(storage.join(output, catalog_lib.INDEX_DIRECTORY))
         self._publish_files(staging, catalog)
-        self._remove_left(catalog)  # before the catalog: where it is, no shard of another dataset lies beside it
+        self._remove_left(catalog)  # before the catalog: next to a catalog there is no shard of another dataset
         store.sync(output)
         self._publish_catalog(staged_catalog)
         store.sync(output)
 
     def _publish_files(self, staging: str, catalog: catalog_lib.Catalog) -> None:
-        """Moves what is neither a shard nor an index."""
-        output, store = self.layout.output, storage.storage_of(self.layout.output)
+        """Moves the files that are neither shards nor indexes."""
+        output, store = self.settings.output, storage.storage_of(self.settings.output)
         folders = sorted({os.path.dirname(name) for name in catalog.files} - {""})
         for folder in folders:
             store.make_directories(storage.join(output, folder))
@@ -265,31 +276,33 @@ class Committer:
             store.sync(storage.join(output, folder))
 
     def _publish_catalog(self, staged: str) -> None:
-        target = storage.join(self.layout.output, catalog_lib.CATALOG_FILE)
+        target = self.settings.paths.catalog
         try:
             storage.storage_of(target).publish(staged, target)
         except FileExistsError as e:
             raise errors.ConfigError(
-                f"another run committed to {self.layout.output} at the same time, and its files may be mixed with "
+                f"another run committed to {self.settings.output} at the same time, and its files may be mixed with "
                 "those of this one: run one of the two again with --overwrite, and then imagebeam verify"
             ) from e
 
     def _retire(self, plan: elements.DatasetPlan) -> None:
-        """Takes the catalog of an earlier dataset away before the first of its files changes."""
-        output, store = self.layout.output, storage.storage_of(self.layout.output)
-        catalog = storage.join(output, catalog_lib.CATALOG_FILE)
+        """Moves the catalog of an earlier dataset away before the first of its files changes."""
+        output, store = self.settings.output, storage.storage_of(self.settings.output)
+        catalog = self.settings.paths.catalog
         if store.exists(catalog):
-            store.rename(catalog, storage.join(self.layout.control, f"{output_folder.REPLACED}{plan.fingerprint}.json"))
-            store.sync(self.layout.control)
+            store.rename(
+                catalog, storage.join(self.settings.paths.control, f"{output_folder.REPLACED}{plan.fingerprint}.json")
+            )
+            store.sync(self.settings.paths.control)
             store.sync(output)
-        for name in tfds_metadata.LOADED_BY:  # TFDS would still load the old one
+        for name in tfds_metadata.LOADED_BY:  # otherwise TFDS would still load the old dataset
             store.remove(storage.join(output, name))
 
     def _remove_left(self, catalog: catalog_lib.Catalog) -> None:
-        """Removes what earlier runs left in the output that this dataset does not name."""
-        output, store = self.layout.output, storage.storage_of(self.layout.output)
+        """Removes files of earlier runs that this dataset does not name."""
+        output, store = self.settings.output, storage.storage_of(self.settings.output)
         files = output_folder.files_of(catalog)
-        left = self.layout.folder.left_files() - files
+        left = self._folder.left_files() - files
         for name in sorted(left):
             store.remove(storage.join(output, name))
         for folder in output_folder.TRANSFORM_FOLDERS:
@@ -299,15 +312,15 @@ class Committer:
                 store.remove_tree(storage.join(output, folder))
 
     def _clear_control(self) -> None:
-        """Removes the control folder with all in it but the lock and the report of this run."""
-        control, store = self.layout.control, storage.storage_of(self.layout.output)
+        """Empties the control folder but for the lock and the report of this run."""
+        control, store = self.settings.paths.control, storage.storage_of(self.settings.output)
         if not store.exists(control):
             return
         for entry in list(store.list_directory(control)):
             uri = storage.join(control, entry.name)
             if entry.kind == storage.DIRECTORY:
                 store.remove_tree(uri)
-            elif entry.name.startswith(_LEFT_IN_CONTROL) and uri != self.layout.report:
+            elif entry.name.startswith(_LEFT_IN_CONTROL) and uri != self.settings.report:
                 store.remove(uri)
 
 
@@ -317,7 +330,7 @@ def _note_classes(labels: Sequence[str], what: str) -> str:
 
 
 def _move(source: str, target: str) -> None:
-    """Moves a staged file; one that a commit cut short has moved already stays where it is."""
+    """Moves a staged file. A file that a killed commit has moved already stays where it is."""
     store = storage.storage_of(source)
     try:
         store.rename(source, target)
@@ -331,7 +344,7 @@ def _move(source: str, target: str) -> None:
 
 
 def _concatenate(sources: Sequence[str], target: str) -> catalog_lib.File:
-    """Writes one file after the other into `target`; returns its size and checksum."""
+    """Concatenates files into `target`; returns its size and checksum."""
     num_bytes = crc = 0
     with storage.storage_of(target).write_file(target) as pending:
         for source in sources:
@@ -339,14 +352,14 @@ def _concatenate(sources: Sequence[str], target: str) -> catalog_lib.File:
                 while chunk := part.read(_COPY_BYTES):
                     num_bytes, crc = num_bytes + len(chunk), records.extend_crc(crc, chunk)
                     rest = memoryview(chunk)
-                    while rest:  # a file without a buffer may take less at a time
+                    while rest:  # an unbuffered file may write only a part
                         rest = rest[pending.file.write(rest) :]
         pending.checksum = num_bytes, crc
     return catalog_lib.File(num_bytes, crc)
 
 
 class _CommitFn(beam.DoFn):
-    """Runs the commit once all shards are there, reports how it ended, and fails the job if it must."""
+    """Runs the commit once all shards are written, reports its result, and fails the job if it fails."""
 
     def __init__(self, committer: Committer):
         self._committer = committer
@@ -363,7 +376,7 @@ class _CommitFn(beam.DoFn):
         except errors.ImagebeamError as e:
             self._report("refused", plan, str(e), e.exit_code)
             raise
-        state = "kept" if catalog is None else "committed"
+        state: run_report.State = "kept" if catalog is None else "committed"
         if catalog is not None:
             plan = dataclasses.replace(plan, notes=(*plan.notes, *self._committer.notes(plan, written)))
         kept = sum(each.is_kept for each in written)
@@ -371,20 +384,17 @@ class _CommitFn(beam.DoFn):
         self._report(state, plan, plan.message or message)
         yield state
 
-    def _report(self, state: str, plan: elements.DatasetPlan, message: str, exit_code: int = 0) -> None:
-        uri = self._committer.layout.report
-        if uri:
-            report = layout_lib.encode_report(state, plan, message, exit_code)
-            storage.storage_of(uri).write_whole(uri, report, durable=False)
+    def _report(self, state: run_report.State, plan: elements.DatasetPlan, message: str, exit_code: int = 0) -> None:
+        run_report.write_report(self._committer.settings.report, state, plan, message, exit_code)
 
 
 @dataclasses.dataclass
 class CommitDataset(beam.PTransform):
-    """Commits the shards once all of them are written; yields how it ended."""
+    """Commits the shards once all of them are written; yields the state of the run."""
 
     committer: Committer
-    plan: Any  # PCollection of one DatasetPlan
-    early_rejects: Any  # PCollection[str]
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+    early_rejects: beam.PCollection[str]  # names of staged files
 
     def __post_init__(self) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ HASH_BITS = 64
 
 
 def encode_key(key: str) -> bytes:
-    """`key` as UTF-8; the undecodable bytes of a POSIX file name come back as they were."""
+    """Encodes `key` as UTF-8. The undecodable bytes of a POSIX file name are restored."""
     try:
         return key.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can spell and no file name can hold
@@ -17,9 +17,9 @@ def encode_key(key: str) -> bytes:
 
 
 def hash64(key: str, seed: int, purpose: bytes) -> int:
-    """Uniform in [0, 2**64) by BLAKE2b of the key, salted by the dataset's seed.
+    """Returns a uniform hash in [0, 2**64): BLAKE2b of the key, salted with the dataset's seed.
 
-    `purpose` (at most 16 bytes) keeps uses apart: the order inside a split says nothing about the split.
+    `purpose` (at most 16 bytes) makes hashes for different uses independent, such as the split and the order inside it.
     Source: RFC 7693, with the salt and personalisation parameters.
     """
     hasher = _salted(seed, purpose).copy()

@@ -1,6 +1,6 @@
-"""Features of records that are written anew: which there are, of which kind, and which of them are kept as they are.
+"""Features of records that are rewritten: which exist, of which kind, and which are kept unchanged.
 
-Their values stay in the records until a shard is written; what passes through the pipeline is which features there are.
+Their values stay in the records until a shard is written. Only the list of features passes through the pipeline.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from imagebeam import features
 
-_FROM_THE_IMAGE = frozenset(  # found anew from its bytes: nothing is lost
+_FROM_THE_IMAGE = frozenset(  # computed again from the image's bytes: nothing is lost
     {"image/format", "image/height", "image/width", "image/channels", "image/colorspace"}
 )
-_PLACES_IN_IMAGE = ("image/object/", "image/segmentation/")  # beginnings of keys
+_COORDINATES = ("image/object/", "image/segmentation/")  # prefixes of keys of boxes and masks
 _MAX_NAMED = 20
 
 
@@ -22,19 +22,19 @@ class Seen(NamedTuple):
     """A feature in one record."""
 
     key: str
-    kind: str | None  # None where it has no values, and so no kind
+    kind: str | None  # None if it has no values, and so no kind
     is_single: bool  # whether it has exactly one value
 
 
 class FeatureUse(NamedTuple):
-    """A feature in all records."""
+    """Use of one feature in all records."""
 
-    kinds: Mapping[str, str] = {}  # to the place of a record with that kind, the first by name
-    num_records: int = 0  # that have it, with a kind
+    kinds: Mapping[str, str] = {}  # from kind to a record with that kind, the first by name
+    num_records: int = 0  # that have values of it
     num_single: int = 0  # that have exactly one value of it
 
     def merge(self, other: FeatureUse) -> FeatureUse:
-        """Both together."""
+        """Returns the sum of both."""
         kinds = dict(self.kinds)
         for kind, place in other.kinds.items():
             kinds[kind] = min(place, kinds.get(kind, place))
@@ -42,13 +42,13 @@ class FeatureUse(NamedTuple):
 
 
 class FeatureSurvey(NamedTuple):
-    """The features of all records whose images are listed; sums up to the whole."""
+    """The features of all records whose images are listed. Surveys of parts are merged."""
 
     num_records: int = 0
     uses: Mapping[str, FeatureUse] = {}
 
     def merge(self, other: FeatureSurvey) -> FeatureSurvey:
-        """Both together."""
+        """Returns the sum of both."""
         if not other.num_records:
             return self
         uses = dict(self.uses)
@@ -61,7 +61,7 @@ NO_FEATURES = FeatureSurvey()
 
 
 class FeatureSurveyor:
-    """Looks at records one by one."""
+    """Builds a survey record by record."""
 
     def __init__(self) -> None:
         self._num_records = 0
@@ -69,7 +69,7 @@ class FeatureSurveyor:
         self._counts: dict[str, list[int]] = {}
 
     def add(self, seen: Iterable[Seen], place: str) -> None:
-        """Takes into account the features of a record; `place` names it."""
+        """Counts the features of one record; `place` names the record."""
         self._num_records += 1
         for key, kind, is_single in seen:
             counts = self._counts.get(key)
@@ -88,23 +88,23 @@ class FeatureSurveyor:
 
 
 class Kept(NamedTuple):
-    """What becomes of the features of the records."""
+    """The decision on the features of the records."""
 
     features: tuple[features.Feature, ...] = ()
     notes: tuple[str, ...] = ()
-    problem: str | None = None  # why nothing may be written
+    problem: str | None = None  # why nothing may be written; None if all is well
 
 
 @dataclasses.dataclass(frozen=True)
 class KeepRule:
-    """Which features of the records are kept under their own keys, or under others."""
+    """Selects the features of the records to keep, under their own keys or renamed."""
 
     names: tuple[str, ...] | None = None  # None keeps all
-    elsewhere: frozenset[str] = frozenset()  # keys of those that are stored as image, label, key or column
-    renamed: tuple[tuple[str, str | None], ...] = ()  # from key to key; None leaves it out
+    elsewhere: frozenset[str] = frozenset()  # keys already stored as image, label, key or column
+    renamed: tuple[tuple[str, str | None], ...] = ()  # from key to key; None drops the feature
 
     def resolve(self, survey: FeatureSurvey, written: Sequence[features.Feature]) -> Kept:
-        """What is kept beside the features that are `written` in any case."""
+        """Decides what to keep in addition to the features that are `written` in any case."""
         if not survey.num_records:
             return Kept()
         found = {key: use for key, use in survey.uses.items() if key not in self.elsewhere}
@@ -134,17 +134,17 @@ class KeepRule:
             "features of the records that are left out, which neither columns nor source.tfrecord.keep names": (
                 set(found) - set(wanted) - replaced
             ),
-            "features of the records that are written anew, with other values": replaced - _FROM_THE_IMAGE,
+            "features of the records that are replaced by new values": replaced - _FROM_THE_IMAGE,
             "features of the records that have no value anywhere, and are left out": empty,
             "features that some records lack, and are kept as lists": sparse,
         }
-        told = [f"{text}: {_named(sorted(keys))}" for text, keys in notes.items() if keys]
+        texts = [f"{text}: {_named(sorted(keys))}" for text, keys in notes.items() if keys]
         if "image/key" in replaced:
-            told.append("source.tfrecord.key: image/key would keep the keys of the records, and the order by them")
-        return Kept(tuple(kept.values()), tuple(told))
+            texts.append("source.tfrecord.key: image/key would keep the keys of the records, and the order by them")
+        return Kept(tuple(kept.values()), tuple(texts))
 
     def _find_absent(self, found: Mapping[str, FeatureUse]) -> str | None:
-        """Why nothing may be written, where the config names a feature that there is not."""
+        """Returns why nothing may be written if the config names a feature that does not exist; else None."""
         asked = {f"source.tfrecord.keep names {key!r}": key for key in self.names or () if key not in self.elsewhere}
         asked |= {f"features names {'columns/' + key!r}": key for key, _ in self.renamed}
         for what, key in asked.items():
@@ -156,14 +156,14 @@ class KeepRule:
 def _several_kinds(key: str, use: FeatureUse) -> str:
     places = " and ".join(f"{kind} in {place}" for kind, place in sorted(use.kinds.items()))
     return (
-        f"feature {key!r} holds {places}, and a feature has one kind: write those records anew, leave their file out "
+        f"feature {key!r} holds {places}, and a feature has one kind: write those records again, leave their file out "
         f"with source.include, or the feature with features: {{columns/{key}: null}}"
     )
 
 
-def has_places(kept: Iterable[features.Feature]) -> bool:
-    """Whether some of the features are places in the image, which must stay as it lies."""
-    return any(each.source.removeprefix("columns/").startswith(_PLACES_IN_IMAGE) for each in kept)
+def has_coordinates(kept: Iterable[features.Feature]) -> bool:
+    """Returns whether some of the features hold coordinates in the image, which must then not be rotated."""
+    return any(each.source.removeprefix("columns/").startswith(_COORDINATES) for each in kept)
 
 
 def _named(keys: Sequence[str]) -> str:

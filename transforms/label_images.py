@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import class_names, elements, labels_by_index, list_images
+from imagebeam.transforms import class_names, elements, labels_by_index, summaries
 from imagebeam.transforms.sources import table_rows
 
 
@@ -25,19 +25,19 @@ class LabelError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class LabelRule:
-    """How the label is had from a reference."""
+    """Rule that finds the label of a reference."""
 
     by: str  # directory, filename, column or none
     level: int = 0  # for directory: which folder below the root, from 0
     pattern: str | None = None  # for filename
     group: str | None = None  # for filename: the pattern's group that is the split's group
     kind: str | None = "class"  # class, int64, float or None
-    vocabulary: frozenset[str] | None = None  # None takes any class
+    vocabulary: frozenset[str] | None = None  # None accepts any class
     lists: labels_by_index.Lists = ()
-    advice: str = ""  # for directory: what to do about an image that lies in no folder
+    advice: str = ""  # for directory: advice for an image that is in no folder
 
     def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
-        """`ref` with its label.
+        """Returns `ref` with its label.
 
         Raises:
             LabelError: if there is none, or it is not allowed.
@@ -76,7 +76,7 @@ class LabelRule:
         if self.vocabulary is not None and label not in self.vocabulary:
             raise LabelError(elements.Reason.UNKNOWN_LABEL, f"label {label!r} is not in label.vocabulary")
         if not label:
-            raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} lies in a folder without a name")
+            raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} is in a folder without a name")
         if label.splitlines() != [label]:
             raise LabelError(elements.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it")
 
@@ -137,22 +137,22 @@ class _LabelFn(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[Any]:
         if self._surveyor is not None:
-            tally = list_images.Tally(0, {}, (), self._surveyor.survey)
+            tally = summaries.Tally(0, {}, (), self._surveyor.survey)
             yield beam.pvalue.TaggedOutput("tallies", window.GlobalWindows.windowed_value(tally))
 
 
 class LabelledImages(NamedTuple):
-    """What LabelImages yields."""
+    """The outputs of LabelImages."""
 
     images: beam.PCollection[elements.ImageRef]
     rejects: beam.PCollection[elements.Reject]
-    tallies: beam.PCollection[list_images.Tally]  # of how label.lists fit
+    tallies: beam.PCollection[summaries.Tally]  # how the images fit label.lists
 
 
 @decorators.with_input_types(elements.ImageRef)
 @dataclasses.dataclass
 class LabelImages(beam.PTransform):
-    """References with their labels; those that have none are rejects."""
+    """Gives references their labels; references without one become rejects."""
 
     rule: LabelRule
 
@@ -162,6 +162,6 @@ class LabelImages(beam.PTransform):
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[elements.ImageRef]) -> LabelledImages:
         labelled = refs | "Label" >> beam.ParDo(_LabelFn(self.rule)).with_output_types(
-            elements.ImageRef, rejects=elements.Reject, tallies=list_images.Tally
+            elements.ImageRef, rejects=elements.Reject, tallies=summaries.Tally
         ).with_outputs("rejects", "tallies", main="images")
         return LabelledImages(labelled.images, labelled.rejects, labelled.tallies)

@@ -1,4 +1,4 @@
-"""Labels of images that lie side by side, in a file with a line for each: as ImageNet has those of its validation."""
+"""Labels from a file whose line n is the label of image n, like ImageNet's validation list."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from typing import NamedTuple
 
 from imagebeam.transforms import elements
 
-Lists = tuple[tuple[str, tuple[str, ...]], ...]  # by folder: the labels of the images in it, by their numbers
+Lists = tuple[tuple[str, tuple[str, ...]], ...]  # folder, and the labels of its images in the order of their numbers
 
 _NUMBER = re.compile(r"(\d{1,18})\.[^./]*$", re.ASCII)  # before the extension
 
 
 def folder_of(ref: elements.ImageRef) -> str:
-    """The folder of an image, below the source's root."""
+    """Returns the folder of an image, relative to the source's root."""
     return ref.key.rpartition("/")[0]
 
 
 def number_of(ref: elements.ImageRef) -> int:
-    """The number at the end of an image's name; 0 where there is none."""
+    """Returns the number at the end of an image's name; 0 if there is none."""
     match = _NUMBER.search(ref.key)
     return int(match[1]) if match else 0
 
 
 class ListUse(NamedTuple):
-    """How the images of a folder fit its list."""
+    """Counts that show whether the images of one folder fit its list."""
 
     num_lines: int
     labels: frozenset[str]  # in the list
-    num_images: int = 0  # with a number
-    highest: int = 0  # number
+    num_images: int = 0  # whose names end in a number
+    highest: int = 0  # of these numbers
 
     def merge(self, other: ListUse) -> ListUse:
-        """Both together."""
+        """Returns the sum of both."""
         return self._replace(num_images=self.num_images + other.num_images, highest=max(self.highest, other.highest))
 
 
 class ListSurvey(NamedTuple):
-    """How all images fit the lists; sums up to the whole."""
+    """Counts that show whether all images fit the lists. Surveys of parts are merged."""
 
     uses: Mapping[str, ListUse] = {}
-    folder_labels: frozenset[str] = frozenset()  # of the images that have their label from a folder
+    folder_labels: frozenset[str] = frozenset()  # of the images labelled by their folder
 
     def merge(self, other: ListSurvey) -> ListSurvey:
-        """Both together."""
+        """Returns the sum of both."""
         uses = dict(self.uses)
         for folder, use in other.uses.items():
             uses[folder] = uses[folder].merge(use) if folder in uses else use
         return ListSurvey(uses, self.folder_labels | other.folder_labels)
 
     def find_problem(self, has_vocabulary: bool) -> str | None:
-        """Why labels by number cannot be right, if so: a line too few or too many shifts all that follow."""
+        """Returns why labels by number must be wrong, or None. One line too many shifts all labels after it."""
         for folder, use in sorted(self.uses.items()):
             if not use.num_images:
                 return (
-                    f"label.lists names the folder {folder!r}, and no image with a number at the end of its name lies "
-                    "directly in it; name the folder as it stands in the input, before split.rename"
+                    f"label.lists names the folder {folder!r}, and no image with a number at the end of its name is "
+                    "directly in it; name the folder as it is in the input, before split.rename"
                 )
             if use.highest != use.num_lines or use.num_images > use.num_lines:
                 return (
@@ -75,7 +75,7 @@ class ListSurvey(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know."""
+        """Notes for the user."""
         return [
             f"of the {use.num_lines:,} images that label.lists has labels for in {folder!r}, "
             f"{use.num_lines - use.num_images:,} are not there"
@@ -88,14 +88,14 @@ NO_LISTS = ListSurvey()
 
 
 class ListSurveyor:
-    """Looks at images one by one."""
+    """Builds a survey image by image."""
 
     def __init__(self, lists: Lists):
         self._uses = {folder: ListUse(len(labels), frozenset(labels)) for folder, labels in lists}
         self._folder_labels: set[str] = set()
 
     def add(self, ref: elements.ImageRef) -> None:
-        """Takes into account an image that may or may not be in a folder with a list."""
+        """Counts one image, which may or may not be in a folder with a list."""
         use = self._uses.get(folder := folder_of(ref))
         if use is not None:
             number = number_of(ref)

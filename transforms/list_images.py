@@ -2,33 +2,23 @@
 
 import dataclasses
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, kept_features, labels_by_index
+from imagebeam.transforms import elements, summaries
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import files, image_source
 
 
-class Tally(NamedTuple):
-    """How much one part of the source held; sums up to the whole."""
-
-    listed: int
-    passed_over: Mapping[str, int]
-    problems: tuple[str, ...]
-    lists: labels_by_index.ListSurvey = labels_by_index.NO_LISTS  # how the images fit label.lists
-    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that images come in
-
-
 class ListedImages(NamedTuple):
-    """What ListImages yields."""
+    """The outputs of ListImages."""
 
     images: beam.PCollection[elements.ImageRef]
     rejects: beam.PCollection[elements.Reject]
-    tallies: beam.PCollection[Tally]
+    tallies: beam.PCollection[summaries.Tally]
 
 
 def _key_by_content(element: Any) -> tuple[int, Any]:
@@ -41,7 +31,7 @@ def _drop_key(element: tuple[int, Iterable[Any]]) -> Iterable[Any]:
 
 
 class _Spread(beam.PTransform):
-    """Hands elements to other workers, as beam.Reshuffle does, but by keys that a retried bundle finds again."""
+    """Spreads elements over the workers like beam.Reshuffle, but by keys that a retried bundle computes again."""
 
     def expand(self, values: beam.PCollection[Any]) -> beam.PCollection[Any]:
         return (
@@ -53,7 +43,7 @@ class _Spread(beam.PTransform):
 
 
 class _StartFn(beam.DoFn):
-    """Yields the source's root folder; nothing of the input's size is in the job graph."""
+    """Yields the root folder of the source, so that the job graph stays small whatever the size of the input."""
 
     def __init__(self, source: files.FilesSource):
         self._source = source
@@ -63,7 +53,7 @@ class _StartFn(beam.DoFn):
 
 
 class _ListDirectoryFn(beam.DoFn):
-    """Lists folders; listings made by an earlier step pass through, so that all take one way."""
+    """Lists folders. Listings made by an earlier step pass through unchanged."""
 
     def __init__(self, source: files.FilesSource, recursive: bool):
         self._source = source
@@ -85,11 +75,11 @@ class _ReadTableFn(beam.DoFn):
 
 
 class _ListInProcessFn(beam.DoFn):
-    """Has a writer process list the source, or takes what it has listed already."""
+    """Takes the listing that a writer process has made or will make of the source."""
 
     def __init__(self, source: image_source.ImageSource, writers: str):
         self._source = source
-        self._writers = writers  # token of the launcher's writer processes
+        self._writers = writers  # token of the writer processes that the launcher started
 
     def process(self, _: bytes) -> Iterator[image_source.Listing]:
         pool = writer_processes.find(self._writers)
@@ -98,24 +88,24 @@ class _ListInProcessFn(beam.DoFn):
 
 
 class _OpenListingFn(beam.DoFn):
-    """Listings -> references, rejects and the tally."""
+    """A listing -> its references, rejects and tally."""
 
     def process(self, element: image_source.Listing) -> Iterator[Any]:
-        yield from elements.unpack_refs(element.packed_refs) if element.num_refs else ()
+        yield from elements.unpack_refs(element.packed_refs)
         for reject in element.rejects:
             yield beam.pvalue.TaggedOutput("rejects", reject)
-        tally = Tally(element.num_refs + len(element.rejects), element.passed_over, element.problems)
+        tally = summaries.Tally(element.num_refs + len(element.rejects), element.passed_over, element.problems)
         tally = tally._replace(features=element.features)
         yield beam.pvalue.TaggedOutput("tallies", tally)
 
 
 @dataclasses.dataclass
 class ListImages(beam.PTransform):
-    """Yields a reference for every image of the source, and accounts for whatever else is there.
+    """Yields a reference for every image of the source, and counts everything else that is there.
 
     Folders are spread over the workers twice, at the root and one level below, which fits label/image and
-    split/label/image; what lies deeper is listed by the worker that got the folder above it. Where the launcher started
-    writer processes, one of them lists everything, since it can begin while the launcher imports Beam.
+    split/label/image. Deeper folders are listed by the worker that has their parent folder. If the launcher started
+    writer processes, one of them lists everything, because it can start while the launcher imports Beam.
     """
 
     source: image_source.ImageSource
@@ -147,6 +137,6 @@ class ListImages(beam.PTransform):
                 | "ListBelow" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=True)).with_output_types(Any)
             )
         opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn()).with_output_types(
-            elements.ImageRef, rejects=elements.Reject, tallies=Tally
+            elements.ImageRef, rejects=elements.Reject, tallies=summaries.Tally
         ).with_outputs("rejects", "tallies", main="images")
         return ListedImages(opened.images, opened.rejects, opened.tallies)

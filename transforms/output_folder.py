@@ -1,4 +1,4 @@
-"""What lies in the output of a run before it begins, and which of it imagebeam has put there itself."""
+"""Finds out what the output of a run holds before it begins, and which of the files imagebeam has written itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, shard_names, storage, verify_shards
-from imagebeam.transforms import tfds_metadata
+from imagebeam.transforms import output_paths, tfds_metadata
 
-REPLACED = "replaced-"  # in the control folder, and the fingerprint of a new dataset: the catalog of the one before it
-TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # as tf.Transform names them
+REPLACED = "replaced-"  # in the control folder, followed by a fingerprint: the catalog that this dataset replaced
+TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # names given by tf.Transform
 
 _WRITTEN_FILES = (catalog_lib.LABELS_FILE, catalog_lib.STATISTICS_FILE, *tfds_metadata.LOADED_BY)
 _MAX_NAMED = 5
@@ -20,16 +20,16 @@ _MAX_NAMED = 5
 
 @dataclasses.dataclass(frozen=True)
 class OutputFolder:
-    """The folder of a dataset: there or not, empty or not, of one dataset or of several that followed each other."""
+    """The folder of a dataset, as it is in the storage: missing, empty, or with files of one or several datasets."""
 
     uri: str
 
     @property
     def control(self) -> str:
-        return storage.join(self.uri, catalog_lib.CONTROL_DIRECTORY)
+        return output_paths.OutputPaths(self.uri).control
 
     def find_unnamed_shards(self, suffix: str) -> list[str]:
-        """The files named like shards that no catalog of ours names, sorted: a commit does not touch them."""
+        """Returns the files named like shards that no catalog of imagebeam names, sorted. A commit keeps them."""
         candidates = verify_shards.find_unnamed_shards(self.uri, (), (suffix,))
         if not candidates:
             return []
@@ -37,7 +37,10 @@ class OutputFolder:
         return [name for name in candidates if name not in named]
 
     def find_stray_file(self, with_transform: bool) -> str | None:
-        """A file that every commit writes, or with a transform a folder of it, and that no catalog of ours names."""
+        """Returns a file that every commit writes but no catalog of imagebeam names; None if there is none.
+
+        With `with_transform`, the folders of tf.Transform count too.
+        """
         ours_by_name = (*_WRITTEN_FILES, *(TRANSFORM_FOLDERS if with_transform else ()))
         found = sorted(entry.name for entry in _entries_of(self.uri) if entry.name in ours_by_name)
         if not found:
@@ -46,7 +49,7 @@ class OutputFolder:
         return next((name for name in found if name not in named), None)
 
     def find_files_of_others(self) -> list[str]:
-        """Every file in the folder and below it that is not ours, sorted; hidden ones are no input and left out."""
+        """Returns every file below the folder that imagebeam did not write, sorted. Hidden files are left out."""
         found = set(self._walk("", frozenset()))
         if not found:
             return []
@@ -59,15 +62,15 @@ class OutputFolder:
                 continue
             if entry.kind != storage.DIRECTORY:
                 yield name
-            elif entry.identity not in ancestors:  # links may lead in a circle
+            elif entry.identity not in ancestors:  # links may form a circle
                 yield from self._walk(name, ancestors | {entry.identity})
 
     def named_files(self) -> set[str]:
-        """The files of the committed dataset, of those it replaced, and of commits that were cut short."""
+        """Returns the files of the committed dataset, of datasets it replaced, and of interrupted commits."""
         return self._files_in(storage.join(self.uri, catalog_lib.CATALOG_FILE)) | self.left_files()
 
     def left_files(self) -> set[str]:
-        """Of these the ones that datasets which were replaced, and runs that died while they committed, put there."""
+        """Returns the files of replaced datasets and of interrupted commits."""
         names = set()
         for entry in _entries_of(self.control):
             uri = storage.join(self.control, entry.name)
@@ -78,7 +81,7 @@ class OutputFolder:
         return names
 
     def staging_folders(self) -> list[str]:
-        """The folders in which runs that did not end keep what they have staged."""
+        """Returns the staging folders of runs that did not finish."""
         entries = (entry for entry in _entries_of(self.control) if entry.kind == storage.DIRECTORY)
         return sorted(
             storage.join(self.control, entry.name)
@@ -87,11 +90,11 @@ class OutputFolder:
         )
 
     def find_damage(self, committed: catalog_lib.Catalog, thoroughly: bool) -> str | None:
-        """How the files of the committed dataset differ from what its catalog says; None where they do not.
+        """Describes how the files of the committed dataset differ from its catalog; None if they do not.
 
         Args:
             committed: the catalog.
-            thoroughly: whether all files are read, as `imagebeam verify` does; else sizes are compared, a look each.
+            thoroughly: whether to read all files, as `imagebeam verify` does; otherwise only sizes are compared.
         """
         for split in committed.splits.values():
             for shard in split.shards:
@@ -111,7 +114,7 @@ class OutputFolder:
         return None
 
     def _compare_size(self, name: str, num_bytes: int | None) -> str | None:
-        """How a file differs from `num_bytes`, or with None that it is missing."""
+        """Describes how a file differs from `num_bytes`; if that is None, only whether the file is missing."""
         uri = storage.join(self.uri, name)
         try:
             size = storage.storage_of(uri).stat(uri).size
@@ -121,7 +124,7 @@ class OutputFolder:
 
     @staticmethod
     def _files_in(uri: str) -> set[str]:
-        """The files that the catalog at `uri` names; none where there is none: a run that moved nothing."""
+        """Returns the files that the catalog at `uri` names; none if it does not exist: that run moved nothing."""
         try:
             text = storage.storage_of(uri).read(uri).decode("utf-8", "replace")
         except (FileNotFoundError, NotADirectoryError):
@@ -133,9 +136,9 @@ class OutputFolder:
 
 
 def files_of(catalog: catalog_lib.Catalog) -> set[str]:
-    """The files of a dataset, below its folder."""
+    """Returns the files of a dataset, relative to its folder."""
     names = {catalog_lib.CATALOG_FILE, catalog_lib.STATISTICS_FILE, catalog_lib.REJECTS_FILE, *catalog.files}
-    # catalogs did not always name these
+    # older catalogs do not name these
     names.update(tfds_metadata.tfds_files(catalog, suffix="", image_formats=set()))
     if catalog.labels:
         names.add(catalog_lib.LABELS_FILE)
@@ -143,16 +146,16 @@ def files_of(catalog: catalog_lib.Catalog) -> set[str]:
 
 
 def _shards_of(catalog: catalog_lib.Catalog) -> set[str]:
-    """The shards and their indexes."""
+    """Returns the names of the shards and their indexes."""
     every = [shard for split in catalog.splits.values() for shard in split.shards]
     indexes = [shard.index_name for shard in every] if catalog.compression == "none" else []
     return {*indexes, *(shard.name for shard in every)}
 
 
 def _shards_in(text: str) -> set[str]:
-    """The shards, with their indexes, in the text of a catalog that was edited or is of another version.
+    """Returns the shards and indexes in the text of a catalog that was edited or is of another version.
 
-    Names of another form are left out: nothing else may be removed on the word of a catalog that is not whole.
+    Only names of shards count: a damaged catalog is no reason to remove any other file.
     """
     names: set[str] = set()
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
@@ -172,13 +175,13 @@ def _entries_of(folder: str) -> list[storage.Entry]:
 
 
 def name_some(names: list[str]) -> str:
-    """`a, b and 3 more`."""
+    """Returns a list such as `a, b and 3 more`."""
     named = ", ".join(names[:_MAX_NAMED])
     return named if len(names) <= _MAX_NAMED else f"{named} and {len(names) - _MAX_NAMED:,} more"
 
 
 def refuse_unnamed_shards(output: str, names: list[str]) -> str:
-    """Why nothing is written beside these files, and what to do."""
+    """Returns the error text for files named like shards that no catalog names."""
     them = "it" if len(names) == 1 else "them"
     return (
         f"{output} holds {name_some(names)}, which no {catalog_lib.CATALOG_FILE} names; choose another --output, or "

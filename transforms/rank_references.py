@@ -1,8 +1,9 @@
-"""Ranks references inside partitions, without a sort in one place.
+"""Ranks references without a global sort.
 
-References are spread over buckets by their order value; each bucket is sorted alone, and the counts of all buckets, one
-small side input, say at which rank each bucket starts. So the ranks depend on the set of references alone, never on
-listing order, bundles or workers.
+References are ranked in sets: all images of a split, or all images of a class. The range of order values is divided
+into intervals. Each interval is sorted on its own, and the counts of all intervals, a small side input, say at which
+rank each interval starts. So the ranks depend on the set of references alone, never on listing order, bundles or
+workers.
 """
 
 import array
@@ -19,16 +20,16 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import elements, hashing, recorded_inputs
+from imagebeam.transforms import elements, hashing, recorded_inputs, summaries
 
-NUM_BUCKETS = 1024  # 100 million references are 100,000 a bucket, sorted in 0.2 s and 60 MB
-_NUM_SAMPLED = 16 * NUM_BUCKETS  # references whose order values bound the buckets of ListedOrder
-_MAX_PENDING = 50_000  # references held by a bundle before it packs them: 30 MB
+NUM_INTERVALS = 1024  # 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB
+_NUM_QUANTILE_REFS = 16 * NUM_INTERVALS  # references whose order values bound the intervals of ListedOrder
+_MAX_PENDING = 50_000  # references that a bundle holds before it packs them: 30 MB
 _MAX_DUPLICATES = 5  # named in the ranking
 _FINGERPRINT_BITS = 128
 
-KeyedRef = tuple[str, elements.ImageRef]  # partition, reference
-SortedRun = tuple[str, int, int, bytes]  # partition, bucket, number of references, packed references
+KeyedRef = tuple[str, elements.ImageRef]  # name of the set, reference
+SortedRun = tuple[str, int, int, bytes]  # name of the set, interval, number of references, packed references
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,36 +41,39 @@ class HashOrder:
     field: str = "key"
 
     def value(self, ref: elements.ImageRef) -> Any:
-        """A hash, 0 to 2**64."""
+        """Returns a hash, 0 to 2**64."""
         return hashing.hash64(getattr(ref, self.field) or ref.key, self.seed, self.purpose)
 
-    def bucket(self, value: Any, boundaries: Sequence[Any]) -> int:
-        """Buckets are equal parts of the hashes' range, `boundaries` are not needed."""
-        return value * NUM_BUCKETS >> hashing.HASH_BITS
+    def interval(self, value: Any, boundaries: Sequence[Any]) -> int:
+        """Returns the interval of a hash. Intervals are equal parts of the hashes' range; `boundaries` is not used."""
+        return value * NUM_INTERVALS >> hashing.HASH_BITS
 
 
 @dataclasses.dataclass(frozen=True)
 class ListedOrder:
-    """Orders by the row of the manifest, then by key; buckets end at quantiles of a sample."""
+    """Orders by the row of the manifest, then by key. Intervals end at approximate quantiles."""
 
     def value(self, ref: elements.ImageRef) -> Any:
-        """Row and key, the key as bytes: Beam writes a plain tuple's strings as UTF-8, which a file name may not be."""
+        """Returns row and key, the key as bytes: Beam encodes strings as UTF-8, which a file name may not be."""
         return ref.position, hashing.encode_key(ref.key)
 
-    def bucket(self, value: Any, boundaries: Sequence[Any]) -> int:
-        """Bucket i ends before boundary i, the last one holds the rest."""
+    def interval(self, value: Any, boundaries: Sequence[Any]) -> int:
+        """Returns the interval of a value: interval i ends before boundary i, the last one holds the rest."""
         return bisect.bisect_right(boundaries, value)
 
-    def sample(self, element: KeyedRef) -> tuple[int, Any]:
-        """The order value behind a hash: those of the smallest hashes are a sample that the set alone decides."""
+    def by_hash(self, element: KeyedRef) -> tuple[int, Any]:
+        """Returns a hash of the key and the order value. The smallest hashes are a choice that the set alone decides.
+
+        The salt keeps its first name, so that the intervals stay the same from release to release.
+        """
         _, ref = element
         return hashing.hash64(ref.key, 0, b"imagebeam.sample") >> 1, self.value(ref)  # Beam's integers are signed
 
     @staticmethod
-    def boundaries(sample: Sequence[tuple[int, Any]]) -> list[Any]:
-        """The ends of all buckets but the last, at most NUM_BUCKETS - 1 of them."""
-        values = sorted(value for _, value in sample)
-        step = max(1, -(-len(values) // NUM_BUCKETS))
+    def boundaries(chosen: Sequence[tuple[int, Any]]) -> list[Any]:
+        """Returns the ends of all intervals but the last, at most NUM_INTERVALS - 1, from the values chosen by hash."""
+        values = sorted(value for _, value in chosen)
+        step = max(1, -(-len(values) // NUM_INTERVALS))
         return values[step::step]
 
 
@@ -78,56 +82,28 @@ Order = HashOrder | ListedOrder
 _BY_KEY = HashOrder(0, b"imagebeam.key")
 
 
-class RepeatedKey(NamedTuple):
-    """A key of several references, and where the first two of them come from."""
+class IntervalSummary(NamedTuple):
+    """Counts and checksums of one interval."""
 
-    key: str
-    uris: tuple[str, str]
-    positions: tuple[int, int]  # in the table, if there is one
-
-
-class BucketSummary(NamedTuple):
-    """What one bucket holds."""
-
-    bucket: int
-    counts: Mapping[str, int]  # records by partition
-    num_bytes: Mapping[str, int]  # of the images by partition, as far as known
-    classes: Mapping[str, frozenset[str]]  # names by partition
-    digest: int  # of all references in the bucket
-    duplicates: tuple[RepeatedKey, ...]  # the first of them
+    interval: int
+    counts: Mapping[str, int]  # references, by set
+    num_bytes: Mapping[str, int]  # of the images by set, as far as known
+    classes: Mapping[str, frozenset[str]]  # names, by set
+    digest: int  # of all references in the interval
+    duplicates: tuple[summaries.RepeatedKey, ...]  # the first of them
     num_duplicates: int  # all of them
-    sample: recorded_inputs.ImageSample = recorded_inputs.NO_IMAGES
-
-
-class Ranking(NamedTuple):
-    """All summaries together: at which rank each bucket of each partition starts."""
-
-    buckets: Mapping[str, Sequence[int]]  # by partition: those that hold any of it, ascending
-    starts: Mapping[str, Sequence[int]]  # by partition: the rank at which each of those starts, and last the total
-    num_bytes: Mapping[str, int]
-    labels: tuple[str, ...]  # sorted
-    digest: int
-    duplicates: tuple[RepeatedKey, ...]  # the first of them
-    classes: Mapping[str, frozenset[str]] = {}  # by partition: those of `labels` that it holds
-    num_duplicates: int = 0  # keys that occur more than once
-    sample: recorded_inputs.ImageSample = recorded_inputs.NO_IMAGES
-
-    def start(self, partition: str, bucket: int) -> int:
-        return self.starts[partition][bisect.bisect_left(self.buckets[partition], bucket)]
-
-    def total(self, partition: str) -> int:
-        return self.starts[partition][-1]
+    checksums: recorded_inputs.ImageChecksums = recorded_inputs.NO_IMAGES
 
 
 class RankedReferences(NamedTuple):
-    """What RankReferences yields."""
+    """The outputs of RankReferences."""
 
     runs: beam.PCollection[tuple[str, elements.ReferenceRun]]
-    ranking: beam.PCollection[Ranking]  # one element
+    ranking: beam.PCollection[summaries.Ranking]  # one element
 
 
 class _SpreadFn(beam.DoFn):
-    """(partition, reference) -> (bucket, packed rows of partition, order value and reference)."""
+    """(set, reference) -> (interval, packed rows of set, order value and reference)."""
 
     def __init__(self, order: Order):
         self._order = order
@@ -138,9 +114,9 @@ class _SpreadFn(beam.DoFn):
         self._pending, self._num_pending = collections.defaultdict(list), 0
 
     def process(self, element: KeyedRef, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, bytes]]:
-        partition, ref = element
+        name, ref = element
         value = self._order.value(ref)
-        self._pending[self._order.bucket(value, boundaries)].append((partition, value, *ref))
+        self._pending[self._order.interval(value, boundaries)].append((name, value, *ref))
         self._num_pending += 1
         if self._num_pending >= _MAX_PENDING:
             yield from self._take()
@@ -151,16 +127,16 @@ class _SpreadFn(beam.DoFn):
 
     def _take(self) -> Iterator[tuple[int, bytes]]:
         pending, self._pending, self._num_pending = self._pending, collections.defaultdict(list), 0
-        for bucket, rows in pending.items():
-            yield bucket, elements.pack_rows(rows)
+        for interval, rows in pending.items():
+            yield interval, elements.pack_rows(rows)
 
 
 @dataclasses.dataclass
-class _GroupInBuckets(beam.PTransform):
-    """(partition, reference) -> (bucket, [packed rows])."""
+class _GroupInIntervals(beam.PTransform):
+    """(set, reference) -> (interval, [packed rows])."""
 
     order: Order
-    boundaries: Any = None  # PCollection of one list, for ListedOrder
+    boundaries: "beam.PCollection[list[Any]] | None" = None  # one element, for ListedOrder
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -171,15 +147,15 @@ class _GroupInBuckets(beam.PTransform):
         return refs | "Spread" >> spread | "Group" >> beam.GroupByKey()
 
 
-def _open_bucket(packed: Iterable[bytes]) -> dict[str, list[elements.ImageRef]]:
-    """The references of a bucket by partition, each in its order."""
-    partitions: dict[str, list[tuple[Any, elements.ImageRef]]] = {}
+def _open_interval(packed: Iterable[bytes]) -> dict[str, list[elements.ImageRef]]:
+    """Returns the references of an interval by set, each set sorted."""
+    sets: dict[str, list[tuple[Any, elements.ImageRef]]] = {}
     for rows in packed:
-        for partition, value, *fields in elements.unpack_rows(rows):
-            partitions.setdefault(partition, []).append((value, elements.ImageRef(*fields)))
-    for valued in partitions.values():
+        for name, value, *fields in elements.unpack_rows(rows):
+            sets.setdefault(name, []).append((value, elements.ImageRef(*fields)))
+    for valued in sets.values():
         valued.sort(key=_by_value_and_key)
-    return {partition: [ref for _, ref in valued] for partition, valued in sorted(partitions.items())}
+    return {name: [ref for _, ref in valued] for name, valued in sorted(sets.items())}
 
 
 def _by_value_and_key(valued: tuple[Any, elements.ImageRef]) -> tuple[Any, str, str]:
@@ -187,113 +163,130 @@ def _by_value_and_key(valued: tuple[Any, elements.ImageRef]) -> tuple[Any, str, 
     return value, ref.key, ref.uri
 
 
-def _digest(partitions: Mapping[str, Sequence[elements.ImageRef]], order: Order) -> int:
-    """Of all that the output depends on; folders are left out, so that a moved input is the same input."""
+def _digest(sets: Mapping[str, Sequence[elements.ImageRef]], order: Order) -> int:
+    """Returns a digest of everything that the output depends on.
+
+    Folders are left out, so that a moved input is the same input; `inside` is, because offset and length imply it.
+    """
     digest = hashlib.blake2b(digest_size=_FINGERPRINT_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
-    for partition, refs in partitions.items():
-        keys, uris, sizes, mtimes, offsets, lengths, positions, *known, masks, expected, _ = zip(*refs)
-        names = [uri.rpartition("/")[2] for uri in uris]  # the rest of the address is left out
-        placed = positions if keep_position else ()
-        looks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.version) for mask in masks]
-        facts = (partition, keys, names, sizes, mtimes, offsets, lengths, placed, known, looks, expected)
+    for name, refs in sets.items():
+        every: Any = elements.ImageRef(*zip(*refs))  # each field: a tuple with the values of all references
+        file_names = [uri.rpartition("/")[2] for uri in every.uri]
+        masks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.version) for mask in every.mask]
+        facts = (
+            name,
+            every.key,
+            file_names,
+            every.size,
+            every.version,
+            every.offset,
+            every.length,
+            every.position if keep_position else (),
+            [every.label, every.split, every.group, every.columns],
+            masks,
+            every.expected,
+        )
         digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 
 
-def _find_duplicates(partitions: Mapping[str, Sequence[elements.ImageRef]]) -> list[RepeatedKey]:
-    """The keys that occur more than once, each with the first two places."""
-    keys = [ref.key for refs in partitions.values() for ref in refs]
+def _find_duplicates(sets: Mapping[str, Sequence[elements.ImageRef]]) -> list[summaries.RepeatedKey]:
+    """Returns the keys that occur more than once, each with its first two references."""
+    keys = [ref.key for refs in sets.values() for ref in refs]
     if len(set(keys)) == len(keys):  # nearly always
         return []
     places: dict[str, list[tuple[int, str]]] = {}
-    for refs in partitions.values():
+    for refs in sets.values():
         for ref in refs:
             places.setdefault(ref.key, []).append((ref.position, ref.uri))
     repeated = []
     for key, found in places.items():
         if len(found) > 1:
             (one, uri), (other, other_uri) = sorted(found)[:2]
-            repeated.append(RepeatedKey(key, (uri, other_uri), (one, other)))
+            repeated.append(summaries.RepeatedKey(key, (uri, other_uri), (one, other)))
     return sorted(repeated)
 
 
 class _SortFn(beam.DoFn):
-    """A bucket -> the sorted run of each partition in it; and the bucket's summary."""
+    """An interval -> the sorted run of each set in it, and the interval's summary."""
 
     def __init__(self, order: Order):
         self._order = order
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Any]:
-        bucket, packed = element
-        partitions = _open_bucket(packed)
-        for partition, refs in partitions.items():
-            yield partition, bucket, len(refs), elements.pack_refs(refs)
-        duplicates = _find_duplicates(partitions) if isinstance(self._order, HashOrder) else []
-        summary = BucketSummary(
-            bucket,
-            {name: len(refs) for name, refs in partitions.items()},
-            {name: sum(ref.num_bytes for ref in refs) for name, refs in partitions.items()},
-            {name: frozenset(label for ref in refs for label in ref.classes) for name, refs in partitions.items()},
-            _digest(partitions, self._order),
+        interval, packed = element
+        sets = _open_interval(packed)
+        for name, refs in sets.items():
+            yield name, interval, len(refs), elements.pack_refs(refs)
+        duplicates = _find_duplicates(sets) if isinstance(self._order, HashOrder) else []
+        summary = IntervalSummary(
+            interval,
+            {name: len(refs) for name, refs in sets.items()},
+            {name: sum(ref.num_bytes for ref in refs) for name, refs in sets.items()},
+            {name: frozenset(label for ref in refs for label in ref.classes) for name, refs in sets.items()},
+            _digest(sets, self._order),
             tuple(duplicates[:_MAX_DUPLICATES]),
             len(duplicates),
-            recorded_inputs.sample_images(
-                [ref for refs in partitions.values() for ref in refs], isinstance(self._order, ListedOrder)
+            recorded_inputs.checksum_images(
+                [ref for refs in sets.values() for ref in refs], isinstance(self._order, ListedOrder)
             ),
         )
         yield beam.pvalue.TaggedOutput("summaries", summary)
 
 
 class _FindDuplicatesFn(beam.DoFn):
-    """A bucket of `_BY_KEY` -> the summary of its duplicates alone."""
+    """An interval of `_BY_KEY` -> a summary of its duplicates alone."""
 
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[BucketSummary]:
-        bucket, packed = element
-        duplicates = _find_duplicates(_open_bucket(packed))
-        yield BucketSummary(bucket, {}, {}, {}, 0, tuple(duplicates[:_MAX_DUPLICATES]), len(duplicates))
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[IntervalSummary]:
+        interval, packed = element
+        duplicates = _find_duplicates(_open_interval(packed))
+        yield IntervalSummary(interval, {}, {}, {}, 0, tuple(duplicates[:_MAX_DUPLICATES]), len(duplicates))
 
 
 @dataclasses.dataclass
 class _Merged:
-    """Summaries so far. A class: Beam writes the strings of a plain list as UTF-8, which a file name may not be."""
+    """The summaries merged so far. A class: Beam encodes the strings of a list as UTF-8, which a file name may not be.
 
-    counts: dict[str, dict[int, int]] = dataclasses.field(default_factory=dict)  # by partition and bucket
+    The result does not depend on the order of merging.
+    """
+
+    counts: dict[str, dict[int, int]] = dataclasses.field(default_factory=dict)  # by set and interval
     num_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     classes: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     digest: int = 0
-    duplicates: tuple[RepeatedKey, ...] = ()
+    duplicates: tuple[summaries.RepeatedKey, ...] = ()
     num_duplicates: int = 0
-    samples: list[recorded_inputs.ImageSample] = dataclasses.field(default_factory=list)
+    checksums: list[recorded_inputs.ImageChecksums] = dataclasses.field(default_factory=list)
 
-    def add(self, summary: BucketSummary) -> None:
-        for partition, count in summary.counts.items():
-            self.counts.setdefault(partition, {})[summary.bucket] = count
+    def add(self, summary: IntervalSummary) -> None:
+        for name, count in summary.counts.items():
+            self.counts.setdefault(name, {})[summary.interval] = count
         self._add_sums(summary)
-        self.samples.append(summary.sample)
+        self.checksums.append(summary.checksums)
 
     def merge(self, other: "_Merged") -> None:
-        for partition, by_bucket in other.counts.items():
-            self.counts.setdefault(partition, {}).update(by_bucket)
+        for name, by_interval in other.counts.items():
+            self.counts.setdefault(name, {}).update(by_interval)
         self._add_sums(other)
-        self.samples += other.samples
+        self.checksums += other.checksums
 
-    def _add_sums(self, other: "BucketSummary | _Merged") -> None:
+    def _add_sums(self, other: "IntervalSummary | _Merged") -> None:
         self.num_bytes.update(other.num_bytes)
-        for partition, names in other.classes.items():
-            self.classes.setdefault(partition, set()).update(names)
+        for name, classes in other.classes.items():
+            self.classes.setdefault(name, set()).update(classes)
         self.digest = (self.digest + other.digest) % (1 << _FINGERPRINT_BITS)
         self.duplicates = tuple(sorted((*self.duplicates, *other.duplicates))[:_MAX_DUPLICATES])
         self.num_duplicates += other.num_duplicates
 
 
 class _MergeSummariesFn(beam.CombineFn):
-    """Bucket summaries -> Ranking."""
+    """Interval summaries -> Ranking."""
 
     def create_accumulator(self) -> _Merged:
         return _Merged()
 
-    def add_input(self, merged: _Merged, summary: BucketSummary) -> _Merged:
+    def add_input(self, merged: _Merged, summary: IntervalSummary) -> _Merged:
         merged.add(summary)
         return merged
 
@@ -303,16 +296,16 @@ class _MergeSummariesFn(beam.CombineFn):
             merged.merge(each)
         return merged
 
-    def extract_output(self, merged: _Merged) -> Ranking:
-        buckets, starts = {}, {}
-        for partition, by_bucket in sorted(merged.counts.items()):
-            buckets[partition] = array.array("H", sorted(by_bucket))
-            ranks = itertools.accumulate((by_bucket[bucket] for bucket in buckets[partition]), initial=0)
-            starts[partition] = array.array("Q", ranks)
-        classes = {partition: frozenset(names) for partition, names in sorted(merged.classes.items())}
+    def extract_output(self, merged: _Merged) -> summaries.Ranking:
+        intervals, starts = {}, {}
+        for name, by_interval in sorted(merged.counts.items()):
+            intervals[name] = array.array("H", sorted(by_interval))
+            ranks = itertools.accumulate((by_interval[interval] for interval in intervals[name]), initial=0)
+            starts[name] = array.array("Q", ranks)
+        classes = {name: frozenset(held) for name, held in sorted(merged.classes.items())}
         labels = tuple(sorted(frozenset().union(*classes.values())))
-        return Ranking(
-            buckets,
+        return summaries.Ranking(
+            intervals,
             starts,
             dict(merged.num_bytes),
             labels,
@@ -320,24 +313,28 @@ class _MergeSummariesFn(beam.CombineFn):
             merged.duplicates,
             classes,
             merged.num_duplicates,
-            recorded_inputs.NO_IMAGES.merge(merged.samples),
+            recorded_inputs.NO_IMAGES.merge(merged.checksums),
         )
 
 
 class _RankFn(beam.DoFn):
-    """A sorted run -> the run with its rank."""
+    """A sorted run -> the run with its first rank."""
 
-    def process(self, element: SortedRun, ranking: Ranking) -> Iterator[tuple[str, elements.ReferenceRun]]:
-        partition, bucket, num_refs, packed = element
-        yield partition, elements.ReferenceRun(ranking.start(partition, bucket), num_refs, packed)
+    def process(self, element: SortedRun, ranking: summaries.Ranking) -> Iterator[tuple[str, elements.ReferenceRun]]:
+        name, interval, num_refs, packed = element
+        yield name, elements.ReferenceRun(ranking.start(name, interval), num_refs, packed)
+
+
+def _key_by_split(ref: elements.ImageRef) -> KeyedRef:
+    return ref.split, ref
 
 
 @decorators.with_input_types(KeyedRef)
 @dataclasses.dataclass
 class RankReferences(beam.PTransform):
-    """Yields runs of references, each with the rank of its first one inside its partition.
+    """Yields runs of references, each with the rank of its first reference inside its set.
 
-    References with the same hash stay in one run and follow each other.
+    References with the same hash stay in one run, next to each other.
     """
 
     order: Order
@@ -351,24 +348,40 @@ class RankReferences(beam.PTransform):
         if isinstance(self.order, ListedOrder):
             boundaries = (
                 refs
-                | "Sample" >> beam.Map(self.order.sample)
-                | "TakeSample" >> beam.combiners.Top.Smallest(_NUM_SAMPLED)
+                | "ByHash" >> beam.Map(self.order.by_hash)
+                | "TakeSmallest" >> beam.combiners.Top.Smallest(_NUM_QUANTILE_REFS)
                 | "Boundaries" >> beam.Map(self.order.boundaries)
             )
-        buckets = refs | "GroupInBuckets" >> _GroupInBuckets(self.order, boundaries)  # (bucket, [packed rows])
-        sorted_ = buckets | "SortBuckets" >> beam.ParDo(_SortFn(self.order)).with_output_types(
-            SortedRun, summaries=BucketSummary
+        intervals = refs | "GroupInIntervals" >> _GroupInIntervals(self.order, boundaries)  # (interval, [packed rows])
+        sorted_ = intervals | "SortIntervals" >> beam.ParDo(_SortFn(self.order)).with_output_types(
+            SortedRun, summaries=IntervalSummary
         ).with_outputs("summaries", main="runs")
-        summaries = sorted_.summaries
-        if isinstance(self.order, ListedOrder):  # whose buckets do not bring the rows of one key together
+        found = sorted_.summaries
+        if isinstance(self.order, ListedOrder):  # its intervals do not bring the rows of one key together
             duplicates = (
                 refs
-                | "GroupByKeyHash" >> _GroupInBuckets(_BY_KEY)  # (bucket, [packed rows])
-                | "FindDuplicates" >> beam.ParDo(_FindDuplicatesFn()).with_output_types(BucketSummary)
+                | "GroupByKeyHash" >> _GroupInIntervals(_BY_KEY)  # (interval, [packed rows])
+                | "FindDuplicates" >> beam.ParDo(_FindDuplicatesFn()).with_output_types(IntervalSummary)
             )
-            summaries = (summaries, duplicates) | "AllSummaries" >> beam.Flatten()
-        ranking = summaries | "MergeSummaries" >> beam.CombineGlobally(_MergeSummariesFn())
+            found = (found, duplicates) | "AllSummaries" >> beam.Flatten()
+        ranking = found | "MergeSummaries" >> beam.CombineGlobally(_MergeSummariesFn())
         runs = sorted_.runs | "RankRuns" >> beam.ParDo(
             _RankFn(), ranking=beam.pvalue.AsSingleton(ranking)
         ).with_output_types(tuple[str, elements.ReferenceRun])
         return RankedReferences(runs, ranking)
+
+
+@decorators.with_input_types(elements.ImageRef)
+@dataclasses.dataclass
+class RankInSplits(beam.PTransform):
+    """Ranks every reference inside its split."""
+
+    order: Order
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, refs: beam.PCollection[elements.ImageRef]) -> RankedReferences:
+        keyed = refs | "KeyBySplit" >> beam.Map(_key_by_split).with_output_types(KeyedRef)  # (split, ImageRef)
+        return keyed | "RankReferences" >> RankReferences(self.order)

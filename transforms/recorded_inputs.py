@@ -1,4 +1,4 @@
-"""What a dataset was made of, in a few kilobytes: enough to say how the inputs of two runs differ."""
+"""Records what a dataset is made of in a few kilobytes: enough to say how the inputs of two runs differ."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam.transforms import elements, hashing
+from imagebeam import storage
+from imagebeam.transforms import elements, hashing, output_paths
 
-NO_INPUTS: Mapping[str, Any] = {}  # of a dataset from before they were kept
+NO_INPUTS: Mapping[str, Any] = {}  # of a dataset written before inputs were recorded
 
-_ALL = 1 << 32  # the limit of a sample that holds every image
-_ENTRY = struct.Struct(">IIII")  # place in the sample's order, key, file, what the source says of it beside
-_MAX_SAMPLED = 1024  # 16 kB; up to so many images are counted, more are estimated
-_MAX_SAMPLED_OF_PART = (
-    8  # of one of 1,024 buckets of references: sampling all images would cost as much as ranking them
-)
-_SPREAD = 0x9E3779B1  # odd: spreads checksums of keys that differ in a digit over all of the order
+_ALL = 1 << 32  # the limit that includes every image
+_ENTRY = struct.Struct(">IIII")  # place in a fixed order; checksums of the key, the file, and the source's other values
+_MAX_IMAGES = 1024  # 16 kB; differences are counted up to this many images, and estimated above
+_MAX_IMAGES_OF_PART = 8  # of one of 1,024 intervals of references: to checksum all images costs as much as to rank them
+_SPREAD = 0x9E3779B1  # odd: spreads checksums of keys that differ in a digit over the whole order
 _MAX_NAMED = 5
 
 
-class ImageSample(NamedTuple):
-    """Checksums of those images whose place in a fixed order, which their keys decide, is below `limit`.
+class ImageChecksums(NamedTuple):
+    """Checksums of the images whose place in a fixed order is below `limit`; the place depends on the key alone.
 
-    Two datasets sample the same images, as far as both have them: what differs in the samples stands for the rest.
+    Two datasets keep the checksums of the same images, as far as both hold them, so that the difference between the
+    checksums represents the difference between the datasets.
     """
 
     limit: int
     entries: tuple[bytes, ...]  # sorted
 
-    def merge(self, others: Iterable[ImageSample]) -> ImageSample:
-        """The sample of several disjoint sets together."""
-        samples = [self, *others]
-        limit = min(sample.limit for sample in samples)
-        entries = sorted(entry for sample in samples for entry in sample.entries if _place(entry) < limit)
-        return _truncate(limit, entries, _MAX_SAMPLED)
+    def merge(self, others: Iterable[ImageChecksums]) -> ImageChecksums:
+        """Returns the checksums of several disjoint sets of images together."""
+        every = [self, *others]
+        limit = min(each.limit for each in every)
+        entries = sorted(entry for each in every for entry in each.entries if _place(entry) < limit)
+        return _truncate(limit, entries, _MAX_IMAGES)
 
 
-NO_IMAGES = ImageSample(_ALL, ())
+NO_IMAGES = ImageChecksums(_ALL, ())
 
 
-def sample_images(refs: Sequence[elements.ImageRef], keep_position: bool) -> ImageSample:
-    """The sample of one part of a dataset.
+def checksum_images(refs: Sequence[elements.ImageRef], keep_position: bool) -> ImageChecksums:
+    """Returns the checksums of one part of a dataset.
 
     Args:
         refs: the part.
-        keep_position: whether the place in the source counts, as it does where it decides the order.
+        keep_position: whether the row in the source counts, as it does where the row decides the order.
     """
-    crc32, encode_key = zlib.crc32, hashing.encode_key  # once for each image: 1 us
+    crc32, encode_key = zlib.crc32, hashing.encode_key  # runs once per image: 1 us
     places = [crc32(encode_key(ref.key)) * _SPREAD & _ALL - 1 for ref in refs]
-    limit = sorted(places)[_MAX_SAMPLED_OF_PART] if len(places) > _MAX_SAMPLED_OF_PART else _ALL
+    limit = sorted(places)[_MAX_IMAGES_OF_PART] if len(places) > _MAX_IMAGES_OF_PART else _ALL
     entries = []
     for place, ref in zip(places, refs):
         if place >= limit:
@@ -61,14 +61,14 @@ def sample_images(refs: Sequence[elements.ImageRef], keep_position: bool) -> Ima
         file = (ref.uri.rpartition("/")[2], ref.size, ref.version, ref.offset, ref.length, mask)
         row = (ref.split, ref.label, ref.group, ref.columns, ref.expected, ref.position if keep_position else 0)
         entries.append(_ENTRY.pack(place, _checksum(ref.key), _checksum(file), _checksum(row)))
-    return ImageSample(limit, tuple(sorted(entries)))
+    return ImageChecksums(limit, tuple(sorted(entries)))
 
 
-def _truncate(limit: int, entries: list[bytes], most: int) -> ImageSample:
+def _truncate(limit: int, entries: list[bytes], most: int) -> ImageChecksums:
     if len(entries) > most:
         limit = _place(entries[most])
         entries = [entry for entry in entries[:most] if _place(entry) < limit]
-    return ImageSample(limit, tuple(entries))
+    return ImageChecksums(limit, tuple(entries))
 
 
 def _place(entry: bytes) -> int:
@@ -86,18 +86,18 @@ def describe_inputs(
     listed: int,
     rejected: Mapping[str, int],
     rejects_digest: int,
-    sample: ImageSample,
+    checksums: ImageChecksums,
 ) -> dict[str, Any]:
-    """What decides the fingerprint of a dataset, as JSON.
+    """Returns everything that decides the fingerprint of a dataset, as values for JSON.
 
     Args:
-        identity: JSON of the config that decides the shards, and of what else does, in a list.
-        writer_version: raised when other bytes are written for the same.
-        labels: what the files of labels hold.
-        listed: how many images there are.
-        rejected: images turned away before any was read, by reason.
+        identity: JSON of a list: the part of the config that decides the shards, and the other facts that do.
+        writer_version: raised when a release writes other bytes for the same input.
+        labels: the content of the label files.
+        listed: number of images.
+        rejected: number of images rejected before any was read, by reason.
         rejects_digest: of those images.
-        sample: of the images.
+        checksums: of the images.
     """
     decoded = json.loads(identity)
     config, others = decoded if isinstance(decoded, list) else (decoded, {})
@@ -109,16 +109,34 @@ def describe_inputs(
         "listed": listed,
         "rejected": dict(rejected),
         "rejects": f"{rejects_digest:x}",
-        "sample_limit": sample.limit,
-        "sample": base64.b64encode(b"".join(sample.entries)).decode(),
+        "sample_limit": checksums.limit,  # the names under which catalogs store them
+        "sample": base64.b64encode(b"".join(checksums.entries)).decode(),
     }
 
 
+def write_inputs(staging: str, plan: elements.DatasetPlan) -> None:
+    """Writes into the staging folder what the dataset is made of, for a later run that cannot use the shards there."""
+    store = storage.storage_of(staging)
+    store.make_directories(staging)
+    uri = storage.join(staging, output_paths.INPUTS_FILE)
+    store.write_whole(uri, json.dumps(plan.inputs).encode(), durable=False)
+
+
+def read_inputs(staging: str) -> Mapping[str, Any]:
+    """Reads what the dataset in a staging folder is made of; NO_INPUTS if its run did not record it."""
+    uri = storage.join(staging, output_paths.INPUTS_FILE)
+    try:
+        found = json.loads(storage.storage_of(uri).read(uri))
+    except (FileNotFoundError, ValueError):
+        return NO_INPUTS
+    return found if isinstance(found, dict) else NO_INPUTS
+
+
 def compare_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How the inputs of an earlier run differ from those of this one; says so, too, where that is not known."""
+    """Describes how the inputs of an earlier run differ from those of this one, as far as that is known."""
     try:
         return "; ".join(_differences(before, now)) or "config or images differ"
-    except (KeyError, TypeError, ValueError, AttributeError, struct.error):  # another version described them
+    except (KeyError, TypeError, ValueError, AttributeError, struct.error):  # recorded by another version
         return "config or images differ"
 
 
@@ -133,11 +151,11 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     texts += _compare_images(before, now, with_rows=before["config"] == now["config"])
     if before["rejected"] != now["rejected"]:
         was, is_ = (_describe_counts(each["rejected"]) for each in (before, now))
-        texts.append(f"turned away before reading: {was} then, {is_} now")
+        texts.append(f"rejected before reading: {was} then, {is_} now")
     elif before["rejects"] != now["rejects"]:
-        texts.append("other images are turned away before reading")
+        texts.append("other images are rejected before reading")
     if not texts and min(before["sample_limit"], now["sample_limit"]) < _ALL:
-        texts.append(f"a few of {now['listed']:,} images, none of them among the {_MAX_SAMPLED:,} or so compared")
+        texts.append(f"a few of {now['listed']:,} images, none of them among the {_MAX_IMAGES:,} or so compared")
     return texts
 
 
@@ -167,9 +185,9 @@ def _describe_counts(counts: Mapping[str, int]) -> str:
 
 
 def _compare_images(before: Mapping[str, Any], now: Mapping[str, Any], with_rows: bool) -> list[str]:
-    """How many images were added, removed and changed: exact where both samples are whole."""
+    """Counts the images added, removed and changed: exact if both datasets kept the checksums of all images."""
     limit = min(before["sample_limit"], now["sample_limit"])
-    was, is_ = (_decode_sample(each["sample"], limit) for each in (before, now))
+    was, is_ = (_decode_checksums(each["sample"], limit) for each in (before, now))
     both = was.keys() & is_.keys()
     counts = {
         "added": len(is_.keys() - both),
@@ -194,12 +212,12 @@ def _noun(count: int) -> str:
 
 
 def _round(number: float) -> int:
-    """To two digits: more of an estimate would be false."""
+    """Rounds to two digits: an estimate has no more."""
     return int(float(f"{number:.1e}"))
 
 
-def _decode_sample(text: str, limit: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """By place and key: the checksums of the file, and of what the source says beside."""
+def _decode_checksums(text: str, limit: int) -> dict[tuple[int, int], tuple[int, int]]:
+    """Returns, by place and key, the checksums of the file and of the source's other values."""
     found = {}
     for place, key, file, row in _ENTRY.iter_unpack(base64.b64decode(text)):
         if place < limit:

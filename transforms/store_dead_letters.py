@@ -1,14 +1,13 @@
-"""Keeps the images that were turned away before their shard was written, until the commit gathers all of them."""
+"""Stores the images rejected before their shard was written, until the commit collects all rejects."""
 
 import dataclasses
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import apache_beam as beam
 
 from imagebeam import errors, storage
-from imagebeam.transforms import elements, hashing, layout
+from imagebeam.transforms import dataset_settings, elements, hashing
 from imagebeam.transforms.shard import shard_writer
 
 _NUM_FILES = 16  # each is sorted by one worker
@@ -21,16 +20,16 @@ def _key_by_file(reject: elements.Reject) -> tuple[int, elements.Reject]:
 class _StoreFn(beam.DoFn):
     """(file index, [Reject]) -> name of the file in the staging folder."""
 
-    def __init__(self, layout_: layout.DatasetLayout):
-        self._layout = layout_
+    def __init__(self, settings: dataset_settings.DatasetSettings):
+        self._settings = settings
 
     def process(self, element: tuple[int, Iterable[elements.Reject]], plan: elements.DatasetPlan) -> Iterator[str]:
         if plan.action != "write" and plan.exit_code != errors.TooManyRejectsError.exit_code:
-            # nothing may be left in the output
+            # the output must stay as it is; Beam takes a comment behind `return` for a value, and warns
             return
         index, rejects = element
         name = f"early-{index:02d}{shard_writer.REJECTS_SUFFIX}"
-        staging = self._layout.staging(plan.fingerprint)
+        staging = self._settings.paths.staging(plan.fingerprint)
         store = storage.storage_of(staging)
         store.make_directories(staging)
         store.write_whole(storage.join(staging, name), shard_writer.encode_rejects(sorted(rejects)), durable=False)
@@ -39,10 +38,10 @@ class _StoreFn(beam.DoFn):
 
 @dataclasses.dataclass
 class StoreDeadLetters(beam.PTransform):
-    """Writes rejects into the staging folder and yields the names of the files."""
+    """Writes rejects into files in the staging folder and yields the files' names."""
 
-    layout: layout.DatasetLayout
-    plan: Any  # PCollection of one DatasetPlan
+    settings: dataset_settings.DatasetSettings
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -53,5 +52,5 @@ class StoreDeadLetters(beam.PTransform):
             | "KeyByFile" >> beam.Map(_key_by_file).with_output_types(tuple[int, elements.Reject])
             | "GroupByFile" >> beam.GroupByKey()  # (file index, [Reject])
             | "Store"
-            >> beam.ParDo(_StoreFn(self.layout), plan=beam.pvalue.AsSingleton(self.plan)).with_output_types(str)
+            >> beam.ParDo(_StoreFn(self.settings), plan=beam.pvalue.AsSingleton(self.plan)).with_output_types(str)
         )

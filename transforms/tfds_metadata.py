@@ -1,4 +1,4 @@
-"""The files by which TensorFlow Datasets loads the output: `tfds.builder_from_directory(out)`. Needs no TFDS to write.
+"""Makes the files with which TensorFlow Datasets loads the output: `tfds.builder_from_directory(out)`. Needs no TFDS.
 
 Source: tensorflow_datasets/core/proto/dataset_info.proto and feature.proto, TFDS 4.9.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
 
-LOADED_BY = ("dataset_info.json", "features.json")  # both, or TFDS finds no dataset
+LOADED_BY = ("dataset_info.json", "features.json")  # TFDS needs both to find a dataset
 
 _CORE = "tensorflow_datasets.core.features."
 _VERSION = "1.0.0"
@@ -20,12 +20,12 @@ _SCALAR_TYPES = {features.INT64: "int64", features.FLOAT: "float32"}
 
 
 def tfds_files(catalog: catalog_lib.Catalog, suffix: str, image_formats: set[str]) -> dict[str, bytes]:
-    """The files to put beside the shards, by name; none for compressed shards, which TFDS cannot read.
+    """Returns the files to write next to the shards, by name; none for compressed shards, which TFDS cannot read.
 
     Args:
         catalog: of the dataset.
         suffix: of its shards' names.
-        image_formats: found in it; one alone is declared to TFDS.
+        image_formats: of the images in it; declared to TFDS if there is exactly one.
     """
     if catalog.compression != "none":
         return {}
@@ -43,13 +43,13 @@ def tfds_files(catalog: catalog_lib.Catalog, suffix: str, image_formats: set[str
 
 
 def labels_text(names: list[str]) -> bytes:
-    """One name a line."""
+    """Returns the content of a labels file: one name per line."""
     return "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
 
 
 def _dataset_info(catalog: catalog_lib.Catalog, suffix: str) -> dict[str, Any]:
     keys = {feature.source: feature.key for feature in catalog.features}
-    info: dict[str, Any] = {
+    described: dict[str, Any] = {
         "name": catalog.name,
         "version": _VERSION,
         "moduleName": "",
@@ -65,9 +65,9 @@ def _dataset_info(catalog: catalog_lib.Catalog, suffix: str) -> dict[str, Any]:
         ],
     }
     if features.ENCODED in keys and features.LABEL in keys:
-        items = [{"featureKey": keys[features.ENCODED]}, {"featureKey": keys[features.LABEL]}]
-        info["supervisedKeys"] = {"tuple": {"items": items}}
-    return info
+        pair = [{"featureKey": keys[features.ENCODED]}, {"featureKey": keys[features.LABEL]}]
+        described["supervisedKeys"] = {"tuple": {"items": pair}}
+    return described
 
 
 def _features(catalog: catalog_lib.Catalog, encoding: str | None) -> dict[str, Any]:

@@ -1,58 +1,45 @@
-"""Transforms the columns of a table by tf.Transform: analysed over the references, never over an image.
+"""Transforms the columns of a table by tf.Transform, which analyses references and never an image.
 
-References alone pass through here, after they are placed in shards: what a dataset is, its fingerprint, is decided by
-the raw values, and a run that has nothing to write analyses nothing.
+This step comes after references are placed in shards: the raw values decide the fingerprint of the dataset, and a run
+that has nothing to write analyses nothing.
 
-The same input gives the same numbers on every runner, though sums of floats depend on their order: all values that are
-analysed pass, packed, through one place, which sorts them into the order of the dataset and hands them on in batches
-of one size.
+Sums of floats depend on their order. So that the same input gives the same numbers on every runner, all analysed
+values, packed, go to one worker, which sorts them into the order of the dataset and yields batches of one size.
 """
 
 import dataclasses
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import apache_beam as beam
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import records, storage
-from imagebeam.transforms import elements, output_folder, place_in_shards
-from imagebeam.transforms import layout as layout_lib
+from imagebeam.transforms import dataset_settings, elements, output_folder, output_paths, place_in_shards
+from imagebeam.transforms.dataset_settings import ColumnTransform
 
-if TYPE_CHECKING:
-    from imagebeam.transforms import column_preprocessing
-
-_BATCH_ROWS = 1024  # few enough for TensorFlow to sum them in one thread, so in one order
+_BATCH_ROWS = 1024  # few enough for TensorFlow to sum them in one thread, and so in one order
 
 PackedValues = tuple[str, int, bytes]  # split, shard index, packed rows of raw values in the order of the shard
 
 
-@dataclasses.dataclass(frozen=True)
-class ColumnTransform:
-    """What becomes of one column."""
+class Saved(Protocol):
+    """A loaded transform: column_preprocessing.SavedTransform."""
 
-    column: str  # its name in the table, and that of the saved transform's input
-    key: str  # of the feature in the examples, and that of the saved transform's output
-    position: int  # in ImageRef.columns
-    kind: str  # of the raw values: bytes, int64 or float; those of what becomes of them: config.resolve_features
-    name: str  # z_score, scale_0_1, log, bucketize or vocabulary
-    buckets: int = 10
-    top_k: int | None = None
-    num_oov_buckets: int = 0
+    def apply(self, values: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Returns the transformed values of columns."""
 
 
 class _TakeValuesFn(beam.DoFn):
-    """A placed shard of an analysed split -> the raw values in it."""
+    """A placed shard of an analysed split -> its raw values."""
 
     def __init__(self, transforms: Sequence[ColumnTransform], split: str | None):
         self._positions = [transform.position for transform in transforms]
         self._split = split
 
-    def process(
-        self, element: tuple[place_in_shards.ShardKey, Iterable[place_in_shards.PackedRun]]
-    ) -> Iterator[tuple[bytes, PackedValues]]:
+    def process(self, element: place_in_shards.PlacedShard) -> Iterator[tuple[bytes, PackedValues]]:
         (split, shard_index), runs = element
         if self._split not in (None, split):
             return
@@ -62,7 +49,7 @@ class _TakeValuesFn(beam.DoFn):
 
 
 class _OrderValuesFn(beam.DoFn):
-    """The raw values of all shards -> batches of them in the order of the dataset."""
+    """The raw values of all shards -> batches in the order of the dataset."""
 
     def __init__(self, transforms: Sequence[ColumnTransform]):
         self._transforms = transforms
@@ -77,20 +64,20 @@ class _OrderValuesFn(beam.DoFn):
 
 
 class _StageFn(beam.DoFn):
-    """Puts what tf.Transform wrote beside the staged shards; yields the folder it wrote to."""
+    """Copies tf.Transform's output next to the staged shards; yields the folder it was written to."""
 
-    def __init__(self, layout: layout_lib.DatasetLayout, scratch: str):
-        self._layout = layout
+    def __init__(self, settings: dataset_settings.DatasetSettings, scratch: str):
+        self._settings = settings
         self._scratch = scratch
 
     def process(self, _: bytes, plan: elements.DatasetPlan, analysed: Any) -> Iterator[str]:
         if plan.action == "write":
-            stage(self._scratch, self._layout.staging(plan.fingerprint))
+            stage(self._scratch, self._settings.paths.staging(plan.fingerprint))
         yield self._scratch
 
 
 def stage(folder: str, staging: str) -> None:
-    """Copies tf.Transform's output to a dataset's staged files, and beside it a list of it, which the commit reads."""
+    """Copies tf.Transform's output into a staging folder, and writes a list of the files there for the commit."""
     files = {}
     source, target = storage.storage_of(folder), storage.storage_of(staging)
     for name in sorted(_files_below(folder)):
@@ -99,7 +86,7 @@ def stage(folder: str, staging: str) -> None:
         target.make_directories(uri.rpartition("/")[0])
         target.write_whole(uri, data)
         files[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
-    target.write_whole(storage.join(staging, layout_lib.STAGED_FILES), json.dumps(files).encode())
+    target.write_whole(storage.join(staging, output_paths.STAGED_FILES), json.dumps(files).encode())
 
 
 def _files_below(folder: str) -> Iterator[str]:
@@ -116,15 +103,13 @@ def _files_below(folder: str) -> Iterator[str]:
 
 
 class _ApplyFn(beam.DoFn):
-    """A placed shard -> the same, its references with transformed columns."""
+    """A placed shard -> the same shard, its references with transformed columns."""
 
     def __init__(self, transforms: Sequence[ColumnTransform]):
         self._transforms = transforms
-        self._saved: column_preprocessing.SavedTransform | None = None
+        self._saved: Saved | None = None
 
-    def process(
-        self, element: tuple[place_in_shards.ShardKey, Iterable[place_in_shards.PackedRun]], folder: str
-    ) -> Iterator[tuple[place_in_shards.ShardKey, Iterable[place_in_shards.PackedRun]]]:
+    def process(self, element: place_in_shards.PlacedShard, folder: str) -> Iterator[place_in_shards.PlacedShard]:
         from imagebeam.transforms import column_preprocessing
 
         if self._saved is None:
@@ -141,10 +126,10 @@ class _ApplyFn(beam.DoFn):
 
 def apply(
     transforms: Sequence[ColumnTransform],
-    saved: "column_preprocessing.SavedTransform",
+    saved: Saved,
     refs: Sequence[elements.ImageRef],
 ) -> list[elements.ImageRef]:
-    """The references with transformed columns, each column's values of all of them at once."""
+    """Returns the references with transformed columns; transforms each column of all references at once."""
     columns = list(zip(*(ref.columns for ref in refs)))
     values = saved.apply([columns[transform.position] for transform in transforms])
     for transform, changed in zip(transforms, values):
@@ -154,11 +139,11 @@ def apply(
 
 def _refs_of(runs: Iterable[place_in_shards.PackedRun]) -> Iterator[elements.ImageRef]:
     for _, packed in sorted(runs):
-        yield from elements.unpack_refs(packed) if packed else ()
+        yield from elements.unpack_refs(packed)
 
 
 def _batches(rows: Iterable[Any]) -> Iterator[list[Any]]:
-    """Lists of `_BATCH_ROWS` rows, the last one shorter."""
+    """Yields lists of `_BATCH_ROWS` rows, the last one shorter."""
     rest = iter(rows)
     while batch := list(itertools.islice(rest, _BATCH_ROWS)):
         yield batch
@@ -166,24 +151,24 @@ def _batches(rows: Iterable[Any]) -> Iterator[list[Any]]:
 
 @dataclasses.dataclass
 class TransformColumns(beam.PTransform):
-    """Placed shards with transformed columns, which wait until tf.Transform's output is staged."""
+    """Transforms the columns in placed shards; yields them once tf.Transform's output is staged."""
 
-    transforms: tuple[ColumnTransform, ...]  # none leaves everything as it is, and imports no TensorFlow
-    plan: Any  # PCollection of one DatasetPlan
-    layout: layout_lib.DatasetLayout
-    scratch: str  # folder that every worker reaches by TensorFlow's own means
+    transforms: tuple[ColumnTransform, ...]  # () changes nothing and imports no TensorFlow
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+    settings: dataset_settings.DatasetSettings
+    scratch: str  # a folder that TensorFlow can write to on every worker
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def expand(
-        self, shards: beam.PCollection[tuple[place_in_shards.ShardKey, Iterable[place_in_shards.PackedRun]]]
-    ) -> beam.PCollection[tuple[place_in_shards.ShardKey, Iterable[place_in_shards.PackedRun]]]:
+        self, shards: beam.PCollection[place_in_shards.PlacedShard]
+    ) -> beam.PCollection[place_in_shards.PlacedShard]:
         if not self.transforms:
             return shards
         from imagebeam.transforms import column_preprocessing
 
-        split = None if self.layout.analyze == "all" else self.layout.analyze
+        split = None if self.settings.analyze == "all" else self.settings.analyze
         batches = (
             shards
             | "TakeValues"
@@ -198,11 +183,11 @@ class TransformColumns(beam.PTransform):
             | "StartStaging" >> beam.Impulse()
             | "Stage"
             >> beam.ParDo(
-                _StageFn(self.layout, self.scratch),
+                _StageFn(self.settings, self.scratch),
                 plan=beam.pvalue.AsSingleton(self.plan),
                 analysed=beam.pvalue.AsIter(analysed),
             ).with_output_types(str)
         )
         return shards | "Apply" >> beam.ParDo(
             _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
-        ).with_output_types(tuple[place_in_shards.ShardKey, Iterable[place_in_shards.PackedRun]])
+        ).with_output_types(place_in_shards.PlacedShard)

@@ -1,41 +1,39 @@
-"""Writes shards, one bundle element each."""
+"""Writes shards, one per element."""
 
 import collections
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.transforms import window
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import elements
-from imagebeam.transforms import layout as layout_lib
+from imagebeam.transforms import dataset_settings, elements, place_in_shards
 from imagebeam.transforms.shard import shard_writer, writer_processes
 
 _NAMESPACE = "imagebeam.write"
-_MAX_WAITING = 8  # tasks handed to writer processes and not done: keeps them busy, and their references few
+_MAX_WAITING = 8  # unfinished tasks of writer processes: enough to keep them busy without holding many references
 
 
 class _WriteShardFn(beam.DoFn):
-    """(shard, [run]) -> WrittenShard; by the launcher's writer processes where it started some, else right here."""
+    """(shard, [run]) -> WrittenShard. Uses the launcher's writer processes if there are any, else writes in place."""
 
-    def __init__(self, layout: layout_lib.DatasetLayout, writers: str | None):
-        self._layout = layout
-        self._writers = writers  # token of the launcher's writer processes
+    def __init__(self, settings: dataset_settings.DatasetSettings, writers: str | None):
+        self._settings = settings
+        self._writers = writers  # token of the writer processes that the launcher started
 
     def start_bundle(self) -> None:
         self._futures: collections.deque[concurrent.futures.Future[elements.WrittenShard]] = collections.deque()
         self._write: Callable[[shard_writer.ShardTask], elements.WrittenShard] | None = None
 
     def process(
-        self, element: tuple[tuple[str, int], Iterable[tuple[int, bytes]]], plan: elements.DatasetPlan
+        self, element: place_in_shards.PlacedShard, plan: elements.DatasetPlan
     ) -> Iterator[elements.WrittenShard]:
         (split, shard_index), runs = element
         if self._write is None:
-            self._write = self._layout.writer_of(plan).write
+            self._write = self._settings.writer_of(plan).write
         task = shard_writer.ShardTask(split, shard_index, plan.splits[split].num_shards, tuple(runs))
         pool = writer_processes.find(self._writers)
         if pool is None:
@@ -60,18 +58,16 @@ class _WriteShardFn(beam.DoFn):
 
 @dataclasses.dataclass
 class WriteShards(beam.PTransform):
-    """Streams each shard's images into a staged file. A bundle that runs twice leaves one shard, the same bytes."""
+    """Streams each shard's images into a staged file. A bundle that runs twice leaves one shard with the same bytes."""
 
-    plan: Any  # PCollection of one DatasetPlan
-    layout: layout_lib.DatasetLayout
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+    settings: dataset_settings.DatasetSettings
 
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(
-        self, shards: beam.PCollection[tuple[tuple[str, int], Iterable[tuple[int, bytes]]]]
-    ) -> beam.PCollection[elements.WrittenShard]:
+    def expand(self, shards: beam.PCollection[place_in_shards.PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
         pool = writer_processes.current()
         return shards | "Write" >> beam.ParDo(
-            _WriteShardFn(self.layout, None if pool is None else pool.token), plan=beam.pvalue.AsSingleton(self.plan)
+            _WriteShardFn(self.settings, None if pool is None else pool.token), plan=beam.pvalue.AsSingleton(self.plan)
         ).with_output_types(elements.WrittenShard)

@@ -1,7 +1,7 @@
 """Writes shards with plain `beam.io.WriteToTFRecord`, for those who want Beam's sink and nothing else.
 
 Every record crosses a shuffle, and Beam names the shards by random ids: order and content of the shards differ from
-run to run, and a run that died starts anew. What is in the dataset, the catalog and the checks are the same.
+run to run, and a run that died starts from the beginning. The examples, the catalog and the checks are the same.
 """
 
 import dataclasses
@@ -14,8 +14,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
-from imagebeam.transforms import elements, place_in_shards
-from imagebeam.transforms import layout as layout_lib
+from imagebeam.transforms import dataset_settings, elements, place_in_shards
 from imagebeam.transforms.shard import shard_writer, statistics
 
 _COMPRESSION = {"none": CompressionTypes.UNCOMPRESSED, "gzip": CompressionTypes.GZIP}
@@ -37,42 +36,40 @@ def require_file_system(output: str) -> None:
 
 
 class _Counted(NamedTuple):
-    """What was counted in a shard. A class: Beam writes a plain dict's strings as UTF-8, which a label may not be."""
+    """Counts of one shard. A class: Beam encodes the strings of a dict as UTF-8, which a label may not be."""
 
     rejected: Mapping[str, int]
     statistics: Mapping[str, Any]
 
 
 class _EncodeFn(beam.DoFn):
-    """(shard, [run]) -> (split, record); and (name of the planned shard, what was counted in it)."""
+    """(shard, [run]) -> (split, record), and (name of the planned shard, its counts)."""
 
-    def __init__(self, layout: layout_lib.DatasetLayout):
-        self._layout = layout
+    def __init__(self, settings: dataset_settings.DatasetSettings):
+        self._settings = settings
 
-    def process(
-        self, element: tuple[place_in_shards.ShardKey, Iterable[place_in_shards.PackedRun]], plan: elements.DatasetPlan
-    ) -> Iterator[Any]:
+    def process(self, element: place_in_shards.PlacedShard, plan: elements.DatasetPlan) -> Iterator[Any]:
         (split, shard_index), runs = element
         num_shards = plan.splits[split].num_shards
-        name = self._layout.shard_name(split, shard_index, num_shards)
+        name = self._settings.shard_name(split, shard_index, num_shards)
         task = shard_writer.ShardTask(split, shard_index, num_shards, tuple(runs))
-        recipe, policy = self._layout.recipe(plan), self._layout.policy_of(plan)
+        recipe, policy = self._settings.recipe(plan), self._settings.policy_of(plan)
         counts, rejects = statistics.StatisticsBuilder(), []
-        for ref, image in shard_writer.read_images(task.refs(), policy, self._layout.read_ahead):
+        for ref, image in shard_writer.read_images(task.refs(), policy, self._settings.read_ahead):
             if isinstance(image, elements.Reject):
                 rejects.append(image)
                 continue
             counts.add(ref, image)
             yield split, b"".join(recipe.encode(ref, image))
-        rejected = shard_writer.store_rejects(self._layout.staging(plan.fingerprint), name, rejects)
+        rejected = shard_writer.store_rejects(self._settings.paths.staging(plan.fingerprint), name, rejects)
         yield beam.pvalue.TaggedOutput("counted", (name, _Counted(rejected, counts.build())))
 
 
 class _AdoptFn(beam.DoFn):
-    """(name, Beam's file and what was counted) -> WrittenShard, the file moved into the staging folder."""
+    """(name, Beam's file and the counts) -> WrittenShard; moves the file into the staging folder."""
 
-    def __init__(self, layout: layout_lib.DatasetLayout):
-        self._layout = layout
+    def __init__(self, settings: dataset_settings.DatasetSettings):
+        self._settings = settings
 
     def process(
         self, element: tuple[str, Mapping[str, Iterable[Any]]], plan: elements.DatasetPlan
@@ -81,7 +78,7 @@ class _AdoptFn(beam.DoFn):
             return
         name, found = element
         (file,), (counted,) = found["files"], found["counted"]
-        staging = self._layout.staging(plan.fingerprint)
+        staging = self._settings.paths.staging(plan.fingerprint)
         store = storage.storage_of(staging)
         store.make_directories(staging)
         staged = storage.join(staging, name)
@@ -94,10 +91,10 @@ class _AdoptFn(beam.DoFn):
     def _read_again(self, name: str, staged: str) -> catalog.Shard:
         store = storage.storage_of(staged)
         with store.open_read(staged) as file:
-            offsets = [record.offset for record in records.read_records(file, self._layout.compression)]
+            offsets = [record.offset for record in records.read_records(file, self._settings.compression)]
         num_bytes, crc = verify_shards.checksum_file(staged)
         shard = catalog.Shard(name, len(offsets), num_bytes, crc)
-        if self._layout.compression == "none":
+        if self._settings.compression == "none":
             index = records.encode_index(offsets, num_bytes)
             shard = dataclasses.replace(shard, index_crc32c=records.extend_crc(0, index))
             uri_of_index = storage.join(os.path.dirname(staged), os.path.basename(shard.index_name))
@@ -110,7 +107,7 @@ def _is_of(element: tuple[str, bytes], split: str) -> bool:
 
 
 def _shard_name_template(num_shards: int) -> str:
-    """Beam's pattern for the names of `shards.ShardName`."""
+    """Returns Beam's pattern for the names that `shard_names.ShardName` formats."""
     digits = shard_names.num_digits(num_shards)
     return f"-{'S' * digits}-of-{'N' * digits}"
 
@@ -123,31 +120,31 @@ def _name_file(path: str) -> tuple[str, str]:
 class WriteShardsWithBeam(beam.PTransform):
     """Reads, checks and encodes every image, and hands the records to `beam.io.WriteToTFRecord`, split by split."""
 
-    plan: Any  # PCollection of one DatasetPlan
-    layout: layout_lib.DatasetLayout
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+    settings: dataset_settings.DatasetSettings
 
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, placed: beam.PCollection[Any]) -> beam.PCollection[elements.WrittenShard]:
+    def expand(self, placed: beam.PCollection[place_in_shards.PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
         plan = beam.pvalue.AsSingleton(self.plan)
-        encoded = placed | "Encode" >> beam.ParDo(_EncodeFn(self.layout), plan=plan).with_output_types(
+        encoded = placed | "Encode" >> beam.ParDo(_EncodeFn(self.settings), plan=plan).with_output_types(
             tuple[str, bytes], counted=tuple[str, _Counted]
         ).with_outputs("counted", main="records")
         files = []
-        for split in self.layout.declared_splits or ():
-            num_shards = self.layout.sizing.shards_of(split, 0, 0)
+        for split in self.settings.declared_splits or ():
+            num_shards = self.settings.sizing.shards_of(split, 0, 0)
             files.append(
                 encoded.records
                 | f"Of {split}" >> beam.Filter(_is_of, split)
                 | f"Records of {split}" >> beam.Values()
                 | f"Write {split}"
                 >> beam.io.WriteToTFRecord(  # path
-                    storage.join(self.layout.beam_folder, split),
-                    file_name_suffix=self.layout.suffix,
+                    storage.join(self.settings.paths.beam_folder(self.settings.report), split),
+                    file_name_suffix=self.settings.suffix,
                     num_shards=num_shards,
                     shard_name_template=_shard_name_template(num_shards),
-                    compression_type=_COMPRESSION[self.layout.compression],
+                    compression_type=_COMPRESSION[self.settings.compression],
                 )
                 | f"Name {split}" >> beam.Map(_name_file).with_output_types(tuple[str, str])
             )
@@ -155,5 +152,5 @@ class WriteShardsWithBeam(beam.PTransform):
         return (
             {"files": named, "counted": encoded.counted}
             | "Join" >> beam.CoGroupByKey()  # (name, {files: [path], counted: [_Counted]})
-            | "Adopt" >> beam.ParDo(_AdoptFn(self.layout), plan=plan).with_output_types(elements.WrittenShard)
+            | "Adopt" >> beam.ParDo(_AdoptFn(self.settings), plan=plan).with_output_types(elements.WrittenShard)
         )

@@ -43,8 +43,8 @@ def test_table_of_the_run_says_which_images_readers_may_not_expect(
     assert cli.main([*arguments, "--set", "split={by: hash, fractions: {train: 0.5, test: 0.5}}"]) == 0
     rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line.lstrip())
     expected = {
-        "not upright": "1 image whose EXIF data ask for a turn that was not done; readers see the pixels as they are "
-        "stored",
+        "not upright": "1 image whose EXIF data ask for a rotation that was not applied; readers see the pixels as "
+        "they are stored",
         "channels": "1 image of 2 channels (gray, transparency), 2 images of 4 channels (RGB, transparency), 1 image "
         "of 4 channels (CMYK); readers that ask for 3 channels convert them",
     }

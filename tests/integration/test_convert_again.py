@@ -119,7 +119,7 @@ def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, 
     ):
         datasets.make(images, output, overwrite=True)
     assert datasets.shard_digests(output) == before
-    assert verify_dataset.run_verify(str(output)).problems == ()
+    assert verify_dataset.verify(str(output)).problems == ()
     assert datasets.rejects(output) == {}
     assert datasets.rejects(output / ".imagebeam") == {"cat/0.jpg": "truncated"}
 
@@ -167,7 +167,7 @@ def test_folder_with_a_users_own_file_of_our_name_is_refused(
 
 def test_output_that_is_the_input_is_refused(images: pathlib.Path) -> None:
     before = sorted(images.rglob("*"))
-    with pytest.raises(errors.ConfigError, match="is the input itself; choose a folder of its own"):
+    with pytest.raises(errors.ConfigError, match="is the input itself; choose another folder"):
         datasets.make(images, images)
     assert sorted(images.rglob("*")) == before
 

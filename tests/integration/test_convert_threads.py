@@ -24,15 +24,15 @@ def test_converts_in_threads_of_one_process_each_end_with_their_own_dataset(
         datasets.make(tmp_path / f"in{index}", tmp_path / f"expected{index}", output={"num_shards": 2 + index})
         expected.append(datasets.shard_digests(tmp_path / f"expected{index}"))
     all_started, first_ended = threading.Barrier(THREADS), threading.Event()
-    build = make_job.build
+    add_steps = convert.add_steps
 
-    def build_together(beam_pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = False) -> None:
-        build(beam_pipeline, job, plan_only)
+    def build_together(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = False) -> None:
+        add_steps(pipeline, job, plan_only)
         all_started.wait(timeout=patience.HANG_SEC)  # ends the test where another thread failed
-        if not job.layout.output.endswith("out0"):  # runs while the first one closes its writers
+        if not job.settings.output.endswith("out0"):  # runs while the first one closes its writers
             first_ended.wait(timeout=patience.HANG_SEC)
 
-    monkeypatch.setattr(make_job, "build", build_together)
+    monkeypatch.setattr(convert, "add_steps", build_together)
 
     def run(index: int) -> convert.ConvertResult:
         output = {"uri": str(tmp_path / f"out{index}"), "num_shards": 2 + index}

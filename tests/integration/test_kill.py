@@ -63,7 +63,7 @@ def finish(process: forked_commands.Process, exit_code: int = 0) -> str:
 
 def assert_whole_or_not_there(output: pathlib.Path) -> None:
     if (output / catalog_lib.CATALOG_FILE).exists():
-        assert verify_dataset.run_verify(str(output)).problems == ()
+        assert verify_dataset.verify(str(output)).problems == ()
 
 
 def is_committed(output: pathlib.Path, fingerprint: str) -> bool:
@@ -75,7 +75,7 @@ def is_committed(output: pathlib.Path, fingerprint: str) -> bool:
 
 def assert_same_dataset(output: pathlib.Path, expected: pathlib.Path) -> None:
     assert datasets.shard_digests(output) == datasets.shard_digests(expected)
-    assert verify_dataset.run_verify(str(output)).problems == ()
+    assert verify_dataset.verify(str(output)).problems == ()
     paths, expected_paths = ({path.relative_to(root) for path in root.rglob("*")} for root in (output, expected))
     assert paths == expected_paths  # nothing is left behind
 
@@ -260,8 +260,8 @@ def test_commit_killed_before_any_change_is_whole_or_not_there(tmp_path: pathlib
             cut_short += 1
             message = rf"the commit of a dataset of 9 images was cut short; run .* again \(--input {images}\)"
             with pytest.raises(errors.CatalogError, match=message):
-                verify_dataset.run_verify(str(output))
-        with output_lock.hold(committer.layout.control):  # the next run
+                verify_dataset.verify(str(output))
+        with output_lock.hold(committer.settings.paths.control):  # the next run
             committer.commit(dataclasses.replace(plan, action="keep") if committed else plan, *arguments)
         assert_same_dataset(output, tmp_path / "expected")
         shutil.rmtree(output)

@@ -59,7 +59,7 @@ def test_integer_labels_of_any_table_sort_by_value_and_are_noted(
     }
     assert found == {"0.jpg": (1, "10"), "1.jpg": (0, "2"), "2.jpg": (2, "30"), "3.jpg": (0, "2")}
     note = (
-        "the classes are numbers, and 3 of 3 get another one as their id: 2 -> 0, 10 -> 1, 30 -> 2; "
+        "the classes are numbers, and 3 of 3 get another number as their id: 2 -> 0, 10 -> 1, 30 -> 2; "
         "label.type: int keeps the numbers"
     )
     assert result.plan.notes == (note,)
@@ -69,7 +69,7 @@ def test_plan_and_convert_print_which_id_a_number_gets(tmp_path: pathlib.Path) -
     table = write_table(tmp_path / "in", "csv", ["1", "2", "10"])
     arguments = ["--input", table, "--output", tmp_path / "out", "--set", "source.by=manifest"]
     arguments += ["--set", "label.by=column", "--set", "label.column=label"]
-    note = "3 of 3 get another one as their id: 1 -> 0, 2 -> 1, 10 -> 2; label.type: int keeps the numbers"
+    note = "3 of 3 get another number as their id: 1 -> 0, 2 -> 1, 10 -> 2; label.type: int keeps the numbers"
     assert note in command_line.succeed("plan", *arguments).stdout
     assert "classes are numbers" not in command_line.succeed("plan", *arguments, "--set", "label.type=int").stdout
     converted = command_line.succeed("convert", *arguments)

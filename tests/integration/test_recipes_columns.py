@@ -415,7 +415,7 @@ def test_output_on_another_storage_has_the_transform_too(
 _LOADED = """
 import json, sys
 from imagebeam.pipelines import convert
-convert.convert(json.loads(sys.argv[1]), workers=1, own_process=True)
+convert.convert(json.loads(sys.argv[1]), workers=1, _own_process=True)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 

@@ -96,7 +96,7 @@ def test_mnist_preset_writes_the_same_records_of_plain_and_gz_files(tmp_path: pa
 def test_verify_of_bare_pixels_counts_them(tmp_path: pathlib.Path) -> None:
     idx_files.write_mnist(tmp_path / "in", TRAIN, TEST)
     catalog = convert_mnist(tmp_path / "in", tmp_path / "out").catalog
-    assert verify_dataset.run_verify(str(tmp_path / "out"), decode=True).problems == ()
+    assert verify_dataset.verify(str(tmp_path / "out"), decode=True).problems == ()
     check = verify_dataset._DecodeRecord(catalog, is_raw=True)
     sizes: dict[str, Any] = {"image/height": 28, "image/width": 28, "image/channels": 1, "image/class/label": 3}
     good, short = (

@@ -142,7 +142,7 @@ def test_tables_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None:
         write_csv(root / split / "metadata.csv", [{"file_name": "cat/0.jpg", column: "cat"}])
     with pytest.raises(errors.ConfigError, match=r"test/metadata\.csv' has no column 'species'; its columns are"):
         make(root, tmp_path / "out", "imagefolder_metadata", "label.by=column", "label.column=species")
-    with pytest.raises(errors.ConfigError, match=r"'/\*/m\.csv' is a glob and not relative; give the folder as"):
+    with pytest.raises(errors.ConfigError, match=r"'/\*/m\.csv' is an absolute glob; give the folder as"):
         make(root, tmp_path / "out", "imagefolder_metadata", "source.manifest.path=/*/m.csv")
     pairing = ("source.manifest.image=null", "source.manifest.files='*.png'")
     with pytest.raises(errors.ConfigError, match=r"is a glob, and source\.manifest\.files goes with the rows of one"):

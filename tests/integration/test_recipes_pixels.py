@@ -165,7 +165,7 @@ def test_face_that_is_broken_is_a_reject_and_the_others_keep_their_ages(tmp_path
 def test_glob_of_files_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
     write_faces(tmp_path / "in", 2)
     for files, message in (
-        ("faces", r"source\.manifest\.files 'faces' is no glob; write for example 'faces/\*\.png'"),
+        ("faces", r"source\.manifest\.files 'faces' is not a glob; write for example 'faces/\*\.png'"),
         ("nowhere/*.png", r"source\.manifest\.files 'nowhere/\*\.png': .* cannot be read \(No such file"),
         ("ages.csv/*.png", r"source\.manifest\.files 'ages\.csv/\*\.png': .* is no folder"),
     ):
@@ -301,6 +301,6 @@ def test_version_of_pillow_counts_where_it_decides(
     image_sets.write_folder(tmp_path / "in", per_label=1)
     given = [f"source.uri={tmp_path / 'in'}", f"output.uri={storage.normalize(str(tmp_path / 'out'))}", *overrides]
     config = config_lib.load_config(None, given)
-    before = make_job.make_job(config).layout.identity
+    before = make_job.make_job(config).settings.identity
     monkeypatch.setattr(pillow_decoder, "pillow_version", lambda: "99.0")
-    assert (make_job.make_job(config).layout.identity != before) == counts
+    assert (make_job.make_job(config).settings.identity != before) == counts

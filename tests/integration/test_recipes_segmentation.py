@@ -18,7 +18,7 @@ import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import config_sections, convert
+from imagebeam.pipelines import config_source, convert
 from tests import datasets, image_sets
 
 SPEC = {
@@ -217,7 +217,7 @@ def test_saved_listing_gives_the_dataset_of_the_folder(tmp_path: pathlib.Path) -
     assert saved.catalog.counts == folder.catalog.counts
     assert saved.catalog.fingerprint == folder.catalog.fingerprint
     assert datasets.shard_digests(tmp_path / "two") == datasets.shard_digests(tmp_path / "one")
-    without = listed.source.model_copy(update={"masks": config_sections.MasksConfig()})
+    without = listed.source.model_copy(update={"masks": config_source.MasksConfig()})
     with pytest.raises(errors.ConfigError, match=r"saved with source\.masks \['images/.*save it again"):
         convert.convert(listed.model_copy(update={"source": without}), workers=1)
 

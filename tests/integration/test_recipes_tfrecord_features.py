@@ -20,7 +20,7 @@ Features = dict[str, list[Any]]
 
 OWN = {"image/key", "image/format", "image/height", "image/width", "image/channels", "image/colorspace"}
 LEFT_OUT = "features of the records that are left out, which neither columns nor source.tfrecord.keep names: "
-ANEW = "features of the records that are written anew, with other values: "
+ANEW = "features of the records that are replaced by new values: "
 
 
 def make_features(seed: int) -> Features:

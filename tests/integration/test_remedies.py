@@ -228,8 +228,8 @@ def test_repeated_key_of_other_formats_names_lines_or_rows(folder: pathlib.Path)
             [],
             "all 2 images were rejected (no_label 2), so the config does not fit the input: nothing was committed; no "
             "image was read yet; the first: {folder}/pets/cat/0.jpg: '0.jpg' is not of the form label/image; the "
-            "folder with the image is the class: where a few images lie beside the folders of the others, leave them "
-            "out with source.include='*/*'; where the folder given is itself a class, give the one above it as "
+            "folder with the image is the class: if a few images are next to the class folders, leave them out "
+            "with source.include='*/*'; if the folder given is itself a class, give its parent folder as "
             "--input; without classes set label.by: none",
             "pets",
             [],
@@ -241,9 +241,9 @@ def test_repeated_key_of_other_formats_names_lines_or_rows(folder: pathlib.Path)
         pytest.param(
             "pets",
             ["split.by=directory"],
-            "'cat/0.jpg' is not of the form split/label/image; the folder with the image is the class: where the "
-            "folders are classes alone, set split={{by: none}}; where a few images lie beside the folders of the "
-            "others, leave them out with source.include='*/*/*'",
+            "'cat/0.jpg' is not of the form split/label/image; the folder with the image is the class: if all "
+            "folders are classes, set split={{by: none}}; if a few images are next to the class folders, "
+            "leave them out with source.include='*/*/*'",
             "pets",
             ["split={by: none}"],
             id="no-splits",
@@ -268,7 +268,7 @@ def test_repeated_key_of_other_formats_names_lines_or_rows(folder: pathlib.Path)
         pytest.param(
             "listing.jsonl",
             [],
-            "is no folder; it is a listing that plan --save-listing wrote: set source.by: listing",
+            "is not a folder; it is a listing that plan --save-listing wrote: set source.by: listing",
             "listing.jsonl",
             ["source.by=listing"],
             id="listing-without-source.by",
@@ -284,7 +284,7 @@ def test_repeated_key_of_other_formats_names_lines_or_rows(folder: pathlib.Path)
         pytest.param(
             "images.tar",
             [],
-            "is no folder; for a file whose name ends in .tar or .tar.gz set source.by: tar",
+            "is not a folder; for a file whose name ends in .tar or .tar.gz set source.by: tar",
             None,
             [],
             id="tar",

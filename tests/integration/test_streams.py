@@ -124,7 +124,7 @@ def test_command_without_a_reader_does_its_work_and_keeps_its_exit_code(
     for complaint in ("Traceback", "Broken pipe", "Bad file descriptor", "Exception ignored"):
         assert complaint not in shown
     if arguments.startswith("convert") and exit_code == 0:
-        assert verify_dataset.run_verify(str(tmp_path / "out")).problems == ()
+        assert verify_dataset.verify(str(tmp_path / "out")).problems == ()
         # a lock or a shard that took the number of a closed stream would get what is printed
         assert datasets.shard_digests(tmp_path / "out") == datasets.shard_digests(shared / "dataset")
         assert sorted(os.listdir(tmp_path / "out")) == sorted(os.listdir(shared / "dataset"))

@@ -288,7 +288,7 @@ def test_images_that_cannot_be_decoded_are_named_and_the_advice_works(tmp_path: 
     named = [re.search(r"^(\S+), byte offset \d+: record \d+: image '(.*)': undecodable: ", line) for line in found]
     assert sorted(each[2] for each in named if each) == ["cat/1.jpg", "dog/2.jpg"]
     assert advice == (
-        "2 of 8 records are as they were written, and cannot be read: mend or remove those images in the input, then "
+        "2 of 8 records are as they were written, and cannot be read: fix or remove those images in the input, then "
         "convert again with --overwrite"
     )
     for each in named:
@@ -306,11 +306,11 @@ def test_advice_distinguishes_damage_from_images_written_that_way(tmp_path: path
     (tmp_path / "in/cat/1.jpg").write_bytes(data[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + data[table + 16 :])
     output = {"uri": str(tmp_path / "out"), "num_shards": 2}
     convert.convert({"source": {"uri": str(tmp_path / "in")}, "output": output}, workers=1)
-    result = verify_dataset.run_verify(str(tmp_path / "out"), decode=True)
+    result = verify_dataset.verify(str(tmp_path / "out"), decode=True)
     [problem] = result.problems
     other = next(shard.name for shard in result.catalog.splits["train"].shards if shard.name != problem.shard)
     flip(tmp_path / "out" / other, 9)
-    assert verify_dataset.run_verify(str(tmp_path / "out"), decode=True).advice == (
+    assert verify_dataset.verify(str(tmp_path / "out"), decode=True).advice == (
         "1 of 2 shards differ from the catalog; convert again with --overwrite; 1 of 8 records are as they were "
-        "written, and cannot be read: mend or remove those images in the input, then convert again with --overwrite"
+        "written, and cannot be read: fix or remove those images in the input, then convert again with --overwrite"
     )

@@ -33,7 +33,7 @@ class ShardTask(NamedTuple):
     def refs(self) -> Iterable[elements.ImageRef]:
         """Yields the references in the order of their ranks."""
         for _, packed in sorted(self.runs):
-            yield from elements.unpack_refs(packed) if packed else ()
+            yield from elements.unpack_refs(packed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,8 +75,7 @@ class ContainerSource(abc.ABC):
         found = image_source.ListingBuilder()
         for part in finder.list_all():
             containers += [
-                Container(ref.key, ref.uri, ref.size, ref.version)
-                for ref in (elements.unpack_refs(part.packed_refs) if part.num_refs else ())
+                Container(ref.key, ref.uri, ref.size, ref.version) for ref in elements.unpack_refs(part.packed_refs)
             ]
             found.passed_over.update(part.passed_over)
             found.problems += part.problems

@@ -54,7 +54,7 @@ class PairedFilesSource:
     def _list_files(self, found: image_source.ListingBuilder) -> list[_File]:
         images: list[_File] = []
         for part in self.files.list_all():
-            images += elements.unpack_refs(part.packed_refs) if part.num_refs else ()
+            images += elements.unpack_refs(part.packed_refs)
             images += part.rejects
             found.passed_over.update(part.passed_over)
             found.problems += part.problems

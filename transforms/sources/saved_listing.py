@@ -36,7 +36,7 @@ def save(source: files.FilesSource, uri: str) -> int:
         for found in source.list_all():
             if found.problems:
                 raise errors.ConfigError(found.problems[0])
-            for ref in elements.unpack_refs(found.packed_refs) if found.num_refs else ():
+            for ref in elements.unpack_refs(found.packed_refs):
                 masked = (ref.split, *ref.mask) if ref.mask else ()
                 _write(file, [ref.key, ref.uri, ref.size, ref.version, *masked])
             for reject in found.rejects:

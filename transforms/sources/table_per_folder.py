@@ -59,7 +59,7 @@ class TablePerFolderSource:
         for table in self.tables:
             first_position = num_rows
             for found in dataclasses.replace(table, first_position=first_position).list_all():
-                refs = elements.unpack_refs(found.packed_refs) if found.num_refs else []
+                refs = elements.unpack_refs(found.packed_refs)
                 num_rows += len(refs) + len(found.rejects)  # each row is one of the two, unless rows were merged
                 if refs:
                     num_rows = max(num_rows, refs[-1].position + 1)

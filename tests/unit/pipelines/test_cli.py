@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,7 +100,7 @@ def test_error_of_the_system_exits_1_without_traceback(
         ),
         pytest.param(
             ["--input", "{in}/cat/0.jpg", "--output", "{out}"],
-            "--input '{in}/cat/0.jpg' is no folder; for a table of images set source.by=manifest",
+            "--input '{in}/cat/0.jpg' is not a folder; for a table of images set source.by=manifest",
             id="input-is-a-file",
         ),
         pytest.param(
@@ -200,8 +201,8 @@ def test_folder_without_dataset_exits_4(
 @pytest.mark.parametrize(
     ("directory", "message"),
     [
-        pytest.param("{out}/none", "'{out}/none' is not there; give the --output of a convert command", id="none"),
-        pytest.param("{out}/file/x", "'{out}/file/x' is not there; give", id="below-a-file"),
+        pytest.param("{out}/none", "'{out}/none' does not exist; give the --output of a convert command", id="none"),
+        pytest.param("{out}/file/x", "'{out}/file/x' does not exist; give", id="below-a-file"),
         pytest.param(
             "{out}/file", "'{out}/file' is a file; give the folder of the dataset: {out}", id="a-file-in-a-folder"
         ),
@@ -444,8 +445,8 @@ def test_folder_that_images_cannot_be_saved_to_exits_2(
     (tmp_path / "file").touch()
     folder = folder.replace("{out}", str(tmp_path))
     assert main("inspect", dataset, "--save-to", folder) == 2
-    message = f"imagebeam: --save-to {folder!r} cannot be written ({cause}); give another folder, it is made if it is "
-    assert capsys.readouterr().err == message + "not there\n"
+    message = f"imagebeam: --save-to {folder!r} cannot be written ({cause}); give another folder; "
+    assert capsys.readouterr().err == message + "it is created if it does not exist\n"
 
 
 def test_empty_folder_to_save_to_exits_2(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -466,7 +467,7 @@ def test_unknown_split_names_the_splits(
     command: str, dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command, dataset, "--split", "test") == 2
-    assert capsys.readouterr().err == "imagebeam: --split 'test' is none of train\n"
+    assert capsys.readouterr().err == "imagebeam: --split 'test' is not one of train\n"
 
 
 @pytest.mark.parametrize("decode", [pytest.param([], id="bytes"), pytest.param(["--decode"], id="decode")])
@@ -554,7 +555,7 @@ def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: p
     pytest.importorskip("tensorflow")
     small = ("--batch-size", 4, "--image-size", 16, "--seconds", 0.05, "--threads", 1)
     completed = command_line.succeed("bench", dataset, *small, fresh=True)
-    assert completed.stderr == "measuring 6 x 0.05 s; what else runs here slows it down\n"
+    assert completed.stderr == "measuring 6 x 0.05 s; other programs on this host slow it down\n"
     lines = completed.stdout.splitlines()
     assert lines[0] == f"dataset        {dataset}, train: 10 images, {lines[0].split(', ')[-1]}"
     assert lines[1] == "reader         1 thread, batches of 4, 16 x 16 px, bfloat16, decoded by TensorFlow"
@@ -611,19 +612,28 @@ def test_option_of_a_preview_without_one_exits_2(
     dataset: pathlib.Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main("inspect", dataset, *arguments) == 2
-    assert capsys.readouterr().err == f"imagebeam: {arguments[0]} is of a preview: give --preview FILE.png, too\n"
+    assert capsys.readouterr().err == f"imagebeam: {arguments[0]} needs a preview: give --preview FILE.png, too\n"
 
 
-def test_noise_of_tensorflow_is_sieved_and_the_rest_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    lines = [
-        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
-        "I0000 00:00:1795271098.185972    3003 port.cc:153] oneDNN custom operations are on.",
-        "E0000 00:00:1795271104.944679    3003 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error",
-        "E0000 00:00:1795271104.944679    3003 loader.cc:1] this library is of another version",
-        "F0000 the CPU has no AVX \udcff",
-    ]
-    with terminal.sieve_libraries():
-        os.write(2, "\n".join(lines).encode("utf-8", "surrogateescape"))
-    os.write(2, b"\nI0000 later")
-    shown = capfd.readouterr().err
-    assert shown.splitlines() == [lines[3], lines[4].replace("\udcff", "\ufffd"), "I0000 later"]
+def test_lines_of_libraries_are_held_back_while_they_are_imported(capfd: pytest.CaptureFixture[str]) -> None:
+    with terminal.hush_libraries():
+        os.write(2, b"I0000 oneDNN custom operations are on.\n")
+    os.write(2, b"I0000 later\n")
+    assert capfd.readouterr().err == "I0000 later\n"
+
+
+def test_lines_of_libraries_are_shown_where_the_import_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ImportError), terminal.hush_libraries():
+        os.write(2, b"E0000 this library is of another version \xff\n")
+        raise ImportError
+    assert capfd.readouterr().err == "E0000 this library is of another version \ufffd\n"
+
+
+def test_import_that_kills_the_process_still_names_its_place() -> None:
+    code = (
+        "import os\nfrom imagebeam.pipelines import terminal\n"
+        "with terminal.hush_libraries():\n    os.write(2, b'noise')\n    os.abort()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=command_line.ROOT, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGABRT
+    assert done.stderr.startswith(b"Fatal Python error: Aborted")

@@ -166,9 +166,9 @@ def test_override_of_feature_reaches_a_key_with_slashes() -> None:
     ("override", "message"),
     [
         pytest.param(
-            "output.num_shards", r"--set 'output.num_shards' is not of the form section.key=value", id="no-value"
+            "output.num_shards", r"--set 'output.num_shards' does not have the form section.key=value", id="no-value"
         ),
-        pytest.param("=3", r"--set '=3' is not of the form section.key=value", id="no-key"),
+        pytest.param("=3", r"--set '=3' does not have the form section.key=value", id="no-key"),
         pytest.param(
             "output.num_shard=3", r"unknown key 'output.num_shard'; did you mean 'num_shards'\?", id="misspelt"
         ),
@@ -324,10 +324,10 @@ def test_label_that_does_not_fit_is_refused(label: dict[str, Any], message: str)
         pytest.param({"names": ["train"]}, "split.rename and split.names need split.by: directory", id="idle-names"),
         pytest.param(HASH | {"name": "all"}, "split.name needs split.by: none, not hash", id="idle-name"),
         pytest.param(
-            {"name": "a b"}, "split name 'a b' is not made of letters, digits, '_', '.' and '-'", id="unusable-name"
+            {"name": "a b"}, "split name 'a b' must consist of letters, digits, '_', '.' and '-'", id="unusable-name"
         ),
         pytest.param(
-            {"by": "directory", "rename": {"val": "../x"}}, "split name '../x' is not made of letters", id="rename-to"
+            {"by": "directory", "rename": {"val": "../x"}}, "split name '../x' must consist of letters", id="rename-to"
         ),
         pytest.param(
             HASH | {"group": "person"},
@@ -503,7 +503,7 @@ def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
     assert config_sections.OutputConfig(name=name).name == name
 
 
-# --- images that are encoded anew ------------------------------------------------------------------------------------
+# --- images that are encoded again -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

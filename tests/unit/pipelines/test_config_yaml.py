@@ -99,12 +99,12 @@ def test_parse_of_what_cannot_be_meant_says_what_to_write(text: str, message: st
         ),
         (
             "label: {by: none\nsplit: {by: none}\n",
-            "line 2, column 6: expected ',' or '}', but got ':' in 'split: {by: none}' (what began in line 1); close "
+            "line 2, column 6: expected ',' or '}', but got ':' in 'split: {by: none}' (begun in line 1); close "
             "the bracket, and put a comma between entries",
         ),
         (
             "a:\n  b: 1\n c: 2\n",
-            "line 3, column 2: expected <block end>, but found '<block mapping start>' in 'c: 2' (what began in line "
+            "line 3, column 2: expected <block end>, but found '<block mapping start>' in 'c: 2' (begun in line "
             "1); give the keys of one section the same indent",
         ),
         ("a: 'x\n", 'line 1, column 1: found unexpected end of stream in "a: \'x"; close the quote'),
@@ -119,7 +119,7 @@ def test_parse_of_what_cannot_be_meant_says_what_to_write(text: str, message: st
         ),
         (
             "a: 1\n---\nb: 2\n",
-            "line 2, column 1: but found another document in '---' (what began in line 1); a config is one document; "
+            "line 2, column 1: but found another document in '---' (begun in line 1); a config is one document; "
             "remove the line ---",
         ),
         ("a: 1\nb: \x01\n", "line 2: special characters are not allowed"),
@@ -166,7 +166,7 @@ def test_config_that_is_another_yaml_than_meant_says_what_to_write(
         ("label={by:none}", "--set label, line 1: 'by:none' has no value; write 'by: none', with a space after"),
         ("label=by:none", "label: input should be a mapping, got 'by:none'; write 'by: none', with a space after"),
         ("split=hash", "split: input should be a mapping, got 'hash'; write {by: hash}"),
-        ("label.by:none", "--set 'label.by:none' is not of the form section.key=value; write 'label.by=none'"),
+        ("label.by:none", "--set 'label.by:none' does not have the form section.key=value; write 'label.by=none'"),
     ],
 )
 def test_override_that_cannot_be_meant_says_what_to_write(override: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What inspect and verify say of datasets whose examples hold lists."""
+"""inspect and verify on datasets whose examples hold lists."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_images_are_saved_under_names_as_long_as_file_systems_take(tmp_path: pat
 def test_verify_takes_lists_of_any_length_but_not_none_at_all(
     dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path
 ) -> None:
-    assert verify_dataset.run_verify(dataset.directory, decode=True).problems == ()
+    assert verify_dataset.verify(dataset.directory, decode=True).problems == ()
     lacking = [feature for feature in WANTED if feature.source != features.TEXT]
     examples = [{**written.jpeg_values(0), **written.object_values(2, 0), features.LABEL: ()}]
     other = written.write(tmp_path / "other", lacking, examples, num_shards=1)

@@ -57,7 +57,7 @@ def test_what_the_run_wrote_stays(store: storage.Storage) -> None:
 
 def test_second_run_is_told_who_holds_it(store: storage.Storage) -> None:
     leave(store, time=time.time() - 12)
-    message = r"another run writes to this output \(process 1 on elsewhere, heard of \d+ s ago\): wait until"
+    message = r"another run writes to this output \(process 1 on elsewhere, last renewed \d+ s ago\): wait until"
     with pytest.raises(errors.ConfigError, match=message), output_lock.hold(CONTROL):
         pass
     assert json.loads(store.read(LOCK))["token"] == "other"

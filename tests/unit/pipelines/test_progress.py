@@ -17,7 +17,7 @@ import pytest
 
 from imagebeam import catalog, storage
 from imagebeam.pipelines import progress
-from imagebeam.transforms import elements, layout
+from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
 from imagebeam.transforms.shard import shard_writer
 from tests import patience
 
@@ -35,20 +35,20 @@ PLAN = elements.DatasetPlan(
 
 
 @pytest.fixture
-def dataset(tmp_path: pathlib.Path) -> layout.DatasetLayout:
-    dataset = layout.DatasetLayout(str(tmp_path), "{}", (), report=str(tmp_path / "report.json"))
-    os.makedirs(dataset.staging(PLAN.fingerprint))
+def dataset(tmp_path: pathlib.Path) -> dataset_settings.DatasetSettings:
+    dataset = dataset_settings.DatasetSettings(str(tmp_path), "{}", (), report=str(tmp_path / "report.json"))
+    os.makedirs(dataset.paths.staging(PLAN.fingerprint))
     return dataset
 
 
-def leave_plan(dataset: layout.DatasetLayout) -> None:
-    pathlib.Path(dataset.report).write_bytes(layout.encode_report("planned", PLAN))
+def leave_plan(dataset: dataset_settings.DatasetSettings) -> None:
+    pathlib.Path(dataset.report).write_bytes(run_report.encode_report("planned", PLAN))
 
 
-def leave_shard(dataset: layout.DatasetLayout, index: int, records: int, rejected: int = 0) -> pathlib.Path:
+def leave_shard(dataset: dataset_settings.DatasetSettings, index: int, records: int, rejected: int = 0) -> pathlib.Path:
     shard = catalog.Shard(f"train-{index:05d}-of-00003.tfrecord", records, 1, 1)
     written = elements.WrittenShard("train", shard, {"corrupt": rejected}, {})
-    done = pathlib.Path(dataset.staging(PLAN.fingerprint), shard.name + shard_writer.DONE_SUFFIX)
+    done = pathlib.Path(dataset.paths.staging(PLAN.fingerprint), shard.name + shard_writer.DONE_SUFFIX)
     done.write_bytes(shard_writer.encode_written(written))
     return done
 
@@ -56,11 +56,11 @@ def leave_shard(dataset: layout.DatasetLayout, index: int, records: int, rejecte
 # --- the line --------------------------------------------------------------------------------------------------------
 
 
-def test_line_without_plan_says_that_images_are_listed(dataset: layout.DatasetLayout) -> None:
+def test_line_without_plan_says_that_images_are_listed(dataset: dataset_settings.DatasetSettings) -> None:
     assert re.fullmatch(r"listing images\.\.\. \d+ s", progress.Progress(dataset, io.StringIO()).line())
 
 
-def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: layout.DatasetLayout) -> None:
+def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: dataset_settings.DatasetSettings) -> None:
     line = progress.Progress(dataset, io.StringIO())
     leave_plan(dataset)
     assert line.line() == "shards 0/4  images 0/2,000  0 images/s  ..."
@@ -69,24 +69,26 @@ def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: layout
     assert re.fullmatch(r"shards 1/4  images 500/2,000  [\d,]+ images/s  \d+ s left", line.line())
 
 
-def test_line_of_continued_run_does_not_credit_it_with_earlier_shards(dataset: layout.DatasetLayout) -> None:
+def test_line_of_continued_run_does_not_credit_it_with_earlier_shards(
+    dataset: dataset_settings.DatasetSettings,
+) -> None:
     leave_plan(dataset)
     leave_shard(dataset, 0, records=500)
     assert progress.Progress(dataset, io.StringIO()).line() == "shards 1/4  images 500/2,000  0 images/s  ..."
 
 
-def test_line_where_staging_folder_vanishes_keeps_what_was_counted(dataset: layout.DatasetLayout) -> None:
+def test_line_where_staging_folder_vanishes_keeps_what_was_counted(dataset: dataset_settings.DatasetSettings) -> None:
     line = progress.Progress(dataset, io.StringIO())
     leave_plan(dataset)
     leave_shard(dataset, 0, records=500)
     line.line()
-    storage.storage_of(dataset.control).remove_tree(dataset.control)
+    storage.storage_of(dataset.output).remove_tree(dataset.paths.control)
     os.unlink(dataset.report)
     assert line.line().startswith("shards 1/4  images 500/2,000")
 
 
 def test_line_where_listed_file_vanishes_does_not_raise(
-    dataset: layout.DatasetLayout, monkeypatch: pytest.MonkeyPatch
+    dataset: dataset_settings.DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ghost = storage.Entry(f"train-00000-of-00003.tfrecord{shard_writer.DONE_SUFFIX}", storage.FILE, 1, 0, (0, 0))
     monkeypatch.setattr(storage.LocalStorage, "list_directory", lambda self, uri: iter([ghost]))
@@ -94,7 +96,7 @@ def test_line_where_listed_file_vanishes_does_not_raise(
     assert progress.Progress(dataset, io.StringIO()).line().startswith("shards 0/4")
 
 
-def test_line_moves_before_the_first_shard_ends_and_never_back(dataset: layout.DatasetLayout) -> None:
+def test_line_moves_before_the_first_shard_ends_and_never_back(dataset: dataset_settings.DatasetSettings) -> None:
     begun = [0]
     line = progress.Progress(dataset, io.StringIO(), count_begun=lambda: begun[0])
     leave_plan(dataset)
@@ -120,21 +122,21 @@ def test_line_moves_before_the_first_shard_ends_and_never_back(dataset: layout.D
     ]
 
 
-def test_line_names_tf_transform_while_it_starts_and_analyses(dataset: layout.DatasetLayout) -> None:
+def test_line_names_tf_transform_while_it_starts_and_analyses(dataset: dataset_settings.DatasetSettings) -> None:
     line = progress.Progress(dataclasses.replace(dataset, analyze="train"), io.StringIO())
     with line.doing("starting tf.Transform"):
         assert re.fullmatch(r"starting tf\.Transform\.\.\. \d+ s", line.line())
     assert line.line().startswith("listing images... ")
     leave_plan(dataset)
     assert re.fullmatch(r"tf\.Transform analyses the columns\.\.\. \d+ s", line.line())
-    pathlib.Path(dataset.staging(PLAN.fingerprint), layout.STAGED_FILES).write_text("{}")
+    pathlib.Path(dataset.paths.staging(PLAN.fingerprint), output_paths.STAGED_FILES).write_text("{}")
     assert line.line().startswith("shards 0/4")
 
 
 # --- where it is shown -----------------------------------------------------------------------------------------------
 
 
-def watch_three_looks(dataset: layout.DatasetLayout, stream: io.TextIOBase) -> None:
+def watch_three_looks(dataset: dataset_settings.DatasetSettings, stream: io.TextIOBase) -> None:
     """Watches until the line was made three times, so that the first two are surely shown."""
     looks = []
     watched = progress.Progress(dataset, stream)  # type: ignore[arg-type]
@@ -151,14 +153,16 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("eager")
-def test_plain_stream_gets_whole_lines_without_control_characters(dataset: layout.DatasetLayout) -> None:
+def test_plain_stream_gets_whole_lines_without_control_characters(dataset: dataset_settings.DatasetSettings) -> None:
     stream = io.StringIO()
     leave_plan(dataset)
     watch_three_looks(dataset, stream)
     assert stream.getvalue() == "shards 0/4  images 0/2,000  0 images/s  ...\n"  # once, as it does not change
 
 
-def test_plain_stream_of_short_run_gets_nothing(dataset: layout.DatasetLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_stream_of_short_run_gets_nothing(
+    dataset: dataset_settings.DatasetSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "_PLAIN_SEC", patience.HANG_SEC)  # however long the run takes here
     stream = io.StringIO()
     watch_three_looks(dataset, stream)
@@ -167,7 +171,7 @@ def test_plain_stream_of_short_run_gets_nothing(dataset: layout.DatasetLayout, m
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, io.TextIOWrapper]]:
-    """What a user of a terminal of 30 columns sees, and the stream to write to."""
+    """The screen of a terminal with 30 columns, and the stream to write to."""
     screen, keyboard = pty.openpty()
     fcntl.ioctl(keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 30, 0, 0))
     with os.fdopen(keyboard, "w") as stream:
@@ -186,7 +190,7 @@ def read_what_there_is(descriptor: int) -> str:
 
 @pytest.mark.usefixtures("eager")
 def test_terminal_has_one_line_cut_to_its_width_and_gone_at_the_end(
-    dataset: layout.DatasetLayout, terminal: tuple[int, io.TextIOWrapper]
+    dataset: dataset_settings.DatasetSettings, terminal: tuple[int, io.TextIOWrapper]
 ) -> None:
     screen, stream = terminal
     leave_plan(dataset)
@@ -197,7 +201,7 @@ def test_terminal_has_one_line_cut_to_its_width_and_gone_at_the_end(
 
 
 @pytest.mark.usefixtures("eager")
-def test_terminal_of_unknown_width_is_taken_for_80_columns(dataset: layout.DatasetLayout) -> None:
+def test_terminal_of_unknown_width_is_taken_for_80_columns(dataset: dataset_settings.DatasetSettings) -> None:
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]
     leave_plan(dataset)

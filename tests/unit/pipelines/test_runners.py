@@ -128,3 +128,46 @@ def test_light_import_is_made_for_local_jobs_alone(arguments: list[str], address
     )
     assert completed.stdout.strip() == printed, completed.stderr
     assert completed.returncode == 0, completed.stderr
+
+
+def test_sampling_of_this_beam_can_be_shortened() -> None:
+    code = (
+        "from apache_beam.runners.worker import statesampler as lib; from imagebeam.pipelines import runners; "
+        "print(runners.shorten_sampling(lib.StateSampler), lib.StateSampler.__init__.__defaults__)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=command_line.ROOT, text=True) == "True (2,)\n"
+
+
+class _AnotherName:
+    def __init__(self, prefix: str, period_ms: int = 200):
+        pass
+
+
+class _OneMoreDefault:
+    def __init__(self, prefix: str, counter_factory: object = None, sampling_period_ms: int = 200):
+        pass
+
+
+class _ByKeyword:
+    def __init__(self, prefix: str, *, sampling_period_ms: int = 200):
+        pass
+
+
+class _Compiled:
+    __init__ = str.join  # a method in C: no defaults to replace
+
+
+@pytest.mark.parametrize("sampler", [_AnotherName, _OneMoreDefault, _ByKeyword, _Compiled, None])
+def test_sampling_of_another_beam_stays_as_it_is(sampler: type | None) -> None:
+    before = getattr(getattr(sampler, "__init__", None), "__defaults__", None)
+    assert not runners.shorten_sampling(sampler)
+    assert getattr(getattr(sampler, "__init__", None), "__defaults__", None) == before
+
+
+def test_sampling_of_a_constructor_that_fits_is_shortened() -> None:
+    class Sampler:
+        def __init__(self, prefix: str, counter_factory: object, sampling_period_ms: int = 200):
+            self.period_ms = sampling_period_ms
+
+    assert runners.shorten_sampling(Sampler)
+    assert Sampler("", None).period_ms == 2

@@ -7,8 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 from imagebeam import features
-from imagebeam.transforms import elements
-from imagebeam.transforms import layout as layout_lib
+from imagebeam.transforms import dataset_settings, elements, summaries
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, SplitPlan, WrittenShard
 from imagebeam.transforms.shard import shard_writer
 from tests import image_sets
@@ -23,9 +22,24 @@ def make_refs(root: pathlib.Path, labels: Sequence[str] = ("cat", "dog"), per_la
     return refs
 
 
-def make_layout(output: pathlib.Path, **fields: object) -> layout_lib.DatasetLayout:
+def make_settings(output: pathlib.Path, **fields: object) -> dataset_settings.DatasetSettings:
     every = features.resolve_features({}, str(fields.get("label_kind", "class")), {})
-    return layout_lib.DatasetLayout(str(output), "{}", **{"features": every, **fields})
+    return dataset_settings.DatasetSettings(str(output), "{}", **{"features": every, **fields})
+
+
+def make_ranking(
+    sizes: dict[str, int], labels: tuple[str, ...] = ("cat", "dog"), **fields: object
+) -> summaries.Ranking:
+    """Returns a ranking of splits with these numbers of images, 1,000 bytes each, all in one interval."""
+    known: dict[str, object] = {
+        "intervals": {name: [7] for name in sizes},
+        "starts": {name: [0, size] for name, size in sizes.items()},
+        "num_bytes": {name: 1000 * size for name, size in sizes.items()},
+        "labels": labels,
+        "digest": 1,
+        "duplicates": (),
+    }
+    return summaries.Ranking(**{**known, **fields})
 
 
 def make_plan(splits: dict[str, list[ImageRef]], num_shards: int = 2, **fields: object) -> DatasetPlan:
@@ -46,7 +60,7 @@ def make_plan(splits: dict[str, list[ImageRef]], num_shards: int = 2, **fields: 
 
 
 def make_tasks(plan: DatasetPlan, splits: dict[str, list[ImageRef]]) -> list[shard_writer.ShardTask]:
-    """What the shard writers are asked for, the images of a split in the order given."""
+    """Returns the tasks of the shard writers, the images of a split in the order given."""
     tasks = []
     for name, planned in plan.splits.items():
         for index in range(planned.num_shards):
@@ -57,10 +71,10 @@ def make_tasks(plan: DatasetPlan, splits: dict[str, list[ImageRef]]) -> list[sha
 
 
 def write_shards(
-    layout: layout_lib.DatasetLayout, plan: DatasetPlan, splits: dict[str, list[ImageRef]]
+    settings: dataset_settings.DatasetSettings, plan: DatasetPlan, splits: dict[str, list[ImageRef]]
 ) -> list[WrittenShard]:
     """Stages the shards of the plan."""
-    writer = layout.writer_of(plan)
+    writer = settings.writer_of(plan)
     return [writer.write(task) for task in make_tasks(plan, splits)]
 
 

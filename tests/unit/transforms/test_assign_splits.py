@@ -74,18 +74,18 @@ def test_apply_gives_the_split_and_changes_nothing_else(rule: SplitRule, image: 
         pytest.param(
             SplitRule("directory"),
             ref("1.jpg"),
-            r"^'1\.jpg' lies in no folder; expected split/image or split/label/image$",
+            r"^'1\.jpg' is in no folder; expected split/image or split/label/image$",
             id="no-folder",
         ),
         pytest.param(
             SplitRule("directory"),
             ref("my data/1.jpg"),
-            r"^split 'my data' is not made of letters, digits, '_', '\.' and '-'; set split\.rename$",
+            r"^split 'my data' must consist of letters, digits, '_', '\.' and '-'; set split\.rename$",
             id="bad-name",
         ),
-        pytest.param(SplitRule("column"), ref("1.jpg"), r"^split '' is not made of letters", id="empty-column"),
+        pytest.param(SplitRule("column"), ref("1.jpg"), r"^split '' must consist of letters", id="empty-column"),
         pytest.param(
-            SplitRule("column"), ref("1.jpg", split="\u0664"), r"is not made of letters", id="digit-elsewhere"
+            SplitRule("column"), ref("1.jpg", split="\u0664"), r"must consist of letters", id="digit-elsewhere"
         ),
         pytest.param(
             CARVED,
@@ -184,7 +184,7 @@ def test_assign_splits_yields_images_and_rejects() -> None:
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         refs = pipeline | beam.Create([ref("train/1.jpg"), ref("2.jpg")])
         assigned = refs | assign_splits.AssignSplits(SplitRule("directory"))
-        detail = "'2.jpg' lies in no folder; expected split/image or split/label/image"
+        detail = "'2.jpg' is in no folder; expected split/image or split/label/image"
         assert_that(assigned.images, equal_to([ref("train/1.jpg", split="train")]), label="Images")
         reject = Reject("2.jpg", "/data/2.jpg", "split", Reason.BAD_SPLIT, detail)
         assert_that(assigned.rejects, equal_to([reject]), label="Rejects")

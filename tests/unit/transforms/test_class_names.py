@@ -71,14 +71,14 @@ def test_names_of_one_number_keep_an_order_of_their_own() -> None:
         pytest.param(
             {"2": 0, "10": 1, "30": 2},
             True,
-            "the classes are numbers, and 3 of 3 get another one as their id: 2 -> 0, 10 -> 1, 30 -> 2; "
+            "the classes are numbers, and 3 of 3 get another number as their id: 2 -> 0, 10 -> 1, 30 -> 2; "
             "label.type: int keeps the numbers",
             id="gaps",
         ),
         pytest.param(
             {"1": 0, "2": 1},
             True,
-            "the classes are numbers, and 2 of 2 get another one as their id: 1 -> 0, 2 -> 1; "
+            "the classes are numbers, and 2 of 2 get another number as their id: 1 -> 0, 2 -> 1; "
             "label.base: 1 stores ids from 1, which imagebeam's reader counts from 0; label.type: int keeps "
             "the numbers",
             id="from-1",
@@ -86,15 +86,15 @@ def test_names_of_one_number_keep_an_order_of_their_own() -> None:
         pytest.param(
             {str(number): number - (number > 3) for number in range(2000) if number != 3},
             True,
-            "the classes are numbers, and 1,996 of 1,999 get another one as their id: 4 -> 3, 5 -> 4, 6 -> 5, 7 -> 6, "
-            "8 -> 7, ...; label.type: int keeps the numbers",
+            "the classes are numbers, and 1,996 of 1,999 get another number as their id: 4 -> 3, 5 -> 4, 6 -> 5, "
+            "7 -> 6, 8 -> 7, ...; label.type: int keeps the numbers",
             id="many",
         ),
         pytest.param(
             {"0": 0, "10": 1, "2": 2},
             False,
-            "the classes are numbers, and 1 of 3 get another one as their id: 10 -> 1; names of folders and files sort "
-            "as text; label.vocabulary gives another order",
+            "the classes are numbers, and 1 of 3 get another number as their id: 10 -> 1; names of folders and files "
+            "sort as text; label.vocabulary gives another order",
             id="folders",
         ),
     ],

@@ -15,7 +15,14 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage, verify_shards
-from imagebeam.transforms import commit_dataset, elements, layout, output_folder, transform_columns
+from imagebeam.transforms import (
+    commit_dataset,
+    dataset_settings,
+    elements,
+    output_folder,
+    run_report,
+    transform_columns,
+)
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.shard import shard_writer
 from tests.unit.transforms import small_dataset
@@ -25,22 +32,22 @@ EARLY = [Reject("odd\udcff", "/data/odd\udcff", "label", Reason.NO_LABEL, "no fo
 
 @dataclasses.dataclass
 class Dataset:
-    """What one run writes into an output."""
+    """The settings, plan and shards of one run."""
 
-    layout: layout.DatasetLayout
+    settings: dataset_settings.DatasetSettings
     splits: dict[str, list[ImageRef]]
     plan: DatasetPlan
 
     @property
     def committer(self) -> commit_dataset.Committer:
-        return commit_dataset.Committer(self.layout, "pets", {"seed": 0})
+        return commit_dataset.Committer(self.settings, "pets", {"seed": 0})
 
     def write(self) -> list[WrittenShard]:
-        if self.layout.analyze is not None:
-            output = pathlib.Path(self.layout.output)
+        if self.settings.analyze is not None:
+            output = pathlib.Path(self.settings.output)
             small_dataset.write_transform(output.parent / "scratch")
-            transform_columns.stage(str(output.parent / "scratch"), self.layout.staging(self.plan.fingerprint))
-        return small_dataset.write_shards(self.layout, self.plan, self.splits)
+            transform_columns.stage(str(output.parent / "scratch"), self.settings.paths.staging(self.plan.fingerprint))
+        return small_dataset.write_shards(self.settings, self.plan, self.splits)
 
     def run(self) -> catalog_lib.Catalog | None:
         """The whole run from the plan on: shards that an earlier run finished are kept."""
@@ -50,12 +57,12 @@ class Dataset:
         if not sum(self.plan.rejected.values()):
             return []
         name = "early-00" + shard_writer.REJECTS_SUFFIX
-        staging = self.layout.staging(self.plan.fingerprint)
+        staging = self.settings.paths.staging(self.plan.fingerprint)
         shard_writer.store_rejects(staging, "early-00", EARLY)
         return [name]
 
     def at(self, output: pathlib.Path) -> Dataset:
-        return dataclasses.replace(self, layout=dataclasses.replace(self.layout, output=str(output)))
+        return dataclasses.replace(self, settings=dataclasses.replace(self.settings, output=str(output)))
 
 
 @pytest.fixture
@@ -77,13 +84,13 @@ def make_dataset(
     fields: dict[str, object] | None = None,
     **plan: object,
 ) -> Dataset:
-    dataset = small_dataset.make_layout(output, **{"max_reject_fraction": 0.5, **(fields or {})})
+    dataset = small_dataset.make_settings(output, **{"max_reject_fraction": 0.5, **(fields or {})})
     return Dataset(dataset, splits, small_dataset.make_plan(splits, num_shards, **plan))
 
 
 @pytest.fixture
 def pets(output: pathlib.Path, refs: list[ImageRef]) -> Dataset:
-    """Two splits of two shards; one image was turned away before, one is turned away while a shard is written."""
+    """Two splits of two shards; one image was rejected before, one is rejected while a shard is written."""
     pathlib.Path(refs[1].uri).write_bytes(b"no image")
     splits = {"train": refs[:7], "test": refs[7:]}
     return make_dataset(output, splits, labels=("cat", "dog"), listed=11, rejected={"no_label": 1})
@@ -209,11 +216,11 @@ def test_commit_over_a_damaged_catalog_replaces_it(pets: Dataset, output: pathli
 def test_commit_of_kept_dataset_changes_nothing_but_the_control_folder(pets: Dataset, output: pathlib.Path) -> None:
     pets.run()
     before = small_dataset.read_files(output)
-    pathlib.Path(pets.layout.control).mkdir(exist_ok=True)
+    pathlib.Path(pets.settings.paths.control).mkdir(exist_ok=True)
     for name in ("lock", "run-1.json", "run-2.json", "publishing", "replaced-f0.json", "rejects.jsonl"):
-        pathlib.Path(pets.layout.control, name).write_text("{}")
-    pathlib.Path(pets.layout.control, "staging-f0").mkdir()
-    own = dataclasses.replace(pets.layout, report=storage.join(pets.layout.control, "run-1.json"))
+        pathlib.Path(pets.settings.paths.control, name).write_text("{}")
+    pathlib.Path(pets.settings.paths.control, "staging-f0").mkdir()
+    own = dataclasses.replace(pets.settings, report=storage.join(pets.settings.paths.control, "run-1.json"))
     kept = dataclasses.replace(pets.plan, action="keep")
     assert commit_dataset.Committer(own, "pets", {}).commit(kept, [], []) is None
     assert small_dataset.read_files(output) == before | {".imagebeam/lock": b"{}", ".imagebeam/run-1.json": b"{}"}
@@ -281,7 +288,7 @@ def test_commit_of_shard_that_vanished_raises_and_the_next_run_writes_it_again(
     pets: Dataset, output: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     written = pets.write()
-    staged = pathlib.Path(pets.layout.staging("f1"), written[0].shard.name)
+    staged = pathlib.Path(pets.settings.paths.staging("f1"), written[0].shard.name)
     staged.unlink()
     message = rf"^{staged} was written and is gone: something else removes files there; run the same convert command"
     with pytest.raises(errors.VerificationError, match=message):
@@ -300,7 +307,7 @@ def spoil(refs: Sequence[ImageRef]) -> None:
 def test_commit_with_too_many_rejects_raises_and_leaves_the_dead_letters(
     pets: Dataset, output: pathlib.Path, refs: list[ImageRef]
 ) -> None:
-    pets.layout = dataclasses.replace(pets.layout, max_reject_fraction=0.1)
+    pets.settings = dataclasses.replace(pets.settings, max_reject_fraction=0.1)
     message = (
         r"^2 of 11 images were rejected \(18\.18%; no_label 1, not_an_image 1\), rejects\.max_fraction allows 10\.00%: "
         rf"nothing was committed; .*; the dead letters are in {output}/rejects\.jsonl$"
@@ -328,7 +335,7 @@ def test_commit_of_nothing_but_rejects_raises(
     pets: Dataset, refs: list[ImageRef], spoiled: slice, declared: tuple[str, ...] | None, message: str
 ) -> None:
     spoil(refs[spoiled])
-    pets.layout = dataclasses.replace(pets.layout, max_reject_fraction=1.0, declared_splits=declared)
+    pets.settings = dataclasses.replace(pets.settings, max_reject_fraction=1.0, declared_splits=declared)
     with pytest.raises(errors.TooManyRejectsError, match=message):
         pets.run()
 
@@ -357,7 +364,7 @@ def test_class_without_an_image_is_noted(
     spoil([refs[index] for index in spoiled])
     pets.plan = dataclasses.replace(pets.plan, labels=labels, num_unseen_labels=num_unseen)
     assert pets.committer.notes(pets.plan, pets.write()) == notes
-    targets = dataclasses.replace(pets.committer, layout=dataclasses.replace(pets.layout, label_kind="int64"))
+    targets = dataclasses.replace(pets.committer, settings=dataclasses.replace(pets.settings, label_kind="int64"))
     assert targets.notes(pets.plan, pets.write()) == []
 
 
@@ -410,7 +417,7 @@ def kill_before_change(patch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def commit_cut_short(dataset: Dataset, number: int) -> bool:
-    """Whether the commit was killed before change `number` of the storage."""
+    """Returns whether the commit was killed before change `number` of the storage."""
     written, rejects = dataset.write(), dataset.store_rejects()
     with pytest.MonkeyPatch.context() as patch:
         kill_before_change(patch, number)
@@ -468,7 +475,7 @@ def test_commit_cut_short_anywhere_shows_no_wrong_dataset_and_the_next_run_gives
 
 def test_commit_dataset_commits_and_reports(pets: Dataset, output: pathlib.Path) -> None:
     committer = commit_dataset.Committer(
-        dataclasses.replace(pets.layout, report=str(output / "report.json")), "pets", {}
+        dataclasses.replace(pets.settings, report=str(output / "report.json")), "pets", {}
     )
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         plan = pipeline | "Plan" >> beam.Create([pets.plan])
@@ -477,13 +484,13 @@ def test_commit_dataset_commits_and_reports(pets: Dataset, output: pathlib.Path)
         assert_that(written | commit_dataset.CommitDataset(committer, plan, rejects), equal_to(["committed"]))
     report = json.loads((output / "report.json").read_bytes())
     assert (report["state"], report["message"], report["exit_code"]) == ("committed", "", 0)
-    assert layout.decode_plan(report["plan"]) == pets.plan
+    assert run_report.decode_plan(report["plan"]) == pets.plan
     assert_whole(output)
 
 
 def test_commit_dataset_that_is_refused_reports_why_and_fails(tmp_path: pathlib.Path) -> None:
     report = tmp_path / "report.json"
-    committer = commit_dataset.Committer(small_dataset.make_layout(tmp_path / "out", report=str(report)), "pets", {})
+    committer = commit_dataset.Committer(small_dataset.make_settings(tmp_path / "out", report=str(report)), "pets", {})
     refused = small_dataset.make_plan({}, action="refuse", exit_code=2, message="no image")
     with (
         pytest.raises(Exception, match="no image"),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.elements import ImageRef, Reason, SplitPlan
+from imagebeam.transforms.elements import ImageRef, Mask, Reason, SplitPlan
 
 names = st.text(st.characters(exclude_categories=()))  # surrogates, too: file names of undecodable bytes
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -64,3 +64,40 @@ def test_shard_of_every_rank_of_small_splits_goes_through_the_shards_in_order() 
 
 def test_reason_is_written_as_its_value() -> None:
     assert (str(Reason.NOT_FOUND), json.dumps(Reason.NOT_FOUND)) == ("not_found", '"not_found"')
+
+
+FULL = ImageRef(
+    key="k", uri="u", size=1, version=2, offset=3, length=4, position=5, label="l", split="s", group="g",
+    columns=(b"c", 6), mask=Mask("m", 7, 8), expected=(9, 10), inside=(11, 12),
+)  # fmt: skip
+
+
+def test_full_reference_has_a_value_of_its_own_in_every_field() -> None:
+    assert len(set(FULL)) == len(ImageRef._fields)  # so that the tests below see every field that is lost or moved
+
+
+def test_with_label_changes_label_and_group_alone() -> None:
+    changed = FULL.with_label(("a", "b"), "other")
+    assert changed == FULL._replace(label=("a", "b"), group="other")
+    assert type(changed) is ImageRef
+    assert (changed.mask, changed.expected, changed.inside) == (Mask("m", 7, 8), (9, 10), (11, 12))
+
+
+def test_with_split_changes_the_split_alone() -> None:
+    changed = FULL.with_split("test")
+    assert changed == FULL._replace(split="test")
+    assert type(changed) is ImageRef
+    assert (changed.mask, changed.expected, changed.inside) == (Mask("m", 7, 8), (9, 10), (11, 12))
+
+
+def test_label_split_and_group_are_neighbours_in_the_order_that_with_label_needs() -> None:
+    start = ImageRef._fields.index("label")
+    assert ImageRef._fields[start : start + 3] == ("label", "split", "group")
+
+
+def test_pack_refs_keeps_every_field() -> None:
+    assert elements.unpack_refs(elements.pack_refs([FULL, FULL.with_split("test")])) == [FULL, FULL.with_split("test")]
+
+
+def test_unpack_refs_of_nothing_is_nothing() -> None:
+    assert elements.unpack_refs(b"") == elements.unpack_refs(elements.pack_refs([])) == []

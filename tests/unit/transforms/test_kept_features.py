@@ -54,7 +54,7 @@ def test_all_is_kept_with_its_kind_and_what_is_not_is_named() -> None:
     kept = resolve()
     assert kept.features == (BOXES, ID, Feature("image/width", "columns/image/width", INT64, True), TEXT)
     assert kept.notes == (
-        "features of the records that are written anew, with other values: image/key",
+        "features of the records that are replaced by new values: image/key",
         "features of the records that have no value anywhere, and are left out: void",
         "features that some records lack, and are kept as lists: id (in 2 of 3 records), image/width (in 1 of 3 "
         "records)",
@@ -62,7 +62,7 @@ def test_all_is_kept_with_its_kind_and_what_is_not_is_named() -> None:
     )
 
 
-def test_what_is_found_anew_from_the_image_is_not_told() -> None:
+def test_features_computed_from_the_image_again_are_not_noted() -> None:
     written = (*WRITTEN, Feature("image/width", "image/width", INT64))
     kept = KeepRule(elsewhere=frozenset({"image/key"})).resolve(survey(RECORDS[1:]), written)
     assert BOXES in kept.features
@@ -117,7 +117,7 @@ def test_feature_of_two_kinds_is_a_problem_unless_it_is_left_out() -> None:
     records = [*RECORDS, [Seen("id", BYTES, True)], [Seen("id", BYTES, True)]]
     assert resolve(records).problem == (
         "feature 'id' holds bytes in record 3 and int64 in record 0, and a feature has one kind: write those records "
-        "anew, leave their file out with source.include, or the feature with features: {columns/id: null}"
+        "again, leave their file out with source.include, or the feature with features: {columns/id: null}"
     )
     assert resolve(records, renamed=(("id", None),)).problem is None
     assert resolve(records, names=("text",)).problem is None
@@ -132,4 +132,4 @@ def test_no_record_has_nothing_to_keep() -> None:
     [("image/object/bbox/xmin", True), ("image/segmentation/class/encoded", True), ("image/objects", False)],
 )
 def test_places_in_the_image_are_known_by_their_keys(key: str, expected: bool) -> None:
-    assert kept_features.has_places([TEXT, Feature("x", f"columns/{key}", FLOAT, True)]) == expected
+    assert kept_features.has_coordinates([TEXT, Feature("x", f"columns/{key}", FLOAT, True)]) == expected

@@ -11,7 +11,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from imagebeam.transforms import label_images, labels_by_index
 from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.labels_by_index import ListSurvey, ListUse
-from imagebeam.transforms.list_images import Tally
+from imagebeam.transforms.summaries import Tally
 
 LISTS = (("val", ("cat", "dog", "cat")),)
 RULE = label_images.LabelRule("directory", level=1, lists=LISTS)

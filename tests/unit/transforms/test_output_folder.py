@@ -1,4 +1,4 @@
-"""What a run may find in its output, and what it does then: every state with every next run."""
+"""Every state in which a run may find its output, combined with every kind of next run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, shard_names, storage, verify_shards
-from imagebeam.transforms import commit_dataset, layout, output_folder
+from imagebeam.transforms import (
+    commit_dataset,
+    compare_with_committed,
+    dataset_plan,
+    dataset_settings,
+    output_folder,
+    summaries,
+)
 from imagebeam.transforms.elements import DatasetPlan, ImageRef
-from imagebeam.transforms.list_images import Tally
 from tests.unit.transforms import small_dataset
-from tests.unit.transforms.test_layout import NO_REJECTS, ranking_of
 
 FOREIGN = ("train-00001-of-00003", "other-00000-of-00001.tfrecord", "val-00002-of-00007.tfrecords.gz")
 
@@ -43,17 +48,19 @@ def output(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[s
     store.remove_tree("memory://folder")
 
 
-def make_layout(output: str, run: str, overwrite: bool = False) -> layout.DatasetLayout:
+def make_settings(output: str, run: str, overwrite: bool = False) -> dataset_settings.DatasetSettings:
     num_shards = 3 if run == "other-shard-count" else 2
-    dataset = small_dataset.make_layout(pathlib.Path("/nowhere"), sizing=layout.Sizing(num_shards))
+    dataset = small_dataset.make_settings(pathlib.Path("/nowhere"), sizing=dataset_settings.Sizing(num_shards))
     return dataclasses.replace(dataset, output=output, identity=json.dumps([{"run": run}, {}]), overwrite=overwrite)
 
 
-def plan_of(dataset: layout.DatasetLayout, refs: list[ImageRef]) -> DatasetPlan:
-    return dataset.plan(ranking_of({"train": len(refs)}), Tally(len(refs), {}, ()), NO_REJECTS)
+def plan_of(dataset: dataset_settings.DatasetSettings, refs: list[ImageRef]) -> DatasetPlan:
+    ranking, tally = small_dataset.make_ranking({"train": len(refs)}), summaries.Tally(len(refs), {}, ())
+    plan = dataset_plan.make_plan(dataset, ranking, tally, summaries.RejectSummary({}, 0, None))
+    return compare_with_committed.compare_with_committed(dataset, plan)
 
 
-def convert(dataset: layout.DatasetLayout, refs: list[ImageRef]) -> DatasetPlan:
+def convert(dataset: dataset_settings.DatasetSettings, refs: list[ImageRef]) -> DatasetPlan:
     """A whole run; returns its plan."""
     plan = plan_of(dataset, refs)
     written = small_dataset.write_shards(dataset, plan, {"train": refs}) if plan.action == "write" else []
@@ -78,7 +85,7 @@ def read_all(uri: str, below: str = "") -> Files:
     return files
 
 
-def kill_in_the_middle(dataset: layout.DatasetLayout, refs: list[ImageRef]) -> None:
+def kill_in_the_middle(dataset: dataset_settings.DatasetSettings, refs: list[ImageRef]) -> None:
     """A run that dies after it has moved some of its shards."""
     left = itertools.count(4, -1)
     store = type(storage.storage_of(dataset.output))
@@ -100,13 +107,13 @@ def bring_about(state: str, output: str, refs: list[ImageRef]) -> None:
     if state == "fresh":
         return
     if state == "killed":
-        kill_in_the_middle(make_layout(output, "same"), refs)
+        kill_in_the_middle(make_settings(output, "same"), refs)
         return
     if state == "killed-over-another":
-        convert(make_layout(output, "before"), refs)
-        kill_in_the_middle(make_layout(output, "same", overwrite=True), refs)
+        convert(make_settings(output, "before"), refs)
+        kill_in_the_middle(make_settings(output, "same", overwrite=True), refs)
         return
-    convert(make_layout(output, "same"), refs)
+    convert(make_settings(output, "same"), refs)
     text = store.read(catalog)
     if state == "catalog-edited":
         store.write_whole(catalog, text.replace(b'"pets"', b'"cats"'))
@@ -142,7 +149,7 @@ STATES = (
 
 @pytest.mark.parametrize("output", ["local", "memory"], indirect=True)
 @pytest.mark.parametrize("overwrite", [False, True], ids=["plain", "overwrite"])
-@pytest.mark.parametrize("foreign", [False, True], ids=["alone", "beside-foreign-shards"])
+@pytest.mark.parametrize("foreign", [False, True], ids=["alone", "with-foreign-shards"])
 @pytest.mark.parametrize("run", ["same", "other-config", "other-shard-count"])
 @pytest.mark.parametrize("state", STATES)
 def test_run_leaves_the_shards_of_its_catalog_alone_or_refuses_and_changes_nothing(
@@ -154,7 +161,7 @@ def test_run_leaves_the_shards_of_its_catalog_alone_or_refuses_and_changes_nothi
         store.make_directories(output)
         store.write_whole(storage.join(output, name), b"somebody else's")
     before = read_all(output)
-    plan = convert(make_layout(output, run, overwrite), refs)
+    plan = convert(make_settings(output, run, overwrite), refs)
     action, message = expect(state, run, foreign, overwrite)
     assert (plan.action, plan.exit_code) == (action, 2 if action == "refuse" else 0)
     assert message in plan.message
@@ -173,7 +180,7 @@ def test_run_leaves_the_shards_of_its_catalog_alone_or_refuses_and_changes_nothi
 
 @pytest.mark.parametrize("output", ["local"], indirect=True)
 def test_shard_that_appears_while_a_run_goes_on_stops_its_commit(output: str, refs: list[ImageRef]) -> None:
-    dataset = make_layout(output, "same")
+    dataset = make_settings(output, "same")
     plan = plan_of(dataset, refs)
     written = small_dataset.write_shards(dataset, plan, {"train": refs})
     pathlib.Path(output, FOREIGN[0]).write_bytes(b"somebody else's")

@@ -14,21 +14,23 @@ from apache_beam.typehints import decorators
 from imagebeam.transforms import (
     assign_splits,
     commit_dataset,
+    dataset_settings,
     elements,
     hashing,
     label_images,
-    layout,
+    plan_dataset,
     rank_references,
+    run_report,
     store_dead_letters,
     write_shards,
 )
 from imagebeam.transforms import place_in_shards as place_in_shards_lib
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
-from imagebeam.transforms.list_images import Tally
+from imagebeam.transforms.summaries import Tally
 from tests.unit.transforms import small_dataset
 
 ORDER = rank_references.HashOrder(0, place_in_shards_lib.PURPOSE)
-Placed = tuple[place_in_shards_lib.ShardKey, Iterable[place_in_shards_lib.PackedRun]]
+Placed = place_in_shards_lib.PlacedShard
 REFS = [
     ImageRef(f"{index}\udcff.jpg", f"/data/{index}.jpg", 10, label="cat", split="test" if index % 5 == 0 else "train")
     for index in range(100)
@@ -36,7 +38,7 @@ REFS = [
 
 
 def place_in_shards(
-    dataset: layout.DatasetLayout,
+    dataset: dataset_settings.DatasetSettings,
     tallies: Sequence[Tally],
     rejects: Sequence[Reject],
     check_plan: Callable[[Sequence[DatasetPlan]], None],
@@ -47,13 +49,15 @@ def place_in_shards(
         tallied = pipeline | "Tallies" >> beam.Create(tallies).with_output_types(Tally)
         rejected = pipeline | "Rejects" >> beam.Create(rejects).with_output_types(Reject)
         images = pipeline | "Refs" >> beam.Create(refs).with_output_types(ImageRef)
-        placed = images | place_in_shards_lib.PlaceInShards(dataset, ORDER, tallied, rejected)
-        assert_that(placed.plan, check_plan, label="Plan")
-        assert_that(placed.shards, check_shards, label="Shards")
+        ranked = images | rank_references.RankInSplits(ORDER)
+        plan = ranked.ranking | plan_dataset.PlanDataset(dataset, tallied, rejected)
+        placed = ranked.runs | place_in_shards_lib.PlaceInShards(plan)
+        assert_that(plan, check_plan, label="CheckPlan")
+        assert_that(placed, check_shards, label="CheckShards")
 
 
 def unpack(runs: Iterable[place_in_shards_lib.PackedRun]) -> list[ImageRef]:
-    return [ref for _, packed in sorted(runs) if packed for ref in elements.unpack_refs(packed)]
+    return [ref for _, packed in sorted(runs) for ref in elements.unpack_refs(packed)]
 
 
 def test_place_in_shards_cuts_the_order_of_hashes_into_equal_shards(tmp_path: pathlib.Path) -> None:
@@ -84,8 +88,8 @@ def test_place_in_shards_cuts_the_order_of_hashes_into_equal_shards(tmp_path: pa
         Reject("a", "/data/a", "label", Reason.NO_LABEL, "no folder"),
         Reject("b\udcff", "/data/b\udcff", "list", Reason.NOT_FOUND, "gone"),
     ]
-    sizing = layout.Sizing(num_shards=num_shards)
-    dataset = small_dataset.make_layout(tmp_path / "out", sizing=sizing, max_reject_fraction=0.5)
+    sizing = dataset_settings.Sizing(num_shards=num_shards)
+    dataset = small_dataset.make_settings(tmp_path / "out", sizing=sizing, max_reject_fraction=0.5)
     place_in_shards(dataset, tallies, rejects, check_plan, check_shards)
 
 
@@ -97,33 +101,14 @@ def test_place_in_shards_of_refused_input_yields_the_plan_and_its_report_and_no_
         assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, "a; b; c; d; e")
         fields = json.loads(report.read_bytes())
         assert fields["state"] == "planned"
-        assert layout.decode_plan(fields["plan"]) == plan
+        assert run_report.decode_plan(fields["plan"]) == plan
 
     tallies = [Tally(50, {}, (problem,)) for problem in "gfedcba"]
-    dataset = small_dataset.make_layout(tmp_path / "out", report=str(report))
+    dataset = small_dataset.make_settings(tmp_path / "out", report=str(report))
     place_in_shards(dataset, tallies, [], check_plan, equal_to([]))
 
 
-def test_stock_of_rejects_does_not_depend_on_their_order_and_names_the_first_unknown_label() -> None:
-    rejects = [Reject(key, f"/{key}", "label", Reason.UNKNOWN_LABEL, "cow") for key in ("b", "a\udcff", "c")]
-    rejects.append(Reject("0", "/0", "label", Reason.NO_LABEL, "none"))
-    combine = place_in_shards_lib._TakeStockFn()
-
-    def take(*bundles: list[Reject]) -> tuple[Tally, layout.RejectSummary]:
-        stocks = []
-        for bundle in bundles:
-            stocks.append(combine.create_accumulator())
-            for reject in bundle:
-                stocks[-1] = combine.add_input(stocks[-1], reject)
-        return combine.extract_output(combine.merge_accumulators(stocks))
-
-    _, summary = together = take(rejects)
-    assert take(rejects[2:], [], rejects[1::-1]) == together
-    assert (summary.counts, summary.first_unknown_label) == ({"no_label": 1, "unknown_label": 3}, rejects[1])
-    assert take(rejects[1:])[1].digest != summary.digest
-
-
-DATASET = small_dataset.make_layout(pathlib.Path("/nowhere"))
+DATASET = small_dataset.make_settings(pathlib.Path("/nowhere"))
 COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
 
 
@@ -133,7 +118,10 @@ COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
         pytest.param(lambda _: label_images.LabelImages(label_images.LabelRule("directory")), id="LabelImages"),
         pytest.param(lambda _: assign_splits.AssignSplits(assign_splits.SplitRule("directory")), id="AssignSplits"),
         pytest.param(lambda _: rank_references.RankReferences(ORDER), id="RankReferences"),
-        pytest.param(lambda other: place_in_shards_lib.PlaceInShards(DATASET, ORDER, other, other), id="PlaceInShards"),
+        pytest.param(lambda _: rank_references.RankInSplits(ORDER), id="RankInSplits"),
+        pytest.param(lambda other: plan_dataset.PlanDataset(DATASET, other, other), id="PlanDataset"),
+        pytest.param(lambda other: place_in_shards_lib.PlaceInShards(other), id="PlaceInShards"),
+        pytest.param(lambda _: place_in_shards_lib.RecordInputs(DATASET), id="RecordInputs"),
         pytest.param(lambda other: write_shards.WriteShards(other, DATASET), id="WriteShards"),
         pytest.param(lambda other: store_dead_letters.StoreDeadLetters(DATASET, other), id="StoreDeadLetters"),
         pytest.param(lambda other: commit_dataset.CommitDataset(COMMITTER, other, other), id="CommitDataset"),

@@ -13,12 +13,12 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import rank_references
+from imagebeam.transforms import rank_references, summaries
 from imagebeam.transforms.elements import ImageRef, Mask, ReferenceRun
 from imagebeam.transforms.rank_references import HashOrder, ListedOrder, Order
 
 BY_HASH = HashOrder(0, b"imagebeam.order")
-Ranked = dict[str, list[ImageRef]]  # by partition, in the order of ranks
+Ranked = dict[str, list[ImageRef]]  # by set, in the order of ranks
 
 
 def ref(key: str, position: int = 0, **fields: object) -> ImageRef:
@@ -26,27 +26,25 @@ def ref(key: str, position: int = 0, **fields: object) -> ImageRef:
 
 
 def keyed_refs(num_refs: int) -> list[rank_references.KeyedRef]:
-    """References of three partitions, every tenth with a name that is no UTF-8."""
-    partitions = itertools.cycle(["train", "train", "test", "caf\\xe9"])
+    """References of three sets, every tenth with a name that is no UTF-8."""
+    set_names = itertools.cycle(["train", "train", "test", "caf\\xe9"])
     names = (f"{index}\udcff.jpg" if index % 10 == 0 else f"{index}.jpg" for index in range(num_refs))
-    return [
-        (partition, ref(name, position=index // 2)) for index, (name, partition) in enumerate(zip(names, partitions))
-    ]
+    return [(set_name, ref(name, position=index // 2)) for index, (name, set_name) in enumerate(zip(names, set_names))]
 
 
 def rank_plainly(refs: Iterable[rank_references.KeyedRef], order: Order) -> Ranked:
-    """What RankReferences must yield, by a sort in one place."""
+    """Returns what RankReferences must yield, from a plain sort."""
     ranked: Ranked = {}
-    for partition, each in sorted(refs, key=lambda keyed: (order.value(keyed[1]), keyed[1].key)):
-        ranked.setdefault(partition, []).append(each)
+    for set_name, each in sorted(refs, key=lambda keyed: (order.value(keyed[1]), keyed[1].key)):
+        ranked.setdefault(set_name, []).append(each)
     return ranked
 
 
 def join_runs(runs: Iterable[tuple[str, ReferenceRun]]) -> Ranked:
-    """The references of each partition by rank, every rank taken once."""
+    """The references of each set by rank, every rank taken once."""
     ranked: Ranked = {}
-    for partition, run in sorted(runs, key=lambda each: (each[0], each[1].first_rank)):
-        refs = ranked.setdefault(partition, [])
+    for set_name, run in sorted(runs, key=lambda each: (each[0], each[1].first_rank)):
+        refs = ranked.setdefault(set_name, [])
         assert run.first_rank == len(refs)
         refs += run.refs
     return ranked
@@ -59,8 +57,8 @@ def check_runs(expected: Ranked) -> Callable[[Sequence[tuple[str, ReferenceRun]]
     return check
 
 
-def check_totals(expected: Ranked) -> Callable[[Sequence[rank_references.Ranking]], None]:
-    def check(rankings: Sequence[rank_references.Ranking]) -> None:
+def check_totals(expected: Ranked) -> Callable[[Sequence[summaries.Ranking]], None]:
+    def check(rankings: Sequence[summaries.Ranking]) -> None:
         (ranking,) = rankings
         assert {name: ranking.total(name) for name in ranking.starts} == {
             name: len(expected[name]) for name in expected
@@ -86,8 +84,8 @@ def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(
     monkeypatch: pytest.MonkeyPatch, order: Order, num_refs: int, max_pending: int, threads: int
 ) -> None:
     monkeypatch.setattr(rank_references, "_MAX_PENDING", max_pending)
-    monkeypatch.setattr(rank_references, "NUM_BUCKETS", 50)
-    monkeypatch.setattr(rank_references, "_NUM_SAMPLED", 100)  # fewer than there are
+    monkeypatch.setattr(rank_references, "NUM_INTERVALS", 50)
+    monkeypatch.setattr(rank_references, "_NUM_QUANTILE_REFS", 100)  # fewer than there are
     refs = keyed_refs(num_refs)
     expected = rank_plainly(refs, order)
     random.Random(num_refs).shuffle(refs)
@@ -129,31 +127,31 @@ def test_listed_order_ranks_by_row_and_then_by_key() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.tuples(st.integers(0, 9), st.binary(max_size=2)))))
-def test_listed_order_puts_the_sample_itself_into_existing_buckets_in_order(
-    sample: list[tuple[int, tuple[int, bytes]]],
+def test_listed_order_puts_the_chosen_values_into_existing_intervals_in_order(
+    chosen: list[tuple[int, tuple[int, bytes]]],
 ) -> None:
     order = ListedOrder()
-    boundaries = order.boundaries(sample)
-    buckets = [order.bucket(value, boundaries) for value in sorted(value for _, value in sample)]
-    assert buckets == sorted(buckets)
-    assert all(0 <= bucket < rank_references.NUM_BUCKETS for bucket in buckets)
+    boundaries = order.boundaries(chosen)
+    intervals = [order.interval(value, boundaries) for value in sorted(value for _, value in chosen)]
+    assert intervals == sorted(intervals)
+    assert all(0 <= interval < rank_references.NUM_INTERVALS for interval in intervals)
 
 
-@pytest.mark.parametrize("num_sampled", [0, 1, 2, 1023, 1024, 1025, 5000, 16_384])
-def test_listed_order_of_sample_of_any_size_spreads_it_evenly(num_sampled: int) -> None:
+@pytest.mark.parametrize("num_chosen", [0, 1, 2, 1023, 1024, 1025, 5000, 16_384])
+def test_listed_order_spreads_any_number_of_chosen_values_evenly(num_chosen: int) -> None:
     order = ListedOrder()
-    boundaries = order.boundaries([(0, (row, b"")) for row in range(num_sampled)])
-    buckets = [order.bucket((row, b""), boundaries) for row in range(num_sampled)]
-    most = max(map(buckets.count, set(buckets)), default=0)
-    assert most == -(-num_sampled // rank_references.NUM_BUCKETS)
-    assert max(buckets, default=0) < rank_references.NUM_BUCKETS
+    boundaries = order.boundaries([(0, (row, b"")) for row in range(num_chosen)])
+    intervals = [order.interval((row, b""), boundaries) for row in range(num_chosen)]
+    most = max(map(intervals.count, set(intervals)), default=0)
+    assert most == -(-num_chosen // rank_references.NUM_INTERVALS)
+    assert max(intervals, default=0) < rank_references.NUM_INTERVALS
 
 
 PETS = [ref("cat/1.jpg", 0, label="cat"), ref("cat/2.jpg", 1, label="cat"), ref("dog/1.jpg", 2, label="dog")]
 
 
 def digest_of(order: Order, refs: Sequence[rank_references.KeyedRef]) -> int:
-    """The digest of references that are all in one bucket."""
+    """The digest of references that are all in one interval."""
     return rank_references._digest(dict(sorted(rank_plainly(refs, order).items())), order)
 
 
@@ -190,9 +188,19 @@ def test_digest_depends_on_all_but_the_address_and_the_order_of_listing(order: O
 
 
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
-def test_digest_of_many_buckets_ignores_the_order_of_listing(monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
-    monkeypatch.setattr(rank_references, "NUM_BUCKETS", 50)
-    monkeypatch.setattr(rank_references, "_NUM_SAMPLED", 100)
+@pytest.mark.parametrize("field", ImageRef._fields)
+def test_digest_depends_on_every_field_but_those_left_out_on_purpose(order: Order, field: str) -> None:
+    left_out = {"inside"} | ({"position"} if order == BY_HASH else set())  # `offset` and `length` imply `inside`
+    value = Mask("/masks/1.png") if field == "mask" else "another value"
+    other = PETS[0]._replace(**{field: value})
+    digests = {rank_references._digest({"train": [each]}, order) for each in (PETS[0], other)}
+    assert (len(digests) == 1) == (field in left_out)
+
+
+@pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
+def test_digest_of_many_intervals_ignores_the_order_of_listing(monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
+    monkeypatch.setattr(rank_references, "NUM_INTERVALS", 50)
+    monkeypatch.setattr(rank_references, "_NUM_QUANTILE_REFS", 100)
     refs = keyed_refs(500)
 
     def check(digests: Sequence[bytes]) -> None:
@@ -208,11 +216,11 @@ def test_digest_of_many_buckets_ignores_the_order_of_listing(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
-@pytest.mark.parametrize("num_buckets", [1, rank_references.NUM_BUCKETS])
-def test_ranking_finds_keys_that_occur_twice_even_in_two_partitions(
-    monkeypatch: pytest.MonkeyPatch, order: Order, num_buckets: int
+@pytest.mark.parametrize("num_intervals", [1, rank_references.NUM_INTERVALS])
+def test_ranking_finds_keys_that_occur_twice_even_in_two_sets(
+    monkeypatch: pytest.MonkeyPatch, order: Order, num_intervals: int
 ) -> None:
-    monkeypatch.setattr(rank_references, "NUM_BUCKETS", num_buckets)
+    monkeypatch.setattr(rank_references, "NUM_INTERVALS", num_intervals)
     unique = [("train", ref(f"{index}.jpg", position=index)) for index in range(150)]
     again = [
         ("train", ref("7\udcff.jpg", position=160)),
@@ -220,11 +228,11 @@ def test_ranking_finds_keys_that_occur_twice_even_in_two_partitions(
         ("test", ref("9.jpg", position=150)._replace(uri="/other/9.jpg")),
     ]
 
-    def check(rankings: Sequence[rank_references.Ranking]) -> None:
+    def check(rankings: Sequence[summaries.Ranking]) -> None:
         (ranking,) = rankings
         expected = (
-            rank_references.RepeatedKey("7\udcff.jpg", ("/data/7\udcff.jpg", "/other/7.jpg"), (160, 161)),
-            rank_references.RepeatedKey("9.jpg", ("/data/9.jpg", "/other/9.jpg"), (9, 150)),
+            summaries.RepeatedKey("7\udcff.jpg", ("/data/7\udcff.jpg", "/other/7.jpg"), (160, 161)),
+            summaries.RepeatedKey("9.jpg", ("/data/9.jpg", "/other/9.jpg"), (9, 150)),
         )
         assert ranking.duplicates == expected
         assert ranking.num_duplicates == 2
@@ -239,7 +247,7 @@ def test_ranking_names_the_first_five_duplicates_and_the_labels_of_classes_sorte
     listed = enumerate(labels)
     refs = [("test" if label == "dog" else "train", ref(f"{index}.jpg", label=label)) for index, label in listed]
 
-    def check(rankings: Sequence[rank_references.Ranking]) -> None:
+    def check(rankings: Sequence[summaries.Ranking]) -> None:
         (ranking,) = rankings
         assert [repeated.key for repeated in ranking.duplicates] == [f"{index}.jpg" for index in range(5)]
         assert ranking.num_duplicates == len(labels)  # a key counts once, however often it occurs

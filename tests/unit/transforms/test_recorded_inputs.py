@@ -16,22 +16,22 @@ def make_refs(keys: list[int] | range, **fields: Any) -> list[ImageRef]:
     return [ImageRef(f"cat/{key:07d}.jpg", f"/data/cat/{key:07d}.jpg", 100, 7, **fields) for key in keys]
 
 
-def sample(refs: list[ImageRef], parts: int = 64, seed: int = 0) -> recorded_inputs.ImageSample:
-    """The sample of references that lie in random parts, merged in random groups."""
+def checksum(refs: list[ImageRef], parts: int = 64, seed: int = 0) -> recorded_inputs.ImageChecksums:
+    """Returns the checksums of references in random parts, merged in random order."""
     rng = random.Random(seed)
-    buckets: list[list[ImageRef]] = [[] for _ in range(parts)]
+    random_parts: list[list[ImageRef]] = [[] for _ in range(parts)]
     for ref in refs:
-        rng.choice(buckets).append(ref)
+        rng.choice(random_parts).append(ref)
     merged = recorded_inputs.NO_IMAGES
-    for bucket in buckets:
-        merged = merged.merge([recorded_inputs.sample_images(bucket, keep_position=False)])
+    for part in random_parts:
+        merged = merged.merge([recorded_inputs.checksum_images(part, keep_position=False)])
     return merged
 
 
-def sample_in_eights(refs: list[ImageRef]) -> recorded_inputs.ImageSample:
-    """The sample of references in parts so small that all of them are sampled."""
+def checksum_in_eights(refs: list[ImageRef]) -> recorded_inputs.ImageChecksums:
+    """Returns the checksums of references in parts so small that all of them count."""
     parts = (refs[start : start + 8] for start in range(0, len(refs), 8))
-    return recorded_inputs.NO_IMAGES.merge(recorded_inputs.sample_images(part, keep_position=False) for part in parts)
+    return recorded_inputs.NO_IMAGES.merge(recorded_inputs.checksum_images(part, keep_position=False) for part in parts)
 
 
 def describe(refs: list[ImageRef], config: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def describe(refs: list[ImageRef], config: dict[str, Any] | None = None, **field
         "listed": len(refs),
         "rejected": {},
         "rejects_digest": 0,
-        "sample": sample(refs),
+        "checksums": checksum(refs),
     }
     return json.loads(json.dumps(recorded_inputs.describe_inputs(**{**known, **fields})))
 
@@ -105,13 +105,13 @@ SECOND = {"split": {"seed": 1, "fractions": {"train": 0.8, "test": 0.2}}, "outpu
         pytest.param(
             describe([]),
             describe([], rejected={"no_label": 1200}, rejects_digest=1),
-            "turned away before reading: none then, no_label 1,200 now",
+            "rejected before reading: none then, no_label 1,200 now",
             id="rejects",
         ),
         pytest.param(
             describe([]),
             describe([], rejects_digest=1),
-            "other images are turned away before reading",
+            "other images are rejected before reading",
             id="other-rejects",
         ),
         pytest.param(describe([]), describe([]), "config or images differ", id="nothing-that-is-known"),
@@ -132,7 +132,7 @@ def test_differences_are_named(before: dict[str, Any], now: dict[str, Any], expe
 def test_up_to_a_thousand_images_are_counted(removed: set[int], added: set[int], changed: set[int]) -> None:
     kept = [key for key in range(500) if key not in removed]
     now = [ref._replace(version=8) if int(ref.key[4:11]) in changed else ref for ref in make_refs([*kept, *added])]
-    before, after = (describe(refs, sample=sample_in_eights(refs)) for refs in (make_refs(range(500)), now))
+    before, after = (describe(refs, checksums=checksum_in_eights(refs)) for refs in (make_refs(range(500)), now))
     counts = {"added": len(added), "removed": len(removed), "changed": len(changed - removed)}
     texts = [f"{count:,} {'image' if count == 1 else 'images'} {what}" for what, count in counts.items() if count]
     assert recorded_inputs.compare_inputs(before, after) == (", ".join(texts) or "config or images differ")
@@ -149,10 +149,10 @@ def test_many_images_are_estimated() -> None:
 
 def test_few_of_many_images_are_told_as_such() -> None:
     refs = make_refs(range(40_000))
-    whole = sample(refs)
+    whole = checksum(refs)
     places = {entry[:8] for entry in whole.entries}
     other = next(
-        ref for ref in refs if recorded_inputs.sample_images([ref], keep_position=False).entries[0][:8] not in places
+        ref for ref in refs if recorded_inputs.checksum_images([ref], keep_position=False).entries[0][:8] not in places
     )
     now = describe([*(ref for ref in refs if ref is not other), other._replace(size=9)])
     expected = "a few of 40,000 images, none of them among the 1,024 or so compared"
@@ -160,10 +160,10 @@ def test_few_of_many_images_are_told_as_such() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000, 20_000])
-def test_sample_depends_on_the_images_alone_and_stays_small(count: int) -> None:
+def test_checksums_depend_on_the_images_alone_and_stay_few(count: int) -> None:
     refs = make_refs(range(count))
-    samples = {sample(refs, parts=1024, seed=seed) for seed in range(3)}
-    smallest = min(each.limit for each in samples)
-    shared = {tuple(entry for entry in each.entries if int.from_bytes(entry[:4], "big") < smallest) for each in samples}
+    found = {checksum(refs, parts=1024, seed=seed) for seed in range(3)}
+    smallest = min(each.limit for each in found)
+    shared = {tuple(entry for entry in each.entries if int.from_bytes(entry[:4], "big") < smallest) for each in found}
     assert len(shared) == 1
     assert min(count, 700) <= len(shared.pop()) <= 1024

@@ -23,17 +23,17 @@ REJECTS = [
 
 
 def store(output: pathlib.Path, plan: DatasetPlan, rejects: Sequence[Reject]) -> dict[str, bytes]:
-    """What is in the output afterwards; the names that were yielded are those of the files there."""
-    layout = small_dataset.make_layout(output)
+    """Returns the files in the output afterwards, after a check that their names were yielded."""
+    settings = small_dataset.make_settings(output)
 
     def check_names(names: Iterable[str]) -> None:
-        staging = pathlib.Path(layout.staging(plan.fingerprint))
+        staging = pathlib.Path(settings.paths.staging(plan.fingerprint))
         assert sorted(names) == sorted(path.name for path in staging.glob("*"))
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         plans = pipeline | "Plan" >> beam.Create([plan])
         found = pipeline | "Rejects" >> beam.Create(rejects).with_output_types(Reject)
-        assert_that(found | store_dead_letters.StoreDeadLetters(layout, plans), check_names)
+        assert_that(found | store_dead_letters.StoreDeadLetters(settings, plans), check_names)
     return small_dataset.read_files(output)
 
 

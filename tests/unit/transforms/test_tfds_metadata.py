@@ -12,7 +12,7 @@ from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
-from imagebeam.transforms import commit_dataset, layout, tfds_metadata
+from imagebeam.transforms import commit_dataset, dataset_settings, tfds_metadata
 from imagebeam.transforms.elements import ImageRef
 from tests import image_sets
 from tests.unit.imagebeam.reader import written
@@ -22,7 +22,7 @@ LABEL, ENCODED = features.LABEL, features.ENCODED
 
 
 def commit(
-    dataset: layout.DatasetLayout, splits: dict[str, list[ImageRef]], labels: tuple[str, ...]
+    dataset: dataset_settings.DatasetSettings, splits: dict[str, list[ImageRef]], labels: tuple[str, ...]
 ) -> catalog_lib.Catalog:
     plan = small_dataset.make_plan(splits, labels=labels)
     written = small_dataset.write_shards(dataset, plan, splits)
@@ -39,7 +39,7 @@ def splits(tmp_path: pathlib.Path) -> dict[str, list[ImageRef]]:
 
 @pytest.fixture
 def catalog(tmp_path: pathlib.Path, splits: dict[str, list[ImageRef]]) -> catalog_lib.Catalog:
-    return commit(small_dataset.make_layout(tmp_path / "out"), splits, ("cat", "dog"))
+    return commit(small_dataset.make_settings(tmp_path / "out"), splits, ("cat", "dog"))
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_tfds_loads_a_dataset_of_classes(
     suffix: str,
 ) -> None:
     image_key, label_key, id_key = (renamed.get(key, key) for key in (ENCODED, LABEL, "image/key"))
-    dataset = small_dataset.make_layout(
+    dataset = small_dataset.make_settings(
         tmp_path / "out", features=features.resolve_features(renamed, "class", {}), label_base=base, suffix=suffix
     )
     commit(dataset, splits, ("cat", "dog"))
@@ -99,7 +99,7 @@ def test_tfds_loads_a_dataset_of_targets_and_columns(
     dtype: str,
 ) -> None:
     columns = {"age": "int64", "dose": "float", "name": "bytes"}
-    dataset = small_dataset.make_layout(
+    dataset = small_dataset.make_settings(
         tmp_path / "out",
         features=features.resolve_features({}, kind, {name: (column, False) for name, column in columns.items()}),
         columns=tuple(f"columns/{name}" for name in columns),
@@ -120,7 +120,7 @@ def test_tfds_decodes_images_of_every_color_space_to_three_channels(tmp_path: pa
         path = tmp_path / f"{mode}.{image_format.lower()}"
         path.write_bytes(image_sets.make_image(5, image_format, mode))
         refs.append(ImageRef(path.name, str(path), label="cat"))
-    dataset = small_dataset.make_layout(tmp_path / "out")
+    dataset = small_dataset.make_settings(tmp_path / "out")
     commit(dataset, {"train": refs}, ("cat",))
     loaded = list(tfds.builder_from_directory(dataset.output).as_dataset(split="train").as_numpy_iterator())
     assert [each[ENCODED].shape for each in loaded] == [(16, 24, 3)] * len(kinds)

@@ -9,7 +9,7 @@ import google_crc32c
 import pytest
 
 from imagebeam import features
-from imagebeam.transforms import elements, layout, transform_columns
+from imagebeam.transforms import elements, output_paths, transform_columns
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.transform_columns import ColumnTransform
 from tests.unit.transforms import small_dataset
@@ -80,7 +80,7 @@ def test_stage_copies_both_folders_and_lists_them(tmp_path: pathlib.Path) -> Non
     (tmp_path / "from/temporary/x").write_bytes(b"3")
     transform_columns.stage(str(tmp_path / "from"), str(tmp_path / "to"))
     transform_columns.stage(str(tmp_path / "from"), str(tmp_path / "to"))  # as a bundle that runs twice does
-    listed = json.loads((tmp_path / "to" / layout.STAGED_FILES).read_text())
+    listed = json.loads((tmp_path / "to" / output_paths.STAGED_FILES).read_text())
     assert listed == {
         name: [len(data), google_crc32c.value(data)]
         for name, data in {"transform_fn/assets/city": b"Rome\n", "transform_fn/saved_model.pb": b"1"}.items()

@@ -136,12 +136,12 @@ def test_pixels_without_a_shape_are_refused(tmp_path: pathlib.Path, kind: str, d
     for ask in (
         lambda: dataset.as_tf("train", 4),
         lambda: dataset.as_grain("train"),
-        lambda: verify_dataset.run_verify(dataset.directory, decode=True),
+        lambda: verify_dataset.verify(dataset.directory, decode=True),
         lambda: inspect_dataset.save_images(dataset.directory, dataset.catalog, "train", 1, str(tmp_path / "saved")),
     ):
         with pytest.raises(errors.ConfigError, match=message):
             ask()
-    assert verify_dataset.run_verify(dataset.directory).problems == ()
+    assert verify_dataset.verify(dataset.directory).problems == ()
     assert dataset.as_grain("train", decode=False)[0]["image/key"] == b"0"
 
 
@@ -191,7 +191,7 @@ def test_pixels_that_do_not_fit_are_an_error_everywhere(
         assert next(kept)["image/key"].tolist() == [b"0", b"1", b"2", b"4"]
     with pytest.raises(tf.errors.OpError, match=f"{where}the image cannot be decoded"):
         list(dataset.as_tf("train", **WHOLE))
-    [problem] = verify_dataset.run_verify(dataset.directory, decode=True).problems
+    [problem] = verify_dataset.verify(dataset.directory, decode=True).problems
     assert problem.shard == "train-00000-of-00001.tfrecord"
     assert re.search(f"record 3: image '3': .*{message}", problem.detail)
     with pytest.raises(errors.VerificationError, match=f"example 3 of train: .*{message}"):
@@ -206,7 +206,7 @@ def test_verify_of_large_lists_of_numbers_needs_little_memory(tmp_path: pathlib.
     del examples
     tracemalloc.start()
     try:
-        assert verify_dataset.run_verify(dataset.directory, decode=True).problems == ()
+        assert verify_dataset.verify(dataset.directory, decode=True).problems == ()
         assert tracemalloc.get_traced_memory()[1] < 16 * large.size + (8 << 20)
     finally:
         tracemalloc.stop()
@@ -218,7 +218,7 @@ def test_verify_of_large_lists_of_numbers_needs_little_memory(tmp_path: pathlib.
 @pytest.mark.parametrize("kind", KINDS)
 def test_verify_decodes_pixels_and_finds_nothing(tmp_path: pathlib.Path, kind: str) -> None:
     dataset = make(tmp_path, kind)
-    result = verify_dataset.run_verify(dataset.directory, decode=True)
+    result = verify_dataset.verify(dataset.directory, decode=True)
     assert (result.problems, result.num_shards) == ((), 2)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from imagebeam import example, records, storage
 from imagebeam.transforms import elements
+from imagebeam.transforms.dataset_settings import DatasetSettings
 from imagebeam.transforms.elements import ImageRef, Reason, Reject, WrittenShard
-from imagebeam.transforms.layout import DatasetLayout
 from imagebeam.transforms.shard import encode, read_back, shard_writer, writer_processes
 from tests.unit.transforms import small_dataset
 
@@ -29,15 +29,15 @@ def refs(tmp_path: pathlib.Path) -> list[ImageRef]:
 
 
 @pytest.fixture
-def layout(tmp_path: pathlib.Path) -> DatasetLayout:
-    return small_dataset.make_layout(tmp_path / "out")
+def layout(tmp_path: pathlib.Path) -> DatasetSettings:
+    return small_dataset.make_settings(tmp_path / "out")
 
 
-def staged_files(layout: DatasetLayout) -> dict[str, bytes]:
-    return small_dataset.read_files(pathlib.Path(layout.staging("f1")))
+def staged_files(layout: DatasetSettings) -> dict[str, bytes]:
+    return small_dataset.read_files(pathlib.Path(layout.paths.staging("f1")))
 
 
-def write(layout: DatasetLayout, refs: list[ImageRef]) -> WrittenShard:
+def write(layout: DatasetSettings, refs: list[ImageRef]) -> WrittenShard:
     """Writes all of `refs` into one shard."""
     plan = small_dataset.make_plan({"train": refs}, num_shards=1, labels=("cat", "dog"))
     (written,) = small_dataset.write_shards(layout, plan, {"train": refs})
@@ -49,7 +49,7 @@ def refuse_to_write(*_: object) -> WrittenShard:
 
 
 def test_write_reports_progress_after_each_image(
-    layout: DatasetLayout, refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
+    layout: DatasetSettings, refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[int] = []
     monkeypatch.setattr(writer_processes, "note_progress", notes.append)
@@ -59,7 +59,7 @@ def test_write_reports_progress_after_each_image(
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_write_puts_the_images_in_order_and_counts_them(
-    refs: list[ImageRef], layout: DatasetLayout, compression: str
+    refs: list[ImageRef], layout: DatasetSettings, compression: str
 ) -> None:
     layout = dataclasses.replace(layout, compression=compression)
     written = write(layout, refs)
@@ -68,7 +68,7 @@ def test_write_puts_the_images_in_order_and_counts_them(
     assert (written.shard.bytes, written.shard.crc32c) == (len(stored), records.extend_crc(0, stored))
     assert written.rejected == {}
     assert written.statistics["labels"] == {"cat": 5, "dog": 5}
-    with open(storage.join(layout.staging("f1"), SHARD), "rb") as file:
+    with open(storage.join(layout.paths.staging("f1"), SHARD), "rb") as file:
         found = list(records.read_records(file, compression))
     examples = [example.parse_example(record.data) for record in found]
     assert [each["image/key"] for each in examples] == [[ref.key.encode()] for ref in refs]
@@ -87,13 +87,13 @@ def test_refs_of_task_are_in_the_order_of_ranks(refs: list[ImageRef]) -> None:
     assert list(task.refs()) == refs
 
 
-def test_write_twice_from_scratch_gives_equal_bytes(refs: list[ImageRef], layout: DatasetLayout) -> None:
+def test_write_twice_from_scratch_gives_equal_bytes(refs: list[ImageRef], layout: DatasetSettings) -> None:
     first = write(layout, refs), staged_files(layout)
-    storage.storage_of(layout.output).remove_tree(layout.control)
+    storage.storage_of(layout.output).remove_tree(layout.paths.control)
     assert (write(layout, refs), staged_files(layout)) == first
 
 
-def test_write_of_one_shard_by_many_threads_leaves_one(refs: list[ImageRef], layout: DatasetLayout) -> None:
+def test_write_of_one_shard_by_many_threads_leaves_one(refs: list[ImageRef], layout: DatasetSettings) -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         written = [each._replace(is_kept=False) for each in pool.map(lambda _: write(layout, refs), range(8))]
     assert all(each == written[0] for each in written)
@@ -101,7 +101,7 @@ def test_write_of_one_shard_by_many_threads_leaves_one(refs: list[ImageRef], lay
 
 
 def test_write_of_finished_shard_keeps_it(
-    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
+    refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, files = write(layout, refs), staged_files(layout)
     monkeypatch.setattr(shard_writer.ShardWriter, "_write", refuse_to_write)
@@ -109,12 +109,12 @@ def test_write_of_finished_shard_keeps_it(
 
 
 def test_finished_shard_has_the_checksum_of_its_index_even_if_an_older_version_left_it_out(
-    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
+    refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write(layout, refs)
     index = staged_files(layout)[INDEX]
     assert first.shard.index_file == (len(index), google_crc32c.value(index))
-    done = pathlib.Path(layout.staging("f1"), DONE)
+    done = pathlib.Path(layout.paths.staging("f1"), DONE)
     fields = json.loads(done.read_text())
     del fields["shard"]["index_crc32c"]
     done.write_text(json.dumps(fields))
@@ -153,19 +153,19 @@ def change_fields(path: pathlib.Path) -> None:
     ],
 )
 def test_write_of_shard_whose_staged_files_are_damaged_writes_it_again(
-    refs: list[ImageRef], layout: DatasetLayout, name: str, damage: Callable[[pathlib.Path], None]
+    refs: list[ImageRef], layout: DatasetSettings, name: str, damage: Callable[[pathlib.Path], None]
 ) -> None:
     pathlib.Path(refs[3].uri).write_bytes(b"no image")
     first, files = write(layout, refs), staged_files(layout)
-    damage(pathlib.Path(layout.staging("f1"), name))
+    damage(pathlib.Path(layout.paths.staging("f1"), name))
     assert (write(layout, refs), staged_files(layout)) == (first, files)
 
 
 def test_write_of_shard_that_an_interrupted_commit_moved_to_the_output_keeps_it(
-    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
+    refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write(layout, refs)
-    output, staging = pathlib.Path(layout.output), pathlib.Path(layout.staging("f1"))
+    output, staging = pathlib.Path(layout.output), pathlib.Path(layout.paths.staging("f1"))
     (output / "index").mkdir()
     os.replace(staging / SHARD, output / SHARD)
     os.replace(staging / INDEX, output / "index" / INDEX)
@@ -174,16 +174,16 @@ def test_write_of_shard_that_an_interrupted_commit_moved_to_the_output_keeps_it(
 
 
 def test_write_of_shard_whose_name_another_dataset_has_in_the_output_writes_it(
-    refs: list[ImageRef], layout: DatasetLayout
+    refs: list[ImageRef], layout: DatasetSettings
 ) -> None:
     first = write(layout, refs)
-    os.replace(pathlib.Path(layout.staging("f1"), SHARD), pathlib.Path(layout.output, SHARD))
+    os.replace(pathlib.Path(layout.paths.staging("f1"), SHARD), pathlib.Path(layout.output, SHARD))
     flip_a_bit(pathlib.Path(layout.output, SHARD))
     assert write(layout, refs) == first
     assert len(staged_files(layout)[SHARD]) == first.shard.bytes
 
 
-def test_write_of_bad_images_stores_rejects_and_leaves_them_out(refs: list[ImageRef], layout: DatasetLayout) -> None:
+def test_write_of_bad_images_stores_rejects_and_leaves_them_out(refs: list[ImageRef], layout: DatasetSettings) -> None:
     refs = [ref._replace(size=-1, version=0) for ref in refs]  # a listing may know neither
     pathlib.Path(refs[2].uri).write_bytes(b"no image")
     pathlib.Path(refs[4].uri).unlink()
@@ -202,7 +202,7 @@ def test_write_of_bad_images_stores_rejects_and_leaves_them_out(refs: list[Image
     assert rejects[3].uri == "/nowhere/odd\udcff"
 
 
-def test_write_of_no_image_leaves_an_empty_shard(layout: DatasetLayout) -> None:
+def test_write_of_no_image_leaves_an_empty_shard(layout: DatasetSettings) -> None:
     written = write(layout, [])
     files = staged_files(layout)
     assert (written.shard.records, written.shard.bytes, written.shard.crc32c) == (0, 0, 0)
@@ -212,7 +212,7 @@ def test_write_of_no_image_leaves_an_empty_shard(layout: DatasetLayout) -> None:
 
 @pytest.mark.parametrize("error", [KeyError, OSError, KeyboardInterrupt])
 def test_write_that_fails_leaves_no_temporary_file(
-    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+    refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     def encode_two(self: encode.ExampleRecipe, ref: ImageRef, image: object) -> tuple[bytes, bytes]:
         if ref == refs[2]:
@@ -226,7 +226,7 @@ def test_write_that_fails_leaves_no_temporary_file(
 
 
 def test_write_raises_if_the_disk_reads_back_other_bytes(
-    refs: list[ImageRef], layout: DatasetLayout, monkeypatch: pytest.MonkeyPatch
+    refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_back.ReadBack, "finish", lambda self: (0, 0))
     message = rf"^shard .*/{SHARD} reads back other bytes than were written: memory or disk is at fault$"
@@ -235,6 +235,6 @@ def test_write_raises_if_the_disk_reads_back_other_bytes(
     assert DONE not in staged_files(layout)
 
 
-def test_decode_written_inverts_encode_written(refs: list[ImageRef], layout: DatasetLayout) -> None:
+def test_decode_written_inverts_encode_written(refs: list[ImageRef], layout: DatasetSettings) -> None:
     written = write(layout, refs)
     assert shard_writer.decode_written(shard_writer.encode_written(written)) == written

@@ -8,7 +8,7 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines import convert
+from imagebeam.pipelines import call_arguments, convert
 from imagebeam.transforms.sources import files, saved_listing
 from tests import datasets, image_sets
 
@@ -46,7 +46,7 @@ def test_saved_listing_gives_the_dataset_of_the_folder(images: pathlib.Path, tmp
 
 
 def test_plan_saves_what_it_lists(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    config = convert.as_config({"source": {"uri": str(images)}})
+    config = call_arguments.as_config({"source": {"uri": str(images)}})
     listed = convert.save_listing(config, str(tmp_path / "listing.jsonl"))
     assert (listed.source.by, listed.source.uri) == ("listing", str(tmp_path / "listing.jsonl"))
     assert convert.plan(listed).listed == convert.plan(config).listed == 13
@@ -93,7 +93,7 @@ def test_truncated_listing_is_a_problem(images: pathlib.Path, tmp_path: pathlib.
 
 def test_manifest_is_not_saved_as_a_listing(tmp_path: pathlib.Path) -> None:
     (tmp_path / "table.jsonl").write_text(json.dumps({"image": "a.jpg"}))
-    config = convert.as_config(
+    config = call_arguments.as_config(
         {"source": {"uri": str(tmp_path / "table.jsonl"), "by": "manifest"}, "label": {"by": "none"}}
     )
     with pytest.raises(errors.ConfigError, match="is a listing already"):

@@ -1,4 +1,4 @@
-"""What `convert` and its neighbours take from Python, and what they refuse."""
+"""Arguments that Python calls accept, and those that they refuse."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 from apache_beam.options import pipeline_options
 
-from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines import convert, inspect_dataset, verify_dataset
+from imagebeam.pipelines import call_arguments, convert
 from tests import command_line, image_sets, patience
 
 DATAFLOW = ["--runner=DataflowRunner", "--project=p", "--region=europe-west1"]
@@ -26,25 +24,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("images")
     image_sets.write_folder(folder, per_label=3)
     return folder
-
-
-def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    vocabulary, yaml, output = tmp_path / "labels.txt", tmp_path / "config.yaml", tmp_path / "out"
-    vocabulary.write_text("cat\ndog\n")
-    yaml.write_text(f"source: {{uri: {images}}}\n")
-    fields = {
-        "source": {"uri": images},
-        "label": {"vocabulary": vocabulary},
-        "output": {"uri": output, "num_shards": np.int64(2)},
-    }
-    result = convert.convert(fields, workers=np.int32(1))
-    assert (result.output, result.catalog.counts.written) == (str(output), 6)
-    assert convert.plan(yaml).listed == 6
-    assert verify_dataset.run_verify(output).problems == ()
-    assert len(inspect_dataset.save_images(str(output), result.catalog, "train", 2, tmp_path / "saved")) == 2
-    assert catalog_lib.load_catalog(output) == result.catalog  # type: ignore[arg-type]
-    convert.save_listing(convert.as_config(yaml), tmp_path / "listing")
-    assert (tmp_path / "listing").exists()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +37,9 @@ def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: p
     ],
 )
 def test_options_of_beam_are_taken_in_any_form(given: Any) -> None:
-    options = pipeline_options.PipelineOptions(convert.beam_arguments(given)).get_all_options(drop_default=True)
+    options = pipeline_options.PipelineOptions(call_arguments.as_beam_arguments(given)).get_all_options(
+        drop_default=True
+    )
     assert options == pipeline_options.PipelineOptions(DATAFLOW).get_all_options(drop_default=True)
 
 
@@ -103,42 +84,6 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
         timeout=patience.HANG_SEC,
         check=False,
     )
-
-
-FAIL = """
-from imagebeam.pipelines.convert import convert
-from imagebeam import errors
-try:
-    convert({fields}, workers=1, beam_options={options!r})
-except errors.ImagebeamError as e:
-    print(type(e).__name__, e)
-"""
-
-
-@pytest.mark.parametrize(
-    ("broken", "sections", "message"),
-    [
-        pytest.param(True, {}, "TooManyRejectsError 1 of 6 images were rejected", id="rejects"),
-        pytest.param(False, {"source": {"include": "*.gif"}}, "ConfigError the input holds no image", id="no-image"),
-    ],
-)
-def test_error_comes_without_a_traceback_of_beam(
-    images: pathlib.Path, tmp_path: pathlib.Path, broken: bool, sections: dict[str, Any], message: str
-) -> None:
-    folder = tmp_path / "in"
-    image_sets.write_folder(folder, per_label=3)
-    if broken:
-        (folder / "cat" / "0.jpg").write_bytes(b"no image")
-    fields = {"source": {"uri": str(folder), **sections.get("source", {})}, "output": {"uri": str(tmp_path / "out")}}
-    done = run_python(FAIL.format(fields=fields, options=""))
-    assert done.stdout.startswith(message)
-    assert done.stderr == ""
-
-
-def test_traceback_of_beam_is_logged_where_it_is_asked_for(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    fields = {"source": {"uri": str(images), "include": "*.gif"}, "output": {"uri": str(tmp_path / "out")}}
-    code = "import logging; logging.basicConfig(level=logging.INFO)\n" + FAIL.format(fields=fields, options="")
-    assert "Traceback" in run_python(code).stderr
 
 
 def test_locale_without_utf8_is_refused(images: pathlib.Path) -> None:

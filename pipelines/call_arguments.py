@@ -1,0 +1,115 @@
+"""Checks the arguments of Python calls such as `imagebeam.convert`, and converts them to one form. Imports no Beam."""
+
+from __future__ import annotations
+
+import operator
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+from imagebeam import cpu_count, errors
+from imagebeam.pipelines import config as config_lib
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+AnyConfig = config_lib.Config | Mapping[str, Any] | str | os.PathLike[str] | None
+BeamOptions = Union["PipelineOptions", Sequence[str], str, None]
+
+
+def as_config(config: AnyConfig) -> config_lib.Config:
+    """Returns a Config for any value that `convert` accepts.
+
+    Raises:
+        ConfigError: if it is of another type, or anything in it is not as expected.
+    """
+    if isinstance(config, config_lib.Config):
+        return config
+    if isinstance(config, Mapping):
+        return config_lib.parse_config(config, where="the mapping given")
+    if config is None or isinstance(config, str):
+        return config_lib.load_config(config)
+    if isinstance(config, os.PathLike):
+        return config_lib.load_config(os.fspath(config))
+    raise errors.ConfigError(
+        f"config is {_describe(config)}; give a mapping of sections, the name of a preset, the path of a YAML file, "
+        "or a Config"
+    )
+
+
+def as_beam_arguments(beam_options: BeamOptions) -> list[str]:
+    """Returns Beam's options as arguments of a command.
+
+    Raises:
+        ConfigError: if they are of another type, or one of them is not text.
+    """
+    if beam_options is None:
+        return []
+    if isinstance(beam_options, str):
+        try:
+            return shlex.split(beam_options)
+        except ValueError as e:
+            raise errors.ConfigError(f"beam_options {beam_options!r} cannot be split into options: {e}") from e
+    if isinstance(beam_options, Sequence) and not isinstance(beam_options, bytes):
+        arguments = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in beam_options]
+        for each in arguments:
+            if not isinstance(each, str):
+                raise errors.ConfigError(f"beam_options holds {_describe(each)}; each option is text: '--name=value'")
+        return arguments
+    if not hasattr(beam_options, "get_all_options"):  # isinstance would import Beam, which takes a second
+        raise errors.ConfigError(
+            f"beam_options is {_describe(beam_options)}; give PipelineOptions, a list such as "
+            "['--runner=DataflowRunner', '--project=p'], or the same in one string"
+        )
+    arguments = []
+    for name, value in beam_options.get_all_options(drop_default=True).items():
+        values = value if isinstance(value, list) else [value]
+        arguments += [f"--{name}" if each is True else f"--{name}={each}" for each in values]
+    return arguments
+
+
+def as_workers(workers: Any) -> int:
+    """Returns a number of processes; for None, the number of cores.
+
+    Raises:
+        ConfigError: if it is not a positive integer.
+    """
+    if workers is None:
+        return cpu_count.available_cores()
+    if isinstance(workers, bool) or not hasattr(workers, "__index__"):
+        raise errors.ConfigError(f"workers is {_describe(workers)}; give a number of processes, such as 4")
+    if workers < 1:
+        raise errors.ConfigError(f"workers is {workers}; it must be at least 1")
+    return operator.index(workers)
+
+
+def check_flags(**flags: Any) -> None:
+    """Checks that each flag is a bool.
+
+    Raises:
+        ConfigError: if one is not.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):  # "no" would count as true
+            raise errors.ConfigError(f"{name} is {_describe(value)}; give True or False")
+
+
+def require_utf8_file_names() -> None:
+    """Checks that keys and labels, which are file names, do not depend on the locale.
+
+    The command line restarts Python in UTF-8 mode instead (terminal.ensure_utf8_file_names).
+
+    Raises:
+        ConfigError: if they do.
+    """
+    if (encoding := sys.getfilesystemencoding()) != "utf-8":
+        raise errors.ConfigError(
+            f"Python takes file names here for {encoding}, by the locale, and keys and labels would differ from those "
+            "of other machines: start Python with PYTHONUTF8=1 in the environment"
+        )
+
+
+def _describe(value: Any) -> str:
+    return f"{value!r}, of type {type(value).__name__}"

@@ -1,0 +1,185 @@
+"""The section `source` of a config: what is read, with a section for each format."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from imagebeam.pipelines.config_fields import STRICT, Bytes, Count, NotBool
+from imagebeam.transforms.shard import read_ahead
+from imagebeam.transforms.sources import mask_files, table_formats
+
+
+class ManifestConfig(pydantic.BaseModel):
+    """A table with one row per image."""
+
+    model_config = STRICT
+
+    path: str | None = None
+    """Address of the table below `source.uri`, or a glob for several tables (`**/metadata.*`): then the paths in each
+    table are relative to its own folder, and the keys to `source.uri`. By default `source.uri` is the table itself."""
+    format: Literal["csv", "jsonl", "parquet"] | None = None
+    """By default decided by the file's extension."""
+    header: tuple[str, ...] = ()
+    """Column names for a CSV without a header line: then its first line is a row."""
+    delimiter: str | None = pydantic.Field(None, min_length=1, max_length=1)
+    """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma."""
+    encoding: str = table_formats.UTF8
+    """Encoding of a CSV or JSON lines file: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
+    image: str | None = "image"
+    """Column with the image's path, relative to the manifest's folder; null if there is no such column, see `files`."""
+    files: str | None = None
+    """For `image: null`: glob of the images, relative to the manifest's folder. Row n belongs to file n when the paths
+    are sorted as text (10.png comes before 2.png); there must be as many rows as files."""
+    key: str | None = None
+    """Column with the stable id; by default the path is the key."""
+    allow_outside: bool = False
+    """If true, paths may lead out of the manifest's folder (`..`, absolute, another scheme); otherwise such images are
+    rejects."""
+    merge_rows: bool = False
+    """If true, consecutive rows of one image become one example, with the values of its `list` columns joined."""
+
+    @pydantic.field_validator("encoding")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            "".encode(value)  # a codec of bytes, such as base64, refuses
+        except LookupError as e:
+            raise ValueError(f"source.manifest.encoding {value!r} is not known; write for example latin-1") from e
+        return codecs.lookup(value).name
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> ManifestConfig:
+        if (self.image is None) != (self.files is not None):
+            raise ValueError(
+                "source.manifest.files goes with source.manifest.image: null; a column names the images, or a glob "
+                "gives them in the order of the rows"
+            )
+        if self.files is not None and self.merge_rows:
+            raise ValueError("source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names")
+        return self
+
+
+class IdxConfig(pydantic.BaseModel):
+    """IDX files, the format of MNIST."""
+
+    model_config = STRICT
+
+    images: dict[str, str] = {"train": "train-images*idx3-ubyte*", "test": "t10k-images*idx3-ubyte*"}
+    """Globs of the files with images, below `source.uri`, by split."""
+    labels: dict[str, str] = {"train": "train-labels*idx1-ubyte*", "test": "t10k-labels*idx1-ubyte*"}
+    """Globs of the files with labels, by split."""
+
+
+class CocoConfig(pydantic.BaseModel):
+    """Annotations of objects in COCO's JSON format."""
+
+    model_config = STRICT
+
+    annotations: dict[str, str] = {
+        "train": "annotations/instances_train2017.json",
+        "validation": "annotations/instances_val2017.json",
+    }
+    """Annotation files below `source.uri`, by split."""
+    images: dict[str, str] = {"train": "train2017", "validation": "val2017"}
+    """Folders of the images below `source.uri`, by split."""
+    masks: bool = False
+    """If true, each object's mask is stored, as a PNG of the image's size."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the picture: clip it at the edge (and drop it if nothing is left), or reject
+    the image."""
+    crowd: bool = True
+    """If true, objects marked `iscrowd` are stored."""
+    without_objects: bool = True
+    """If true, images without an object are stored."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> CocoConfig:
+        if not self.annotations or set(self.annotations) != set(self.images):
+            raise ValueError(
+                f"source.coco.annotations names the splits {', '.join(self.annotations) or 'none'}, "
+                f"source.coco.images {', '.join(self.images) or 'none'}; name the same in both"
+            )
+        return self
+
+
+class TfrecordConfig(pydantic.BaseModel):
+    """TFRecord files of tf.train.Example to be rewritten."""
+
+    model_config = STRICT
+
+    image: str = "image/encoded"
+    """Key of the feature with the image's bytes."""
+    key: str | None = None
+    """Key of the feature with the stable id; by default the file's name and the record's number."""
+    raw_shape: tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4), NotBool]] | None = None
+    """Height, width and channels of images stored as 8-bit pixels without a format, such as [28, 28, 1]."""
+    keep: Literal["all"] | tuple[str, ...] | None = None
+    """Keys of further features to store unchanged, with the kind that they have in the records, or `all`. By default
+    all are kept, unless `columns` names some: then only those. The plan lists what is left out."""
+
+
+class MasksConfig(pydantic.BaseModel):
+    """Masks: pictures with the class of each pixel, one for each image."""
+
+    model_config = STRICT
+
+    image: str | None = None
+    """Regular expression for an image's path below `source.uri`, such as `images/(.*)\\.jpg`; other files are passed
+    over. A group `(?P<split>...)` is the split for `split.by: source`."""
+    mask: str | None = None
+    """Path of the image's mask, with the groups of `image`, such as `annotations/\\1.png`."""
+    missing: Literal["reject", "pass_over"] = "reject"
+    """What to do with an image without a mask: reject it, or pass it over (if only some images have masks)."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> MasksConfig:
+        if (self.image is None) != (self.mask is None):
+            raise ValueError("source.masks.image and source.masks.mask go together")
+        if self.image is not None and self.mask is not None:
+            mask_files.check_pattern(self.image, self.mask)
+        return self
+
+    @property
+    def rule(self) -> mask_files.MaskRule | None:
+        """Rule that finds the mask of an image; None without masks."""
+        return (
+            None
+            if self.image is None or self.mask is None
+            else mask_files.MaskRule(self.image, self.mask, self.missing)
+        )
+
+
+class SourceConfig(pydantic.BaseModel):
+    """The images to read."""
+
+    model_config = STRICT
+
+    uri: str | None = None
+    """Folder, glob, manifest or listing; `--input` on the command line."""
+    by: Literal["files", "manifest", "listing", "idx", "coco", "tar", "tfrecord"] = "files"
+    """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
+    `plan --save-listing`; `idx`, `coco`, `tar` (WebDataset) and `tfrecord` read these formats."""
+    include: tuple[str, ...] = ("**/*",)
+    """Globs relative to the folder; an image that matches none is passed over."""
+    manifest: ManifestConfig = ManifestConfig()
+    """For `by: manifest`."""
+    idx: IdxConfig = IdxConfig()
+    """For `by: idx`."""
+    coco: CocoConfig = CocoConfig()
+    """For `by: coco`."""
+    tfrecord: TfrecordConfig = TfrecordConfig()
+    """For `by: tfrecord`."""
+    masks: MasksConfig = MasksConfig()
+    """For `by: files` (and listings saved from it): a mask with classes for each image."""
+    reads_ahead: Count = read_ahead.READ_AHEAD.requests
+    """Over a network: concurrent requests for images, in each writer process."""
+    bytes_ahead: Bytes = pydantic.ByteSize(read_ahead.READ_AHEAD.num_bytes)
+    """Bytes of images requested and not yet written, in each writer process."""
+
+    @pydantic.field_validator("include", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value

@@ -1,0 +1,121 @@
+"""The installed wheel next to a user's project that has its own configs/train.py, pipelines/ and transforms.py."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+
+import pytest
+
+from tests import command_line, image_sets, patience
+
+SCRIPT = """
+import json, pickle, sys
+import configs.train, pipelines.nightly, transforms  # the user's own
+import imagebeam
+from imagebeam.pipelines import config
+from imagebeam.transforms import label_images
+
+assert (configs.train.OWNER, pipelines.nightly.OWNER, transforms.OWNER) == ("user", "user", "user")
+assert imagebeam.__file__.startswith(sys.argv[1]), imagebeam.__file__
+assert "flowers" in config.preset_names()
+rule = label_images.LabelRule("directory")
+assert pickle.loads(pickle.dumps(rule)) == rule and type(rule).__module__ == "imagebeam.transforms.label_images"
+
+if __name__ == "__main__":
+    sections = {"source": {"uri": "images"}, "output": {"uri": "out", "num_shards": 2}}
+    assert imagebeam.plan(sections).action == "write"
+    result = imagebeam.convert(sections, workers=2)
+    assert imagebeam.verify("out").problems == ()
+    print(json.dumps([result.state, result.catalog.counts.written]))
+"""
+TIMEOUT_SEC = 10 * patience.HANG_SEC
+
+
+def run(*command: str | os.PathLike[str], cwd: pathlib.Path, **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SEC,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A copy of the checkout without what builds leave behind, so that neither is in the other's way."""
+    copy = tmp_path_factory.mktemp("source") / "imagebeam"
+    copy.mkdir()
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        if (command_line.ROOT / name).exists():
+            shutil.copy(command_line.ROOT / name, copy)
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    for name in ("imagebeam", "pipelines", "transforms", "configs"):
+        shutil.copytree(command_line.ROOT / name, copy / name, symlinks=True, ignore=ignored)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def python(source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The Python of an environment with the wheel and the packages of this environment, but not this checkout."""
+    wheels, environment = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("environment")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, source, cwd=source)
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=source)
+    site = next(environment.glob("lib/python*/site-packages"))
+    (wheel,) = wheels.glob("imagebeam-*.whl")
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel, cwd=source)
+    # As a path of the .pth file, not through site.addsitedir: this environment's own .pth files, among them the
+    # editable install of the checkout, are not read.
+    (site / "shared.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return environment / "bin" / "python"
+
+
+@pytest.fixture
+def project(tmp_path: pathlib.Path) -> pathlib.Path:
+    for name in ("configs/train.py", "pipelines/__init__.py", "pipelines/nightly.py", "transforms.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('OWNER = "user"\n')
+    (tmp_path / "run.py").write_text(SCRIPT)
+    image_sets.write_folder(tmp_path / "images", per_label=3)
+    return tmp_path
+
+
+def test_script_of_a_project_with_modules_of_our_names_converts(python: pathlib.Path, project: pathlib.Path) -> None:
+    assert run(python, "run.py", str(python.parents[1]), cwd=project) == '["committed", 6]\n'
+
+
+def test_command_in_a_project_with_modules_of_our_names_converts(python: pathlib.Path, project: pathlib.Path) -> None:
+    options = ("--input", "images", "--output", "out", "--config", "image_folder", "--workers", "2", "--quiet")
+    run(python, "-m", "imagebeam", "convert", *options, cwd=project)
+    assert "6 records in" in run(python, "-m", "imagebeam", "verify", "out", cwd=project)
+
+
+def test_installed_packages_are_all_under_one_name(python: pathlib.Path) -> None:
+    site = next(python.parents[1].glob("lib/python*/site-packages"))
+    packages = [path.name for path in site.iterdir() if path.is_dir() and "-" not in path.name]
+    assert set(packages) - {"bin"} == {"imagebeam"}  # pip puts the command into bin/ of its target
+    names = ("pipelines/cli.py", "transforms/sources/files.py", "transforms/shard/encode.py", "configs/imagenet.yaml")
+    for path in (site / "imagebeam" / name for name in names):
+        assert path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
+
+
+def test_source_distribution_holds_files_and_no_links(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", str(tmp_path), cwd=source)
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        members = {member.name.partition("/")[2]: member for member in archive.getmembers()}
+    assert not [name for name, member in members.items() if member.issym() or member.islnk()]
+    for name in ("pipelines/cli.py", "transforms/list_images.py", "configs/imagenet.yaml"):
+        assert members[f"imagebeam/{name}"].isfile()
+        assert members[f"imagebeam/{name}"].size == (command_line.ROOT / name).stat().st_size

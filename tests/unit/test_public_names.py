@@ -1,0 +1,92 @@
+"""The names that `import imagebeam` offers: light, complete, and an error that names the extra where one is missing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+import imagebeam
+from tests import command_line, patience
+
+CALL = """
+import sys
+sys.modules[{missing!r}] = None  # its import fails as if it were not installed
+import imagebeam
+try:
+    {call}
+except imagebeam.ConfigError as e:
+    print(e)
+"""
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=command_line.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=patience.HANG_SEC,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    assert set(imagebeam.__all__) <= set(dir(imagebeam))
+    assert set(imagebeam._LAZY) < set(imagebeam.__all__)
+    for name in imagebeam.__all__:
+        assert getattr(imagebeam, name) is not None
+
+
+def test_names_imported_late_are_those_that_a_type_checker_sees() -> None:
+    tree = ast.parse((command_line.ROOT / "imagebeam" / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert {alias.name: node.module for node in imports for alias in node.names} == imagebeam._LAZY
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'imagebeam' has no attribute 'konvert'"):
+        _ = imagebeam.konvert  # type: ignore[attr-defined]
+
+
+def test_names_of_the_converter_import_no_beam_before_the_call() -> None:
+    names = "imagebeam.convert, imagebeam.plan, imagebeam.verify"
+    assert run_python(f"import imagebeam, sys; {names}; print('apache_beam' in sys.modules)") == "False"
+
+
+@pytest.mark.parametrize(
+    ("missing", "call", "message"),
+    [
+        pytest.param(
+            "apache_beam",
+            "imagebeam.convert({'source': {'uri': 'in'}, 'output': {'uri': 'out'}})",
+            "apache_beam is not installed, convert needs it: pip install 'imagebeam[convert]'",
+            id="convert-without-beam",
+        ),
+        pytest.param(
+            "apache_beam",
+            "imagebeam.plan({'source': {'uri': 'in'}})",
+            "apache_beam is not installed, convert needs it: pip install 'imagebeam[convert]'",
+            id="plan-without-beam",
+        ),
+        pytest.param(
+            "pydantic",
+            "imagebeam.convert()",
+            "pydantic is not installed, imagebeam.convert needs it: pip install 'imagebeam[convert]'",
+            id="convert-without-the-extra",
+        ),
+        pytest.param(
+            "numpy",
+            "imagebeam.open_dataset('out')",
+            "numpy is not installed, imagebeam.open_dataset needs it: pip install 'imagebeam[tf]'",
+            id="reader-without-the-extra",
+        ),
+    ],
+)
+def test_missing_package_is_an_error_that_names_the_extra(missing: str, call: str, message: str) -> None:
+    assert run_python(CALL.format(missing=missing, call=call)) == message

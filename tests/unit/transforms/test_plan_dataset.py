@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from imagebeam.transforms import plan_dataset, summaries
+from imagebeam.transforms.elements import Reason, Reject
+from imagebeam.transforms.summaries import RepeatedKey, Tally
+from tests.unit.transforms import small_dataset
+
+
+def test_stock_of_rejects_does_not_depend_on_their_order_and_names_the_first_unknown_label() -> None:
+    rejects = [Reject(key, f"/{key}", "label", Reason.UNKNOWN_LABEL, "cow") for key in ("b", "a\udcff", "c")]
+    rejects.append(Reject("0", "/0", "label", Reason.NO_LABEL, "none"))
+    combine = plan_dataset._TakeStockFn()
+
+    def take(*bundles: list[Reject]) -> tuple[Tally, summaries.RejectSummary]:
+        stocks = []
+        for bundle in bundles:
+            stocks.append(combine.create_accumulator())
+            for reject in bundle:
+                stocks[-1] = combine.add_input(stocks[-1], reject)
+        return combine.extract_output(combine.merge_accumulators(stocks))
+
+    _, summary = together = take(rejects)
+    assert take(rejects[2:], [], rejects[1::-1]) == together
+    assert (summary.counts, summary.first_unknown_label) == ({"no_label": 1, "unknown_label": 3}, rejects[1])
+    assert take(rejects[1:])[1].digest != summary.digest
+
+
+class Table:
+    """A table whose rows can be described, or cannot be read any more."""
+
+    def __init__(self, error: Exception | None = None):
+        self._error = error
+
+    def describe_rows(self, positions: tuple[int, ...]) -> list[str]:
+        if self._error:
+            raise self._error
+        return [f"line {position + 2} of m.csv" for position in positions]
+
+
+@pytest.mark.parametrize(
+    ("table", "has_duplicates", "rows"),
+    [
+        pytest.param(Table(), True, ["line 5 of m.csv", "line 7 of m.csv"], id="table"),
+        pytest.param(Table(), False, (), id="no-repeated-key"),
+        pytest.param(None, True, (), id="no-table"),
+        pytest.param(Table(OSError("gone")), True, (), id="unreadable"),
+        pytest.param(Table(ValueError("changed")), True, (), id="changed"),
+    ],
+)
+def test_describe_repeated_rows_names_the_rows_of_the_first_key_where_they_can_be_read(
+    table: Table | None, has_duplicates: bool, rows: list[str]
+) -> None:
+    repeated = (RepeatedKey("1", ("/a", "/b"), (3, 5)), RepeatedKey("2", ("/c", "/d"), (7, 9)))
+    ranking = small_dataset.make_ranking({"train": 9}, duplicates=repeated if has_duplicates else ())
+    assert plan_dataset.describe_repeated_rows(table, ranking) == rows

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from imagebeam.transforms import dataset_settings, reject_limit
+from tests.unit.transforms import small_dataset
+
+
+@pytest.fixture
+def dataset(tmp_path: pathlib.Path) -> dataset_settings.DatasetSettings:
+    return small_dataset.make_settings(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("rejected", "message"),
+    [
+        pytest.param(
+            {"no_label": 3}, "all 3 images were rejected (no_label 3), so the config does not fit", id="config"
+        ),
+        pytest.param({"no_label": 2}, "2 of 3 images were rejected (66.67%; no_label 2), rejects.max", id="not-all"),
+        pytest.param({"truncated": 3}, "3 of 3 images were rejected (100.00%; truncated 3), rejects.max", id="images"),
+    ],
+)
+def test_find_excess_blames_the_config_if_it_rejects_every_image(
+    dataset: dataset_settings.DatasetSettings, rejected: dict[str, int], message: str
+) -> None:
+    assert str(reject_limit.find_excess(dataset, 3, rejected)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("rejected", "refused"), [pytest.param(2, False, id="at-the-limit"), pytest.param(3, True, id="above-it")]
+)
+def test_find_excess_returns_an_error_only_above_the_limit(
+    dataset: dataset_settings.DatasetSettings, rejected: int, refused: bool
+) -> None:
+    assert (reject_limit.find_excess(dataset, 200, {"corrupt": rejected}) is not None) == refused
+
+
+@pytest.mark.parametrize(("saved", "again"), [(False, "run the same command again"), (True, "save the listing again")])
+def test_find_excess_of_changed_images_says_to_list_again(
+    dataset: dataset_settings.DatasetSettings, saved: bool, again: str
+) -> None:
+    error = reject_limit.find_excess(dataclasses.replace(dataset, saved_listing=saved), 3, {"changed": 2})
+    assert f"allows 1.00%: nothing was committed; 2 changed after the listing: {again}" in str(error)
+    assert str(error).endswith("which lists again; for others fix the images or raise rejects.max_fraction")
+
+
+def test_note_changed_counts_the_images_and_says_how_to_include_them(
+    dataset: dataset_settings.DatasetSettings,
+) -> None:
+    assert reject_limit.note_changed(dataset, {"corrupt": 3}) == []
+    assert reject_limit.note_changed(dataset, {"changed": 1}) == [
+        "1 image changed after the listing and was rejected; to take it in, run the same command again with --overwrite"
+    ]
+    (note,) = reject_limit.note_changed(dataset, {"changed": 1200})
+    assert note.startswith("1,200 images changed after the listing and were rejected; to take them in, run")

@@ -1,0 +1,81 @@
+"""Compares a plan with what the output holds already: a committed dataset, other files, staged shards."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, storage
+from imagebeam.transforms import dataset_plan, dataset_settings, elements, output_folder, recorded_inputs
+from imagebeam.transforms.shard import shard_writer
+
+
+def compare_with_committed(
+    settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan
+) -> elements.DatasetPlan:
+    """Returns `plan`, kept or refused if the output holds this dataset or something else; reads the output.
+
+    A plan that still writes gets notes on shards of earlier runs that it cannot use.
+    """
+    if plan.action != "write":
+        return plan
+    plan = _compare_with_output(settings, plan)
+    if plan.action != "write":
+        return plan
+    return dataclasses.replace(plan, notes=(*plan.notes, *_note_staged_shards(settings, plan)))
+
+
+def _compare_with_output(
+    settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan
+) -> elements.DatasetPlan:
+    output = settings.output
+    folder = output_folder.OutputFolder(output)
+    if unnamed := folder.find_unnamed_shards(settings.suffix):
+        return _refuse(plan, output_folder.refuse_unnamed_shards(output, unnamed))
+    try:
+        committed = catalog_lib.load_catalog(output)
+    except errors.CatalogError as e:
+        if storage.storage_of(output).exists(settings.paths.catalog):
+            return plan if settings.overwrite else _refuse(plan, f"{e}; --overwrite replaces it")
+        stray = None if settings.overwrite else folder.find_stray_file(settings.analyze is not None)
+        if stray is not None:
+            return _refuse(
+                plan,
+                f"{output} holds {stray}, which no {catalog_lib.CATALOG_FILE} names; "
+                "choose another --output, or --overwrite",
+            )
+        return plan
+    if committed.fingerprint == plan.fingerprint:
+        damage = folder.find_damage(committed, thoroughly=settings.overwrite)
+        if damage is None:
+            message = f"{output} holds this dataset already: same config, same images"
+            return dataclasses.replace(plan, action="keep", message=message)
+        if not settings.overwrite:
+            return _refuse(plan, f"{output} holds this dataset, but {damage}; --overwrite writes it again")
+    elif not settings.overwrite:
+        difference = recorded_inputs.compare_inputs(committed.inputs, plan.inputs)
+        return _refuse(
+            plan,
+            f"{output} holds another dataset ({committed.name}, {committed.counts.written:,} images, written "
+            f"{committed.created}; {difference}); choose another --output, or --overwrite",
+        )
+    return plan
+
+
+def _note_staged_shards(settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan) -> list[str]:
+    """Returns notes on finished shards of earlier runs that belong to another dataset than this one."""
+    notes = []
+    for staging in output_folder.OutputFolder(settings.output).staging_folders():
+        if staging == settings.paths.staging(plan.fingerprint):
+            continue
+        entries = storage.storage_of(staging).list_directory(staging)
+        count = sum(entry.name.endswith(shard_writer.DONE_SUFFIX) for entry in entries)
+        if count:
+            shards = "1 finished shard" if count == 1 else f"{count:,} finished shards"
+            why = recorded_inputs.compare_inputs(recorded_inputs.read_inputs(staging), plan.inputs)
+            notes.append(f"{shards} of an earlier run cannot be used: {why}")
+    return sorted(notes)
+
+
+def _refuse(plan: elements.DatasetPlan, message: str) -> elements.DatasetPlan:
+    return dataset_plan.refuse(plan, errors.ConfigError(message))

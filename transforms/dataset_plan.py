@@ -1,0 +1,194 @@
+"""Decides what one run will write. Pure functions of the settings and of what was listed: no Beam, no storage access.
+
+What is committed in the output already is looked at afterwards: compare_with_committed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from imagebeam import errors
+from imagebeam.transforms import class_names, elements, kept_features, recorded_inputs, reject_limit, summaries
+from imagebeam.transforms.dataset_settings import DatasetSettings
+
+_SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
+_WRITER_VERSION = 1  # raised whenever a release writes other bytes for the same config and input
+
+
+def make_plan(
+    settings: DatasetSettings,
+    ranking: summaries.Ranking,
+    tally: summaries.Tally,
+    rejects: summaries.RejectSummary,
+    repeated_rows: Sequence[str] = (),
+) -> elements.DatasetPlan:
+    """Returns the plan to write what was listed, or to refuse it, whatever the output holds.
+
+    Args:
+        settings: of the dataset.
+        ranking: of the references that have a label and a split.
+        tally: of the whole source.
+        rejects: of the listing, the labels and the splits.
+        repeated_rows: where the two rows with the first repeated key are, such as "line 5 of m.csv"; () if not known.
+    """
+    splits = {}
+    for split in _in_order(settings, ranking.starts):
+        num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
+        num_shards = settings.sizing.shards_of(split, num_records, num_bytes)
+        splits[split] = elements.SplitPlan(num_records, num_bytes, num_shards)
+    kept = settings.keep.resolve(tally.features, settings.features) if settings.keep else kept_features.Kept()
+    plan = elements.DatasetPlan(
+        action="write",
+        message="",
+        exit_code=0,
+        fingerprint=_fingerprint(settings, ranking, rejects),
+        splits=splits,
+        labels=_labels(settings, ranking),
+        listed=tally.listed,
+        rejected=rejects.counts,
+        passed_over=tally.passed_over,
+        notes=(*settings.hints, *_notes(settings, splits, ranking), *tally.lists.notes, *kept.notes),
+        inputs=recorded_inputs.describe_inputs(
+            settings.identity,
+            _WRITER_VERSION,
+            (settings.vocabulary, sorted(settings.texts.items())),
+            tally.listed,
+            rejects.counts,
+            rejects.digest,
+            ranking.checksums,
+        ),
+        num_unseen_labels=len(_unseen_labels(settings, ranking)),
+        kept=kept.features,
+    )
+    problems = (*tally.problems, *([kept.problem] if kept.problem else ()))
+    error = _find_error(settings, plan, ranking, tally._replace(problems=problems), rejects, repeated_rows)
+    return plan if error is None else refuse(plan, error)
+
+
+def refuse(plan: elements.DatasetPlan, error: errors.ImagebeamError) -> elements.DatasetPlan:
+    """Returns the plan to write nothing and to fail with `error`."""
+    return dataclasses.replace(plan, action="refuse", message=str(error), exit_code=error.exit_code)
+
+
+def _labels(settings: DatasetSettings, ranking: summaries.Ranking) -> tuple[str, ...]:
+    if settings.label_kind != "class":
+        return ()
+    return settings.vocabulary or class_names.sort_names(ranking.labels, by_number=settings.label_by == "column")
+
+
+def _in_order(settings: DatasetSettings, splits: Iterable[str]) -> list[str]:
+    """Sorts splits: in the declared order, otherwise train first."""
+    declared = {name: index for index, name in enumerate(settings.declared_splits or ())}
+    return sorted(splits, key=lambda name: (declared.get(name, len(declared)), name != "train", name))
+
+
+def _fingerprint(settings: DatasetSettings, ranking: summaries.Ranking, rejects: summaries.RejectSummary) -> str:
+    parts: tuple[Any, ...] = (_WRITER_VERSION, settings.identity, settings.vocabulary, ranking.digest, rejects.digest)
+    if settings.texts:
+        parts += (sorted(settings.texts.items()),)
+    if settings.vocabulary is None and (labels := _labels(settings, ranking)) != tuple(sorted(labels)):
+        parts += ("classes by number",)  # so that no shard staged with other ids is reused
+    return hashlib.blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=12).hexdigest()
+
+
+def _find_error(
+    settings: DatasetSettings,
+    plan: elements.DatasetPlan,
+    ranking: summaries.Ranking,
+    tally: summaries.Tally,
+    rejects: summaries.RejectSummary,
+    repeated_rows: Sequence[str],
+) -> errors.ImagebeamError | None:
+    """Returns why nothing may be written, or None."""
+    if tally.problems:
+        return errors.ConfigError("; ".join(tally.problems[:5]))
+    if not tally.listed:
+        passed = ", ".join(f"{count:,} {kind}" for kind, count in plan.passed_over.items()) or "nothing at all"
+        return errors.ConfigError(f"the input holds no image (passed over: {passed}); check --input and source.include")
+    if problem := tally.lists.find_problem(has_vocabulary=settings.vocabulary is not None):
+        return errors.ConfigError(problem)
+    unknown = rejects.first_unknown_label
+    if settings.unknown_label_is_error and unknown is not None:
+        return errors.ConfigError(f"{unknown.uri}: {unknown.detail}; add it there, or set label.unknown: reject")
+    if excess := reject_limit.find_excess(settings, tally.listed, rejects.counts):
+        example = f"; the first: {rejects.first.uri}: {rejects.first.detail}" if rejects.first else ""
+        return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}")
+    if ranking.duplicates:
+        return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows))
+    if settings.analyze == "train" and "train" not in plan.splits:
+        return errors.ConfigError(
+            f"statistics.analyze is train, and no image goes to a split of that name; found are "
+            f"{', '.join(plan.splits) or 'none'}; set statistics.analyze: all, or split.rename"
+        )
+    textless = [label for label in ranking.labels if label not in settings.texts] if settings.texts else []
+    if textless:
+        return errors.ConfigError(
+            f"{len(textless):,} of the {len(ranking.labels):,} classes have no text in label.texts, the first is "
+            f"{textless[0]!r}; add them there, or leave label.texts out"
+        )
+    missing = [split for split in settings.declared_splits or () if split not in plan.splits]
+    if missing:
+        return errors.ConfigError(
+            f"no image goes to the split {', '.join(missing)}; found are {', '.join(plan.splits) or 'none'}; "
+            "change split.fractions or split.names, or add images"
+        )
+    return None
+
+
+def _explain_repeated_key(ranking: summaries.Ranking, rows: Sequence[str]) -> str:
+    repeated = ranking.duplicates[0]
+    more = f" ({ranking.num_duplicates:,} keys are given more than once)" if ranking.num_duplicates > 1 else ""
+    first, second = (f"{uri} ({row})" for uri, row in zip(repeated.uris, rows)) if rows else repeated.uris
+    remedy = "remove one, or name a column of unique ids in source.manifest.key"
+    if repeated.uris[0] == repeated.uris[1]:
+        remedy += "; if its rows are one example, sort them by image and set source.manifest.merge_rows: true"
+    return f"two images have the key {repeated.key!r}{more}: {first} and {second}; {remedy}"
+
+
+def _notes(
+    settings: DatasetSettings, splits: Mapping[str, elements.SplitPlan], ranking: summaries.Ranking
+) -> list[str]:
+    notes = []
+    for split, planned in splits.items():
+        if empty := max(0, planned.num_shards - planned.num_records):
+            notes.append(f"{empty:,} of the {planned.num_shards:,} shards of {split} will be empty")
+    labels = [label for label in ranking.labels if label.lower() in _SPLIT_LIKE]
+    if settings.label_kind == "class" and len(labels) > 1 and len(labels) == len(ranking.labels):
+        notes.append(f"the labels {', '.join(labels)} look like splits; for split/label/image set split.by=directory")
+    notes += _notes_on_classes(settings, splits, ranking)
+    if unseen := _unseen_labels(settings, ranking):
+        notes.append(f"labels of the vocabulary without an image: {len(unseen):,}, the first is {unseen[0]!r}")
+    if isinstance(settings.sizing.num_shards, Mapping):
+        absent = sorted(set(settings.sizing.num_shards) - set(splits))
+        notes += [f"output.num_shards names the split {split}, which receives no image" for split in absent]
+    return notes
+
+
+def _notes_on_classes(
+    settings: DatasetSettings, splits: Mapping[str, elements.SplitPlan], ranking: summaries.Ranking
+) -> list[str]:
+    if settings.label_kind != "class":
+        return []
+    on_numbers = None
+    if settings.vocabulary is None:
+        ids = settings.label_ids(_labels(settings, ranking))
+        on_numbers = class_names.note_on_numbers(ids, settings.label_by == "column")
+    notes = [on_numbers, class_names.note_on_near_equals(ranking.labels)]
+    if settings.label_by == "directory" and settings.vocabulary is None and len(ranking.labels) == 1:
+        notes.append(
+            f"there is one class, {ranking.labels[0]!r}; if the classes are the folders in it, give a folder below "
+            "--input instead"
+        )
+    if settings.stratified:
+        held = {split: ranking.classes.get(split, ()) for split in splits}
+        notes += class_names.notes_on_missing(held, ranking.labels)
+    return [note for note in notes if note]
+
+
+def _unseen_labels(settings: DatasetSettings, ranking: summaries.Ranking) -> list[str]:
+    """Returns the classes of the vocabulary that no image has."""
+    seen = set(ranking.labels)
+    return [label for label in settings.vocabulary or () if label not in seen]

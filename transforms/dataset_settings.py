@@ -1,0 +1,121 @@
+"""Settings of one dataset, made from the config before the input is listed. Imports no Beam."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from imagebeam import features as features_lib
+from imagebeam import shard_names
+from imagebeam.transforms import elements, kept_features, output_paths
+from imagebeam.transforms.images import prepare
+from imagebeam.transforms.shard import encode, shard_writer
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+
+DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
+DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
+DEFAULT_MIN_SHARD_RECORDS = 64  # ...unless the shards would be almost empty
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizing:
+    """Decides the number of shards of a split."""
+
+    num_shards: int | Mapping[str, int] | None = None
+    target_shard_bytes: int | None = None
+    examples_per_shard: int | None = None
+
+    def shards_of(self, split: str, num_records: int, num_bytes: int) -> int:
+        if isinstance(self.num_shards, int):
+            return self.num_shards
+        if isinstance(self.num_shards, Mapping) and split in self.num_shards:
+            return self.num_shards[split]
+        if self.examples_per_shard is not None:
+            return max(1, _ceil_divide(num_records, self.examples_per_shard))
+        if self.target_shard_bytes is not None:
+            return max(1, _ceil_divide(num_bytes, self.target_shard_bytes))
+        at_least = min(DEFAULT_MIN_SHARDS, num_records // DEFAULT_MIN_SHARD_RECORDS)
+        return max(1, at_least, _ceil_divide(num_bytes, DEFAULT_SHARD_BYTES))
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnTransform:
+    """A column that tf.Transform computes."""
+
+    column: str  # name in the table, and of the saved transform's input
+    key: str  # of the feature in the examples, and of the saved transform's output
+    position: int  # in ImageRef.columns
+    kind: str  # of the raw values: bytes, int64 or float; Config.resolve_features decides the transformed kind
+    name: str  # z_score, scale_0_1, log, bucketize or vocabulary
+    buckets: int = 10
+    top_k: int | None = None
+    num_oov_buckets: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetSettings:
+    """Settings of one dataset and of the run that writes it."""
+
+    output: str
+    identity: str  # canonical JSON of the part of the config that decides the shards' content
+    features: tuple[features_lib.Feature, ...]
+    columns: tuple[str, ...] = ()
+    label_kind: str | None = "class"
+    label_base: int = 0
+    vocabulary: tuple[str, ...] | None = None
+    label_by: str = ""  # as in the config
+    stratified: bool = False  # whether each class is divided among the splits
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of classes whose text is not their name
+    unknown_label_is_error: bool = False
+    declared_splits: tuple[str, ...] | None = None
+    sizing: Sizing = Sizing()
+    policy: prepare.ImagePolicy = prepare.AS_IT_IS
+    read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD
+    compression: str = "none"
+    suffix: str = ".tfrecord"
+    analyze: str | None = None  # splits that tf.Transform analyses: "train" or "all"; None if no column is transformed
+    max_reject_fraction: float = 0.01
+    keep: kept_features.KeepRule | None = None  # for records that are rewritten
+    overwrite: bool = False
+    saved_listing: bool = False  # whether the source is a listing that was saved earlier
+    report: str = ""  # address of the report of this run; "" writes none
+    hints: tuple[str, ...] = ()  # notes on the config, known before the input is listed
+
+    @property
+    def paths(self) -> output_paths.OutputPaths:
+        return output_paths.OutputPaths(self.output)
+
+    def shard_name(self, split: str, shard_index: int, num_shards: int) -> str:
+        return str(shard_names.ShardName(split, shard_index, num_shards, self.suffix))
+
+    def label_ids(self, labels: tuple[str, ...]) -> dict[str, int]:
+        return {label: index for index, label in enumerate(labels, start=self.label_base)}
+
+    def features_of(self, plan: elements.DatasetPlan) -> tuple[features_lib.Feature, ...]:
+        """Returns the features of every example, the image last."""
+        return features_lib.in_order((*self.features, *plan.kept)) if plan.kept else self.features
+
+    def recipe(self, plan: elements.DatasetPlan) -> encode.ExampleRecipe:
+        ids = self.label_ids(plan.labels)
+        return encode.ExampleRecipe(self.features_of(plan), ids, self.columns, self.texts, plan.kept)
+
+    def policy_of(self, plan: elements.DatasetPlan) -> prepare.ImagePolicy:
+        """Returns how every image is checked and stored. Images are not rotated if kept features hold coordinates."""
+        if not kept_features.has_coordinates(plan.kept):
+            return self.policy
+        return dataclasses.replace(self.policy, turn_upright=False)
+
+    def writer_of(self, plan: elements.DatasetPlan) -> shard_writer.ShardWriter:
+        return shard_writer.ShardWriter(
+            staging=self.paths.staging(plan.fingerprint),
+            output=self.output,
+            recipe=self.recipe(plan),
+            policy=self.policy_of(plan),
+            read_ahead=self.read_ahead,
+            compression=self.compression,
+            suffix=self.suffix,
+        )
+
+
+def _ceil_divide(number: int, divisor: int) -> int:
+    return -(-number // divisor)

@@ -1,0 +1,43 @@
+"""The report that a run leaves for its launcher: its state and its plan, as JSON, on whatever runner it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from imagebeam import features, storage
+from imagebeam.transforms import elements
+
+State: TypeAlias = Literal["planned", "committed", "kept", "refused"]
+
+
+def encode_report(state: State, plan: elements.DatasetPlan, message: str = "", exit_code: int = 0) -> bytes:
+    """Returns the content of a report."""
+    fields = {"state": state, "message": message, "exit_code": exit_code, "plan": dataclasses.asdict(plan)}
+    return json.dumps(fields).encode()
+
+
+def write_report(uri: str, state: State, plan: elements.DatasetPlan, message: str = "", exit_code: int = 0) -> None:
+    """Writes the report to `uri`, in place of an earlier one; nothing for ""."""
+    if uri:
+        report = encode_report(state, plan, message, exit_code)
+        storage.storage_of(uri).write_whole(uri, report, durable=False)
+
+
+def read_report(uri: str) -> dict[str, Any] | None:
+    """Reads the report that the run has left so far; None if there is none yet."""
+    try:
+        return json.loads(storage.storage_of(uri).read(uri))
+    except FileNotFoundError:
+        return None
+
+
+def decode_plan(fields: Mapping[str, Any]) -> elements.DatasetPlan:
+    """Returns the plan in a report that was read."""
+    known = dict(fields)
+    known["splits"] = {name: elements.SplitPlan(**split) for name, split in known["splits"].items()}
+    known["labels"], known["notes"] = tuple(known["labels"]), tuple(known["notes"])
+    known["kept"] = tuple(features.Feature(*each) for each in known["kept"])
+    return elements.DatasetPlan(**known)
