@@ -403,7 +403,11 @@ def test_damaged_index_is_named(copy: pathlib.Path, damage: Any, message: str) -
             "image_size=None keeps the size of each image, and a batch needs images of one size",
         ),
         ("train", {"crop": None}, "crop is None and image_size 224: without a crop there is no size"),
-        ("train", {"pad": True, "num_epochs": None}, "pad=True needs batch_size, and num_epochs"),
+        (
+            "train",
+            {"pad": True, "num_epochs": None},
+            "pad=True needs batch_size and num_epochs, because a reader that never ends has no last batch",
+        ),
         ("train", {"next_epoch_each_iteration": True}, "next_epoch_each_iteration=True needs num_epochs"),
         (
             "train",
