@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import imagebeam
 from imagebeam import errors, records
-from imagebeam.reader import dataset_source
+from imagebeam.reader import dataset_source, selection
 from tests.unit.imagebeam.reader import far_dataset
 
 NUM_SHARDS, NUM_RECORDS = 4, 3
@@ -38,36 +39,36 @@ def expected(folder: pathlib.Path) -> list[bytes]:
 
 @settings(deadline=None, max_examples=30)
 @given(bounds=st.lists(st.integers(0, NUM_SHARDS * NUM_RECORDS), min_size=2, max_size=2, unique=True))
-def test_view_of_a_part_locates_its_records(folder: pathlib.Path, expected: list[bytes], bounds: list[int]) -> None:
+def test_records_of_a_selection_are_fetched(folder: pathlib.Path, expected: list[bytes], bounds: list[int]) -> None:
     start, stop = sorted(bounds)
     source = dataset_source.LocalSource(str(folder))
-    view = source.view(source.load_catalog(), f"train[{start}:{stop}]", None)
-    located = [view.locate(index) for index in range(len(view))]
-    assert located == list(range(start, stop))
-    assert list(view.sizes) == np.histogram(located, np.arange(0, 13, NUM_RECORDS))[0].tolist()
-    assert list(view.fetcher.fetch(np.array(located))) == expected[start:stop]
+    catalog = source.load_catalog()
+    selected = selection.select(catalog, f"train[{start}:{stop}]")
+    located = selected.records_at(np.arange(len(selected)))
+    assert located.tolist() == list(range(start, stop))
+    assert list(selected.shard_sizes) == np.histogram(located, np.arange(0, 13, NUM_RECORDS))[0].tolist()
+    assert list(source.fetcher(catalog, "train").fetch(located)) == expected[start:stop]
     source.close()
 
 
-def test_view_of_a_whole_split_keeps_no_list_of_its_records(folder: pathlib.Path) -> None:
-    source = dataset_source.LocalSource(str(folder))
-    view = source.view(source.load_catalog(), "train", None)
-    assert (view.chosen, view.sizes, view.num_records_of_split) == (None, (NUM_RECORDS,) * NUM_SHARDS, 12)
+def test_selection_of_a_whole_split_keeps_no_list_of_its_records(folder: pathlib.Path) -> None:
+    selected = selection.select(dataset_source.LocalSource(str(folder)).load_catalog(), "train")
+    assert (selected.chosen, selected.shard_sizes, selected.split_size) == (None, (NUM_RECORDS,) * NUM_SHARDS, 12)
 
 
-def test_views_of_a_split_share_its_fetcher_but_not_with_a_pickled_source(folder: pathlib.Path) -> None:
+def test_fetcher_of_a_split_is_made_once_but_not_shared_with_a_pickled_source(folder: pathlib.Path) -> None:
     source = dataset_source.LocalSource(str(folder))
     catalog = source.load_catalog()
-    fetcher = source.view(catalog, "train", None).fetcher
-    assert source.view(catalog, "train[:5]", None).fetcher is fetcher
-    assert source.view(catalog, "test", None).fetcher is not fetcher
-    assert pickle.loads(pickle.dumps(source)).view(catalog, "train", None).fetcher is not fetcher
+    fetcher = source.fetcher(catalog, "train")
+    assert source.fetcher(catalog, "train") is fetcher
+    assert source.fetcher(catalog, "test") is not fetcher
+    assert pickle.loads(pickle.dumps(source)).fetcher(catalog, "train") is not fetcher
 
 
-def test_filter_of_a_dataset_without_classes_is_refused(folder: pathlib.Path) -> None:
-    source = dataset_source.LocalSource(str(folder))
+def test_labels_of_a_dataset_without_classes_are_refused(folder: pathlib.Path) -> None:
+    dataset = imagebeam.open_dataset(folder)
     with pytest.raises(errors.ConfigError, match=f"^{re.escape(str(folder))} has no classes to filter by$"):
-        source.view(source.load_catalog(), "train", [frozenset({1})])
+        dataset._read_labels("train")
 
 
 @pytest.mark.parametrize(
