@@ -19,7 +19,7 @@ ENV PATH=/opt/imagebeam/bin:$PATH \
 # The lock file is only a constraint here: pip installs what the extras need, in the locked versions.
 WORKDIR /opt/src
 COPY pyproject.toml requirements.lock setup.py ./
-COPY imagebeam/__init__.py imagebeam/
+COPY imagebeam/__init__.py imagebeam/version.py imagebeam/
 RUN python3 -m venv /opt/imagebeam \
     && pip install --quiet --constraint requirements.lock setuptools \
     && pip install --quiet --constraint requirements.lock --no-build-isolation ".[${EXTRAS}]" \

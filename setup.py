@@ -1,4 +1,4 @@
-"""How imagebeam is installed: ranges here, exact versions in requirements.lock, which `make lock` writes."""
+"""Installs imagebeam. Version ranges are here; `make lock` resolves them to exact versions in requirements.lock."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import setuptools
 ROOT = pathlib.Path(__file__).parent
 README = ROOT / "README.md"
 
-# Read, not imported: what imagebeam itself imports is not there yet when a build asks for the version.
-_VERSION = re.search(r'^__version__ = "([^"]+)"$', (ROOT / "imagebeam" / "__init__.py").read_text(), re.MULTILINE)
+# Read as text: a build asks for the version before the packages that imagebeam imports are installed.
+_VERSION = re.search(r'^__version__ = "([^"]+)"$', (ROOT / "imagebeam" / "version.py").read_text(), re.MULTILINE)
 if _VERSION is None:
-    raise RuntimeError('imagebeam/__init__.py has no line `__version__ = "..."`, which setup.py reads: add it')
+    raise RuntimeError('imagebeam/version.py has no line `__version__ = "..."`, which setup.py reads: add it')
 
 BEAM = "apache-beam>=2.77,<3"
 BEAM_GCP = "apache-beam[gcp]>=2.77,<3"

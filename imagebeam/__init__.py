@@ -17,6 +17,7 @@ from imagebeam.errors import (
     TooManyRejectsError,
     VerificationError,
 )
+from imagebeam.version import __version__
 
 if TYPE_CHECKING:  # the same names as in _LAZY
     from imagebeam.dataset import ImageDataset, open_dataset
@@ -26,8 +27,6 @@ if TYPE_CHECKING:  # the same names as in _LAZY
     from imagebeam.reader.batch_iterator import BatchIterator
     from imagebeam.reader.options import ReadOptions
     from imagebeam.reader.reader_state import ReaderState
-
-__version__ = "0.1.0"
 
 _LAZY = {
     "BatchIterator": "imagebeam.reader.batch_iterator",
@@ -78,6 +77,7 @@ __all__ = [
     "TooManyRejectsError",
     "VerificationError",
     "VerifyResult",
+    "__version__",
     "convert",
     "load_catalog",
     "mix",

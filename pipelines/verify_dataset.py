@@ -14,7 +14,7 @@ from imagebeam.transforms.images import checked_image
 
 @dataclasses.dataclass(frozen=True)
 class VerifyResult:
-    """What was read, and the problems found."""
+    """A catalog, the number of its shards that were read, and the problems found."""
 
     catalog: catalog_lib.Catalog
     num_shards: int

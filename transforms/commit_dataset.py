@@ -12,9 +12,8 @@ from typing import Any
 
 import apache_beam as beam
 
-import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, storage
+from imagebeam import errors, records, storage, version
 from imagebeam.transforms import (
     dataset_settings,
     elements,
@@ -118,7 +117,7 @@ class Committer:
                 passed_over=plan.passed_over,
             ),
             versions={
-                "imagebeam": imagebeam.__version__,
+                "imagebeam": version.__version__,
                 "apache_beam": beam.__version__,
                 "python": platform.python_version(),
                 "pillow": pillow_decoder.pillow_version(),

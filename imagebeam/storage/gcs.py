@@ -93,7 +93,7 @@ class GcsStorage(remote.RemoteStorage):
 
     def _list(self, uri: str) -> Iterator[list[interface.Entry]]:
         bucket, name = _parse(uri)
-        return _Pages(self, bucket, f"{name}/" if name else "")
+        return _ObjectPages(self, bucket, f"{name}/" if name else "")
 
     def _stat(self, uri: str) -> interface.Entry:
         bucket, name = _parse(uri)
@@ -261,7 +261,7 @@ def _credentials_of_key(key: Mapping[str, Any], scopes: list[str]) -> Any:
     return credentials
 
 
-class _Pages(Iterator[list[interface.Entry]]):
+class _ObjectPages(Iterator[list[interface.Entry]]):
     """Pages of a directory. A page that fails can be requested again."""
 
     def __init__(self, store: GcsStorage, bucket: str, prefix: str):

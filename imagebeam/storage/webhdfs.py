@@ -84,7 +84,7 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
         remote.RemoteStorage.download(self, uri, path)
 
     def _list(self, uri: str) -> Iterator[list[interface.Entry]]:
-        return _Pages(self, uri)
+        return _DirectoryPages(self, uri)
 
     def _read_range(self, uri: str, offset: int, end: int | None) -> bytes:
         wanted: dict[str, Any] = {} if end is None else {"length": end - offset}
@@ -145,7 +145,7 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
         return super()._entry({**found, "type": found["type"].lower()})
 
 
-class _Pages(Iterator[list[interface.Entry]]):
+class _DirectoryPages(Iterator[list[interface.Entry]]):
     """Pages of a directory, as long as the NameNode makes them. A page that fails can be requested again."""
 
     def __init__(self, store: WebHdfsStorage, uri: str):

@@ -123,14 +123,14 @@ def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes],
     """Returns a function that reads a range of the (decompressed) tar, and the tar's size in bytes."""
     if gzip_content.is_zipped(container.uri):
         inflated = gzip_content.inflate(container.uri, container.version)
-        return _ReadWindow(inflated.read, _LOCAL).read, inflated.size
+        return _RangeWindow(inflated.read, _LOCAL).read, inflated.size
     store = storage.storage_of(container.uri)
 
     def read(offset: int, length: int) -> bytes:
         length = min(length, container.size - offset)
         return store.read(container.uri, offset, length, version=container.version) if length > 0 else b""
 
-    return _ReadWindow(read, _LOCAL if store.is_local else _REMOTE).read, container.size
+    return _RangeWindow(read, _LOCAL if store.is_local else _REMOTE).read, container.size
 
 
 class _ReadSizes(NamedTuple):
@@ -145,7 +145,7 @@ _LOCAL = _ReadSizes(4 << 10, 128 << 10, 16 << 10)
 _REMOTE = _ReadSizes(64 << 10, 4 << 20, 1 << 20)  # a request takes as long as reading some 1 MB
 
 
-class _ReadWindow:
+class _RangeWindow:
     """Reads ahead: more and more while members are small, so that one read covers many headers; else little."""
 
     def __init__(self, read: Callable[[int, int], bytes], ahead: _ReadSizes):

@@ -31,7 +31,7 @@ _LOGGER = logging.getLogger(__name__)
 _REFRESH_SEC = 60.0  # a file is reopened, and marked as used, after this time
 
 
-class OpenFile(open_files.OpenFile):
+class OpenShard(open_files.OpenFile):
     """A local shard, to be reopened after a minute."""
 
     def __init__(self, path: str):
@@ -46,7 +46,7 @@ class _Download:
         self.shard = shard
         self.is_asked = False  # whether a reader waits for it
         self.is_begun = False
-        self.done: concurrent.futures.Future[OpenFile | None] = concurrent.futures.Future()  # None: left to others
+        self.done: concurrent.futures.Future[OpenShard | None] = concurrent.futures.Future()  # None: left to others
 
 
 class RemoteShards:
@@ -129,18 +129,18 @@ class KeptShards(after_fork.RebuiltAfterFork):
 
     def rebuild(self) -> None:
         self._lock = threading.Lock()
-        self._files: open_files.Shelf[OpenFile] = open_files.Shelf()
+        self._files: open_files.Shelf[OpenShard] = open_files.Shelf()
         self._downloads: dict[str, _Download] = {}
         self._num_threads = 0
         self._downloaded: set[str] = set()
         self._has_warned = False  # that the cache is too small
 
-    def find_open(self, shard: catalog_lib.Shard) -> OpenFile | None:
+    def find_open(self, shard: catalog_lib.Shard) -> OpenShard | None:
         """Returns the file of a shard if it was opened less than a minute ago."""
         file = self._files.find(shard.name)
         return None if file is None or time.monotonic() > file.refresh_at else file
 
-    def open(self, shard: catalog_lib.Shard, following: Sequence[catalog_lib.Shard] = ()) -> OpenFile:
+    def open(self, shard: catalog_lib.Shard, following: Sequence[catalog_lib.Shard] = ()) -> OpenShard:
         """Opens a shard, after its download if it is missing, and announces the shards that follow.
 
         Raises:
@@ -190,10 +190,10 @@ class KeptShards(after_fork.RebuiltAfterFork):
     def _path(self, name: str) -> str:
         return self.room.path_of(self._dataset, name)
 
-    def _open_whole(self, shard: catalog_lib.Shard) -> OpenFile | None:
+    def _open_whole(self, shard: catalog_lib.Shard) -> OpenShard | None:
         """Opens a shard if it is kept. A file of another size is not ours: it is downloaded again, over that file."""
         try:
-            file = OpenFile(self._path(shard.name))
+            file = OpenShard(self._path(shard.name))
         except FileNotFoundError:
             return None
         if os.fstat(file.descriptor).st_size != shard.bytes:
@@ -251,7 +251,7 @@ class KeptShards(after_fork.RebuiltAfterFork):
             self._downloads = {name: each for name, each in self._downloads.items() if each.is_begun or each.is_asked}
         _LOGGER.warning("fetching ahead stops until the next shard is asked for: %s", error)
 
-    def _bring(self, download: _Download) -> OpenFile | None:
+    def _bring(self, download: _Download) -> OpenShard | None:
         """Downloads a shard and opens it.
 
         Returns None for a shard that no reader waits for, if another process downloads it or there is no room now.
@@ -268,7 +268,7 @@ class KeptShards(after_fork.RebuiltAfterFork):
                     return None
                 begin = time.monotonic()
                 self.remote.download(shard, temporary)
-                file = OpenFile(temporary)  # before another process can remove it to make room
+                file = OpenShard(temporary)  # before another process can remove it to make room
         _LOGGER.info("downloaded %s, %s bytes in %.1f s", shard.name, f"{shard.bytes:,}", time.monotonic() - begin)
         self._warn_if_too_small(shard)
         return file

@@ -183,7 +183,7 @@ class _CachedPlace(after_fork.RebuiltAfterFork):
     def close(self) -> None:
         self._kept.close()
 
-    def _open(self, shard: int) -> cached_shards.OpenFile:
+    def _open(self, shard: int) -> cached_shards.OpenShard:
         return self._kept.open(self._shards[shard], [self._shards[each] for each in self._following(shard)])
 
     def _following(self, shard: int) -> list[int]:
@@ -218,7 +218,7 @@ class _CachedPlace(after_fork.RebuiltAfterFork):
 class _ShardReader(io.RawIOBase):
     """Reads a shard from its start, at its own position."""
 
-    def __init__(self, file: cached_shards.OpenFile):
+    def __init__(self, file: cached_shards.OpenShard):
         self._file = file
         self._position = 0
 
