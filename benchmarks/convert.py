@@ -1,4 +1,4 @@
-"""Images per second and memory of `imagebeam convert` and of what people use otherwise, in turn in one run.
+"""Measures images per second and memory of `imagebeam convert` and the usual alternatives, in turn in one run.
 
 Run from the root of the repository: python -m benchmarks.convert --images DIR > convert.json
 """
@@ -74,7 +74,7 @@ PEERS: dict[str, Callable[[Path, Path], list[str]]] = {
 
 
 def generate_image(seed: int) -> Image.Image:
-    """A picture with the spectrum of a photo: gradients, and noise that is weaker the finer it is."""
+    """Returns an image with the spectrum of a photo: gradients, and noise that is weaker at finer scales."""
     rng = random.Random(seed)
     size = rng.choice([(500, 375), (375, 500), (500, 333), (500, 400), (640, 480)])
     bands = []
@@ -90,7 +90,7 @@ def generate_image(seed: int) -> Image.Image:
 
 
 def generated_images() -> Path:
-    """The folder of the generated set, made on the first call."""
+    """Returns the folder of the generated set, which the first call makes."""
     if not _GENERATED_FOLDER.exists():
         harness.progress(f"generating {_GENERATED_COUNT} images in {_GENERATED_FOLDER}")
         unfinished = Path(tempfile.mkdtemp(prefix="imagebeam-benchmark-images-", dir=_GENERATED_FOLDER.parent))
@@ -102,7 +102,7 @@ def generated_images() -> Path:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """The JPEG files directly in a folder, sorted."""
+    """Returns the JPEG files directly in a folder, sorted."""
     if not folder.is_dir():
         raise harness.BenchmarkError(f"{folder} is not a folder: name one that holds JPEG files with --images")
     images = sorted(path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES and path.is_file())
@@ -122,7 +122,7 @@ def link_images(images: Sequence[Path], count: int, folder: Path) -> Path:
 
 
 def linkable(images: Sequence[Path], scratch: Path) -> list[Path]:
-    """The images themselves where the scratch folder can hold hard links to them, else copies of them in it."""
+    """Returns the images if the scratch folder can hold hard links to them, else copies of them in that folder."""
     probe = scratch / "probe"
     try:
         os.link(images[0], probe)
@@ -160,14 +160,14 @@ def convert(peer: str, source: Path, count: int, num_bytes: int, scratch: Path) 
                 )
     finally:
         shutil.rmtree(output)
-        os.sync()  # else the next peer pays for what this one left to be written to the disk
+        os.sync()  # otherwise the next peer waits while data of this one is written to the disk
     return measurement
 
 
 def measure_count(
     peers: Sequence[str], images: Sequence[Path], count: int, rounds: int, scratch: Path
 ) -> dict[str, Any]:
-    """One count's part of the output."""
+    """Returns one count's part of the output."""
     source = link_images(images, count, scratch / "input")
     try:
         num_bytes = sum(entry.stat().st_size for entry in os.scandir(source))
@@ -194,7 +194,7 @@ def measure_count(
 
 
 def warm_up(peers: Sequence[str], images: Sequence[Path], scratch: Path) -> None:
-    """Brings images and programs into the page cache; a peer that cannot run at all fails here, not an hour later."""
+    """Reads images and programs into the page cache; a peer that cannot run fails here, not an hour later."""
     harness.warm_files(images)
     source = link_images(images, _WARM_UP_COUNT, scratch / "input")
     try:
@@ -207,7 +207,7 @@ def warm_up(peers: Sequence[str], images: Sequence[Path], scratch: Path) -> None
 
 
 def measure(folder: Path, counts: Sequence[int], rounds: int, peers: Sequence[str], scratch: Path) -> dict[str, Any]:
-    """The whole benchmark: the object that is printed."""
+    """Runs the whole benchmark; returns the object to print."""
     machine = harness.describe_machine()
     with tempfile.TemporaryDirectory(prefix="imagebeam-convert-", dir=scratch) as temporary:
         images = linkable(find_images(folder), Path(temporary))

@@ -1,4 +1,4 @@
-"""What every benchmark here needs: timed processes, the memory of a process tree, runs in turn, medians and ratios.
+"""Measures processes for the benchmarks: time, memory of a process tree, peers in turn, medians and ratios.
 
 Linux only: it reads /proc. Nothing of the project is imported, so that what is measured cannot depend on it.
 """
@@ -45,12 +45,12 @@ _FRAME_BYTES = 16  # length, its checksum, the record's checksum
 
 
 class BenchmarkError(Exception):
-    """A peer failed, or what it wrote is not what was asked for: no figure can be given."""
+    """A peer failed, or its output is not as expected, so there is no figure."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One process from start to exit, with all processes that it started."""
+    """The costs of one process from start to exit, with all processes that it started."""
 
     seconds: float  # wall time
     cpu_seconds: float  # user and system time of all processes
@@ -140,7 +140,7 @@ def run(
 
 
 class _MemorySampler(threading.Thread):
-    """Follows the memory of a session until told to stop, every 50 ms (see `_PSS_REST` for the exact measure)."""
+    """Follows the memory of a session every 50 ms until `stop` (see `_PSS_REST` for the exact measure)."""
 
     def __init__(self, session: int, max_rss_bytes: int):
         super().__init__(daemon=True)
@@ -182,7 +182,7 @@ class _MemorySampler(threading.Thread):
 
 
 def _session_pids(session: int) -> list[int]:
-    """The processes of a session, and those below them that left it for one of their own."""
+    """Returns the processes of a session, and their descendants that started a session of their own."""
     parents: dict[int, int] = {}
     members: set[int] = set()
     for name in os.listdir("/proc"):
@@ -215,13 +215,13 @@ def _rss_bytes(pid: int) -> int:
 
 
 def _pss_bytes(pid: int) -> int:
-    """Proportional set size, or the resident set where the kernel does not let us read the former."""
+    """Returns the proportional set size, or the resident set size if the kernel does not let us read the former."""
     match = re.search(rb"^Pss:\s+(\d+) kB", _read_proc(f"/proc/{pid}/smaps_rollup", 4096), re.MULTILINE)
     return int(match[1]) * 1024 if match else _rss_bytes(pid)
 
 
 def _read_proc(path: str, max_bytes: int) -> bytes:
-    """The file's content, or nothing when the process is gone or is not ours to read."""
+    """Returns the content of the file; empty if the process ended or we may not read it."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -235,7 +235,7 @@ def _read_proc(path: str, max_bytes: int) -> bytes:
 
 
 def _busy_seconds() -> float:
-    """CPU time that this machine has spent on anything but idling, all cores together."""
+    """Returns the CPU seconds that all cores of this machine have spent on anything but idling."""
     user, nice, system, _, _, irq, softirq = map(int, _read_proc("/proc/stat", 4096).split(b"\n")[0].split()[1:8])
     return (user + nice + system + irq + softirq) / _TICKS_PER_SECOND
 
@@ -262,7 +262,7 @@ def warm_files(paths: Iterable[str | os.PathLike[str]]) -> int:
 
 
 def warm_memory(num_bytes: int) -> int:
-    """Touches that much memory, at most half of what is free: a virtual machine's first touch of a page is slow."""
+    """Writes to this much memory, at most half of the free memory: a virtual machine is slow at first use of a page."""
     num_bytes = min(num_bytes, _meminfo("MemAvailable") // 2)
     block = b"\1" * (1 << 20)
     with mmap.mmap(-1, max(num_bytes, len(block))) as memory:
@@ -272,7 +272,7 @@ def warm_memory(num_bytes: int) -> int:
 
 
 class Written(NamedTuple):
-    """What the shards in a folder hold."""
+    """The number of records and bytes in the shards of a folder."""
 
     num_shards: int
     num_records: int
@@ -310,7 +310,7 @@ def count_records(folder: Path) -> Written:
 def run_in_turn(
     peers: Mapping[str, Callable[[], Measurement]], rounds: int, name: str = ""
 ) -> dict[str, list[Measurement]]:
-    """Measures every peer once, then every peer again, so that a drift of the machine meets all of them alike.
+    """Measures every peer once, then every peer again, so that a drift of the machine affects all of them equally.
 
     A peer that was stopped is not run again: it would be stopped again.
     """
@@ -331,7 +331,7 @@ def run_in_turn(
 
 
 def summarize(measurements: Sequence[Measurement], count: int, noun: str = "images") -> dict[str, Any]:
-    """One peer's part of the output: rates (of `count` things called `noun`), times and memory of its rounds."""
+    """Returns one peer's part of the output: rates of `count` things (`noun`), times and memory of its rounds."""
     finished = [measurement for measurement in measurements if not measurement.stopped]
     stopped = [measurement.stopped for measurement in measurements if measurement.stopped]
     return {
@@ -350,7 +350,7 @@ def summarize(measurements: Sequence[Measurement], count: int, noun: str = "imag
 
 
 def speed_ratio(first: Sequence[Measurement], second: Sequence[Measurement]) -> dict[str, Any] | None:
-    """How many times as fast `first` is as `second`: one ratio per round, and their median.
+    """Returns how many times as fast `first` is as `second`: one ratio per round, and their median.
 
     Each round's two runs stood next to each other in time, so these ratios are steadier than one of two medians.
     None when one of the two never finished.
@@ -360,7 +360,7 @@ def speed_ratio(first: Sequence[Measurement], second: Sequence[Measurement]) -> 
 
 
 def growth(counts: Sequence[int], values: Sequence[float]) -> dict[str, Any] | None:
-    """How a cost grows with the count, from at least three counts in ascending order; None from fewer.
+    """Returns how a cost grows with the count, from at least three counts in ascending order; None from fewer.
 
     `per_million` is the slope of the least-squares line, which leaves the cost of starting out. `extrapolation_ratio`
     is the last value over what a straight line through the first two predicts for it: 1 is linear, more is worse.
@@ -382,7 +382,7 @@ def _median(values: Sequence[float], digits: int) -> float | None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Returns a description of the machine and the versions."""
     model = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
         "cpu": model[1].strip() if model else platform.machine(),
@@ -395,10 +395,10 @@ def describe_machine() -> dict[str, Any]:
 
 
 def progress(text: str) -> None:
-    """One line to stderr; stdout is for the JSON."""
+    """Prints one line to stderr; stdout is for the JSON."""
     print(text.strip(), file=sys.stderr, flush=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """The one object a benchmark prints."""
+    """Prints the one object of a benchmark."""
     print(json.dumps(value, indent=2), flush=True)

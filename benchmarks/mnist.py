@@ -1,4 +1,4 @@
-"""Seconds from start to exit of converting MNIST: `imagebeam convert --config mnist` and the script of the tutorials.
+"""Measures the conversion of MNIST from start to exit: `imagebeam convert --config mnist` and the tutorials' script.
 
 The files are generated: 60,000 and 10,000 pictures of 28 x 28. Run from the root of the repository:
 python -m benchmarks.mnist
@@ -25,7 +25,7 @@ _LOOP = Path(__file__).resolve().parent / "peers" / "mnist_loop.py"
 
 
 def command(peer: str, source: Path, output: Path) -> list[str]:
-    """The command line of a peer."""
+    """Returns the command line of a peer."""
     addresses = ["--input", str(source), "--output", str(output)]
     if peer == "loop":
         return [sys.executable, str(_LOOP), *addresses]

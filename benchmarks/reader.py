@@ -1,4 +1,4 @@
-"""Images per second of input pipelines for training: imagebeam's, those people use otherwise, and the limit, in turn.
+"""Measures images per second of input pipelines: imagebeam's, the usual alternatives and the limit, in turn.
 
 224 px random-resized crop and flip, batches of 128, uint8, from the same images. Run from the root of the repository:
 python -m benchmarks.reader --images DIR > reader.json
@@ -46,8 +46,8 @@ class Peer(NamedTuple):
     """A script in `peers/`, and what it takes to run it."""
 
     script: str
-    modules: str  # that are imported to find out whether it can run
-    packages: str  # that bring them, for pip
+    modules: str  # imported to find out whether the peer can run
+    packages: str  # packages for pip that contain them
     options: tuple[str, ...] = ()
 
 
@@ -74,7 +74,7 @@ OURS = ("imagebeam", "imagebeam_global", "imagebeam_tensorflow")
 
 @dataclasses.dataclass(frozen=True)
 class Reading(harness.Measurement):
-    """What a peer said of its steady state, beside what its process cost from start to exit."""
+    """A peer's own figures of its steady state, and the costs of its process from start to exit."""
 
     images_per_second: float = 0.0
     images_per_cpu_second: float = 0.0
@@ -106,7 +106,7 @@ def resize_image(source: Path, shorter_side: int, folder: Path) -> None:
 
 
 def resized_images(source: Path, shorter_side: int, scratch: Path) -> Path:
-    """The folder of the resized images, made once for each input."""
+    """Returns the folder of the resized images, which are made once for each input."""
     paths = sorted(source.iterdir())
     listing = "".join(f"{path.name} {path.stat().st_size}\n" for path in paths)
     digest = hashlib.sha256(f"{QUALITY}\n{listing}".encode()).hexdigest()[:12]
@@ -121,7 +121,7 @@ def resized_images(source: Path, shorter_side: int, scratch: Path) -> Path:
 
 
 def find_jpegs(folder: Path) -> list[Path]:
-    """The files of a folder that are JPEGs, whatever their names say: the decoders of parts take no other format."""
+    """Returns the files of a folder that are JPEGs by content: decoders of image parts support no other format."""
     found = []
     for path in convert.find_images(folder):
         with path.open("rb") as file:
@@ -133,7 +133,7 @@ def find_jpegs(folder: Path) -> list[Path]:
 
 
 def mean_of(folder: Path) -> tuple[float, ...]:
-    """The mean of each channel over the pictures of a folder, each counting alike, by Pillow."""
+    """Returns the mean of each channel over the images of a folder, each with the same weight, decoded by Pillow."""
     paths = sorted(folder.iterdir())
     means = []
     for path in paths[:: -(-len(paths) // _NUM_MEASURED_IMAGES)]:
@@ -144,7 +144,7 @@ def mean_of(folder: Path) -> tuple[float, ...]:
 
 
 def prepare(size: str, images: Sequence[Path], folder: Path, scratch: Path) -> ImageSet:
-    """Images of that size, and the dataset that imagebeam makes of them."""
+    """Returns images of this size, and the dataset that imagebeam makes of them."""
     folder.mkdir()
     source = convert.link_images(images, len(images), folder / "images")
     if size != ORIGINAL:
@@ -170,7 +170,7 @@ def prepare(size: str, images: Sequence[Path], folder: Path, scratch: Path) -> I
 
 
 def find_missing(peer: str, python: str, program: Path) -> dict[str, str] | None:
-    """Why a peer cannot run here and what it needs, or None; builds the program of the limit."""
+    """Returns why a peer cannot run here and what it needs, or None; builds the C program of `limit`."""
     needs = PEERS[peer]
     if needs is None:
         words = ["cc", "-O3", "-march=native", "-o", str(program), str(_LIMIT_SOURCE), "-ljpeg", "-lpthread", "-lm"]
@@ -226,7 +226,7 @@ def read(
 
 
 def check_batches(peer: str, line: Mapping[str, Any], expected_mean: Sequence[float]) -> None:
-    """Finds batches of another shape, and pictures that are blank, or of another order of colours."""
+    """Raises an error for batches of another shape, blank images, or channels in another order."""
     shape = [BATCH_SIZE, SIDE, SIDE, 3]
     if (line["shape"], line["dtype"]) != (shape, "uint8"):
         raise harness.BenchmarkError(f"{peer} makes {line['dtype']} {line['shape']}, expected uint8 {shape}")
@@ -241,7 +241,7 @@ def check_batches(peer: str, line: Mapping[str, Any], expected_mean: Sequence[fl
 
 
 def summarize(readings: Sequence[Reading]) -> dict[str, Any]:
-    """One peer's part of the output."""
+    """Returns one peer's part of the output."""
     finished = [reading for reading in readings if not reading.stopped]
     rates = [round(reading.images_per_second, 1) for reading in finished]
     cpu_rates = [round(reading.images_per_cpu_second, 1) for reading in finished]
@@ -262,7 +262,7 @@ def summarize(readings: Sequence[Reading]) -> dict[str, Any]:
 def ratio(
     first: Sequence[Reading], second: Sequence[Reading], rate: Callable[[Reading], float]
 ) -> dict[str, Any] | None:
-    """How many times the rate of `second` that of `first` is, per round and in the median; as harness.speed_ratio."""
+    """Returns the rate of `first` over that of `second`, per round and as the median, like harness.speed_ratio."""
     ratios = [rate(a) / rate(b) for a, b in zip(first, second, strict=False) if not (a.stopped or b.stopped)]
     if not ratios:
         return None
@@ -270,7 +270,7 @@ def ratio(
 
 
 def ratios(results: Mapping[str, Sequence[Reading]], rate: Callable[[Reading], float]) -> dict[str, Any]:
-    """imagebeam over every other peer, with either shuffle."""
+    """Returns the ratios of imagebeam to every other peer, with either shuffle."""
     return {
         f"{ours}/{peer}": ratio(results[ours], results[peer], rate)
         for ours in OURS
@@ -282,7 +282,7 @@ def ratios(results: Mapping[str, Sequence[Reading]], rate: Callable[[Reading], f
 def measure_size(
     size: str, image_set: ImageSet, peers: Sequence[str], python: str, program: Path, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """One size's part of the output."""
+    """Returns one size's part of the output."""
     warm = functools.partial(read, python=python, program=program, image_set=image_set, threads=args.threads)
     harness.warm_files(path for path in image_set.dataset.rglob("*") if path.is_file())
     for peer in peers:  # makes its own files, and fails here if it cannot run at all
@@ -301,7 +301,7 @@ def measure_size(
 
 
 def measure(args: argparse.Namespace, peers: Sequence[str], sizes: Sequence[str]) -> dict[str, Any]:
-    """The whole benchmark: the object that is printed."""
+    """Runs the whole benchmark; returns the object to print."""
     machine = harness.describe_machine()
     with tempfile.TemporaryDirectory(prefix="imagebeam-reader-", dir=args.scratch) as temporary:
         program = Path(temporary) / "limit"

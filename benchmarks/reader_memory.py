@@ -1,4 +1,4 @@
-"""Memory of the reader over many epochs: it must stay as it is once everything was read once.
+"""Measures the reader's memory over many epochs: it must not grow after everything was read once.
 
 Run from the root of the repository: python -m benchmarks.reader_memory > memory.json
 """
@@ -22,13 +22,13 @@ _WARM_UP_EPOCHS = 20  # TensorFlow's and Python's allocators settle
 
 
 def resident_mb() -> float:
-    """The resident set of this process, 10^6 bytes."""
+    """Returns the resident set size of this process in 10^6 bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def make_dataset(folder: Path) -> Path:
-    """A dataset of small JPEGs of ten classes."""
+    """Makes a dataset of small JPEGs of ten classes."""
     from imagebeam.pipelines import convert
 
     for i in range(_NUM_IMAGES):

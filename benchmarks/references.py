@@ -1,4 +1,4 @@
-"""Seconds and memory to list and plan references, and whether both grow at most linearly with their number.
+"""Measures seconds and memory to list and plan references, and whether both grow at most linearly.
 
 No image is read, but the files must exist, since every row's file is looked up: they are hard links to a few tiny ones.
 Run from the root of the repository: python -m benchmarks.references > references.json
@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import harness
 
-# How `imagebeam plan` is told to read the manifest.
+# The options of `imagebeam plan` for the manifest.
 PLAN_OPTIONS = (
     *("--set", "source.by=manifest"),
     *("--set", "source.manifest.key=key"),
@@ -33,7 +33,7 @@ _MAX_LINKS = 60_000  # to one file: ext4 allows 65,000
 
 
 def label_of(row: int) -> str:
-    """The class of a row of any manifest: rows go round the classes, so a shorter manifest is the head of a longer."""
+    """Returns the class of a row. Rows cycle through the classes, so a short manifest is the start of a longer one."""
     return f"n{1440764 + row % _NUM_CLASSES:08d}"
 
 
@@ -49,7 +49,7 @@ def write_manifest(path: Path, count: int) -> Path:
 
 
 def make_images(folder: Path, count: int) -> None:
-    """Makes the files that manifests of up to `count` rows in `folder` name, without content worth reading."""
+    """Makes the files that manifests of up to `count` rows in `folder` name; their content is not read."""
     for row in range(min(_NUM_CLASSES, count)):
         (folder / "images" / label_of(row)).mkdir(parents=True)
     for row in range(count):
@@ -64,12 +64,12 @@ def make_images(folder: Path, count: int) -> None:
 
 
 def plan_command(manifest: Path) -> list[str]:
-    """`imagebeam plan` over the manifest, as a user runs it."""
+    """Returns the command `imagebeam plan` over the manifest, as a user runs it."""
     return [sys.executable, "-m", "imagebeam", "plan", "--input", str(manifest), *PLAN_OPTIONS]
 
 
 def place_command(manifest: Path) -> list[str]:
-    """`place` below, in a process of its own."""
+    """Returns the command that runs `place` below in its own process."""
     return [sys.executable, "-m", "benchmarks.references", "--place", str(manifest)]
 
 
@@ -106,7 +106,7 @@ def place(manifest: Path) -> None:
 
 
 def _count_runs(element: Any) -> int:
-    """Looks at every run of a shard, as the writer would."""
+    """Iterates over every run of a shard, as the writer would."""
     return sum(1 for _ in element[1])
 
 
@@ -117,7 +117,7 @@ STEPS: dict[str, Callable[[Path], list[str]]] = {"plan": plan_command, "place": 
 
 
 def measure_step(step: str, manifests: Mapping[int, Path], rounds: int) -> dict[str, Any]:
-    """One step's part of the output: every count in turn, and how time and memory grow with it."""
+    """Returns one step's part of the output: every count in turn, and how time and memory grow with it."""
     command = STEPS[step]
     runs = {str(count): functools.partial(harness.run, command(path)) for count, path in manifests.items()}
     results = harness.run_in_turn(runs, rounds, name=f"{step},")
@@ -140,7 +140,7 @@ def measure_step(step: str, manifests: Mapping[int, Path], rounds: int) -> dict[
 
 
 def measure(steps: Sequence[str], counts: Sequence[int], rounds: int, scratch: Path) -> dict[str, Any]:
-    """The whole benchmark: the object that is printed."""
+    """Runs the whole benchmark; returns the object to print."""
     machine = harness.describe_machine()
     with tempfile.TemporaryDirectory(prefix="imagebeam-references-", dir=scratch) as temporary:
         folder = Path(temporary)

@@ -1,4 +1,4 @@
-"""Requests, seconds and memory of listing a large bucket, and reads per second at some latency, on an emulator.
+"""Measures the listing of a large bucket (requests, seconds, memory) and reads per second with latency, on an emulator.
 
 Needs Go, which builds the emulator of the tests. Run from the root of the repository: python -m benchmarks.storage
 """
@@ -41,13 +41,13 @@ def list_bucket() -> dict[str, Any]:
         "objects": count,
         "seconds": round(seconds, 2),
         "objects_per_second": round(count / seconds),
-        "grown_rss_mb": round(_peak_rss_mb() - before, 1),  # the listings are let go of: they go to the workers
+        "grown_rss_mb": round(_peak_rss_mb() - before, 1),  # the listings are not kept: they go to the workers
         "packed_bytes_per_object": round(packed / count, 1),
     }
 
 
 def read_objects(count: int, concurrency: int) -> float:
-    """Reads so many objects in this process; returns how many a second."""
+    """Reads `count` objects in this process; returns objects per second."""
     refs = [elements.ImageRef(f"{i}", f"{_URI}/label-{i % 100:02d}/{i:07d}.jpg", 1024) for i in range(count)]
     begin = time.monotonic()
     for _, data in read_ahead.fetch(refs, read_ahead.ReadAhead(concurrency, read_ahead.READ_AHEAD.num_bytes)):
@@ -56,7 +56,7 @@ def read_objects(count: int, concurrency: int) -> float:
 
 
 def read_large_objects(count: int, megabytes: int) -> float:
-    """Reads the large object so many times, 32 requests at once, of it no more ahead than so much.
+    """Reads the large object repeatedly with 32 requests at a time, and at most a given number of bytes ahead.
 
     Returns the growth of this process's memory, in megabytes. What is written of them takes longer than what is read.
     """

@@ -1,6 +1,6 @@
-"""The limit: what this machine can do in plain Python when nothing is checked, no framework runs and nothing is copied.
+"""Writes as fast as plain Python can on this machine: no checks, no framework, no copies. This is the limit.
 
-The same examples as tfrecord_loop.py. The image stands last in the Example, so that its bytes go from os.read to
+The same examples as tfrecord_loop.py. The image is last in the Example, so that its bytes go from os.read to
 os.writev as they are; the checksum is extended over the parts. Two forked processes take half of the shards each.
 
 Source: https://protobuf.dev/programming-guides/encoding/ and tensorflow/core/lib/io/record_writer.h.
@@ -31,12 +31,12 @@ def varint(value: int) -> bytes:
 
 
 def delimited(payload: bytes) -> bytes:
-    """A length-delimited field with number 1, which is all but one of those in an Example."""
+    """Returns a length-delimited field with number 1, like all fields but one of an Example."""
     return b"\x0a" + varint(len(payload)) + payload
 
 
 def entry(key: bytes, feature: bytes) -> bytes:
-    """One feature of the Example: an entry of the map in Features."""
+    """Returns one feature of the Example: an entry of the map in Features."""
     return delimited(delimited(key) + b"\x12" + varint(len(feature)) + feature)
 
 
@@ -50,7 +50,7 @@ def int64_entry(key: bytes, value: int) -> bytes:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int]:
-    """Height and width from the frame header, found by stepping over the segments before it; 0, 0 if not a JPEG."""
+    """Returns height and width from the frame header, after the segments before it; 0, 0 if not a JPEG."""
     position = 2 if data[:2] == b"\xff\xd8" else len(data)
     while position + 9 <= len(data):
         marker = data[position + 1]

@@ -1,4 +1,4 @@
-"""MNIST as TensorFlow's own how-to converts it: NumPy, tf.train.Example, tf.io.TFRecordWriter, one file a split."""
+"""Converts MNIST like TensorFlow's how-to: NumPy, tf.train.Example, tf.io.TFRecordWriter, one file per split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The obvious Beam pipeline: match the files, read them, make Examples, WriteToTFRecord. In memory, one process."""
+"""Runs the obvious Beam pipeline: match files, read, make Examples, WriteToTFRecord. In memory, one process."""
 
 from __future__ import annotations
 

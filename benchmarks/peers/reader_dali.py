@@ -1,4 +1,4 @@
-"""NVIDIA DALI on the CPU: its TFRecord reader over the same shards, with indexes in its own format."""
+"""Reads with NVIDIA DALI on the CPU: its TFRecord reader over the same shards, with its own index format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHUFFLE_BUFFER = 1000
 
 
 def write_indexes(dataset: Path, folder: Path) -> list[str]:
-    """DALI's index of each shard, a line "offset size" for each record, from the offsets that imagebeam wrote."""
+    """Writes DALI's index of each shard, a line "offset size" per record, from the offsets that imagebeam wrote."""
     folder.mkdir(exist_ok=True)
     paths = []
     for shard in reader_measure.shards(dataset):

@@ -1,4 +1,4 @@
-"""Grain over ArrayRecord files, with Pillow, in as many worker processes as there are threads for the others."""
+"""Reads with Grain from ArrayRecord files, with Pillow, in as many processes as the others have threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LABEL_BYTES = 4  # before the JPEG in a record
 
 
 def write_shards(images: Path, folder: Path) -> list[str]:
-    """ArrayRecord files of the images, one record in a group, as Grain's manual asks for; written once."""
+    """Writes ArrayRecord files of the images once, with one record per group, as Grain's manual requires."""
     if not folder.exists():
         unfinished = folder.with_suffix(".unfinished")
         unfinished.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The reader of this project."""
+"""Reads with imagebeam."""
 
 from __future__ import annotations
 

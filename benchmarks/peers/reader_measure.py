@@ -1,4 +1,4 @@
-"""What the scripts of the readers share: their arguments, and how a pipeline is measured once it runs.
+"""Shares among the reader scripts the arguments and the measurement of a running pipeline.
 
 A script builds its pipeline as its users do and hands the batches to `run`, which prints one JSON line.
 """
@@ -34,7 +34,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """The arguments that every script takes."""
+    """Parses the arguments that every script takes."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--dataset", required=True, type=Path, help="written by imagebeam: shards and their index")
     parser.add_argument("--images", required=True, type=Path, help="folder of the same JPEG files")
@@ -50,7 +50,7 @@ def run(batches: Iterable[Any], seconds: float, *packages: str) -> NoReturn:
     Args:
         batches: images of batch after batch, without end, as anything that NumPy takes for an array.
         seconds: to count.
-        *packages: whose versions are told.
+        *packages: packages whose versions are printed.
     """
     batches = iter(batches)
     shape, dtype, mean = _warm_up(batches)
@@ -70,7 +70,7 @@ def run(batches: Iterable[Any], seconds: float, *packages: str) -> NoReturn:
 
 
 def _warm_up(batches: Iterator[Any]) -> tuple[list[int], str, list[float]]:
-    """Shape and dtype of the first batch, and the mean of each channel over the batches of the warm-up."""
+    """Returns shape and dtype of the first batch, and the mean of each channel over the warm-up batches."""
     start = time.perf_counter()
     images = np.asarray(next(batches))
     shape, dtype, means = list(images.shape), str(images.dtype), [_channel_means(images)]
@@ -103,12 +103,12 @@ def _count(batches: Iterator[Any], seconds: float) -> dict[str, float]:
 
 
 def _own_seconds() -> float:
-    """CPU time of this process and of those below it that live."""
+    """Returns the CPU time of this process and its living descendants."""
     return sum(_tree_ticks().values()) / _TICKS_PER_SECOND
 
 
 def _tree_ticks() -> dict[int, int]:
-    """CPU time, by process, of this one and those below it."""
+    """Returns the CPU time by process, of this one and its descendants."""
     parents, ticks = {}, {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -124,7 +124,7 @@ def _tree_ticks() -> dict[int, int]:
 
 
 def _busy_seconds() -> float:
-    """CPU time that this machine has spent on anything but idling, all cores together."""
+    """Returns the CPU seconds that all cores of this machine have spent on anything but idling."""
     user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + system + irq + softirq) / _TICKS_PER_SECOND
 
@@ -133,12 +133,12 @@ def _busy_seconds() -> float:
 
 
 def shards(dataset: Path) -> list[str]:
-    """The TFRecord files of a dataset."""
+    """Returns the TFRecord files of a dataset."""
     return sorted(map(str, dataset.glob("*.tfrecord")))
 
 
 def share_out(images: Path) -> list[list[tuple[bytes, int]]]:
-    """The files of a folder (JPEG bytes, class), in random order, dealt to NUM_SHARDS shards: for formats of others."""
+    """Yields (JPEG bytes, class) of the files of a folder, in random order, for each of NUM_SHARDS shards."""
     paths = sorted(images.iterdir())
     classes = {name: index for index, name in enumerate(sorted({path.name.split("_")[0] for path in paths}))}
     random.Random(0).shuffle(paths)
@@ -147,7 +147,7 @@ def share_out(images: Path) -> list[list[tuple[bytes, int]]]:
 
 
 def random_window(width: int, height: int, uniform: Callable[[float, float], float]) -> Sequence[int]:
-    """left, top, right, bottom of a random part of a picture, as torchvision's RandomResizedCrop draws it."""
+    """Returns left, top, right, bottom of a random part of an image, chosen like torchvision's RandomResizedCrop."""
     for _ in range(_NUM_TRIALS):
         area = width * height * uniform(*AREA)
         ratio = math.exp(uniform(*_LOG_RATIO))

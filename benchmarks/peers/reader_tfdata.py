@@ -1,4 +1,4 @@
-"""tf.data, well tuned: what is known to make it fast, and what a user of it could write on these shards.
+"""Reads with a well-tuned tf.data pipeline, as an expert user would write it for these shards.
 
 Many shards are read at once and in any order, records are mixed while encoded, the window is drawn from the stored
 height and width, only its part is decoded, and a private pool has as many threads as there are cores.

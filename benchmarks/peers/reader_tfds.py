@@ -1,4 +1,4 @@
-"""TensorFlow Datasets on the shards as imagebeam wrote them, as a user of TFDS writes it.
+"""Reads the shards that imagebeam wrote with TensorFlow Datasets, as a user of TFDS would.
 
 Decoding is skipped in the builder; the map draws a window from the JPEG's header and decodes that part alone.
 """

@@ -1,4 +1,4 @@
-"""tf.data as TensorFlow's tutorials write it: the whole picture is decoded, then cropped, resized and mirrored."""
+"""Reads with tf.data as in TensorFlow's tutorials: decodes the whole image, then crops, resizes and flips it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebDataset over tar files, with Pillow, in one process."""
+"""Reads with WebDataset from tar files, with Pillow, in one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHUFFLE_BUFFER = 1000
 
 
 def write_shards(images: Path, folder: Path) -> list[str]:
-    """Tar files of the images, two members each (NUMBER.jpg and NUMBER.cls), written once."""
+    """Writes tar files of the images once, two members each: NUMBER.jpg and NUMBER.cls."""
     if not folder.exists():
         unfinished = folder.with_suffix(".unfinished")
         unfinished.mkdir(exist_ok=True)

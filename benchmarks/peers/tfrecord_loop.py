@@ -1,4 +1,4 @@
-"""The script that everyone writes: a loop over the sorted files, tf.train.Example, tf.io.TFRecordWriter.
+"""Runs the script that everyone writes: a loop over the sorted files, tf.train.Example, tf.io.TFRecordWriter.
 
 With `--processes 2` the shards are shared out by a multiprocessing pool, as those who want it faster do.
 """

@@ -102,8 +102,8 @@ def test_verify_of_bare_pixels_counts_them(tmp_path: pathlib.Path) -> None:
     good, short = (
         b"".join(example_encoder.ExampleEncoder(catalog.features).encode(sizes, bytes(n))) for n in (784, 783)
     )
-    told = "the image is 783 values, the example says 28 x 28 pixels of 1 channels"
-    assert (check(good), check(short)) == (None, told)
+    complaint = "the image is 783 values, the example says 28 x 28 pixels of 1 channels"
+    assert (check(good), check(short)) == (None, complaint)
 
 
 def test_reader_gives_digits_as_rgb_with_their_labels(tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""What the extras of setup.py install, and the errors that name one."""
+"""The extras of setup.py: the packages they install, and the errors that name an extra."""
 
 from __future__ import annotations
 
