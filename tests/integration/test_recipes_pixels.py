@@ -167,7 +167,7 @@ def test_glob_of_files_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
     for files, message in (
         ("faces", r"source\.manifest\.files 'faces' is not a glob; write for example 'faces/\*\.png'"),
         ("nowhere/*.png", r"source\.manifest\.files 'nowhere/\*\.png': .* cannot be read \(No such file"),
-        ("ages.csv/*.png", r"source\.manifest\.files 'ages\.csv/\*\.png': .* is no folder"),
+        ("ages.csv/*.png", r"source\.manifest\.files 'ages\.csv/\*\.png': .* is not a folder"),
     ):
         with pytest.raises(errors.ConfigError, match=message):
             run(tmp_path / "in", tmp_path / "out", "faces_age", f"source.manifest.files={files}")
