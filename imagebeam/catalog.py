@@ -296,7 +296,7 @@ def load_catalog(
             f"{directory} holds no {CATALOG_FILE}: {_why_there_is_none(storage.normalize(directory), read)}"
         ) from e
     except OSError as e:
-        raise errors.CatalogError(f"{uri} cannot be read ({e.strerror or e}); grant read access to it") from e
+        raise _unreadable(uri, e) from e
     return Catalog.from_json(text, uri)
 
 
@@ -342,6 +342,14 @@ def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[s
     return next((name for name in names if _LIKE_TFRECORD.search(name)), "")
 
 
+def _unreadable(uri: str, error: OSError) -> errors.CatalogError:
+    if storage.is_fault(error):
+        return errors.CatalogError(
+            f"{error.strerror or error}: check the address, and that it can be reached from here, and run again"
+        )
+    return errors.CatalogError(f"{uri} cannot be read ({error.strerror or error}); grant read access to it")
+
+
 def load_statistics(directory: str | os.PathLike[str], read: Callable[[str], bytes] | None = None) -> Mapping[str, Any]:
     """Reads the writer's statistics, by split. Returns {} if the file is missing: a dataset can be read without it.
 
@@ -359,7 +367,7 @@ def load_statistics(directory: str | os.PathLike[str], read: Callable[[str], byt
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as e:
-        raise errors.CatalogError(f"{uri} cannot be read ({e.strerror or e}); grant read access to it") from e
+        raise _unreadable(uri, e) from e
     except _DAMAGE as e:
         raise errors.CatalogError(
             f"{uri} is damaged ({type(e).__name__}: {e}): run the same convert command again with --overwrite, "

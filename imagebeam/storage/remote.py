@@ -54,7 +54,7 @@ _budget_sec: contextvars.ContextVar[float] = contextvars.ContextVar("_budget_sec
 @contextlib.contextmanager
 def budget(seconds: float) -> Iterator[None]:
     """Limits the time of each operation that this thread begins in the block, with all its retries."""
-    token = _budget_sec.set(seconds)
+    token = _budget_sec.set(min(seconds, _budget_sec.get()))  # blocks can be nested
     try:
         yield
     finally:

@@ -34,8 +34,10 @@ from imagebeam import after_fork, errors, storage
 from imagebeam import catalog as catalog_lib
 from imagebeam.reader import dataset_source, record_bytes
 from imagebeam.reader.shard_cache import cache_room, cached_shards
+from imagebeam.storage import remote
 
 _NUM_DOWNLOADS = 4  # at once
+_OPEN_BUDGET_SEC = 5.0  # with all retries, for the first look at an address, which is more likely wrong than down
 _NUM_AHEAD = 4  # shards beyond those that are certainly read
 _DAMAGE_WAITS_SEC = (1.0, 3.0)
 _BUFFER_BYTES = 1 << 20
@@ -83,7 +85,8 @@ class CachedSource(dataset_source.DatasetSource):
         self._places: dict[str, _CachedPlace] = {}  # by the name of a split's first shard
 
     def load_catalog(self) -> catalog_lib.Catalog:
-        catalog = super().load_catalog()
+        with remote.budget(_OPEN_BUDGET_SEC):
+            catalog = super().load_catalog()
         shards = [shard for split in catalog.splits.values() for shard in split.shards]
         for shard in shards:
             if not _PLAIN_NAME.fullmatch(shard.name):

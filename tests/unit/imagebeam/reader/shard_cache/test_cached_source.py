@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pathlib
@@ -16,8 +17,9 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import dataset as dataset_lib
-from imagebeam import errors
+from imagebeam import errors, storage
 from imagebeam.reader.shard_cache import cached_source
+from imagebeam.storage import remote
 from tests import patience
 from tests.unit.imagebeam.reader import far_dataset
 
@@ -265,3 +267,20 @@ def test_random_order_of_more_than_fits_is_not_fetched_ahead_of(tmp_path: pathli
     for shard in asked:
         place.read(shard, 0, 1)
     assert far_dataset.settle(folder) == asked
+
+
+def test_dataset_at_an_address_that_does_not_answer_is_given_up_with_a_small_budget(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[float] = []
+
+    def give_up(store: remote.RemoteStorage, uri: str, *_: Any, **__: Any) -> bytes:
+        budgets.append(remote._budget_sec.get())
+        raise storage.UnavailableError(errno.EIO, f"{uri}: refused")
+
+    monkeypatch.setattr(remote.RemoteStorage, "read", give_up)
+    source = cached_source.CachedSource("memory://nowhere", str(tmp_path), 1 << 20)
+    message = "^memory://nowhere/catalog.json: refused: check the address, and that it can be reached from here"
+    with pytest.raises(errors.CatalogError, match=message):
+        source.load_catalog()
+    assert budgets == [cached_source._OPEN_BUDGET_SEC]
