@@ -294,7 +294,7 @@ def test_datasets_whose_features_differ_are_not_mixed(
     other = written.write(tmp_path / "y", (*renamed, written.LABEL), values, labels=LABELS, label_base=1)
     with pytest.raises(
         errors.ConfigError,
-        match=r"y are with 'image' \(bytes\) for image/encoded, those of .*a with 'image/encoded' \(bytes\)",
+        match=r"y stores image/encoded as 'image' \(bytes\), .*a image/encoded as 'image/encoded' \(bytes\)",
     ):
         imagebeam.mix([parts[0], (other, "train")], [1, 1], 2)
 
