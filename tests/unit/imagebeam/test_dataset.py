@@ -207,7 +207,7 @@ def test_part_of_a_split_is_read_alone(opened: imagebeam.ImageDataset, split: st
     assert len(set(keys_of(read(opened, split, drop_remainder=False)))) == count
 
 
-def test_parts_that_meet_share_nothing_and_leave_nothing_out(opened: imagebeam.ImageDataset) -> None:
+def test_adjacent_parts_are_disjoint_and_complete(opened: imagebeam.ImageDataset) -> None:
     parts = [set(keys_of(read(opened, part, drop_remainder=False))) for part in ("train[:33%]", "train[33%:]")]
     assert not parts[0] & parts[1]
     assert len(parts[0] | parts[1]) == NUM_IMAGES
