@@ -115,10 +115,10 @@ class Feeds(abc.ABC):
         self, plan: read_plan.ReadPlan, asked: options_lib.ReadOptions, keep_empty: bool = False
     ) -> tf.data.Dataset:
         """Returns the tf.data pipeline; `keep_empty` keeps batches whose examples were all skipped."""
-        from imagebeam.reader import tf_input
+        from imagebeam.reader import tf_pipeline
 
         _warn_of_places(plan.extra, asked)
-        batches = tf_input.build(plan, asked, self.mean_and_std(asked), keep_empty)
+        batches = tf_pipeline.build(plan, asked, self.mean_and_std(asked), keep_empty)
         self.check_schedule(asked, plan.schedule)
         batches.imagebeam_lifetime = self.kept_open  # datasets and iterators made of it hold it
         return batches

@@ -17,7 +17,7 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import errors, example, records
-from imagebeam.reader import batch_reader, tf_input
+from imagebeam.reader import batch_reader, tf_pipeline
 from imagebeam.reader import options as options_lib
 from tests import datasets
 
@@ -335,7 +335,7 @@ def test_decoder_is_the_requested_one_or_one_that_can_read_the_split(
     else:
         assert (chosen() == native()).all()
         options = imagebeam.ReadOptions(batch_size=8)
-        assert tf_input.decodes_natively(opened.records("train", options), options)
+        assert tf_pipeline.decodes_natively(opened.records("train", options), options)
         draw(tmp_path / "images" / "cat" / "0.png", 0)
         draw(tmp_path / "images" / "cat" / "1.jpg", 1)
         datasets.make(tmp_path / "images", tmp_path / "out")
