@@ -7,6 +7,7 @@ when they are first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from imagebeam import missing_packages
 from imagebeam.catalog import Catalog, load_catalog
 from imagebeam.errors import (
     CatalogError,
@@ -51,10 +52,8 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as e:
-        extra = "convert" if module.startswith("imagebeam.pipelines.") else "tf"
-        raise ConfigError(
-            f"{e.name} is not installed, imagebeam.{name} needs it: pip install 'imagebeam[{extra}]'"
-        ) from e
+        extra = "convert" if module == "imagebeam.pipelines.convert" else None
+        raise missing_packages.missing_package(e, f"imagebeam.{name}", extra) from e
 
 
 def __dir__() -> list[str]:

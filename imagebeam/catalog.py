@@ -154,10 +154,8 @@ class Catalog:
     counts: Counts
     versions: Mapping[str, str]  # of the packages that can change bytes
     created: str  # ISO 8601, UTC
-    files: Mapping[str, File] = dataclasses.field(
-        default_factory=dict
-    )  # by name; not the shards, the indexes and the catalog
-
+    # By name, without the shards, the indexes and the catalog.
+    files: Mapping[str, File] = dataclasses.field(default_factory=dict)
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for convert: transforms/recorded_inputs.py
 
     def to_json(self) -> str:
@@ -321,8 +319,8 @@ def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> s
     except OSError:
         names = []
     if any(name.startswith(STAGING_PREFIX) for name in names):
-        return "a conversion into it has not ended; let it end, or run the same convert command again, which goes on"
-    return "no dataset was committed there; give the --output of a convert command that ended well"
+        return "a conversion into it is unfinished; wait for it, or run the same convert command again to resume"
+    return "no dataset was committed there; give the --output of a successful convert command"
 
 
 def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[str]] | None) -> str:

@@ -128,8 +128,7 @@ def _varint_tables() -> tuple[Any, Any]:
 
     values = np.arange(256)
     is_long = values >= 0x80
-    varints = np.stack([values, is_long], axis=1).astype(
-        np.uint8
-    )  # from 128 on: the value has the top bit set already, and the next byte is 1
+    # From 128 on the value already has the top bit set, and the next byte is 1.
+    varints = np.stack([values, is_long], axis=1).astype(np.uint8)
     are_used = np.stack([np.ones(256, np.bool_), is_long], axis=1)
     return varints.view(np.uint16).ravel(), are_used.view(np.uint16).ravel()

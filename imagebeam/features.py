@@ -13,7 +13,6 @@ BYTES = "bytes"
 INT64 = "int64"
 FLOAT = "float"
 
-KIND_OF_TYPE: Mapping[str, str] = {"string": BYTES, "int": INT64, "float": FLOAT}  # by the types of columns in a config
 NUMPY_DTYPES: Mapping[str, str] = {BYTES: "object", INT64: "int64", FLOAT: "float32"}  # names: nothing here needs NumPy
 EMPTY_VALUES: Mapping[str, Any] = {BYTES: b"", INT64: 0, FLOAT: 0.0}  # in place of a value that a record lacks
 

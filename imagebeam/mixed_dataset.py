@@ -43,8 +43,8 @@ class Mixture(feeds.Feeds):
     """Several datasets in fixed proportions in every batch. Read in all ways in which an `ImageDataset` is read.
 
     Without `num_epochs` it never ends: a smaller dataset is read more often. With `num_epochs` it ends where the first
-    dataset has been read so often and another of its examples would follow; the log says which, and how far the others
-    came. Every dataset is read in its own order, each example once an epoch.
+    dataset has been read `num_epochs` times and another of its examples would follow; the log says which, and how far
+    the others came. Every dataset is read in its own order, each example once an epoch.
     """
 
     def __init__(self, datasets: Sequence[Part], weights: Sequence[float]):
@@ -52,7 +52,7 @@ class Mixture(feeds.Feeds):
 
         Args:
             datasets: each with the split to read.
-            weights: proportion of each dataset, met to 1 in 65,536; they need not sum up to 1.
+            weights: proportion of each dataset, accurate to 1/65,536; they need not sum up to 1.
 
         Raises:
             ConfigError: if weights and datasets do not match, or the classes of the datasets differ.
@@ -106,7 +106,7 @@ class Mixture(feeds.Feeds):
                 "middle of an epoch of most of its datasets: give num_epochs=None, and tell the loop how many batches "
                 "an iteration has, in Keras by steps_per_epoch"
             )
-        alone = mixture.of_part(asked)
+        alone = mixture.options_of_part(asked)
         every = [dataset.records(split, alone) for dataset, split in zip(self._datasets, self._splits)]
         by_source = mixture.common_features(every, self._directories)
         selected = [dataset.select(split) for dataset, split in zip(self._datasets, self._splits)]

@@ -90,7 +90,7 @@ def int_values(wire_type: int, payload: Any) -> Iterator[int]:
 
 
 def signed(value: int) -> int:
-    """Returns the number of which `value` is the two's complement in 64 bits."""
+    """Decodes a 64-bit two's complement value."""
     return value - (1 << 64) if value >> 63 else value
 
 

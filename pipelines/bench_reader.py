@@ -178,11 +178,11 @@ def run_bench(
     """
     asked: dict[str, Any] = {"image_size": image_size, "crop": "random", "dtype": dtype, "threads": threads}
     whole = dataset.as_tf(split, batch_size, **asked)  # first, because it checks all arguments
-    from imagebeam.reader import tf_input
+    from imagebeam.reader import tf_pipeline
 
     options = imagebeam.ReadOptions(batch_size=batch_size, **asked)
     plan = dataset.records(split, options)
-    is_native = tf_input.decodes_natively(plan, options)
+    is_native = tf_pipeline.decodes_natively(plan, options)
     stages = _native_stages(plan, options) if is_native else _tensorflow_stages(plan, options)
     together = _measure(_Stage(whole, batch_size, warm_up=2), seconds)  # raises for an image that cannot be decoded
     return BenchResult(
@@ -193,7 +193,7 @@ def run_bench(
         batch_size=batch_size,
         image_size=image_size,
         dtype=dtype,
-        threads=tf_input.num_threads(options),
+        threads=tf_pipeline.num_threads(options),
         decoder=(batch_reader.library() or "") if is_native else "TensorFlow",
         stages={name: _measure(_count(stage), seconds) for name, stage in stages.items()},
         together=together,
@@ -212,11 +212,11 @@ def _native_stages(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -
     """Returns the stages of the reader with the decoder in C in their order, each over inputs in memory."""
     import tensorflow as tf
 
-    from imagebeam.reader import tf_decode, tf_input
+    from imagebeam.reader import tf_decode, tf_pipeline
 
     assert options.batch_size is not None
     size = options.batch_size
-    reader = batch_reader.BatchReader(plan, options, tf_input.num_threads(options))
+    reader = batch_reader.BatchReader(plan, options, tf_pipeline.num_threads(options))
     cast = tf_decode.make_caster(options, None)
     num_chunks = max(1, min(_POOL_PICTURES // size, _POOL_CHUNKS))
     chunks = [reader.records.read(number * size, (number + 1) * size) for number in range(num_chunks)]
@@ -253,7 +253,7 @@ def _native_stages(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -
         "augment": images.map(cast),
         "batch": run(hand_over),
     }
-    tf_options = tf_input.tf_options(options, tf_input.num_threads(options))
+    tf_options = tf_pipeline.tf_options(options, tf_pipeline.num_threads(options))
     return {name: _Stage(each.with_options(tf_options), size, warm_up=1) for name, each in stages.items()}
 
 
@@ -261,10 +261,10 @@ def _tensorflow_stages(plan: read_plan.ReadPlan, options: options_lib.ReadOption
     """Returns the stages of the reader with TensorFlow's decoders, each over inputs in memory after its warm-up."""
     import tensorflow as tf
 
-    from imagebeam.reader import crops, tf_decode, tf_input, tf_parse
+    from imagebeam.reader import crops, tf_decode, tf_parse, tf_pipeline
 
     assert options.batch_size is not None
-    threads = tf_input.num_threads(options)
+    threads = tf_pipeline.num_threads(options)
     reader = tf_parse.ChunkReader(plan, options)
     num_chunks = max(1, min(_POOL_PICTURES // plan.chunk_records, _POOL_CHUNKS))
     num_encoded = num_chunks * plan.chunk_records
@@ -307,7 +307,7 @@ def _tensorflow_stages(plan: read_plan.ReadPlan, options: options_lib.ReadOption
         "augment": _Stage(augmented, 1, warm_up=num_images),
         "batch": _Stage(batches, options.batch_size, warm_up=batched_pool),
     }
-    tf_options = tf_input.tf_options(options, threads)
+    tf_options = tf_pipeline.tf_options(options, threads)
     return {name: each._replace(elements=each.elements.with_options(tf_options)) for name, each in stages.items()}
 
 

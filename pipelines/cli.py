@@ -20,7 +20,7 @@ from typing import NoReturn, TextIO
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
+from imagebeam import errors, missing_packages
 from imagebeam.pipelines import terminal
 
 _EPILOG = """\
@@ -65,7 +65,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             if known.verbose:
                 traceback.print_exc()
             if isinstance(e, ModuleNotFoundError):
-                _complain(f"{e.name} is not installed, this command needs it: pip install 'imagebeam[convert]'")
+                _complain(str(missing_packages.missing_package(e, "this command")))
             else:
                 _complain(str(e))
             return e.exit_code if isinstance(e, errors.ImagebeamError) else 1

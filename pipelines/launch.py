@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from imagebeam import errors, storage
+from imagebeam import errors, missing_packages, storage
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import open_source, output_lock, progress, runners
 from imagebeam.transforms import dataset_settings, run_report
@@ -74,10 +74,7 @@ def import_beam(
     try:
         return runners.make_options([*trusted, *beam_arguments], workers)
     except ModuleNotFoundError as e:
-        package = (e.name or "apache_beam").partition(".")[0]
-        raise errors.ConfigError(
-            f"{package} is not installed, convert needs it: pip install 'imagebeam[convert]'"
-        ) from e
+        raise missing_packages.missing_package(e, "convert", "convert") from e
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ class BatchReader:
             ExampleError: if an example cannot be read or decoded, and may not be skipped.
         """
         with python_calls.calls:
-            if python_calls.calls.are_over:
+            if python_calls.calls.is_closed:
                 raise StopIteration
             batch = self._read(int(first), int(end))
             if self.records.replaces and len(batch[1]) < end - first:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, storage
+from imagebeam import errors, missing_packages, storage
 from imagebeam.reader import record_bytes
 
 _BLOCK_BYTES = 4 << 20
@@ -31,10 +31,10 @@ class Source(Protocol):
         """Raises ShardError if a shard is missing or has another length."""
 
     def fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:
-        """Returns what reads the records of a split: the same object in each call."""
+        """Returns the fetcher of a split's records, the same object on every call."""
 
     def close(self) -> None:
-        """Closes the open files, and keeps none open from now on. Waits for no lock."""
+        """Closes the open files, and keeps none open from now on. Acquires no lock."""
 
 
 class DatasetSource:
@@ -81,12 +81,12 @@ class DatasetSource:
                 try:
                     size = self.size_of(uri)
                 except OSError as e:
-                    detail = f"is missing ({e.strerror or e}): run imagebeam verify, convert again"
+                    detail = f"is missing ({e.strerror or e}): run imagebeam verify, then convert again"
                     raise errors.ShardError(f"shard {uri} {detail}") from e
                 if size != shard.bytes:
                     raise errors.ShardError(
                         f"shard {uri} has {size:,} bytes, the catalog says {shard.bytes:,}: "
-                        "it was cut short or replaced; run imagebeam verify, convert again with --overwrite"
+                        "it was cut short or replaced; run imagebeam verify, then convert again with --overwrite"
                     )
 
     def fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:
@@ -166,8 +166,12 @@ class TensorFlowSource(DatasetSource):
         return self._call(uri, read)
 
     def _call(self, uri: str, call: Callable[[Any], Any]) -> Any:
-        import tensorflow as tf
-
+        try:
+            import tensorflow as tf
+        except ModuleNotFoundError as e:
+            raise missing_packages.missing_package(
+                e, "reading gs:// in place", otherwise="give cache_dir, which needs 'imagebeam[gcs]' instead"
+            ) from e
         try:
             return call(tf.io.gfile)
         except tf.errors.NotFoundError as e:

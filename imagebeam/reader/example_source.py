@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features
+from imagebeam import errors, example, features, missing_packages
 from imagebeam.reader import bare_pixels, batch_names, open_files, record_bytes
 from imagebeam.reader import selection as selection_lib
 
@@ -34,7 +34,7 @@ class ExampleSource:
         decode: whether "image" is pixels, decoded with Pillow; else it comes as it is stored.
         is_raw: whether images are stored as bare pixels.
         wanted: keys of the features besides "image" and "label"; None for all others.
-        lifetime: of the dataset, whose files stay open as long as this source lives.
+        lifetime: keeps the dataset's files open as long as this source lives.
 
     Raises:
         ConfigError: if the shards are compressed; or images are to be decoded and there are none, or they are bare
@@ -92,7 +92,7 @@ class ExampleSource:
         """
         given = operator.index(index)
         if not -len(self) <= given < len(self):
-            raise IndexError(f"there is no example {given} among {len(self):,}")
+            raise IndexError(f"index {given} is out of range for {len(self):,} examples")
         record = self._selection.records_at(np.array([given % len(self)], np.int64))
         [content] = self._fetcher.fetch(record)
         if isinstance(content, record_bytes.Trouble):
@@ -156,7 +156,7 @@ def _values_of(parsed: Mapping[str, list[Any]], feature: features.Feature) -> li
 
 
 def _to_array(kind: str, values: list[Any]) -> np.ndarray:
-    """Returns the values of a list in one array, because Grain and PyTorch take a Python list for many values."""
+    """Returns the values of a list in one array, because Grain and PyTorch treat a list as several values."""
     array: np.ndarray = np.empty(len(values), features.NUMPY_DTYPES[kind])
     array[:] = values
     return array
@@ -191,7 +191,5 @@ def _import_pillow() -> Any:
     try:
         from PIL import Image
     except ModuleNotFoundError as e:
-        raise errors.ConfigError(
-            f"{e.name} is not installed, as_grain decodes with it: pip install 'imagebeam[grain]', or give decode=False"
-        ) from e
+        raise missing_packages.missing_package(e, "as_grain", "grain", otherwise="give decode=False") from e
     return Image

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imagebeam import errors, features
+from imagebeam import errors, features, missing_packages
 from imagebeam.reader import batch_iterator, read_plan, reader_state, schedule
 from imagebeam.reader import options as options_lib
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
-_IN_WHOLE_IMAGES = ("image/object/bbox/", "image/object/mask", "image/segmentation/class/encoded")
+_MASKS = ("image/object/mask", "image/segmentation/class/encoded")
+_IN_WHOLE_IMAGES = ("image/object/bbox/", *_MASKS)
 
 
 class Feeds(abc.ABC):
@@ -114,10 +115,10 @@ class Feeds(abc.ABC):
         self, plan: read_plan.ReadPlan, asked: options_lib.ReadOptions, keep_empty: bool = False
     ) -> tf.data.Dataset:
         """Returns the tf.data pipeline; `keep_empty` keeps batches whose examples were all skipped."""
-        from imagebeam.reader import tf_input
+        from imagebeam.reader import tf_pipeline
 
         _warn_of_places(plan.extra, asked)
-        batches = tf_input.build(plan, asked, self.mean_and_std(asked), keep_empty)
+        batches = tf_pipeline.build(plan, asked, self.mean_and_std(asked), keep_empty)
         self.check_schedule(asked, plan.schedule)
         batches.imagebeam_lifetime = self.kept_open  # datasets and iterators made of it hold it
         return batches
@@ -126,13 +127,16 @@ class Feeds(abc.ABC):
 def _warn_of_places(extra: Sequence[features.Feature], asked: options_lib.ReadOptions) -> None:
     """Logs a warning if boxes or masks will not fit the images, because only the images are cropped or mirrored."""
     misplaced = [feature.key for feature in extra if feature.source.startswith(_IN_WHOLE_IMAGES)]
+    has_masks = any(feature.source.startswith(_MASKS) for feature in extra)
     if misplaced and (asked.crop in ("random", "center") or asked.flips):
         _LOGGER.warning(
-            "%s: of the whole picture as it is stored, while crop=%r, flip=%r change the pictures alone; "
-            'with crop="squash", flip=False boxes lie where they belong',
+            "%s %s to the whole stored image, but crop=%r, flip=%r change only the image; "
+            'use crop="squash", flip=False%s',
             ", ".join(misplaced),
+            "refers" if len(misplaced) == 1 else "refer",
             asked.crop,
             asked.flips,
+            ", and resize masks to image_size yourself" if has_masks else "",
         )
 
 
@@ -145,5 +149,5 @@ def import_tensorflow() -> Any:
     try:
         import tensorflow as tf
     except ModuleNotFoundError as e:
-        raise errors.ConfigError(f"{e.name} is not installed, the reader needs it: pip install 'imagebeam[tf]'") from e
+        raise missing_packages.missing_package(e, "the reader") from e
     return tf

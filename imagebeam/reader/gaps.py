@@ -24,11 +24,11 @@ def blank(spec: Any, size: int | None) -> Batch:
 def report_gaps(
     dataset: tf.data.Dataset, report: Callable[..., np.ndarray], begin: Position, end: Position | None
 ) -> tf.data.Dataset:
-    """Reports the gaps between batches, inside of them, and after the last one.
+    """Reports the gaps between batches, within them, and after the last one.
 
     Args:
         dataset: batches with "position", int64 [n], ascending over all batches.
-        report: called in Python for a batch before which or in which positions are missing, with four arguments: the
+        report: called in Python for a batch if positions are missing before or inside it, with four arguments: the
             first position expected, the positions found, the position after them, and whether the batch marks the end.
         begin: the first position.
         end: the position after the last one; None if the dataset never ends.
@@ -60,7 +60,7 @@ def until(dataset: tf.data.Dataset, end: Position | None) -> tf.data.Dataset:
     return dataset if end is None else dataset.take_while(lambda batch: batch["position"][0] < end)
 
 
-def keep_places(
+def keep_positions(
     dataset: tf.data.Dataset, begin: Position, end: Position | None, size: int, fills: bool
 ) -> tf.data.Dataset:
     """Returns batches of `size` consecutive positions from `begin` to `end`, with each example at its own position.
@@ -70,7 +70,7 @@ def keep_places(
         begin: the first position.
         end: the position after the last one; None if the dataset never ends.
         size: size of a batch.
-        fills: whether the example after a gap fills it too; else batches are smaller by their gaps.
+        fills: whether the example after a gap fills it too; otherwise batches are shorter by their gaps.
     """
 
     def with_first(first: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tuple[tf.Tensor, Batch]]:
@@ -85,9 +85,8 @@ def keep_places(
             taken = {name: tf.gather(each, rows) for name, each in batch.items()}
             return taken | {"position": positions, "is_read": taken["position"] == positions}
 
-        return tf.data.Dataset.range(first, found[-1] + 1, size).map(
-            take
-        )  # by batches, so that a long gap takes no memory
+        # By batches, so that a long gap takes no memory.
+        return tf.data.Dataset.range(first, found[-1] + 1, size).map(take)
 
     def keep_read(batch: Batch) -> Batch:
         is_kept = batch["is_read"] if end is None else batch["is_read"] & (batch["position"] < end)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from imagebeam import errors
+from imagebeam import errors, missing_packages
 from imagebeam.reader import batch_iterator, reader_state
 from imagebeam.reader import options as options_lib
 
@@ -191,5 +191,5 @@ def _import_jax() -> Any:
     try:
         import jax
     except ModuleNotFoundError as e:
-        raise errors.ConfigError(f"{e.name} is not installed, as_jax needs it: pip install 'imagebeam[jax]'") from e
+        raise missing_packages.missing_package(e, "as_jax") from e
     return jax

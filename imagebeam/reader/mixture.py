@@ -1,7 +1,7 @@
 """Several datasets read as one: an order over the records of all of them.
 
 The dataset at a position is a pure function of the seed and the position, like everything else about an order. So a
-mixture is read by the same decoders and in all of the ways in which a dataset is read, and can go on from a state.
+mixture is read by the same decoders and in every way in which a dataset is read, and can resume from a state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pattern:
         """Shares the positions of each block among the datasets.
 
         Args:
-            weights: one above 0 for each dataset; met to 1 in 65,536 in each block of so many positions.
+            weights: one positive weight per dataset, accurate to 1/65,536 in each block of 65,536 positions.
             seed: seed of the mixture.
         """
         self._seed = seed
@@ -94,17 +94,18 @@ class MixturePart:
 
     Attributes:
         epochs: the records that are selected.
-        order: their order in this process with the options of `of_part`, from the first position on.
+        order: their order in this process with the options of `options_of_part`, from the first position on.
     """
 
     epochs: schedule.SelectionEpochs
     order: order_lib.Order
 
 
-def of_part(asked: options_lib.ReadOptions) -> options_lib.ReadOptions:
+def options_of_part(asked: options_lib.ReadOptions) -> options_lib.ReadOptions:
     """Returns the options for reading each dataset of a mixture: batches, an end and a state belong to the mixture.
 
-    With "global" the mixture is one common order that is dealt to the processes, so each dataset has a common order.
+    With "global" the mixture is one common order, distributed round-robin among the processes, so each dataset has a
+    common order.
     """
     alone = dataclasses.replace(asked, batch_size=None, pad=False, state=None)
     return dataclasses.replace(alone, process_index=0, process_count=1) if asked.shuffle == "global" else alone
@@ -146,7 +147,7 @@ class MixtureEpochs:
         return MixedOrder(self.pattern, self.parts)
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
-        """Returns where the first part has been read so often: in the common order with "global", else by process."""
+        """Returns where the first part has been read `num_epochs` times: by process, with "global" for all together."""
         end = functools.cache(lambda *lengths: end_of(self.pattern, lengths))  # shares differ by one at most
         return [end(*(num_epochs * size for size in sizes)) for sizes in self.epoch_sizes(asked)]
 
@@ -156,7 +157,7 @@ class MixtureEpochs:
 
 
 class MixedOrder:
-    """The order of a mixture: either of one process's shares, or of one common order dealt to the processes.
+    """The order of a mixture: of one process's shares, or of a common order shared round-robin among the processes.
 
     Records are numbered over all datasets: the records of the second dataset follow those of the first.
     """
@@ -173,11 +174,11 @@ class MixedOrder:
 
         Args:
             pattern: assigns a dataset to each position.
-            parts: the datasets, each with the order of its records: of this process, or if the mixture is dealt to the
-                processes, of all processes together.
+            parts: the datasets, each with the order of its records: of this process, or, if the mixture is
+                distributed round-robin among the processes, of all processes together.
             start: position in the common order where this job begins: all before it has been read.
-            process_index: index of the process if the mixture is dealt; else 0.
-            process_count: number of processes if the mixture is dealt; else 1.
+            process_index: index of the process if the mixture is distributed; else 0.
+            process_count: number of processes if the mixture is distributed; else 1.
         """
         self._pattern = pattern
         self._parts = parts
@@ -211,12 +212,12 @@ class MixedFetcher:
     def fetch(self, wanted: np.ndarray) -> Iterator[bytes | record_bytes.Trouble]:
         """Yields the bytes of each record, or its Trouble, in the order of `wanted`."""
         datasets = np.searchsorted(self._first_records, wanted, side="right") - 1
-        each = {
+        records_of = {
             dataset: self._fetchers[dataset].fetch(wanted[datasets == dataset] - self._first_records[dataset])
             for dataset in np.unique(datasets).tolist()
         }
         for dataset in datasets.tolist():
-            yield next(each[dataset])
+            yield next(records_of[dataset])
 
     def trouble(self, record: int, detail: str) -> record_bytes.Trouble:
         """Returns `detail` with the record that it is about."""
@@ -237,9 +238,8 @@ def common_features(parts: Sequence[read_plan.ReadPlan], directories: Sequence[s
             mine, theirs = part.by_source.get(source), first.by_source.get(source)
             if mine != theirs:
                 raise errors.ConfigError(
-                    f"the examples of {directory} are {_described(source, mine)}, those of {directories[0]} "
-                    f"{_described(source, theirs)}: examples in one batch must be alike; convert with the same "
-                    "label and features"
+                    f"{directory} stores {_described(source, mine)}, {directories[0]} {_described(source, theirs)}: "
+                    "examples in one batch must be alike; convert with the same label and features"
                 )
         if part.label_base != first.label_base:
             raise errors.ConfigError(
@@ -260,8 +260,8 @@ def common_features(parts: Sequence[read_plan.ReadPlan], directories: Sequence[s
 
 def _described(source: str, feature: features.Feature | None) -> str:
     if feature is None:
-        return f"without {source}"
-    return f"with {feature.key!r} ({'list of ' if feature.many else ''}{feature.kind}) for {source}"
+        return f"no {source}"
+    return f"{source} as {feature.key!r} ({'list of ' if feature.many else ''}{feature.kind})"
 
 
 def _stored(part: read_plan.ReadPlan) -> str:

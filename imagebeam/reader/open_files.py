@@ -99,9 +99,8 @@ class Shelf(Generic[_File]):
         """Returns the open file of a name, or None; counts as a use."""
         with _USES.lock:
             file = self._files.get(name)
-            if (
-                file is not None and (self._number, name) in _USES.order
-            ):  # it is missing after a fork in the middle of `put`
+            # After a fork in the middle of `put`, the order lacks it.
+            if file is not None and (self._number, name) in _USES.order:
                 _USES.order.move_to_end((self._number, name))
             return file
 

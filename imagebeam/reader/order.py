@@ -78,7 +78,7 @@ class Order(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class GlobalOrder:
-    """A true permutation of the selection in each epoch, dealt to the processes one record at a time.
+    """A true permutation of the selection in each epoch, distributed round-robin among the processes.
 
     Whatever their number, all processes together have read the beginning of one common order.
     """
@@ -88,7 +88,7 @@ class GlobalOrder:
     start: int = 0  # position in the common order where this job begins: all before it has been read
     process_index: int = 0
     process_count: int = 1
-    epochs_dealt: int | None = None  # deal again from process 0 after this many epochs; None: never
+    epochs_dealt: int | None = None  # begin again with process 0 after this many epochs; None: never
 
     @property
     def epoch_size(self) -> int:

@@ -45,7 +45,7 @@ class Epochs(Protocol):
         """
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
-        """Returns the number of positions in so many epochs: of the common order with "global", else by process."""
+        """Returns the positions in `num_epochs` epochs: of the common order with "global", else of each process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ class SelectionEpochs:
         return order_lib.ShardOrder(share)
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
-        """Returns the number of positions in so many epochs: of the common order with "global", else by process."""
+        """Returns the positions in `num_epochs` epochs: of the common order with "global", else of each process."""
         return [num_epochs * size for size in self.epoch_sizes(asked)]
 
     def epoch_sizes(self, asked: options_lib.ReadOptions) -> list[int]:
@@ -152,7 +152,7 @@ class Schedule:
         return -(-self.epoch_size // self.start.process_count)
 
     def state_after(self, num_batches: int) -> reader_state.ReaderState:
-        """Returns the state of the job when every process has made so many batches."""
+        """Returns the state of the job after every process has made `num_batches` batches."""
         done = self.start.epoch * self.epoch_size + self.start.position + num_batches * self.records_per_batch
         epoch, position = divmod(done, self.epoch_size)
         return dataclasses.replace(self.start, epoch=epoch, position=position)
@@ -193,7 +193,10 @@ def plan(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int = 1) -> S
 
 
 def lengths(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int, done: int = 0) -> list[int]:
-    """Returns the positions that each process still has in so many epochs, after all together filled `done` places."""
+    """Returns how many positions each process has left in `num_epochs` epochs.
+
+    All processes together have filled `done` places before.
+    """
     ends, count = epochs.ends(asked, num_epochs), asked.process_count
     if asked.shuffle == "global":
         left = max(0, ends[0] - done)

@@ -87,7 +87,7 @@ def make_decoder(
         if only_jpeg:
             return decode_jpeg_part(encoded, part, index)
         return tf.cond(
-            tf.strings.substr(encoded, 0, 3) == b"\xff\xd8\xff",
+            starts_as_jpeg(encoded),
             lambda: decode_jpeg_part(encoded, part, index),
             lambda: _crop(_decode_any(encoded), part),
         )
@@ -130,12 +130,16 @@ def raw_image(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
             tf.debugging.assert_greater_equal(values, lowest, "a pixel is below 0"),
             tf.debugging.assert_less_equal(values, highest, "a pixel is above 255"),
         ]
-    with tf.control_dependencies(
-        [check for check in checks if check is not None]
-    ):  # None: checked at once, outside of a graph
+    # Outside of a graph a check runs at once and returns None.
+    with tf.control_dependencies([check for check in checks if check is not None]):
         image = tf.reshape(tf.cast(values, tf.uint8), shape)
     is_colored = tf.cast(shape[2] >= 3, tf.int32)
     return tf.ensure_shape(tf.gather(image, tf.range(3) * is_colored, axis=2), (None, None, 3))
+
+
+def starts_as_jpeg(encoded: tf.Tensor) -> tf.Tensor:
+    """Returns whether a file begins like a JPEG: bool []."""
+    return tf.strings.substr(encoded, 0, 3) == b"\xff\xd8\xff"
 
 
 def _decode_any(encoded: tf.Tensor) -> tf.Tensor:

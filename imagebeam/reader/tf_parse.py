@@ -13,7 +13,16 @@ import numpy as np
 import tensorflow as tf
 
 from imagebeam import errors, features
-from imagebeam.reader import bare_pixels, crops, list_features, python_calls, read_plan, record_bytes, record_reader
+from imagebeam.reader import (
+    bare_pixels,
+    crops,
+    list_features,
+    python_calls,
+    read_plan,
+    record_bytes,
+    record_reader,
+    tf_decode,
+)
 from imagebeam.reader import options as options_lib
 
 _UNDECODABLE = "the image cannot be decoded; imagebeam verify --decode finds all such"
@@ -45,7 +54,7 @@ class ChunkReader:
             random numbers; if there are lists, bytes [n]. With n = 0 the pipeline ends.
         """
         with python_calls.calls:
-            if python_calls.calls.are_over:
+            if python_calls.calls.is_closed:
                 end = first
             try:
                 chunk = self._records.read(int(first), int(end))
@@ -92,7 +101,7 @@ class ChunkReader:
         with python_calls.calls:
             if self._failure is not None:
                 raise self._failure
-            if not python_calls.calls.are_over:
+            if not python_calls.calls.is_closed:
                 lost = np.setdiff1d(np.arange(int(expected), int(following), dtype=np.int64), found)
                 records, _ = self._order.locate(lost)
                 for position, record in zip(lost.tolist(), records.tolist()):
@@ -180,7 +189,7 @@ def dimensions(
 
     def shape_of(image: tf.Tensor) -> tf.Tensor:
         return tf.cond(
-            tf.strings.substr(image, 0, 3) == b"\xff\xd8\xff",
+            tf_decode.starts_as_jpeg(image),
             lambda: tf.image.extract_jpeg_shape(image),
             lambda: tf.cond(
                 tf.strings.length(image) > 0,

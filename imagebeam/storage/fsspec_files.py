@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from imagebeam import errors
+from imagebeam import errors, missing_packages
 from imagebeam.storage import addresses, interface, remote
 
 _PAGE_ENTRIES = 1000
@@ -31,7 +31,7 @@ class FsspecStorage(remote.RemoteStorage):
         try:
             from fsspec.registry import known_implementations, registry
         except ModuleNotFoundError as e:
-            raise remote.missing_package(scheme, e) from e
+            raise missing_packages.missing_package_of_scheme(e, scheme) from e
         if scheme not in known_implementations and scheme not in registry:
             raise errors.ConfigError(
                 f"scheme {scheme!r} is not known; write a path, or gs://, hdfs://NAMENODE:9870/, s3:// or az://"
@@ -65,7 +65,7 @@ class FsspecStorage(remote.RemoteStorage):
                 root, **{"use_listings_cache": False, "skip_instance_cache": True, **self._options}
             )
         except ImportError as e:
-            raise remote.missing_package(scheme, e) from e
+            raise missing_packages.missing_package_of_scheme(e, scheme) from e
         except (OSError, RuntimeError, TypeError, ValueError) as e:
             reason = str(e).partition("\n")[0]
             raise errors.ConfigError(

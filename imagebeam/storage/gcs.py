@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from imagebeam import errors, look_ahead
+from imagebeam import errors, look_ahead, missing_packages
 from imagebeam.storage import interface, remote
 
 _PAGE_OBJECTS = 1000
@@ -196,7 +196,7 @@ class GcsStorage(remote.RemoteStorage):
             from google.auth import exceptions
             from google.cloud import storage as gcs
         except ModuleNotFoundError as e:
-            raise remote.missing_package("gs", e) from e
+            raise missing_packages.missing_package_of_scheme(e, "gs") from e
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")  # else every thread asks for it
         project, credentials = self._options.get("project"), self._credentials()
         more: dict[str, Any] = {}

@@ -27,17 +27,6 @@ _RANGE_BYTES = 8 << 20  # of a file that is read from front to back
 _DOWNLOAD_BYTES = 32 << 20  # of one request, held in memory; the reader runs four downloads at once
 _READ_BYTES = 1 << 20
 
-_INSTALL = {  # the package of each scheme, as `pip install` takes it
-    "gs": "'imagebeam[gcs]'",
-    "gcs": "'imagebeam[gcs]'",
-    "hdfs": "'imagebeam[hdfs]'",
-    "webhdfs": "'imagebeam[hdfs]'",
-    "s3": "'imagebeam[s3]'",
-    "s3a": "'imagebeam[s3]'",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-}
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})  # of the local disk: no storage raises them
 _LASTING = (
     interface.ChangedError,
@@ -65,7 +54,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
     """A storage without descriptors, locks and atomic renames. Thread-safe; files appear whole or not at all.
 
     A subclass tries each operation once and raises its client's own errors. This class tries again, with waits that
-    double and vary, until the budget is used up or `lasting_error` says that trying again is of no use.
+    double and vary, until the budget is used up or `lasting_error` finds a permanent error.
     """
 
     is_local = False
@@ -78,7 +67,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
 
     @abc.abstractmethod
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
-        """Returns the OSError or ConfigError to raise for an error that lasts, or None to try again."""
+        """Returns the OSError or ConfigError to raise for a permanent error, or None to try again."""
 
     @abc.abstractmethod
     def _list(self, uri: str) -> Iterator[list[interface.Entry]]:
@@ -146,7 +135,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
     def download(self, uri: str, path: str) -> None:
         """Copies a file to the local `path`, over any file there. Its size is checked, its content is not.
 
-        All bytes are of one version. A fault costs no byte that arrived: the download goes on where it broke, with a
+        All bytes are of one version. A failure loses no received bytes: the download resumes where it stopped, with a
         new budget.
 
         Raises:
@@ -171,7 +160,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
             if file.tell() == start:
                 raise
         if file.tell() == start:
-            raise ConnectionError(f"no byte came from byte offset {start:,} on, of {entry.size:,}")
+            raise ConnectionError(f"no bytes received after offset {start:,} of {entry.size:,}")
 
     def _append(self, uri: str, file: BinaryIO, length: int, version: int) -> None:
         """Appends 1 to `length` bytes of a remote file to a local copy of its beginning."""
@@ -200,11 +189,11 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
             with _temporary_file(data) as path:
                 self._retry(uri, lambda: self._put(path, uri, True))
         except FileExistsError:
-            return self.read(uri) == data  # an earlier attempt of this call may have succeeded, its answer lost
+            return self.read(uri) == data  # an earlier attempt may have succeeded, and the response was lost
         return True
 
     def sync(self, uri: str) -> None:
-        """Does nothing: an upload that was answered is stored."""
+        """Does nothing: an acknowledged upload is stored."""
 
     def rename(self, source: str, target: str) -> None:
         """Moves a file over `target`."""
@@ -222,7 +211,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
         except (FileExistsError, FileNotFoundError):
             if not self.exists(target) or self.read(target) != content:
                 raise
-            self.remove(source)  # an earlier attempt of this call succeeded, its answer was lost
+            self.remove(source)  # an earlier attempt of this call succeeded, but the response was lost
 
     def make_directories(self, uri: str) -> None:
         """Does nothing: object stores have no directories."""
@@ -246,8 +235,8 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
                 self.remove(uri)
                 raise OSError(
                     errno.EIO,
-                    f"{uri} is stored as {stored[0]:,} bytes with crc32c {stored[1]:08x}, written were "
-                    f"{checksum[0]:,} bytes with {checksum[1]:08x}, twice: the network or the storage is at fault",
+                    f"{uri}: {stored[0]:,} bytes with crc32c {stored[1]:08x} were stored, but {checksum[0]:,} bytes "
+                    f"with {checksum[1]:08x} were written (tried twice): the network or the storage is at fault",
                 )
 
     def _retry(self, uri: str, operate: Callable[[], _T], min_attempts: int = 1) -> _T:
@@ -260,7 +249,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
                 return operate()
             except (errors.ImagebeamError, *_LASTING):
                 raise
-            except Exception as e:  # each client has errors of its own; `lasting_error` knows which of them last
+            except Exception as e:  # each client has errors of its own; `lasting_error` knows which are permanent
                 lasting = self.lasting_error(e, uri) or _own_error(e)
                 if lasting is not None:
                     raise lasting from e
@@ -272,7 +261,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
 
 
 def _own_error(error: Exception) -> Exception | None:
-    """Returns an error that comes from imagebeam or the local disk, not from a client; trying again does not help."""
+    """Returns an error that comes from imagebeam or the local disk, not from a client; retrying cannot help."""
     is_of_the_disk = isinstance(error, OSError) and error.filename is not None
     return error if is_of_the_disk or isinstance(error, FileNotFoundError) else None
 
@@ -327,15 +316,6 @@ def denied(uri: str, detail: object) -> PermissionError:
 def taken(uri: str) -> FileExistsError:
     """Returns the error for a file that must be new and exists."""
     return FileExistsError(errno.EEXIST, f"{uri} was written by another run at this moment")
-
-
-def missing_package(scheme: str, error: ImportError) -> errors.ConfigError:
-    """Returns the error for a scheme whose package is not installed; it names the package or the extra."""
-    found = f"{error.name} is not installed, {scheme}:// needs it"
-    if not isinstance(error, ModuleNotFoundError) or not error.name:  # fsspec's own text names the package
-        found = f"a package that reads {scheme}:// is missing ({error})"
-    remedy = f"pip install {_INSTALL[scheme]}" if scheme in _INSTALL else f"install the package that reads {scheme}://"
-    return errors.ConfigError(f"{found}: {remedy}")
 
 
 def identity_of(uri: str) -> tuple[int, int]:

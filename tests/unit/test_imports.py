@@ -19,7 +19,7 @@ IN_TENSORFLOW = {  # imported by the calls that need them
     "imagebeam.reader.list_features",
     "imagebeam.reader.numpy_iterator",
     "imagebeam.reader.tf_decode",
-    "imagebeam.reader.tf_input",
+    "imagebeam.reader.tf_pipeline",
     "imagebeam.reader.tf_parse",
 }
 HEAVY = {"apache_beam", "imagebeam.pipelines", "imagebeam.transforms", "tensorflow", "PIL", "pydantic"}

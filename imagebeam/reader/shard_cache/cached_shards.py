@@ -90,7 +90,7 @@ class RemoteShards:
             except storage.LocalDiskError:
                 raise
             except FileNotFoundError as e:
-                detail = f"is missing ({e.strerror or e}): run imagebeam verify, convert again"
+                detail = f"is missing ({e.strerror or e}): run imagebeam verify, then convert again"
                 raise errors.ShardError(f"shard {uri} {detail}") from e
             except PermissionError as e:
                 detail = f"cannot be read ({e.strerror or e}): grant read access to it"
@@ -107,7 +107,7 @@ class RemoteShards:
                 raise errors.ShardError(
                     f"shard {uri} comes as {num_bytes:,} bytes with crc32c {crc:08x}, the catalog says "
                     f"{shard.bytes:,} bytes with {shard.crc32c:08x}: it was cut short or replaced; "
-                    "run imagebeam verify, convert again with --overwrite"
+                    "run imagebeam verify, then convert again with --overwrite"
                 )
             time.sleep(wait)
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import errors, example, records
-from imagebeam.reader import batch_reader, tf_input
+from imagebeam.reader import batch_reader, tf_pipeline
 from imagebeam.reader import options as options_lib
 from tests import datasets
 
@@ -207,7 +207,7 @@ def test_part_of_a_split_is_read_alone(opened: imagebeam.ImageDataset, split: st
     assert len(set(keys_of(read(opened, split, drop_remainder=False)))) == count
 
 
-def test_parts_that_meet_share_nothing_and_leave_nothing_out(opened: imagebeam.ImageDataset) -> None:
+def test_adjacent_parts_are_disjoint_and_complete(opened: imagebeam.ImageDataset) -> None:
     parts = [set(keys_of(read(opened, part, drop_remainder=False))) for part in ("train[:33%]", "train[33%:]")]
     assert not parts[0] & parts[1]
     assert len(parts[0] | parts[1]) == NUM_IMAGES
@@ -335,7 +335,7 @@ def test_decoder_is_the_requested_one_or_one_that_can_read_the_split(
     else:
         assert (chosen() == native()).all()
         options = imagebeam.ReadOptions(batch_size=8)
-        assert tf_input.decodes_natively(opened.records("train", options), options)
+        assert tf_pipeline.decodes_natively(opened.records("train", options), options)
         draw(tmp_path / "images" / "cat" / "0.png", 0)
         draw(tmp_path / "images" / "cat" / "1.jpg", 1)
         datasets.make(tmp_path / "images", tmp_path / "out")

@@ -223,8 +223,8 @@ def test_folder_of_a_conversion_that_did_not_end_says_so(
     (tmp_path / ".imagebeam" / "staging-f00d").mkdir(parents=True)
     assert main("verify", tmp_path) == 4
     assert capsys.readouterr().err == (
-        f"imagebeam: {tmp_path} holds no catalog.json: a conversion into it has not ended; let it end, or run the same "
-        "convert command again, which goes on\n"
+        f"imagebeam: {tmp_path} holds no catalog.json: a conversion into it is unfinished; wait for it, or run the "
+        "same convert command again to resume\n"
     )
 
 
@@ -258,7 +258,9 @@ def test_missing_package_exits_1_and_names_the_extra(
     monkeypatch.delitem(sys.modules, "imagebeam.pipelines.config", raising=False)
     monkeypatch.delattr("imagebeam.pipelines.config", raising=False)
     assert main("plan", "--input", dataset) == 1
-    assert capsys.readouterr().err.endswith("this command needs it: pip install 'imagebeam[convert]'\n")
+    assert capsys.readouterr().err.endswith(
+        "yaml is not installed, this command needs it: pip install 'imagebeam[convert]'\n"
+    )
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------

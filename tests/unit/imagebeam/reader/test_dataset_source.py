@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import pickle
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def test_labels_of_a_dataset_without_classes_are_refused(folder: pathlib.Path) -
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("remove", r"is missing \(No such file or directory\): run imagebeam verify, convert again"),
+        ("remove", r"is missing \(No such file or directory\): run imagebeam verify, then convert again"),
         ("cut", r"has 10 bytes, the catalog says .*: it was cut short or replaced; run imagebeam verify"),
     ],
 )
@@ -88,3 +89,13 @@ def test_shard_that_is_not_whole_is_refused(tmp_path: pathlib.Path, change: str,
     source = dataset_source.LocalSource(str(folder))
     with pytest.raises(errors.ShardError, match=f"^shard {re.escape(str(path))} {complaint}"):
         source.check_shards(source.load_catalog())
+
+
+def test_dataset_at_gs_without_tensorflow_names_the_extra_and_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    complaint = (
+        "tensorflow is not installed, reading gs:// in place needs it: pip install 'imagebeam[tf]', "
+        "or give cache_dir, which needs 'imagebeam[gcs]' instead"
+    )
+    with pytest.raises(errors.ConfigError, match=f"^{re.escape(complaint)}$"):
+        imagebeam.open_dataset("gs://b/x")

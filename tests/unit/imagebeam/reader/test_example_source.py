@@ -49,7 +49,7 @@ def test_source_takes_indexes_as_a_list_does(source: ExampleSource) -> None:
     assert source[-1]["image/key"] == source[SIZE - 1]["image/key"]
     assert source[np.int64(-SIZE)]["image/key"] == source[0]["image/key"]  # type: ignore[index]
     for index in (SIZE, -SIZE - 1):
-        with pytest.raises(IndexError, match=f"there is no example {index} among {SIZE}"):
+        with pytest.raises(IndexError, match=f"index {index} is out of range for {SIZE} examples"):
             source[index]
     assert keys_of(iter(source)) == keys_of(source[index] for index in range(SIZE))  # type: ignore[call-overload]
 
@@ -128,7 +128,9 @@ def test_source_without_pillow_names_the_extra(
     dataset: imagebeam.ImageDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(errors.ConfigError, match=r"PIL is not installed.*'imagebeam\[grain\]', or give decode=False"):
+    with pytest.raises(
+        errors.ConfigError, match=r"Pillow is not installed.*'imagebeam\[grain\]', or give decode=False"
+    ):
         dataset.as_grain("train")
     assert dataset.as_grain("train", decode=False)[0]["image"][:2] in (b"\xff\xd8", b"\x89P")
 

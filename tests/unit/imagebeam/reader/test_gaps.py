@@ -28,7 +28,7 @@ def test_every_missing_position_is_reported_and_every_batch_keeps_its_places(
     positions = tf.constant(kept, tf.int64)
     dataset = tf.data.Dataset.from_tensor_slices({"position": positions, "value": positions + 1}).batch(size)
     reported = gaps.report_gaps(dataset, report, begin, end)
-    batches = list(gaps.keep_places(reported, begin, end, size, fills).as_numpy_iterator())
+    batches = list(gaps.keep_positions(reported, begin, end, size, fills).as_numpy_iterator())
     assert lost == [each for each in range(begin, end) if each not in kept]
     for number, batch in enumerate(batches):
         assert all((each - begin) // size == number for each in batch["position"].tolist())

@@ -221,7 +221,7 @@ def test_as_jax_with_a_mesh_for_a_sharding_is_refused(dataset: imagebeam.ImageDa
 def test_as_jax_without_jax_names_the_extra(dataset: imagebeam.ImageDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(
-        errors.ConfigError, match=r"jax is not installed, as_jax needs it: pip install 'imagebeam\[jax\]'"
+        errors.ConfigError, match=r"jax is not installed, as_jax needs it: pip install 'imagebeam\[tf,jax\]'"
     ):
         dataset.as_jax("train", None, 8)
 

@@ -244,7 +244,11 @@ def test_datasets_whose_examples_differ_are_not_mixed(objects: imagebeam.ImageDa
         [{**written.jpeg_values(index), features.LABEL: 0} for index in range(4)],
         labels=LABELS,
     )
-    with pytest.raises(errors.ConfigError, match=r"the examples of .*out are .*: examples in one batch must be alike"):
+    with pytest.raises(
+        errors.ConfigError,
+        match=r"out stores image/class/label as .* \(int64\), .*out image/class/label as .* \(list of int64\): "
+        "examples in one batch must be alike",
+    ):
         imagebeam.mix([(objects, "train"), (other, "train")], [1, 1], 4)
 
 
@@ -319,9 +323,10 @@ def test_boxes_of_cropped_images_are_a_warning(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         objects.as_tf("train", **{"batch_size": 4, "features": (XMIN,), **options})
-    logged = [record.message for record in caplog.records if "of the whole picture" in record.message]
+    logged = [record.message for record in caplog.records if "refers to the whole stored image" in record.message]
     assert bool(logged) == is_logged
-    assert all(message.startswith(XMIN) and 'crop="squash", flip=False' in message for message in logged)
+    assert all(message.startswith(f"{XMIN} refers") for message in logged)
+    assert all(message.endswith('; use crop="squash", flip=False') for message in logged)
 
 
 # --- masks -----------------------------------------------------------------------------------------------------------
@@ -346,3 +351,17 @@ def test_masks_of_classes_come_as_the_bytes_of_their_png(tmp_path: pathlib.Path)
     batch = next(iter(decoded))
     assert (batch["image"].shape, batch["mask"].shape) == ((4, 16, 16, 3), (4, 16, 16, 1))
     assert [np.unique(mask).tolist() for mask in batch["mask"].numpy()] == [[0], [1], [2], [3]]
+
+
+def test_warning_about_masks_of_cropped_images_says_to_resize_them(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = "image/segmentation/class/encoded"
+    wanted = (*written.IMAGE, features.Feature(key, key, features.BYTES))
+    dataset = written.write(tmp_path / "out", wanted, [{**written.jpeg_values(0), key: b"png"}])
+    with caplog.at_level(logging.WARNING):
+        dataset.as_tf("train", 1, image_size=16, features=(key,), crop="center")
+    assert caplog.messages == [
+        f"{key} refers to the whole stored image, but crop='center', flip=False change only the image; "
+        'use crop="squash", flip=False, and resize masks to image_size yourself'
+    ]

@@ -294,7 +294,7 @@ def test_datasets_whose_features_differ_are_not_mixed(
     other = written.write(tmp_path / "y", (*renamed, written.LABEL), values, labels=LABELS, label_base=1)
     with pytest.raises(
         errors.ConfigError,
-        match=r"y are with 'image' \(bytes\) for image/encoded, those of .*a with 'image/encoded' \(bytes\)",
+        match=r"y stores image/encoded as 'image' \(bytes\), .*a image/encoded as 'image/encoded' \(bytes\)",
     ):
         imagebeam.mix([parts[0], (other, "train")], [1, 1], 2)
 
@@ -403,9 +403,9 @@ def test_datasets_may_be_filtered_and_parts_of_splits(parts: list[tuple[imagebea
 def test_decoder_in_c_reads_batches_of_a_mixture(mixed: imagebeam.Mixture) -> None:
     if batch_reader.library() is None:
         pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
-    from imagebeam.reader import tf_input
+    from imagebeam.reader import tf_pipeline
 
     options = imagebeam.ReadOptions(batch_size=4)
-    assert tf_input.decodes_natively(mixed.plan(options), options)
+    assert tf_pipeline.decodes_natively(mixed.plan(options), options)
     unknown = dataclasses.replace(mixed.plan(options), formats=frozenset())
-    assert not tf_input.decodes_natively(unknown, options)
+    assert not tf_pipeline.decodes_natively(unknown, options)

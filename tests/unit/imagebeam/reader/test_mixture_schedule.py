@@ -48,7 +48,7 @@ class Job:
         return imagebeam.ReadOptions(**self.options, **process, state=state)
 
     def parts(self, process_index: int) -> list[mixture.MixturePart]:
-        alone = mixture.of_part(self.asked(process_index))
+        alone = mixture.options_of_part(self.asked(process_index))
         return [mixture.MixturePart(each, schedule.plan(each, alone).order) for each in self.every_epochs]
 
     def has_process_without_records(self) -> bool:
@@ -110,7 +110,7 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
     for part, epochs in enumerate(job.every_epochs):
         for index, records in enumerate(orders):
             mine = job.part_of(part, records)
-            alone = schedule.plan(epochs, mixture.of_part(job.asked(index))).order
+            alone = schedule.plan(epochs, mixture.options_of_part(job.asked(index))).order
             assert mine == alone.locate(np.arange(len(mine)))[0].tolist()
 
     if num_epochs is None:

@@ -169,7 +169,7 @@ def test_file_appears_when_it_is_complete_and_is_compared(store: StubStorage) ->
 
 def test_file_that_arrives_spoiled_twice_is_removed_and_is_an_error(store: StubStorage) -> None:
     store.spoiled = 2
-    message = r"x://b/a is stored as 4 bytes with crc32c .*, written were 4 bytes with .*, twice"
+    message = r"x://b/a: 4 bytes with crc32c .* were stored, but 4 bytes with .* were written \(tried twice\)"
     with pytest.raises(OSError, match=message), store.write_file("x://b/a") as pending:
         pending.file.write(b"data")
         pending.checksum = checksum(b"data")
@@ -266,7 +266,7 @@ def test_download_without_progress_is_given_up(store: StubStorage, tmp_path: pat
     store.write_whole("x://b/a", b"data")
     store.cut = 1000
     store.files["x://b/a"] = b"d"  # cut to no byte
-    message = "x://b/a: ConnectionError: no byte came from byte offset 0 on, of 1 "
+    message = "x://b/a: ConnectionError: no bytes received after offset 0 of 1 "
     with remote.budget(0.01), pytest.raises(storage.UnavailableError, match=message):
         store.download("x://b/a", str(tmp_path / "a"))
 

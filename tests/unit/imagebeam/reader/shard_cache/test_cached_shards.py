@@ -206,7 +206,7 @@ def test_shard_that_stays_damaged_is_an_error_with_both_values(
         f"shard far://{folder}/{far_dataset.name_of(0)} comes as {len(found):,} bytes with crc32c "
         f"{google_crc32c.value(found):08x}, the catalog says 3,048 bytes with {google_crc32c.value(content):08x}: "
         "it was cut short or replaced; "
-        "run imagebeam verify, convert again with --overwrite"
+        "run imagebeam verify, then convert again with --overwrite"
     )
     with pytest.raises(errors.ShardError, match=re.escape(complaint)):
         far_dataset.open_place(folder, tmp_path / "cache").read(0, 0, 1)
@@ -247,7 +247,10 @@ def test_fault_that_passes_delays_a_download(tmp_path: pathlib.Path, far: type[f
 @pytest.mark.parametrize(
     ("fault", "complaint"),
     [
-        (FileNotFoundError("no such object"), "is missing (there is no {uri}): run imagebeam verify, convert again"),
+        (
+            FileNotFoundError("no such object"),
+            "is missing (there is no {uri}): run imagebeam verify, then convert again",
+        ),
         (
             PermissionError("no"),
             "cannot be read ({uri}: access denied (no); docs/storage.md lists what is needed): grant read access to it",

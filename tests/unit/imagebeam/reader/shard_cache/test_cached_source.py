@@ -155,7 +155,7 @@ def test_sizes_are_requested_one_by_one_if_the_storage_cannot_list(
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (os.unlink, r"is missing \(.*\): run imagebeam verify, convert again"),
+        (os.unlink, r"is missing \(.*\): run imagebeam verify, then convert again"),
         (lambda path: os.truncate(path, 1000), "has 1,000 bytes, the catalog says 3,048: it was cut short"),
     ],
     ids=["missing", "cut"],

@@ -18,15 +18,12 @@ from imagebeam.reader import batch_reader, gaps, list_features, read_plan, tf_de
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
-_LOCAL_CALLS, _REMOTE_CALLS = (
-    2,
-    8,
-)  # batches that are read at once: one reads while the other decodes; latency is hidden
+# Batches that are read at once: one reads while the other decodes; eight hide the latency of a network.
+_LOCAL_CALLS, _REMOTE_CALLS = 2, 8
 
 Batch = dict[str, tf.Tensor]
-Read: TypeAlias = Callable[
-    [gaps.Position, gaps.Position | None], tf.data.Dataset
-]  # from begin to end; None: never ends
+# From begin to end; None: never ends.
+Read: TypeAlias = Callable[[gaps.Position, gaps.Position | None], tf.data.Dataset]
 
 
 def build(
@@ -160,7 +157,7 @@ def _decode_with_tensorflow(plan: read_plan.ReadPlan, options: options_lib.ReadO
             return gaps.until(gaps.report_gaps(dataset.batch(1), reader.report_lost, begin, stop), stop).unbatch()
         dataset = gaps.report_gaps(dataset.batch(options.batch_size), reader.report_lost, begin, stop)
         if options.on_error == "skip":
-            return gaps.keep_places(dataset, begin, end, options.batch_size, fills=options.drops_remainder)
+            return gaps.keep_positions(dataset, begin, end, options.batch_size, fills=options.drops_remainder)
         return gaps.until(dataset, stop)
 
     return read

@@ -1,0 +1,65 @@
+"""Errors for packages that are not installed."""
+
+from __future__ import annotations
+
+import pathlib
+import runpy
+
+import pytest
+import setuptools
+
+from imagebeam import errors, missing_packages
+from tests import command_line
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("tensorflow", "tensorflow", "tf"),
+        ("numpy", "numpy", "tf"),
+        ("jax", "jax", "tf,jax"),
+        ("jax.numpy", "jax", "tf,jax"),
+        ("grain", "grain", "grain"),
+        ("google.auth", "google.auth", "gcs"),
+        ("google.cloud.storage", "google.cloud.storage", "gcs"),
+        ("requests", "requests", "hdfs"),
+        ("requests.adapters", "requests", "hdfs"),
+        ("fsspec", "fsspec", "hdfs"),
+        ("apache_beam", "apache_beam", "convert"),
+        ("apache_beam.options.pipeline_options", "apache_beam", "convert"),
+        ("pydantic", "pydantic", "convert"),
+        ("PIL", "Pillow", "convert"),
+        ("PIL.Image", "Pillow", "convert"),
+        ("yaml", "yaml", "convert"),
+    ],
+)
+def test_extra_is_chosen_by_the_package(module: str, package: str, extra: str) -> None:
+    found = missing_packages.missing_package(ModuleNotFoundError(name=module), "as_x")
+    assert isinstance(found, errors.ConfigError)
+    assert str(found) == f"{package} is not installed, as_x needs it: pip install 'imagebeam[{extra}]'"
+
+
+def test_user_of_a_package_may_choose_the_extra_and_offer_an_alternative() -> None:
+    found = missing_packages.missing_package(ModuleNotFoundError(name="PIL"), "as_x", "grain", "give decode=False")
+    assert str(found) == (
+        "Pillow is not installed, as_x needs it: pip install 'imagebeam[grain]', or give decode=False"
+    )
+
+
+def test_every_extra_that_is_named_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    extras = runpy.run_path(str(command_line.ROOT / "setup.py"))["EXTRAS"]
+    requirements = [each for each in missing_packages._BY_SCHEME.values() if "imagebeam" in each]
+    in_schemes = [each.removeprefix("'imagebeam[").removesuffix("]'") for each in requirements]
+    named = {name for each in (*missing_packages._EXTRAS.values(), *in_schemes) for name in each.split(",")}
+    assert len(named) == 6
+    assert named < set(extras)
+
+
+def test_no_other_module_spells_the_error_of_a_missing_package() -> None:
+    own = pathlib.Path(missing_packages.__file__)
+    folders = ("imagebeam/reader", "imagebeam/storage")
+    paths = [path for folder in folders for path in sorted((command_line.ROOT / folder).rglob("*.py"))]
+    paths += [path for path in sorted(own.parent.glob("*.py")) if path != own]
+    assert len(paths) > 40
+    assert [path.name for path in paths if "pip install 'imagebeam[" in path.read_text()] == []
