@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import pathlib
-import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -18,8 +18,11 @@ PER_SHAPE = 400
 @contextlib.contextmanager
 def open_dataset() -> Iterator[imagebeam.ImageDataset]:
     """Yields the dataset of the folder on the command line; without one, a new dataset that is removed at the end."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dataset", nargs="?", help="folder of a dataset (default: a new one of three shapes)")
+    dataset = parser.parse_args().dataset
     with tempfile.TemporaryDirectory() as folder:
-        yield imagebeam.open_dataset(sys.argv[1] if len(sys.argv) > 1 else make(pathlib.Path(folder)))
+        yield imagebeam.open_dataset(dataset or make(pathlib.Path(folder)))
 
 
 def make(folder: pathlib.Path) -> str:

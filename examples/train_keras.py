@@ -59,10 +59,8 @@ def main() -> None:
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.Adam(3e-3), loss, weighted_metrics=["accuracy"])
 
-        size = {
-            "image_size": IMAGE_SIZE,
-            "crop": "squash",
-        }  # crop="random" could crop the corners by which the shapes differ
+        # crop="random" could crop the corners by which the shapes differ.
+        size = {"image_size": IMAGE_SIZE, "crop": "squash"}
         batches = dataset.as_distributed(strategy, train, BATCH_SIZE, **size, flip=True, supervised=True)
         steps = dataset.num_examples(train) // BATCH_SIZE
         model.fit(batches, epochs=EPOCHS, steps_per_epoch=steps, shuffle=False, verbose=2)

@@ -31,7 +31,7 @@ def output(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "out"
 
 
-def test_table_of_the_run_says_which_images_readers_may_not_expect(
+def test_run_table_says_which_images_readers_may_not_expect(
     images: pathlib.Path, output: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exif = Image.Exif()
@@ -53,7 +53,7 @@ def test_table_of_the_run_says_which_images_readers_may_not_expect(
     assert expected["channels"] in capsys.readouterr().out
 
 
-def test_table_of_the_run_says_nothing_of_images_as_most_are(
+def test_run_table_omits_ordinary_images(
     images: pathlib.Path, output: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (images / "cat/gray.jpg").write_bytes(image_sets.make_image(1, mode="L"))

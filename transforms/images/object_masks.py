@@ -118,7 +118,9 @@ def _outline(polygon: Any, height: int, width: int) -> list[int]:
     if not isinstance(polygon, list) or not _NUMBERS.issuperset(map(type, polygon)):
         raise ValueError("segmentation holds a polygon that is not a list of numbers")
     if len(polygon) % 2 or len(polygon) < 2 * _MIN_CORNERS:
-        raise ValueError(f"segmentation holds a polygon of {len(polygon)} numbers; x and y of 3 corners are 6")
+        raise ValueError(
+            f"segmentation holds a polygon of {len(polygon)} numbers; it needs an even count of at least 6"
+        )
     xs, ys = polygon[::2], polygon[1::2]
     if min(xs) < -width or max(xs) > 2 * width or min(ys) < -height or max(ys) > 2 * height:
         raise ValueError(f"segmentation holds a polygon that is far outside of the {width} x {height} px")
@@ -222,7 +224,7 @@ def _decompress(text: str) -> Iterable[int]:
     for char in text:
         bits = ord(char) - 48
         if not 0 <= bits < 64 or shift > 60:
-            raise ValueError(f"segmentation.counts holds {char!r}, which compressed run lengths do not")
+            raise ValueError(f"segmentation.counts contains {char!r}, which is invalid in compressed run lengths")
         value |= (bits & 0x1F) << shift
         shift += 5
         if bits & 0x20:

@@ -100,9 +100,8 @@ class _Unpacked:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._locks: dict[
-            tuple[str, int], threading.Lock
-        ] = {}  # of files being unpacked, so that one thread unpacks each
+        # Locks of the files being unpacked, so that one thread unpacks each.
+        self._locks: dict[tuple[str, int], threading.Lock] = {}
         self._kept: collections.OrderedDict[tuple[str, int], Inflated | BrokenGzipError] = collections.OrderedDict()
 
     def take(self, uri: str, version: int) -> Inflated:
@@ -159,7 +158,7 @@ def _unpack(uri: str, version: int) -> Inflated:
                 plain = plain[file.write(plain) :]
         except OSError as e:
             raise errors.ImagebeamError(
-                f"what {uri} holds cannot be unpacked to {tempfile.gettempdir()} ({e.strerror}); set TMPDIR to a "
+                f"{uri} cannot be unpacked to {tempfile.gettempdir()} ({e.strerror}); set TMPDIR to a "
                 "folder with more room, or unpack the file yourself"
             ) from e
     return Inflated(file, size, version)

@@ -91,8 +91,8 @@ def test_error_of_the_system_exits_1_without_traceback(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["--output", "{out}"], "--input is missing: give an address", id="no-input"),
-        pytest.param(["--input", "{in}"], "--output is missing: give an address", id="no-output"),
+        pytest.param(["--output", "{out}"], "--input (source.uri) is missing: give an address", id="no-input"),
+        pytest.param(["--input", "{in}"], "--output (output.uri) is missing: give an address", id="no-output"),
         pytest.param(
             ["--input", "{in}/none", "--output", "{out}"],
             "--input '{in}/none' cannot be read (No such file or directory); check the address",
@@ -476,7 +476,7 @@ def test_verify_of_good_dataset_exits_0(
 ) -> None:
     assert main("verify", dataset, *decode) == 0
     decoded = ", every image decoded" if decode else ""
-    pattern = rf"{dataset}: 10 records in 2 shards are as the catalog says{decoded} \(\d+\.\d s\)\n"
+    pattern = rf"{dataset}: 10 records in 2 shards match the catalog{decoded} \(\d+\.\d s\)\n"
     assert re.fullmatch(pattern, capsys.readouterr().out)
 
 
@@ -555,7 +555,7 @@ def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: p
     pytest.importorskip("tensorflow")
     small = ("--batch-size", 4, "--image-size", 16, "--seconds", 0.05, "--threads", 1)
     completed = command_line.succeed("bench", dataset, *small, fresh=True)
-    assert completed.stderr == "measuring 6 x 0.05 s; other programs on this host slow it down\n"
+    assert completed.stderr == "measuring 6 x 0.05 s; other running programs lower the result\n"
     lines = completed.stdout.splitlines()
     assert lines[0] == f"dataset        {dataset}, train: 10 images, {lines[0].split(', ')[-1]}"
     assert lines[1] == "reader         1 thread, batches of 4, 16 x 16 px, bfloat16, decoded by TensorFlow"
@@ -612,7 +612,7 @@ def test_option_of_a_preview_without_one_exits_2(
     dataset: pathlib.Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main("inspect", dataset, *arguments) == 2
-    assert capsys.readouterr().err == f"imagebeam: {arguments[0]} needs a preview: give --preview FILE.png, too\n"
+    assert capsys.readouterr().err == f"imagebeam: {arguments[0]} only applies to a preview: add --preview FILE.png\n"
 
 
 def test_lines_of_libraries_are_held_back_while_they_are_imported(capfd: pytest.CaptureFixture[str]) -> None:

@@ -103,7 +103,7 @@ def test_fingerprint_of_classes_in_another_order_is_another(dataset: dataset_set
         assert (make_plan(in_column, ranking).fingerprint != make_plan(dataset, ranking).fingerprint) is differ
 
 
-def test_plan_of_stratified_splits_names_the_classes_that_one_has_not(
+def test_plan_of_stratified_splits_names_classes_missing_from_a_split(
     dataset: dataset_settings.DatasetSettings,
 ) -> None:
     ranking = ranking_of({"train": 3, "test": 1}, classes={"train": {"cat", "dog"}, "test": {"dog"}})

@@ -111,7 +111,11 @@ def test_mask_of_a_scaled_picture_is_scaled_to_the_nearest_pixel() -> None:
     [
         pytest.param(None, "neither a list of polygons nor an object", id="missing"),
         pytest.param([], "neither a list of polygons nor an object", id="no-polygon"),
-        pytest.param([[1, 2, 3, 4]], "a polygon of 4 numbers; x and y of 3 corners are 6", id="two-corners"),
+        pytest.param(
+            [[1, 2, 3, 4]],
+            "a polygon of 4 numbers; it needs an even count of at least 6",
+            id="two-corners",
+        ),
         pytest.param([[1, 2, 3, 4, 5, 6, 7]], "a polygon of 7 numbers", id="odd"),
         pytest.param([1, 2, 3, 4, 5, 6], "a polygon that is not a list of numbers", id="flat"),
         pytest.param([[1, 2, "3", 4, 5, 6]], "a polygon that is not a list of numbers", id="text"),
@@ -125,8 +129,10 @@ def test_mask_of_a_scaled_picture_is_scaled_to_the_nearest_pixel() -> None:
         pytest.param({"counts": [-1, 81], "size": [8, 10]}, "neither a list of run lengths", id="negative"),
         pytest.param({"counts": [80.0], "size": [8, 10]}, "neither a list of run lengths", id="float"),
         pytest.param({"size": [8, 10]}, "neither a list of run lengths", id="no-counts"),
-        pytest.param({"counts": "\x7f", "size": [8, 10]}, "which compressed run lengths do not", id="character"),
-        pytest.param({"counts": "o" * 20, "size": [8, 10]}, "which compressed run lengths do not", id="endless-number"),
+        pytest.param({"counts": "\x7f", "size": [8, 10]}, "which is invalid in compressed run lengths", id="character"),
+        pytest.param(
+            {"counts": "o" * 20, "size": [8, 10]}, "which is invalid in compressed run lengths", id="endless-number"
+        ),
         pytest.param({"counts": "P", "size": [8, 10]}, "ends in the middle of a run length", id="cut"),
     ],
 )

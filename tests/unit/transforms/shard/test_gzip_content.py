@@ -205,5 +205,5 @@ def test_inflate_without_room_names_the_folder_and_the_remedy(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/scratch")
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: io.FileIO("/dev/full", "r+"))
-    with pytest.raises(errors.ImagebeamError, match=r"a.gz holds cannot be unpacked to /scratch .*; set TMPDIR"):
+    with pytest.raises(errors.ImagebeamError, match=r"a.gz cannot be unpacked to /scratch .*; set TMPDIR"):
         gzip_content.inflate(write(tmp_path / "a.gz", WHOLE))

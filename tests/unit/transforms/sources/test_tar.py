@@ -79,7 +79,7 @@ def test_members_with_one_stem_are_one_image_with_its_cells(tmp_path: pathlib.Pa
             id="two-images",
         ),
         pytest.param([("cat.0.jpg", JPEG), ("cat.1.jpg", JPEG)], Reason.BAD_ROW, "'cat.0.jpg', 'cat.1.jpg'", id="dots"),
-        pytest.param([("bare", JPEG)], Reason.BAD_ROW, r"'bare'; those of one sample", id="image-without-extension"),
+        pytest.param([("bare", JPEG)], Reason.BAD_ROW, r"'bare'; members of one example", id="image-without-extension"),
         pytest.param([("a.jpg", JPEG), ("a.json", b"{")], Reason.BAD_ROW, ".json is not JSON", id="bad-json"),
         pytest.param([("a.jpg", JPEG), ("a.json", b'{"x": "\\ud800"}')], Reason.BAD_ROW, "not JSON", id="half-a-pair"),
         pytest.param([("a.jpg", JPEG), ("a.json", b"[1]")], Reason.BAD_ROW, "a list, expected an object", id="list"),
@@ -121,7 +121,7 @@ def test_links_to_images_are_rejected(tmp_path: pathlib.Path) -> None:
             file.addfile(header)
     found = list_tar(tmp_path)
     assert [reject.key for reject in found.rejects] == ["x.tar/a", "x.tar/b"]
-    assert all("stored as a link, without its bytes" in reject.detail for reject in found.rejects)
+    assert all("stored as a link, so its bytes are not contiguous" in reject.detail for reject in found.rejects)
 
 
 def test_other_members_are_counted(tmp_path: pathlib.Path) -> None:
