@@ -92,7 +92,7 @@ def test_label_image_folder_becomes_one_split_of_its_classes(images: pathlib.Pat
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that not even root can read, of Linux")
-def test_file_that_cannot_be_looked_into_is_counted_and_in_the_dead_letters(
+def test_file_that_cannot_be_looked_into_is_counted_and_in_the_rejects(
     images: pathlib.Path, output: pathlib.Path
 ) -> None:
     (images / "cat/unnamed").symlink_to("/proc/self/mem")

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -398,6 +399,43 @@ def test_plan_says_what_convert_would_do(
     assert re.search(r"^  train +10 images, \d\.\d kB; 2 shards of 5$", shown, re.MULTILINE)
     assert re.search(r"^labels +2 classes: cat, dog$", shown, re.MULTILINE)
     assert re.search("^" + fill(line), shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize("from_yaml", [False, True])
+def test_plan_prints_the_whole_command_that_converts_its_listing(
+    from_yaml: bool, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_sets.write_folder(tmp_path / "in put", per_label=3)
+    (tmp_path / "my pets.yaml").write_text("source: {include: ['cat/**']}\nsplit: {name: all}")
+    given = ["--config", tmp_path / "my pets.yaml"] if from_yaml else ["--set", "source.include=['cat/**']"]
+    given += ["--output", tmp_path / "out", "--set", "output.num_shards=2", "--overwrite", "--runner=FnApiRunner"]
+    listing = tmp_path / "the listing"
+    assert main("plan", "--input", tmp_path / "in put", *given, "--workers", 1, "--save-listing", listing) == 0
+    first_line = capsys.readouterr().out.splitlines()[0]
+    assert first_line.startswith(f"listed into {listing}; next: imagebeam convert ")
+    assert main(*shlex.split(first_line.partition("next: imagebeam ")[2])) == 0
+    catalog = imagebeam.load_catalog(str(tmp_path / "out"))
+    (split,) = catalog.splits.values()
+    assert (catalog.counts.written, len(split.shards)) == (3, 2)
+    assert list(catalog.splits) == ["all" if from_yaml else "train"]
+
+
+@pytest.mark.parametrize(
+    ("num_images", "num_shards", "line"),
+    [
+        (1, 1, "1 record in 1 shard matches the catalog"),
+        (2, 1, "2 records in 1 shard match the catalog"),
+        (2, 2, "2 records in 2 shards match the catalog"),
+    ],
+)
+def test_verify_counts_in_the_singular_and_the_plural(
+    num_images: int, num_shards: int, line: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_sets.write_folder(tmp_path / "in", labels=["cat"], per_label=num_images)
+    output = {"uri": str(tmp_path / "out"), "num_shards": num_shards}
+    convert.convert({"source": {"uri": str(tmp_path / "in")}, "output": output}, workers=1)
+    assert main("verify", tmp_path / "out") == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path}/out: {line} (")
 
 
 def test_plan_notes_what_looks_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
