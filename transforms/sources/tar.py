@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import storage
-from imagebeam.transforms import elements
+from imagebeam.transforms import elements, gzip_content
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.shard import gzip_content
 from imagebeam.transforms.sources import containers, files, table_rows, tar_members
 
 STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
@@ -120,10 +119,10 @@ class TarSource(containers.ContainerSource):
 
 
 def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes], int]:
-    """Returns a function that reads a range of the (decompressed) tar, and the tar's size in bytes."""
-    if gzip_content.is_zipped(container.uri):
-        inflated = gzip_content.inflate(container.uri, container.version)
-        return _RangeWindow(inflated.read, _LOCAL).read, inflated.size
+    """Returns a function that reads a range of the (unpacked) tar, and the tar's size in bytes."""
+    if gzip_content.has_gzip_name(container.uri):
+        unpacked = gzip_content.unpack(container.uri, container.version)
+        return _RangeWindow(unpacked.read, _LOCAL).read, unpacked.size
     store = storage.storage_of(container.uri)
 
     def read(offset: int, length: int) -> bytes:
