@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -91,6 +92,7 @@ def read_batches(dataset: pathlib.Path) -> None:
 
 def main() -> None:
     """Runs the demo in build/demo."""
+    argparse.ArgumentParser(description="Converts, verifies and reads a small image set in build/demo.").parse_args()
     shutil.rmtree(WORK, ignore_errors=True)
     images, dataset = WORK / "images", WORK / "shapes"
     make_images(images)

@@ -21,7 +21,7 @@ BATCH_SIZE = 16  # for each process
 
 def main() -> None:
     """Prints the counts of each process."""
-    with shapes.open_dataset() as dataset:
+    with shapes.open_dataset(shapes.parse_arguments()) as dataset:
         _, test = shapes.splits_of(dataset)
         print(f"{dataset.num_examples(test)} examples for {PROCESS_COUNT} processes in batches of {BATCH_SIZE}")
         counted: collections.Counter[bytes] = collections.Counter()

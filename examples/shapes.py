@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import pathlib
-import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -15,11 +15,19 @@ import imagebeam
 PER_SHAPE = 400
 
 
+def parse_arguments() -> str | None:
+    """Returns the folder on the command line, if any; `--help` prints the usage and exits."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dataset", nargs="?", help="folder of a dataset (default: a new one of three shapes)")
+    dataset: str | None = parser.parse_args().dataset
+    return dataset
+
+
 @contextlib.contextmanager
-def open_dataset() -> Iterator[imagebeam.ImageDataset]:
-    """Yields the dataset of the folder on the command line; without one, a new dataset that is removed at the end."""
+def open_dataset(dataset: str | None) -> Iterator[imagebeam.ImageDataset]:
+    """Yields the dataset of a folder; for None, a new dataset that is removed at the end."""
     with tempfile.TemporaryDirectory() as folder:
-        yield imagebeam.open_dataset(sys.argv[1] if len(sys.argv) > 1 else make(pathlib.Path(folder)))
+        yield imagebeam.open_dataset(dataset or make(pathlib.Path(folder)))
 
 
 def make(folder: pathlib.Path) -> str:

@@ -80,11 +80,12 @@ def count_correct(parameters: Parameters, batch: Batch) -> jax.Array:
 
 def main() -> None:
     """Trains, and prints the accuracy."""
+    folder = shapes.parse_arguments()
     tf.config.set_visible_devices([], "GPU")  # TensorFlow only reads; it would take the memory that JAX needs
     mesh = Mesh(np.array(jax.devices()), ("data",))
     over_devices = NamedSharding(mesh, PartitionSpec("data"))
     print(f"{jax.device_count()} devices ({jax.devices()[0].platform}) in {jax.process_count()} processes")
-    with shapes.open_dataset() as dataset:
+    with shapes.open_dataset(folder) as dataset:
         train, test = shapes.splits_of(dataset)
         pictures = {"image_size": IMAGE_SIZE, "crop": "squash", "dtype": "bfloat16", "normalize": "imagenet"}
         parameters = jax.device_put(make_parameters(len(dataset.labels)), NamedSharding(mesh, PartitionSpec()))

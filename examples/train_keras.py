@@ -49,10 +49,11 @@ def make_model(num_classes: int) -> keras.Model:
 
 def main() -> None:
     """Trains, and prints the accuracy."""
+    folder = shapes.parse_arguments()
     strategy = find_strategy()
     print(f"{type(strategy).__name__} with {strategy.num_replicas_in_sync} replicas")
     keras.utils.set_random_seed(0)
-    with shapes.open_dataset() as dataset:
+    with shapes.open_dataset(folder) as dataset:
         train, test = shapes.splits_of(dataset)
         with strategy.scope():
             model = make_model(len(dataset.labels))

@@ -24,11 +24,11 @@ from imagebeam import errors, missing_packages
 from imagebeam.pipelines import terminal
 
 _EPILOG = """\
-exit codes: 0 committed, or nothing to do; 2 the command, config or input is wrong; 3 more rejects than allowed;
-4 verification failed; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of inspect's output closed
-the pipe; 1 anything else.
+exit codes: 0 committed, or nothing to do; 2 the command, config or input is wrong, or a package is missing; 3 more
+rejects than allowed; 4 verification failed; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of
+inspect's output closed the pipe; 1 anything else.
 """
-_STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+_STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
 _NOBODY_READS = 128 + signal.SIGPIPE
 
 
@@ -52,7 +52,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             exit_code = known.run(known, beam_arguments)
             failure = terminal.output_failure()
             if failure is not None:
-                _complain(f"standard output cannot be written ({failure.strerror}), a part of it is missing")
+                _complain(f"cannot write to standard output ({failure.strerror}); part of it is missing")
                 is_about_output = known.run not in (_convert, _verify)  # these two have done their work
                 exit_code = exit_code or int(is_about_output)
             return exit_code
@@ -65,9 +65,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             if known.verbose:
                 traceback.print_exc()
             if isinstance(e, ModuleNotFoundError):
-                _complain(str(missing_packages.missing_package(e, "this command")))
-            else:
-                _complain(str(e))
+                e = missing_packages.missing_package(e, "this command")
+            _complain(str(e))
             return e.exit_code if isinstance(e, errors.ImagebeamError) else 1
 
 
@@ -136,7 +135,7 @@ def _make_parser() -> argparse.ArgumentParser:
     preview.add_argument(
         "--crop",
         choices=("random", "center", "squash"),
-        help="as in training, as in evaluation, or whole images with boxes",
+        help="random: as in training; center: as in evaluation; squash: whole images, with boxes (random)",
     )
     preview.add_argument("--image-size", type=_positive, metavar="PX", help="side of an image (224)")
     preview.add_argument("--seed", type=int, metavar="N", help="seed of the order, the crops and the flips (0)")
@@ -261,18 +260,33 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     config = _load_config(known)
     if known.save_listing:
+        command = _convert_command(known, beam_arguments, config)
         config = convert.save_listing(config, known.save_listing)
-        _say(
-            f"listed into {known.save_listing}; for convert: --input {shlex.quote(known.save_listing)} "
-            "--set source.by=listing"
-        )
+        _say(f"listed into {known.save_listing}; next: {command}")
     planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, _own_process=True)
     progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     return planned.exit_code
 
 
+def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-def]  # a type would import pydantic
+    """Returns the command that converts the listing of a `plan` command with the same options."""
+    replaced = {"source.uri", "source.by", "source.include", "output.uri"}
+    settings = [each for each in known.set if each.partition("=")[0].strip() not in replaced]
+    settings.append("source.by=listing")
+    if config.source.include != ("**/*",):  # the listing has been filtered already, and takes no patterns
+        settings.append('source.include=["**/*"]')
+    words = ["imagebeam", "convert"]
+    words += ["--config", known.config] * (known.config is not None)
+    words += ["--input", known.save_listing, "--output", known.output or config.output.uri or "OUTPUT"]
+    for setting in settings:
+        words += ["--set", setting]
+    words += ["--workers", str(known.workers)] * (known.workers is not None)
+    words += ["--overwrite"] * known.overwrite
+    return shlex.join([*words, *beam_arguments])
+
+
 def _verify(known: argparse.Namespace, _: list[str]) -> int:
-    from imagebeam.pipelines import verify_dataset
+    from imagebeam.pipelines import progress, verify_dataset
 
     start = time.monotonic()
     if known.decode and verify_dataset.needs_tensorflow(known.directory):
@@ -287,9 +301,10 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
     if result.problems:
         _complain(result.advice)
         return errors.VerificationError.exit_code
+    records = progress.count(counts.written, "record")
     _say(
-        f"{known.directory}: {counts.written:,} records in {result.num_shards:,} shards are as the catalog says"
-        f"{decoded} ({time.monotonic() - start:.1f} s)"
+        f"{known.directory}: {records} in {progress.count(result.num_shards, 'shard')} "
+        f"{'matches' if counts.written == 1 else 'match'} the catalog{decoded} ({time.monotonic() - start:.1f} s)"
     )
     return 0
 
@@ -299,7 +314,7 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
 
     for name in ("crop", "image_size", "seed", "cache_dir"):
         if getattr(known, name) is not None and known.preview is None:
-            raise errors.ConfigError(f"--{name.replace('_', '-')} needs a preview: give --preview FILE.png, too")
+            raise errors.ConfigError(f"--{name.replace('_', '-')} only applies to a preview: add --preview FILE.png")
     directory = verify_dataset.find_folder(known.directory)
     catalog = catalog_lib.load_catalog(directory)
     split = known.split or next(iter(catalog.splits))
@@ -348,7 +363,7 @@ def _bench(known: argparse.Namespace, _: list[str]) -> int:
     split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
     _check_split(split.partition("[")[0], dataset.catalog)
     _import_tensorflow(known.verbose)
-    print(f"measuring 6 x {known.seconds:g} s; other programs on this host slow it down", file=sys.stderr)
+    print(f"measuring 6 x {known.seconds:g} s; other running programs lower the result", file=sys.stderr)
     result = bench_reader.run_bench(
         dataset,
         split,

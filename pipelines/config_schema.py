@@ -1,4 +1,4 @@
-"""Makes the JSON schema of a config, for editors, and docs/config.md, for people, both from the models."""
+"""Generates the JSON schema (for editors) and docs/config.md (for people) from the models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ REFERENCE_PATH = "docs/config.md"
 _INTRODUCTION = """\
 # Every key of a config
 
-Made from the models by `make docs`; [config.schema.json](config.schema.json) is the same for editors. A key is set in
-a YAML file, or on the command line by `--set section.key=value`. An unknown key is refused with the nearest known one.
+Generated from the models by `make docs`; [config.schema.json](config.schema.json) is the same for editors. A key is set
+in a YAML file, or on the command line by `--set section.key=value`. An unknown key is an error that names the nearest
+known key.
 """
 
 

@@ -188,7 +188,7 @@ class ImageConfig(pydantic.BaseModel):
     encode: Literal["keep", "jpeg", "png", "raw", "int64_list", "float_list"] = "keep"
     """`keep` stores the file's own bytes; `jpeg` and `png` encode the image again; `raw` stores pixels as uint8 bytes,
     `int64_list` and `float_list` as numbers from 0 to 255, in the order [height, width, channels]. All but `keep` also
-    accept GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000 (the first picture), and rotate images upright according to
+    accept GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000 (the first image), and rotate images upright according to
     their EXIF data, unless there are boxes or masks (`source.coco`, `source.masks`)."""
     quality: Annotated[int, pydantic.Field(ge=1, le=100), NotBool] = 95
     """For `encode: jpeg`."""

@@ -88,7 +88,7 @@ class CocoConfig(pydantic.BaseModel):
     masks: bool = False
     """If true, each object's mask is stored, as a PNG of the image's size."""
     outside: Literal["clip", "reject"] = "clip"
-    """What to do with a box that leaves the picture: clip it at the edge (and drop it if nothing is left), or reject
+    """What to do with a box that leaves the image: clip it at the edge (and drop it if nothing is left), or reject
     the image."""
     crowd: bool = True
     """If true, objects marked `iscrowd` are stored."""
@@ -122,7 +122,7 @@ class TfrecordConfig(pydantic.BaseModel):
 
 
 class MasksConfig(pydantic.BaseModel):
-    """Masks: pictures with the class of each pixel, one for each image."""
+    """Masks: images with the class of each pixel, one for each image."""
 
     model_config = STRICT
 

@@ -38,6 +38,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
         place_in_shards,
         plan_dataset,
         rank_references,
+        record_inputs,
         store_dead_letters,
         transform_columns,
     )
@@ -52,11 +53,10 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     plan = ranked.ranking | "Plan" >> plan_dataset.PlanDataset(settings, tallies, rejects, job.table)  # DatasetPlan
     if plan_only:
         return
-    _ = plan | "RecordInputs" >> place_in_shards.RecordInputs(settings)
+    _ = plan | "RecordInputs" >> record_inputs.RecordInputs(settings)
     placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan)  # (shard, [packed run of ImageRef])
-    transformed = placed | "Transform" >> transform_columns.TransformColumns(
-        job.transforms, plan, settings, job.scratch
-    )  # the same, with transformed columns
+    transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
+    transformed = placed | "Transform" >> transform  # the same, with transformed columns
     written = transformed | "Write" >> job.writer(plan, settings)  # WrittenShard
     early_rejects = rejects | "StoreDeadLetters" >> store_dead_letters.StoreDeadLetters(settings, plan)  # file name
     _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, plan, early_rejects)

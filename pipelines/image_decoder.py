@@ -23,9 +23,10 @@ def has_decoder_in_c() -> bool:
 
 
 class ImageDecoder:
-    """Decodes images with the decoders of `as_tf`: the one in C for JPEGs, else TensorFlow; Pillow if it is missing.
+    """Decodes images with the decoders of `as_tf`: the one in C for JPEGs, else TensorFlow.
 
-    The first two make the same image of a JPEG, and refuse the same JPEGs.
+    If TensorFlow is not installed, Pillow takes its place. The decoder in C and TensorFlow make the same image of a
+    JPEG, and refuse the same JPEGs.
     """
 
     def __init__(self) -> None:

@@ -35,9 +35,12 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
     Raises:
         ConfigError: if an address, the manifest's columns or the IDX files are not as the config says.
     """
-    for option, address in (("--input", config.source.uri), ("--output", config.output.uri)):
+    for option, key, address in (
+        ("--input", "source.uri", config.source.uri),
+        ("--output", "output.uri", config.output.uri),
+    ):
         if not address:
-            raise errors.ConfigError(f"{option} is missing: give an address")
+            raise errors.ConfigError(f"{option} ({key}) is missing: give an address")
         _check_address(option, storage.normalize(address))
     uri, output = storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri))
     if config.source.by == "listing":

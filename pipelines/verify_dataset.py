@@ -105,7 +105,7 @@ class _DecodeRecord:
         self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
         self._key = keys.get("image/key")
         self._decoder = image_decoder.ImageDecoder()
-        # lists of numbers as arrays: as Python numbers, those of a large picture take a gigabyte
+        # lists of numbers as arrays: as Python numbers, those of a large image take a gigabyte
         self._arrays = frozenset(each.key for each in self._features if each.many and each.kind != features.BYTES)
 
     def __call__(self, data: bytes) -> str | None:

@@ -52,7 +52,7 @@ class Committer:
         """Checks that nothing is lost and publishes the dataset. Returns its catalog; None if it is committed already.
 
         Raises:
-            ImagebeamError: if nothing may be committed; the dead letters stay in the output.
+            ImagebeamError: if nothing may be committed; the rejects stay in the output.
         """
         if plan.action == "keep":
             self._remove_left(catalog_lib.load_catalog(self.settings.output))
@@ -71,8 +71,8 @@ class Committer:
             catalog = self._catalog(plan, written)
             self._check(plan, written, catalog)
         except errors.TooManyRejectsError as e:
-            dead_letters = self._leave_rejects(plan, staged_rejects)
-            raise errors.TooManyRejectsError(f"{e}; the dead letters are in {dead_letters}") from e
+            rejects_file = self._leave_rejects(plan, staged_rejects)
+            raise errors.TooManyRejectsError(f"{e}; the rejects are in {rejects_file}") from e
         catalog = dataclasses.replace(catalog, files=self._stage_files(plan, written, catalog, staged_rejects))
         self._publish(plan, written, catalog)
         self._clear_control()
@@ -224,7 +224,7 @@ class Committer:
         return notes
 
     def _leave_rejects(self, plan: elements.DatasetPlan, staged: Sequence[str]) -> str:
-        """Writes the dead letters where the user can read them, but never next to another dataset's catalog."""
+        """Writes the rejects where the user can read them, but never next to another dataset's catalog."""
         output = self.settings.output
         store = storage.storage_of(output)
         committed = store.exists(self.settings.paths.catalog)

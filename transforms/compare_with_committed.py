@@ -6,7 +6,7 @@ import dataclasses
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
-from imagebeam.transforms import dataset_plan, dataset_settings, elements, output_folder, recorded_inputs
+from imagebeam.transforms import dataset_settings, decide_plan, elements, output_folder, recorded_inputs
 from imagebeam.transforms.shard import shard_writer
 
 
@@ -78,4 +78,4 @@ def _note_staged_shards(settings: dataset_settings.DatasetSettings, plan: elemen
 
 
 def _refuse(plan: elements.DatasetPlan, message: str) -> elements.DatasetPlan:
-    return dataset_plan.refuse(plan, errors.ConfigError(message))
+    return decide_plan.refuse(plan, errors.ConfigError(message))

@@ -23,6 +23,14 @@ class LabelError(ValueError):
         self.detail = detail
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 @dataclasses.dataclass(frozen=True)
 class LabelRule:
     """Rule that finds the label of a reference."""
@@ -59,7 +67,8 @@ class LabelRule:
             try:
                 return ref.with_label(table_rows.parse_number(str(self.kind), label), group)
             except ValueError as e:
-                raise LabelError(elements.Reason.BAD_VALUE, f"label: {e}") from e
+                advice = "" if _is_number(label) else "; for class names set label.type: class"
+                raise LabelError(elements.Reason.BAD_VALUE, f"label: {e}{advice}") from e
         if self.by == "column":
             label = class_names.spell(label)
         self._check_class(ref, label)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import dataset_settings, elements, recorded_inputs
+from imagebeam.transforms import elements
 
 PURPOSE = b"imagebeam.order"
 
@@ -66,26 +66,3 @@ class PlaceInShards(beam.PTransform):
         ).with_output_types(part_type)
         every = self.plan | "EveryShard" >> beam.FlatMap(_every_shard).with_output_types(part_type)
         return (parts, every) | "WithEmptyShards" >> beam.Flatten() | "GroupShards" >> beam.GroupByKey()
-
-
-class _RecordInputsFn(beam.DoFn):
-    def __init__(self, settings: dataset_settings.DatasetSettings):
-        self._settings = settings
-
-    def process(self, plan: elements.DatasetPlan) -> Iterator[None]:
-        if plan.action == "write":
-            recorded_inputs.write_inputs(self._settings.paths.staging(plan.fingerprint), plan)
-        yield from ()
-
-
-@dataclasses.dataclass
-class RecordInputs(beam.PTransform):
-    """Writes into the staging folder what the dataset is made of, before the first shard is written."""
-
-    settings: dataset_settings.DatasetSettings
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def expand(self, plan: beam.PCollection[elements.DatasetPlan]) -> beam.PCollection[None]:
-        return plan | "WriteInputs" >> beam.ParDo(_RecordInputsFn(self.settings))

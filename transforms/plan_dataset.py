@@ -11,8 +11,8 @@ import apache_beam as beam
 
 from imagebeam.transforms import (
     compare_with_committed,
-    dataset_plan,
     dataset_settings,
+    decide_plan,
     elements,
     kept_features,
     labels_by_index,
@@ -120,7 +120,7 @@ class _PlanFn(beam.DoFn):
         self, _: bytes, ranking: summaries.Ranking, stock: tuple[summaries.Tally, summaries.RejectSummary]
     ) -> Iterator[elements.DatasetPlan]:
         rows = describe_repeated_rows(self._table, ranking)
-        plan = dataset_plan.make_plan(self._settings, ranking, *stock, rows)
+        plan = decide_plan.make_plan(self._settings, ranking, *stock, rows)
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
         run_report.write_report(self._settings.report, "planned", plan)
         yield plan

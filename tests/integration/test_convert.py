@@ -31,7 +31,7 @@ def output(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "out"
 
 
-def test_table_of_the_run_says_which_images_readers_may_not_expect(
+def test_run_table_says_which_images_readers_may_not_expect(
     images: pathlib.Path, output: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exif = Image.Exif()
@@ -53,7 +53,7 @@ def test_table_of_the_run_says_which_images_readers_may_not_expect(
     assert expected["channels"] in capsys.readouterr().out
 
 
-def test_table_of_the_run_says_nothing_of_images_as_most_are(
+def test_run_table_omits_ordinary_images(
     images: pathlib.Path, output: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (images / "cat/gray.jpg").write_bytes(image_sets.make_image(1, mode="L"))
@@ -92,7 +92,7 @@ def test_label_image_folder_becomes_one_split_of_its_classes(images: pathlib.Pat
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that not even root can read, of Linux")
-def test_file_that_cannot_be_looked_into_is_counted_and_in_the_dead_letters(
+def test_file_that_cannot_be_looked_into_is_counted_and_in_the_rejects(
     images: pathlib.Path, output: pathlib.Path
 ) -> None:
     (images / "cat/unnamed").symlink_to("/proc/self/mem")

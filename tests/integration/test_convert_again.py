@@ -30,7 +30,7 @@ def output(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "out"
 
 
-def test_too_many_rejects_leave_dead_letters_and_finished_shards(images: pathlib.Path, output: pathlib.Path) -> None:
+def test_too_many_rejects_leave_their_file_and_finished_shards(images: pathlib.Path, output: pathlib.Path) -> None:
     for index in range(4):
         (images / "cat" / f"{index}.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
     command = ("convert", "--input", images, "--output", output, "--set", "output.num_shards=4")
@@ -38,7 +38,7 @@ def test_too_many_rejects_leave_dead_letters_and_finished_shards(images: pathlib
     assert (refused.returncode, "finished by" in refused.stdout) == (3, False)
     message = r"4 of 20 images were rejected \(20\.00%; truncated 4\), rejects\.max_fraction allows 1\.00%"
     assert re.search(message, refused.stderr)
-    assert f"the dead letters are in {output}/rejects.jsonl" in refused.stderr
+    assert f"the rejects are in {output}/rejects.jsonl" in refused.stderr
     assert not (output / "catalog.json").exists()
     assert set(datasets.rejects(output)) == {f"cat/{index}.jpg" for index in range(4)}
 
@@ -114,9 +114,7 @@ def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, 
     datasets.make(images, output)
     before = datasets.shard_digests(output)
     (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
-    with pytest.raises(
-        errors.TooManyRejectsError, match=rf"the dead letters are in {output}/\.imagebeam/rejects\.jsonl"
-    ):
+    with pytest.raises(errors.TooManyRejectsError, match=rf"the rejects are in {output}/\.imagebeam/rejects\.jsonl"):
         datasets.make(images, output, overwrite=True)
     assert datasets.shard_digests(output) == before
     assert verify_dataset.verify(str(output)).problems == ()

@@ -57,6 +57,14 @@ def test_training_reaches_95_percent_on_examples_it_has_not_seen(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("script", ["demo.py", "eval_exact.py", "train_jax.py", "train_keras.py"])
+def test_help_of_an_example_is_its_usage(script: str, tmp_path: pathlib.Path) -> None:
+    printed = run(script, "--help", folder=tmp_path)
+    assert printed.startswith(f"usage: {script} [-h]")
+    assert ("[dataset]" in printed) == (script != "demo.py")
+
+
+@pytest.mark.slow
 def test_exact_evaluation_counts_each_example_once(tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in", per_label=205)
     datasets.make(tmp_path / "in", tmp_path / "out", output={"num_shards": 2})

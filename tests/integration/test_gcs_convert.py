@@ -293,7 +293,7 @@ def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
     environment = stored.emulator.environment
     completed = command_line.run("verify", "gs://pets/verified", environment=environment)
     assert completed.returncode == 0, completed.stderr
-    assert f"{NUM_IMAGES - 1} records in 6 shards are as the catalog says" in completed.stdout
+    assert f"{NUM_IMAGES - 1} records in 6 shards match the catalog" in completed.stdout
     assert (
         f"{NUM_IMAGES - 1} images" in command_line.run("inspect", "gs://pets/verified", environment=environment).stdout
     )
@@ -324,7 +324,7 @@ def test_address_that_does_not_exist_is_refused_at_once(stored: Bucket, source: 
     assert not stored.names("x")
 
 
-def test_catalog_is_that_of_a_local_run_but_for_its_address(stored: Bucket, tmp_path: pathlib.Path) -> None:
+def test_catalog_equals_a_local_run_except_its_address(stored: Bucket, tmp_path: pathlib.Path) -> None:
     assert stored.convert("gs://pets/images", "gs://pets/catalogued").returncode == 0
     found = catalog_lib.load_catalog(str(stored.download("catalogued", tmp_path / "found")))
     expected = catalog_lib.load_catalog(str(stored.expected))

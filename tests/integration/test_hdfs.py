@@ -80,7 +80,7 @@ def test_images_are_read_and_shards_written_as_on_the_local_disk(stored: Stored,
     again = convert(stored.uri("images"), stored.uri("out"))
     assert (again.returncode, "holds this dataset already" in again.stdout) == (0, True), again.stderr
     completed = command_line.run("verify", stored.uri("out"))
-    assert f"{NUM_IMAGES} records in 4 shards are as the catalog says" in completed.stdout, completed.stderr
+    assert f"{NUM_IMAGES} records in 4 shards match the catalog" in completed.stdout, completed.stderr
 
 
 def test_images_are_read_into_a_local_dataset(stored: Stored, tmp_path: pathlib.Path) -> None:

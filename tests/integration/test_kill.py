@@ -156,7 +156,7 @@ def interrupt_while_writing(
     [
         pytest.param(signal.SIGINT, "interrupted", id="ctrl-c"),
         pytest.param(signal.SIGTERM, "terminated", id="sigterm"),
-        pytest.param(signal.SIGHUP, "hung up", id="terminal-closed"),
+        pytest.param(signal.SIGHUP, "stopped by SIGHUP", id="terminal-closed"),
     ],
 )
 def test_interrupted_run_says_how_to_go_on(

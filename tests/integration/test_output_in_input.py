@@ -46,7 +46,7 @@ def test_output_inside_the_input_with_any_file_of_others_is_refused(
 def test_output_inside_the_input_is_ours_through_all_that_a_run_may_leave(images: pathlib.Path) -> None:
     output = images / "out"
     (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
-    with pytest.raises(errors.TooManyRejectsError):  # leaves dead letters and staged shards
+    with pytest.raises(errors.TooManyRejectsError):  # leaves rejects and staged shards
         datasets.make(images, output)
     result = datasets.make(images, output, rejects={"max_fraction": 0.5})
     assert (result.catalog.counts.listed, result.catalog.counts.passed_over) == (20, {"output_folder": 1})

@@ -195,7 +195,7 @@ def source_id_alone() -> Fields:
     return {"image/source_id": tf.io.FixedLenFeature((), tf.string)}
 
 
-def test_bad_annotations_and_missing_files_are_dead_letters(root: pathlib.Path, output: pathlib.Path) -> None:
+def test_bad_annotations_and_missing_files_are_rejects(root: pathlib.Path, output: pathlib.Path) -> None:
     train = coco_sets.write(root)["train"]
     coco_sets.objects_of(train, 23)[0]["bbox"] = [1, 2, -3, 4]
     coco_sets.objects_of(train, 30)[0]["bbox"] = [50, 2, 3, 4]

@@ -188,6 +188,6 @@ def test_output_to_a_full_disk_is_an_error_where_the_output_is_the_point(
 ) -> None:
     code, shown = run(arguments, {1: "/dev/full"}, gone, shared, tmp_path / "out")
     assert code == exit_code, shown
-    complaint = "imagebeam: standard output cannot be written (No space left on device), a part of it is missing"
+    complaint = "imagebeam: cannot write to standard output (No space left on device); part of it is missing"
     assert (complaint in shown.splitlines()) == (arguments != "verify {broken}")
     assert (tmp_path / "out" / catalog_lib.CATALOG_FILE).exists() == arguments.startswith("convert")

@@ -60,7 +60,7 @@ def summary(broken: int) -> str:
 
 def test_good_dataset_is_as_the_catalog_says(dataset: pathlib.Path) -> None:
     completed = command_line.succeed("verify", dataset)
-    assert completed.stdout.startswith(f"{dataset}: 20 records in 3 shards are as the catalog says (")
+    assert completed.stdout.startswith(f"{dataset}: 20 records in 3 shards match the catalog (")
 
 
 @pytest.mark.parametrize(

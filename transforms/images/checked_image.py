@@ -64,5 +64,5 @@ def truncated(found: str, size: int) -> BadImageError:
 
 
 def too_many_pixels(height: int, width: int) -> BadImageError:
-    """Returns the error for a picture larger than decoders accept."""
+    """Returns the error for an image larger than decoders accept."""
     return BadImageError(Reason.TOO_LARGE, f"{height} x {width} pixels are more than decoders take: scale it down")

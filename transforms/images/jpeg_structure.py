@@ -65,7 +65,7 @@ def check_jpeg(data: bytes) -> Image:
 
     Stray bytes between two segments are accepted where decoders lose nothing: before the first scan after an APPn or
     COM segment, whose length some writers state too small. Anywhere else they show that data were overwritten, and
-    decoders leave the picture gray from there on. Random bytes in a scan may form a legal marker; the stray bytes after
+    decoders leave the image gray from there on. Random bytes in a scan may form a legal marker; the stray bytes after
     its "segment" reveal that.
 
     Raises:

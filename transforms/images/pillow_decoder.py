@@ -76,7 +76,7 @@ def pillow() -> types.ModuleType:
 
 
 def decode(image: Image) -> PIL.Image.Image:
-    """Decodes all pixels of a checked JPEG or PNG; of a file with several pictures, the first one.
+    """Decodes all pixels of a checked JPEG or PNG; of a file with several images, the first one.
 
     Raises:
         BadImageError: if the pixels cannot be decoded, or their size differs from the header's.
@@ -90,7 +90,7 @@ def decode(image: Image) -> PIL.Image.Image:
 
 
 def decode_any(data: bytes, format: str) -> PIL.Image.Image:
-    """Decodes all pixels of an image of one of `DECODED_FORMATS`; of a file with several pictures, the first one.
+    """Decodes all pixels of an image of one of `DECODED_FORMATS`; of a file with several images, the first one.
 
     Raises:
         BadImageError: if the pixels cannot be decoded.

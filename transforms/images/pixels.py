@@ -1,6 +1,6 @@
 """Changes decoded pixels: turns them upright, converts colors, resizes, encodes and sums them.
 
-Pictures are Pillow's, with 8 bits per channel, in one of four modes: L (gray), LA, RGB, RGBA.
+Images are Pillow's, with 8 bits per channel, in one of four modes: L (gray), LA, RGB, RGBA.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BYTES_PER_VALUE = {image_formats.RAW: 1, "int64_list": 2, "float_list": 4}  # a
 _VALUES = range(256)
 _SQUARES = [value * value for value in _VALUES]
 
-# By EXIF orientation: Pillow's method that turns the picture upright. PIL.ImageOps.exif_transpose does the same, but it
+# By EXIF orientation: Pillow's method that turns the image upright. PIL.ImageOps.exif_transpose does the same, but it
 # also rewrites the EXIF data and fails where they are broken.
 _TURNS = {
     2: "FLIP_LEFT_RIGHT",
@@ -51,7 +51,7 @@ _BROKEN_EXIF = (ArithmeticError, AttributeError, LookupError, OSError, SyntaxErr
 
 
 def from_bytes(data: bytes, shape: tuple[int, int, int]) -> PIL.Image.Image:
-    """Returns the picture whose rows are `data`; `shape` is height, width, channels."""
+    """Returns the image whose rows are `data`; `shape` is height, width, channels."""
     height, width, channels = shape
     return pillow().frombytes(_MODES[channels], (width, height), data)
 
@@ -127,7 +127,7 @@ def resize(picture: PIL.Image.Image, size: tuple[int, int] | None, shortest_side
     Args:
         picture: of any of the four modes.
         size: exact height and width in pixels; None leaves the size to `shortest_side`.
-        shortest_side: in pixels; larger pictures are scaled down to it, smaller ones stay. None changes nothing.
+        shortest_side: in pixels; larger images are scaled down to it, smaller ones stay. None changes nothing.
     """
     width, height = picture.size
     if size is not None:
@@ -155,7 +155,7 @@ def encode(picture: PIL.Image.Image, encoding: str, quality: int) -> checked_ima
         quality: of a JPEG, 1 to 100.
 
     Raises:
-        BadImageError: if the picture is larger than the format or an example allows.
+        BadImageError: if the image is larger than the format or an example allows.
     """
     if encoding == image_formats.JPEG:
         picture = _without_alpha(picture)

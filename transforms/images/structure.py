@@ -2,7 +2,7 @@
 
 Every image passes through `check_image`. It reads headers in Python and searches for markers in C: 15 us for a JPEG of
 105 KB, 43 us where the C extension is missing and a regular expression searches. What it rejects, TensorFlow 2.21 or
-Pillow 12 refuses, or decodes with a part of the picture lost. Wrong pixel data without an illegal marker pass;
+Pillow 12 refuses, or decodes with a part of the image lost. Wrong pixel data without an illegal marker pass;
 `check="decode"` finds some of these.
 """
 

@@ -20,9 +20,8 @@ class ExampleRecipe:
     features: tuple[Feature, ...]
     label_ids: Mapping[str, int]  # by name of the class; empty if the label is a number or there is none
     columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns, in their order
-    texts: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # by name of the class, where it differs from the name
+    # By name of the class, where it differs from the name.
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     kept: tuple[Feature, ...] = ()  # the part of `features` that is copied from the image's record
 
     @functools.cached_property

@@ -17,9 +17,8 @@ from typing import NamedTuple, TypeAlias
 
 from imagebeam import storage
 from imagebeam.storage import local
-from imagebeam.transforms import elements
+from imagebeam.transforms import elements, gzip_content
 from imagebeam.transforms.images import structure
-from imagebeam.transforms.shard import gzip_content
 
 MAX_READS = 16  # local files opened ahead; on a cold disk the kernel reads them while earlier ones are encoded
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
@@ -61,7 +60,7 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
     Local files are opened ahead and, while reads wait for a disk, announced to the kernel: reads then overlap without
     threads. Handing an image from thread to thread would cost more than reading it from the page cache (18 us for
     110 KB). Files on a network are requested ahead on threads, one for each request in flight. A byte range of a .gz
-    file is a range of its decompressed content.
+    file is a range of its unpacked content.
 
     Raises:
         OSError: if the machine or the network failed, not the image: too many open files, no answer.
@@ -74,7 +73,7 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
         shared = stack.enter_context(_SharedFiles())
         try:
             for ref in refs:
-                if ref.length >= 0 and gzip_content.is_zipped(ref.uri):
+                if ref.length >= 0 and gzip_content.has_gzip_name(ref.uri):
                     ahead.append((ref, _find_too_large(ref)))
                 elif (store := storage.storage_of(ref.uri)).is_local:
                     ahead.append((ref, _open_ahead(ref, kernel, shared)))
@@ -189,8 +188,8 @@ def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _S
     try:
         if opened is not None:
             data = _read_local(ref, opened, kernel)
-        elif gzip_content.is_zipped(ref.uri):
-            data = gzip_content.inflate(ref.uri, ref.version).read(ref.offset, ref.length)
+        elif gzip_content.has_gzip_name(ref.uri):
+            data = gzip_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length)
         else:
             data = _read_local(ref, shared.open(ref.uri), kernel)
     except ReadError as e:

@@ -89,7 +89,7 @@ class ShardWriter:
             writer.finish()
             pending.checksum = writer.num_bytes, writer.crc32c
             if stored.finish() != pending.checksum:
-                raise OSError(f"shard {uri} reads back other bytes than were written: memory or disk is at fault")
+                raise OSError(f"shard {uri}: the bytes read back differ from those written: faulty memory or disk")
         shard = catalog.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
         if self.compression == "none":
             index = records.encode_index(writer.offsets, writer.num_bytes)

@@ -22,9 +22,8 @@ _ASPECT_BINS = (
     *(f"{lower:g}-{upper:g}" for lower, upper in itertools.pairwise(_ASPECT_RATIOS)),
     f">={_ASPECT_RATIOS[-1]:g}",
 )
-_SIDE_BINS = tuple(
-    f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31)
-)  # each from 2**(bits - 1) to 2**bits - 1
+# Each from 2**(bits - 1) to 2**bits - 1.
+_SIDE_BINS = tuple(f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31))
 _BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
 
 

@@ -27,7 +27,7 @@ OUTSIDE = "object_outside_image"
 CROWD = "crowd"
 
 _BUFFER_BYTES = 1 << 20
-_ROUNDING_PX = 0.01  # COCO rounds boxes to this; a box outside of the picture by no more is always clipped
+_ROUNDING_PX = 0.01  # COCO rounds boxes to this; a box outside of the image by no more is always clipped
 _MAX_SIDE_PX = 1_000_000
 _AREA_LIMIT = 1e38  # finite as a 32-bit float
 _SHOWN = 80  # characters of a bad value in an error
@@ -50,7 +50,7 @@ class ObjectRule:
     """Says which objects are kept, and whether with masks."""
 
     masks: bool = False
-    rejects_outside: bool = False  # reject boxes outside of the picture; else clip them at its edge
+    rejects_outside: bool = False  # reject boxes outside of the image; else clip them at its edge
     crowd: bool = True
 
 
@@ -242,11 +242,11 @@ def _box(value: Any) -> tuple[float, float, float, float]:
 
 
 def _edges(start: float, length: float, side: int, rule: ObjectRule) -> tuple[float, float]:
-    """Returns both edges of a box as shares of the picture's side, 0 to 1."""
+    """Returns both edges of a box as shares of the image's side, 0 to 1."""
     end = start + length
     if rule.rejects_outside and (start < -_ROUNDING_PX or end > side + _ROUNDING_PX):
         raise BadAnnotationError(
-            f"the box from {start:g} to {end:g} leaves the picture, which has {side} px; "
+            f"the box from {start:g} to {end:g} leaves the image, which has {side} px; "
             "source.coco.outside: clip would cut it"
         )
     return max(start, 0.0) / side, min(end, side) / side

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import look_ahead, storage
-from imagebeam.transforms import elements, kept_features
-from imagebeam.transforms.shard import gzip_content
+from imagebeam.transforms import elements, gzip_content, kept_features
 from imagebeam.transforms.sources import files, image_source, table_rows
 
 _FILES_AT_ONCE = 8  # read in parallel over a network; each takes some megabytes of memory
@@ -148,7 +147,7 @@ class ContainerSource(abc.ABC):
 
 def find_gzip(container: Container) -> ListingProblem | None:
     """Returns a problem if an unreadable file turns out to be gzip under a name that does not say so."""
-    if gzip_content.is_zipped(container.uri):
+    if gzip_content.has_gzip_name(container.uri):
         return None
     if storage.storage_of(container.uri).read(container.uri, 0, len(gzip_content.MAGIC)) != gzip_content.MAGIC:
         return None

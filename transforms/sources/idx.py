@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import errors, storage
-from imagebeam.transforms import elements
-from imagebeam.transforms.shard import gzip_content
+from imagebeam.transforms import elements, gzip_content
 from imagebeam.transforms.sources import image_source, table_rows
 
 LABEL = "label"  # the only column
@@ -183,7 +182,7 @@ class _GlobFolder:
         found = [
             name
             for name in found
-            if not (gzip_content.is_zipped(name) and name.removesuffix(gzip_content.SUFFIX) in plain)
+            if not (gzip_content.has_gzip_name(name) and name.removesuffix(gzip_content.SUFFIX) in plain)
         ]
         if len(found) != 1:
             names = f"several: {', '.join(found)}; name one" if found else "none; check --input"
@@ -252,6 +251,6 @@ def _read_array(file: IdxFile) -> bytes:
         OSError: if the file cannot be read, or changed since it was checked.
     """
     length = math.prod(file.shape)
-    if gzip_content.is_zipped(file.uri):
-        return gzip_content.inflate(file.uri, file.version).read(file.start, length)
+    if gzip_content.has_gzip_name(file.uri):
+        return gzip_content.unpack(file.uri, file.version).read(file.start, length)
     return storage.storage_of(file.uri).read(file.uri, file.start, length, version=file.version)

@@ -219,7 +219,7 @@ class ManifestSource:
 
 
 def _name_in(cells: Mapping[str, Any], column: str | None) -> str | None:
-    """Returns a cell of a possibly broken row as text, for its dead letter; None without a usable one."""
+    """Returns a cell of a possibly broken row as text, for its reject; None without a usable one."""
     with contextlib.suppress(table_rows.BadRowError):
         return table_rows.text_of(cells.get(column)) if column else None
     return None

@@ -1,4 +1,4 @@
-"""Finds the mask of each image, a picture with the class of each pixel, by the image's path."""
+"""Finds the mask of each image, an image with the class of each pixel, by the image's path."""
 
 from __future__ import annotations
 

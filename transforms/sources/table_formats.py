@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import errors, storage
-from imagebeam.transforms.shard import gzip_content
+from imagebeam.transforms import gzip_content
 
 Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or a text that says what is wrong with the row
 
@@ -177,10 +177,8 @@ def _csv_rows(table: TableFile) -> Iterator[tuple[RowPlace, Row]]:
             header = table.header or _csv_header(lines)
             position, end = 0, lines.line_num
             for row in lines:
-                place, end = (
-                    RowPlace(position, "line", end + 1),
-                    lines.line_num,
-                )  # a quoted cell may span several lines
+                # A quoted cell may span several lines.
+                place, end = RowPlace(position, "line", end + 1), lines.line_num
                 if len(row) == len(header):
                     yield place, dict(zip(header, row))
                 elif row:

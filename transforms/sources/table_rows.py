@@ -13,9 +13,8 @@ from imagebeam import features, storage
 from imagebeam.transforms import elements
 
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_INTEGER = re.compile(
-    r"[+-]?\d+(\.0+)?", re.ASCII
-)  # pandas writes the integer 3 as 3.0 in a column with missing values
+# pandas writes the integer 3 as 3.0 in a column with missing values.
+_INTEGER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)
 _FLOAT32_LIMIT = 2.0**128 - 2.0**103  # this and all above round to infinity in 32 bits
 _FLOAT32_NOTHING = 2.0**-150  # this and all below round to zero in 32 bits
 _SMALLEST_FLOAT = 2.0**-126  # in 32 bits; TensorFlow treats smaller numbers as zero

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import storage
-from imagebeam.transforms import elements
+from imagebeam.transforms import elements, gzip_content
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.shard import gzip_content
 from imagebeam.transforms.sources import containers, files, table_rows, tar_members
 
 STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
@@ -68,8 +67,8 @@ class TarSource(containers.ContainerSource):
                 parts.append(_Part(found[1], member))
         except tar_members.TarError as e:
             yield containers.find_gzip(container) or containers.ListingProblem(
-                f"tar {container.uri!r}: {e}; the samples from there on would be lost, {num_bytes - e.offset:,} bytes "
-                "of the file: fetch it again, or leave it out with source.include"
+                f"tar {container.uri!r}: {e}; all examples after this point ({num_bytes - e.offset:,} bytes) would be "
+                "lost: fetch it again, or leave it out with source.include"
             )
             return
         if parts:
@@ -120,10 +119,10 @@ class TarSource(containers.ContainerSource):
 
 
 def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes], int]:
-    """Returns a function that reads a range of the (decompressed) tar, and the tar's size in bytes."""
-    if gzip_content.is_zipped(container.uri):
-        inflated = gzip_content.inflate(container.uri, container.version)
-        return _RangeWindow(inflated.read, _LOCAL).read, inflated.size
+    """Returns a function that reads a range of the (unpacked) tar, and the tar's size in bytes."""
+    if gzip_content.has_gzip_name(container.uri):
+        unpacked = gzip_content.unpack(container.uri, container.version)
+        return _RangeWindow(unpacked.read, _LOCAL).read, unpacked.size
     store = storage.storage_of(container.uri)
 
     def read(offset: int, length: int) -> bytes:
@@ -138,15 +137,15 @@ class _ReadSizes(NamedTuple):
 
     least: int
     most: int
-    near: int  # a gap of up to so many bytes is read, not skipped
+    near: int  # a gap up to this size is read, not skipped
 
 
 _LOCAL = _ReadSizes(4 << 10, 128 << 10, 16 << 10)
-_REMOTE = _ReadSizes(64 << 10, 4 << 20, 1 << 20)  # a request takes as long as reading some 1 MB
+_REMOTE = _ReadSizes(64 << 10, 4 << 20, 1 << 20)  # a request takes as long as reading about 1 MB
 
 
 class _RangeWindow:
-    """Reads ahead: more and more while members are small, so that one read covers many headers; else little."""
+    """Reads ahead further while members are small, so that one read covers many headers; less otherwise."""
 
     def __init__(self, read: Callable[[int, int], bytes], ahead: _ReadSizes):
         self._read = read
@@ -188,7 +187,9 @@ def _split_name(
 def _find_image(parts: Sequence[_Part]) -> tar_members.Member:
     found = [part.member for part in parts if part.extension in files.IMAGE_EXTENSIONS]
     names = [part.member.name for part in parts]
-    listed = ", ".join(map(repr, names[:_MAX_NAMED])) + (f" and {len(names) - _MAX_NAMED} more" * (len(names) > 8))
+    listed = ", ".join(map(repr, names[:_MAX_NAMED])) + (
+        f" and {len(names) - _MAX_NAMED} more" * (len(names) > _MAX_NAMED)
+    )
     if len(found) == 1:
         return _check_stored(found[0])
     if found:
@@ -197,8 +198,8 @@ def _find_image(parts: Sequence[_Part]) -> tar_members.Member:
         )
     raise table_rows.BadRowError(
         elements.Reason.BAD_ROW,
-        f"no image among its members, {listed}; those of one sample follow each other, and their names are equal up to "
-        "the first dot, with .jpg, .png or the like after it",
+        f"no image among its members, {listed}; members of one example must be adjacent and share their name up to the "
+        "first dot; one must be .jpg or .png (or another image's extension)",
     )
 
 
@@ -207,8 +208,9 @@ def _check_stored(member: tar_members.Member) -> tar_members.Member:
         return member
     raise table_rows.BadRowError(
         elements.Reason.BAD_ROW,
-        f"{member.name!r} is stored as {'a link' if member.kind == tar_members.LINK else 'a sparse file'}, without its "
-        "bytes in one piece; make the tar without (GNU tar: --hard-dereference --dereference, no --sparse)",
+        f"{member.name!r} is stored as {'a link' if member.kind == tar_members.LINK else 'a sparse file'}, so its "
+        "bytes are not contiguous; create the tar without links or sparse files (GNU tar: --hard-dereference "
+        "--dereference, no --sparse)",
     )
 
 

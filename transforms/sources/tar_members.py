@@ -46,10 +46,8 @@ _FIELDS = struct.Struct("100s24x12s12x8sc100s6s82x155s12x")  # name, size, check
 _OCTAL = re.compile(rb"[0-7]+")
 _MAX_DIGITS = 20
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
-_IS_EXTENDED, _EXTENSION_IS_EXTENDED = (
-    482,
-    504,
-)  # bytes in GNU's headers of sparse members: true if another block follows
+# Bytes in GNU's headers of sparse members: true if another block follows.
+_IS_EXTENDED, _EXTENSION_IS_EXTENDED = 482, 504
 
 
 class TarError(ValueError):

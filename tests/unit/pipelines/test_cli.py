@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -91,8 +92,8 @@ def test_error_of_the_system_exits_1_without_traceback(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["--output", "{out}"], "--input is missing: give an address", id="no-input"),
-        pytest.param(["--input", "{in}"], "--output is missing: give an address", id="no-output"),
+        pytest.param(["--output", "{out}"], "--input (source.uri) is missing: give an address", id="no-input"),
+        pytest.param(["--input", "{in}"], "--output (output.uri) is missing: give an address", id="no-output"),
         pytest.param(
             ["--input", "{in}/none", "--output", "{out}"],
             "--input '{in}/none' cannot be read (No such file or directory); check the address",
@@ -251,13 +252,13 @@ def test_verbose_error_has_its_traceback(tmp_path: pathlib.Path, capsys: pytest.
     assert "Traceback (most recent call last):" in capsys.readouterr().err
 
 
-def test_missing_package_exits_1_and_names_the_extra(
+def test_missing_package_exits_2_and_names_the_extra(
     dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.delitem(sys.modules, "imagebeam.pipelines.config", raising=False)
     monkeypatch.delattr("imagebeam.pipelines.config", raising=False)
-    assert main("plan", "--input", dataset) == 1
+    assert main("plan", "--input", dataset) == 2
     assert capsys.readouterr().err.endswith(
         "yaml is not installed, this command needs it: pip install 'imagebeam[convert]'\n"
     )
@@ -402,6 +403,43 @@ def test_plan_says_what_convert_would_do(
     assert re.search("^" + fill(line), shown, re.MULTILINE)
 
 
+@pytest.mark.parametrize("from_yaml", [False, True])
+def test_plan_prints_the_whole_command_that_converts_its_listing(
+    from_yaml: bool, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_sets.write_folder(tmp_path / "in put", per_label=3)
+    (tmp_path / "my pets.yaml").write_text("source: {include: ['cat/**']}\nsplit: {name: all}")
+    given = ["--config", tmp_path / "my pets.yaml"] if from_yaml else ["--set", "source.include=['cat/**']"]
+    given += ["--output", tmp_path / "out", "--set", "output.num_shards=2", "--overwrite", "--runner=FnApiRunner"]
+    listing = tmp_path / "the listing"
+    assert main("plan", "--input", tmp_path / "in put", *given, "--workers", 1, "--save-listing", listing) == 0
+    first_line = capsys.readouterr().out.splitlines()[0]
+    assert first_line.startswith(f"listed into {listing}; next: imagebeam convert ")
+    assert main(*shlex.split(first_line.partition("next: imagebeam ")[2])) == 0
+    catalog = imagebeam.load_catalog(str(tmp_path / "out"))
+    (split,) = catalog.splits.values()
+    assert (catalog.counts.written, len(split.shards)) == (3, 2)
+    assert list(catalog.splits) == ["all" if from_yaml else "train"]
+
+
+@pytest.mark.parametrize(
+    ("num_images", "num_shards", "line"),
+    [
+        (1, 1, "1 record in 1 shard matches the catalog"),
+        (2, 1, "2 records in 1 shard match the catalog"),
+        (2, 2, "2 records in 2 shards match the catalog"),
+    ],
+)
+def test_verify_counts_in_the_singular_and_the_plural(
+    num_images: int, num_shards: int, line: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_sets.write_folder(tmp_path / "in", labels=["cat"], per_label=num_images)
+    output = {"uri": str(tmp_path / "out"), "num_shards": num_shards}
+    convert.convert({"source": {"uri": str(tmp_path / "in")}, "output": output}, workers=1)
+    assert main("verify", tmp_path / "out") == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path}/out: {line} (")
+
+
 def test_plan_notes_what_looks_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     image_sets.write_folder(tmp_path / "in", labels=["train", "val"], per_label=1)
     assert main("plan", "--input", tmp_path / "in", "--set", "output.num_shards=3") == 0
@@ -478,7 +516,7 @@ def test_verify_of_good_dataset_exits_0(
 ) -> None:
     assert main("verify", dataset, *decode) == 0
     decoded = ", every image decoded" if decode else ""
-    pattern = rf"{dataset}: 10 records in 2 shards are as the catalog says{decoded} \(\d+\.\d s\)\n"
+    pattern = rf"{dataset}: 10 records in 2 shards match the catalog{decoded} \(\d+\.\d s\)\n"
     assert re.fullmatch(pattern, capsys.readouterr().out)
 
 
@@ -557,7 +595,7 @@ def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: p
     pytest.importorskip("tensorflow")
     small = ("--batch-size", 4, "--image-size", 16, "--seconds", 0.05, "--threads", 1)
     completed = command_line.succeed("bench", dataset, *small, fresh=True)
-    assert completed.stderr == "measuring 6 x 0.05 s; other programs on this host slow it down\n"
+    assert completed.stderr == "measuring 6 x 0.05 s; other running programs lower the result\n"
     lines = completed.stdout.splitlines()
     assert lines[0] == f"dataset        {dataset}, train: 10 images, {lines[0].split(', ')[-1]}"
     assert lines[1] == "reader         1 thread, batches of 4, 16 x 16 px, bfloat16, decoded by TensorFlow"
@@ -614,7 +652,7 @@ def test_option_of_a_preview_without_one_exits_2(
     dataset: pathlib.Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main("inspect", dataset, *arguments) == 2
-    assert capsys.readouterr().err == f"imagebeam: {arguments[0]} needs a preview: give --preview FILE.png, too\n"
+    assert capsys.readouterr().err == f"imagebeam: {arguments[0]} only applies to a preview: add --preview FILE.png\n"
 
 
 def test_lines_of_libraries_are_held_back_while_they_are_imported(capfd: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def test_spell_strips_cells_and_writes_whole_numbers_in_one_way(cell: str, name:
 
 
 @given(NUMBERS)
-def test_spell_of_a_number_is_the_same_from_every_format(number: int) -> None:
+def test_spelling_of_a_number_is_the_same_from_every_format(number: int) -> None:
     ways = {str(number), str(float(number)) if abs(number) < 10**12 else str(number), f" {number}.0 ", f"{number:+d}"}
     assert {class_names.spell(way) for way in ways} == {str(number)}
 

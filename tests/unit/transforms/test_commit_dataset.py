@@ -304,13 +304,13 @@ def spoil(refs: Sequence[ImageRef]) -> None:
         pathlib.Path(ref.uri).write_bytes(b"no image")
 
 
-def test_commit_with_too_many_rejects_raises_and_leaves_the_dead_letters(
+def test_commit_with_too_many_rejects_raises_and_leaves_the_rejects(
     pets: Dataset, output: pathlib.Path, refs: list[ImageRef]
 ) -> None:
     pets.settings = dataclasses.replace(pets.settings, max_reject_fraction=0.1)
     message = (
         r"^2 of 11 images were rejected \(18\.18%; no_label 1, not_an_image 1\), rejects\.max_fraction allows 10\.00%: "
-        rf"nothing was committed; .*; the dead letters are in {output}/rejects\.jsonl$"
+        rf"nothing was committed; .*; the rejects are in {output}/rejects\.jsonl$"
     )
     with pytest.raises(errors.TooManyRejectsError, match=message):
         pets.run()
@@ -374,7 +374,7 @@ def test_commit_of_plan_refused_for_rejects_leaves_them_never_beside_another_dat
     older.run()
     before = small_dataset.read_files(output)
     pets.plan = dataclasses.replace(pets.plan, action="refuse", exit_code=3, message="too many")
-    message = rf"^too many; the dead letters are in {output}/\.imagebeam/rejects\.jsonl$"
+    message = rf"^too many; the rejects are in {output}/\.imagebeam/rejects\.jsonl$"
     with pytest.raises(errors.TooManyRejectsError, match=message):
         pets.committer.commit(pets.plan, [], pets.store_rejects())
     assert read_rejects(output / ".imagebeam" / "rejects.jsonl") == [("odd\udcff", Reason.NO_LABEL)]

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from imagebeam import catalog as catalog_lib
-from imagebeam.transforms import commit_dataset, compare_with_committed, dataset_plan, dataset_settings, summaries
+from imagebeam.transforms import commit_dataset, compare_with_committed, dataset_settings, decide_plan, summaries
 from imagebeam.transforms.elements import DatasetPlan, ImageRef
 from tests.unit.transforms import small_dataset
 
@@ -14,7 +14,7 @@ from tests.unit.transforms import small_dataset
 def make_plan(dataset: dataset_settings.DatasetSettings) -> DatasetPlan:
     """The plan of 100 images, compared with what the output holds."""
     ranking, rejects = small_dataset.make_ranking({"train": 100}), summaries.RejectSummary({}, 0, None)
-    plan = dataset_plan.make_plan(dataset, ranking, summaries.Tally(100, {}, ()), rejects)
+    plan = decide_plan.make_plan(dataset, ranking, summaries.Tally(100, {}, ()), rejects)
     assert plan.action == "write"
     return compare_with_committed.compare_with_committed(dataset, plan)
 

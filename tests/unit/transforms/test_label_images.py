@@ -127,6 +127,13 @@ def test_apply_of_pattern_without_group_keeps_the_manifests_group() -> None:
             id="not-an-int",
         ),
         pytest.param(
+            LabelRule("column", kind="int64"),
+            ref("1.jpg", label="tench"),
+            Reason.BAD_VALUE,
+            "label: 'tench' is not an integer; for class names set label.type: class",
+            id="class-name-for-an-int",
+        ),
+        pytest.param(
             LabelRule("column", kind="float"),
             ref("1.jpg", label="nan"),
             Reason.BAD_VALUE,

@@ -15,8 +15,8 @@ from imagebeam import errors, shard_names, storage, verify_shards
 from imagebeam.transforms import (
     commit_dataset,
     compare_with_committed,
-    dataset_plan,
     dataset_settings,
+    decide_plan,
     output_folder,
     summaries,
 )
@@ -56,7 +56,7 @@ def make_settings(output: str, run: str, overwrite: bool = False) -> dataset_set
 
 def plan_of(dataset: dataset_settings.DatasetSettings, refs: list[ImageRef]) -> DatasetPlan:
     ranking, tally = small_dataset.make_ranking({"train": len(refs)}), summaries.Tally(len(refs), {}, ())
-    plan = dataset_plan.make_plan(dataset, ranking, tally, summaries.RejectSummary({}, 0, None))
+    plan = decide_plan.make_plan(dataset, ranking, tally, summaries.RejectSummary({}, 0, None))
     return compare_with_committed.compare_with_committed(dataset, plan)
 
 

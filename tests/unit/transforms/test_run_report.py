@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from imagebeam.transforms import dataset_plan, run_report, summaries
+from imagebeam.transforms import decide_plan, run_report, summaries
 from imagebeam.transforms.dataset_settings import Sizing
 from tests.unit.transforms import small_dataset
 
@@ -13,7 +13,7 @@ from tests.unit.transforms import small_dataset
 def test_report_holds_the_plan(tmp_path: pathlib.Path) -> None:
     settings = small_dataset.make_settings(tmp_path / "out", sizing=Sizing(num_shards=5))
     ranking = small_dataset.make_ranking({"train": 10, "test": 3}, labels=("caf\udce9", "train"))
-    plan = dataset_plan.make_plan(settings, ranking, summaries.Tally(13, {}, ()), summaries.RejectSummary({}, 0, None))
+    plan = decide_plan.make_plan(settings, ranking, summaries.Tally(13, {}, ()), summaries.RejectSummary({}, 0, None))
     assert plan.notes
     fields = json.loads(run_report.encode_report("refused", plan, "why \udcff", 3))
     assert (fields["state"], fields["message"], fields["exit_code"]) == ("refused", "why \udcff", 3)

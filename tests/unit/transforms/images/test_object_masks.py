@@ -111,7 +111,11 @@ def test_mask_of_a_scaled_picture_is_scaled_to_the_nearest_pixel() -> None:
     [
         pytest.param(None, "neither a list of polygons nor an object", id="missing"),
         pytest.param([], "neither a list of polygons nor an object", id="no-polygon"),
-        pytest.param([[1, 2, 3, 4]], "a polygon of 4 numbers; x and y of 3 corners are 6", id="two-corners"),
+        pytest.param(
+            [[1, 2, 3, 4]],
+            "a polygon of 4 numbers; it needs an even count of at least 6",
+            id="two-corners",
+        ),
         pytest.param([[1, 2, 3, 4, 5, 6, 7]], "a polygon of 7 numbers", id="odd"),
         pytest.param([1, 2, 3, 4, 5, 6], "a polygon that is not a list of numbers", id="flat"),
         pytest.param([[1, 2, "3", 4, 5, 6]], "a polygon that is not a list of numbers", id="text"),
@@ -119,14 +123,16 @@ def test_mask_of_a_scaled_picture_is_scaled_to_the_nearest_pixel() -> None:
         pytest.param([[1, 2, 1e9, 4, 5, 6]], "is far outside of the 10 x 8 px", id="far"),
         pytest.param([[1, 2, float("inf"), 4, 5, 6]], "is far outside of the 10 x 8 px", id="infinite"),
         pytest.param([[0, 0, 10, 0, 0, 0] * 60_000], "whose outline is 1,", id="endless"),
-        pytest.param({"counts": [80]}, r"segmentation.size is None, the picture's is \[8, 10\]", id="no-size"),
+        pytest.param({"counts": [80]}, r"segmentation.size is None, the image's is \[8, 10\]", id="no-size"),
         pytest.param({"counts": [80], "size": [10, 8]}, r"segmentation.size is \[10, 8\]", id="turned"),
-        pytest.param({"counts": [79], "size": [8, 10]}, "counts sum to 79, the picture has 80 pixels", id="short"),
+        pytest.param({"counts": [79], "size": [8, 10]}, "counts sum to 79, the image has 80 pixels", id="short"),
         pytest.param({"counts": [-1, 81], "size": [8, 10]}, "neither a list of run lengths", id="negative"),
         pytest.param({"counts": [80.0], "size": [8, 10]}, "neither a list of run lengths", id="float"),
         pytest.param({"size": [8, 10]}, "neither a list of run lengths", id="no-counts"),
-        pytest.param({"counts": "\x7f", "size": [8, 10]}, "which compressed run lengths do not", id="character"),
-        pytest.param({"counts": "o" * 20, "size": [8, 10]}, "which compressed run lengths do not", id="endless-number"),
+        pytest.param({"counts": "\x7f", "size": [8, 10]}, "which is invalid in compressed run lengths", id="character"),
+        pytest.param(
+            {"counts": "o" * 20, "size": [8, 10]}, "which is invalid in compressed run lengths", id="endless-number"
+        ),
         pytest.param({"counts": "P", "size": [8, 10]}, "ends in the middle of a run length", id="cut"),
     ],
 )

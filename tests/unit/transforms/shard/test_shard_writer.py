@@ -229,7 +229,7 @@ def test_write_raises_if_the_disk_reads_back_other_bytes(
     refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_back.ReadBack, "finish", lambda self: (0, 0))
-    message = rf"^shard .*/{SHARD} reads back other bytes than were written: memory or disk is at fault$"
+    message = rf"^shard .*/{SHARD}: the bytes read back differ from those written: faulty memory or disk$"
     with pytest.raises(OSError, match=message):
         write(layout, refs)
     assert DONE not in staged_files(layout)

@@ -224,7 +224,7 @@ def test_boxes_outside_of_the_picture_are_rejected_on_request_except_for_roundin
     coco_sets.save(root, "train", train)
     refs, rest = list_all(make_source(root, rejects_outside=True))
     (reject,) = rest.rejects
-    assert f"annotation {beyond['id']}: the box from 30 to 40.5 leaves the picture, which has 40 px" in reject.detail
+    assert f"annotation {beyond['id']}: the box from 30 to 40.5 leaves the image, which has 40 px" in reject.detail
     assert values(refs[1])["image/object/bbox/xmax"] == (1.0,)
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagebeam.transforms import gzip_content
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.shard import gzip_content
 from imagebeam.transforms.sources import table_rows, tar
 from tests import image_sets, tars
 
@@ -79,7 +79,7 @@ def test_members_with_one_stem_are_one_image_with_its_cells(tmp_path: pathlib.Pa
             id="two-images",
         ),
         pytest.param([("cat.0.jpg", JPEG), ("cat.1.jpg", JPEG)], Reason.BAD_ROW, "'cat.0.jpg', 'cat.1.jpg'", id="dots"),
-        pytest.param([("bare", JPEG)], Reason.BAD_ROW, r"'bare'; those of one sample", id="image-without-extension"),
+        pytest.param([("bare", JPEG)], Reason.BAD_ROW, r"'bare'; members of one example", id="image-without-extension"),
         pytest.param([("a.jpg", JPEG), ("a.json", b"{")], Reason.BAD_ROW, ".json is not JSON", id="bad-json"),
         pytest.param([("a.jpg", JPEG), ("a.json", b'{"x": "\\ud800"}')], Reason.BAD_ROW, "not JSON", id="half-a-pair"),
         pytest.param([("a.jpg", JPEG), ("a.json", b"[1]")], Reason.BAD_ROW, "a list, expected an object", id="list"),
@@ -121,7 +121,7 @@ def test_links_to_images_are_rejected(tmp_path: pathlib.Path) -> None:
             file.addfile(header)
     found = list_tar(tmp_path)
     assert [reject.key for reject in found.rejects] == ["x.tar/a", "x.tar/b"]
-    assert all("stored as a link, without its bytes" in reject.detail for reject in found.rejects)
+    assert all("stored as a link, so its bytes are not contiguous" in reject.detail for reject in found.rejects)
 
 
 def test_other_members_are_counted(tmp_path: pathlib.Path) -> None:
@@ -179,7 +179,7 @@ def test_tar_gz_is_listed_like_its_content(tmp_path: pathlib.Path) -> None:
     found = list_tar(tmp_path, fields=table_rows.RowFields(label="cls"))
     assert [(ref.key, ref.label) for ref in found.refs] == [(f"x.tar.gz/{index}", "3") for index in range(9)]
     for ref in found.refs:
-        assert gzip_content.inflate(ref.uri, ref.version).read(ref.offset, ref.length) == JPEG
+        assert gzip_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length) == JPEG
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """Gives access to the content of .gz files: each process unpacks a file once, into an unnamed temporary file.
 
-A reference with a `length` into a file that `is_zipped` addresses a range of the decompressed content. Sources read it
+A reference with a `length` into a file that `has_gzip_name` addresses a range of the unpacked content. Sources read it
 as the shard writer does:
 
-    with gzip_content.open_inflated("gs://bucket/train-images-idx3-ubyte.gz") as file:  # seekable
+    with gzip_content.open_unpacked("gs://bucket/train-images-idx3-ubyte.gz") as file:  # seekable
         head = file.read(16)
-    gzip_content.inflate(uri, ref.version).read(ref.offset, ref.length)  # one range, from any thread
+    gzip_content.unpack(uri, ref.version).read(ref.offset, ref.length)  # one range, from any thread
 
 Source: RFC 1952. As with gzip(1) and TensorFlow, a file may be several gzip files joined end to end.
 """
@@ -47,8 +47,8 @@ class BrokenGzipError(OSError):
         self.detail = detail
 
 
-class Inflated:
-    """The decompressed content of a .gz file. Thread-safe; the disk space is freed with the last reference to it."""
+class UnpackedFile:
+    """The unpacked content of a .gz file. Thread-safe; the disk space is freed with the last reference to it."""
 
     def __init__(self, file: io.FileIO, size: int, version: int):
         self._file = file
@@ -60,12 +60,12 @@ class Inflated:
         return local.read_descriptor(self._file.fileno(), offset, max(0, min(length, self.size - offset)))
 
 
-def is_zipped(uri: str) -> bool:
+def has_gzip_name(uri: str) -> bool:
     """Returns whether the name of a file says that it is gzip."""
     return uri.endswith(SUFFIX)
 
 
-def inflate(uri: str, version: int = 0) -> Inflated:
+def unpack(uri: str, version: int = 0) -> UnpackedFile:
     """Returns the content of a .gz file; unpacks it unless this process did so already.
 
     Args:
@@ -83,29 +83,28 @@ def inflate(uri: str, version: int = 0) -> Inflated:
     return _UNPACKED.take(uri, version)
 
 
-def open_inflated(uri: str, version: int = 0) -> BinaryIO:
-    """Opens the content of a .gz file as a buffered, seekable file; arguments and errors are those of `inflate`."""
-    return io.BufferedReader(_InflatedReader(inflate(uri, version)), 1 << 20)
+def open_unpacked(uri: str, version: int = 0) -> BinaryIO:
+    """Opens the content of a .gz file as a buffered, seekable file; arguments and errors are those of `unpack`."""
+    return io.BufferedReader(_UnpackedReader(unpack(uri, version)), 1 << 20)
 
 
 def open_content(uri: str) -> BinaryIO:
-    """Opens a file, buffered and seekable; of a .gz file the decompressed content."""
-    if is_zipped(uri):
-        return open_inflated(uri)
+    """Opens a file, buffered and seekable; of a .gz file the unpacked content."""
+    if has_gzip_name(uri):
+        return open_unpacked(uri)
     return io.BufferedReader(storage.storage_of(uri).open_read(uri), 1 << 20)  # type: ignore[type-var]
 
 
-class _Unpacked:
+class _UnpackedFiles:
     """The files that this process has unpacked, or found broken."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._locks: dict[
-            tuple[str, int], threading.Lock
-        ] = {}  # of files being unpacked, so that one thread unpacks each
-        self._kept: collections.OrderedDict[tuple[str, int], Inflated | BrokenGzipError] = collections.OrderedDict()
+        # Locks of the files being unpacked, so that one thread unpacks each.
+        self._locks: dict[tuple[str, int], threading.Lock] = {}
+        self._kept: collections.OrderedDict[tuple[str, int], UnpackedFile | BrokenGzipError] = collections.OrderedDict()
 
-    def take(self, uri: str, version: int) -> Inflated:
+    def take(self, uri: str, version: int) -> UnpackedFile:
         found = self._find(uri, version)
         if found is None:
             with self._lock:
@@ -116,17 +115,17 @@ class _Unpacked:
             raise BrokenGzipError(found.reason, found.detail)
         return found
 
-    def _find(self, uri: str, version: int) -> Inflated | BrokenGzipError | None:
+    def _find(self, uri: str, version: int) -> UnpackedFile | BrokenGzipError | None:
         with self._lock:
             found = self._kept.get((uri, version))
             if found is not None:
                 self._kept.move_to_end((uri, version))
             return found
 
-    def _unpack(self, uri: str, version: int) -> Inflated | BrokenGzipError:
-        found: Inflated | BrokenGzipError
+    def _unpack(self, uri: str, version: int) -> UnpackedFile | BrokenGzipError:
+        found: UnpackedFile | BrokenGzipError
         try:
-            found = _unpack(uri, version)
+            found = _unpack_to_disk(uri, version)
         except BrokenGzipError as e:
             found = e.with_traceback(None)  # the traceback would keep the buffers of its frames alive
         with self._lock:
@@ -137,13 +136,13 @@ class _Unpacked:
         return found
 
     def _num_bytes(self) -> int:
-        return sum(each.size for each in self._kept.values() if isinstance(each, Inflated))
+        return sum(each.size for each in self._kept.values() if isinstance(each, UnpackedFile))
 
 
-_UNPACKED = _Unpacked()
+_UNPACKED = _UnpackedFiles()
 
 
-def _unpack(uri: str, version: int) -> Inflated:
+def _unpack_to_disk(uri: str, version: int) -> UnpackedFile:
     store = storage.storage_of(uri)
     num_bytes = store.stat(uri).size
     pieces = (
@@ -152,21 +151,21 @@ def _unpack(uri: str, version: int) -> Inflated:
     )
     file: Any = tempfile.TemporaryFile(prefix="imagebeam-", buffering=0)  # noqa: SIM115 - closed with its last reference
     size = 0
-    for plain in _decompress(pieces):
+    for plain in _unpack_pieces(pieces):
         size += len(plain)
         try:
             while plain:  # a nearly full disk writes only a part
                 plain = plain[file.write(plain) :]
         except OSError as e:
             raise errors.ImagebeamError(
-                f"what {uri} holds cannot be unpacked to {tempfile.gettempdir()} ({e.strerror}); set TMPDIR to a "
+                f"{uri} cannot be unpacked to {tempfile.gettempdir()} ({e.strerror}); set TMPDIR to a "
                 "folder with more room, or unpack the file yourself"
             ) from e
-    return Inflated(file, size, version)
+    return UnpackedFile(file, size, version)
 
 
-def _decompress(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Decompresses the pieces of a gzip file; yields pieces of at most `_PLAIN_BYTES` bytes."""
+def _unpack_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Unpacks the pieces of a gzip file; yields pieces of at most `_PLAIN_BYTES` bytes."""
     stream, was_there = None, False
     for piece in pieces:
         for start in range(0, len(piece), _FEED_BYTES):
@@ -194,12 +193,12 @@ def _cause(error: zlib.error) -> str:
     return str(error).rpartition(": ")[2]
 
 
-class _InflatedReader(ranges.SeekableReader):
+class _UnpackedReader(ranges.SeekableReader):
     """A reader of the content of a .gz file, with its own position."""
 
-    def __init__(self, inflated: Inflated):
-        super().__init__(inflated.size)
-        self._inflated = inflated
+    def __init__(self, unpacked: UnpackedFile):
+        super().__init__(unpacked.size)
+        self._unpacked = unpacked
 
     def _read_at(self, position: int, length: int) -> bytes:
-        return self._inflated.read(position, length)
+        return self._unpacked.read(position, length)

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from imagebeam import storage
-from imagebeam.transforms import dataset_plan, dataset_settings, summaries
+from imagebeam.transforms import dataset_settings, decide_plan, summaries
 from imagebeam.transforms.dataset_settings import Sizing
 from imagebeam.transforms.elements import DatasetPlan, Reason, Reject, SplitPlan
 from imagebeam.transforms.summaries import RejectSummary, RepeatedKey, Tally
@@ -24,7 +24,7 @@ def make_plan(
 ) -> DatasetPlan:
     ranking = ranking or ranking_of({"train": 100})
     listed = sum(ranking.total(split) for split in ranking.starts) + sum(rejects.counts.values())
-    return dataset_plan.make_plan(dataset, ranking, tally or Tally(listed, {}, ()), rejects)
+    return decide_plan.make_plan(dataset, ranking, tally or Tally(listed, {}, ()), rejects)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_fingerprint_of_classes_in_another_order_is_another(dataset: dataset_set
         assert (make_plan(in_column, ranking).fingerprint != make_plan(dataset, ranking).fingerprint) is differ
 
 
-def test_plan_of_stratified_splits_names_the_classes_that_one_has_not(
+def test_plan_of_stratified_splits_names_classes_missing_from_a_split(
     dataset: dataset_settings.DatasetSettings,
 ) -> None:
     ranking = ranking_of({"train": 3, "test": 1}, classes={"train": {"cat", "dog"}, "test": {"dog"}})
@@ -321,7 +321,7 @@ def test_plan_names_the_rows_of_a_repeated_key_where_they_are_known(dataset: dat
     repeated = RepeatedKey("1", ("/data/a", "/data/a"), (3, 5))
     ranking = ranking_of({"train": 2}, duplicates=(repeated,), num_duplicates=1)
     rows = ("line 5 of m.csv", "line 7 of m.csv")
-    plan = dataset_plan.make_plan(dataset, ranking, Tally(2, {}, ()), NO_REJECTS, rows)
+    plan = decide_plan.make_plan(dataset, ranking, Tally(2, {}, ()), NO_REJECTS, rows)
     assert plan.message == (
         "two images have the key '1': /data/a (line 5 of m.csv) and /data/a (line 7 of m.csv); remove one, or name a "
         "column of unique ids in source.manifest.key; if its rows are one example, sort them by image and set "

@@ -9,8 +9,8 @@ import pathlib
 import pytest
 
 from imagebeam import errors, storage
+from imagebeam.transforms import gzip_content
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.shard import gzip_content
 
 CONTENT = b"".join(index.to_bytes(4, "big") for index in range(50_000))
 
@@ -20,26 +20,26 @@ def write(path: pathlib.Path, data: bytes) -> str:
     return str(path)
 
 
-def inflated(path: pathlib.Path, data: bytes) -> bytes:
-    with gzip_content.open_inflated(write(path, data)) as file:
+def unpacked(path: pathlib.Path, data: bytes) -> bytes:
+    with gzip_content.open_unpacked(write(path, data)) as file:
         return file.read()
 
 
 @pytest.mark.parametrize("content", [b"", b"x", CONTENT, bytes(9_000_000)], ids=["nothing", "byte", "text", "zeros"])
-def test_open_inflated_yields_the_content(tmp_path: pathlib.Path, content: bytes) -> None:
-    assert inflated(tmp_path / "a.gz", gzip.compress(content)) == content
+def test_open_unpacked_yields_the_content(tmp_path: pathlib.Path, content: bytes) -> None:
+    assert unpacked(tmp_path / "a.gz", gzip.compress(content)) == content
 
 
 @pytest.mark.parametrize("padding", [b"", bytes(1000)], ids=["joined", "padded"])
-def test_open_inflated_of_joined_files_yields_all_of_them(tmp_path: pathlib.Path, padding: bytes) -> None:
+def test_open_unpacked_of_joined_files_yields_all_of_them(tmp_path: pathlib.Path, padding: bytes) -> None:
     members = [gzip.compress(bytes([index % 256]) * index) for index in range(300)]
     expected = b"".join(bytes([index % 256]) * index for index in range(300))
-    assert inflated(tmp_path / "a.gz", padding.join(members) + padding) == expected
+    assert unpacked(tmp_path / "a.gz", padding.join(members) + padding) == expected
 
 
-def test_open_inflated_is_seekable_and_each_file_has_its_own_position(tmp_path: pathlib.Path) -> None:
+def test_open_unpacked_is_seekable_and_each_file_has_its_own_position(tmp_path: pathlib.Path) -> None:
     uri = write(tmp_path / "a.gz", gzip.compress(CONTENT))
-    with gzip_content.open_inflated(uri) as one, gzip_content.open_inflated(uri) as other:
+    with gzip_content.open_unpacked(uri) as one, gzip_content.open_unpacked(uri) as other:
         assert one.seek(-4, io.SEEK_END) == len(CONTENT) - 4
         assert (one.read(), one.read(), other.read(8)) == (CONTENT[-4:], b"", CONTENT[:8])
         other.seek(4, io.SEEK_CUR)
@@ -54,8 +54,8 @@ def test_open_inflated_is_seekable_and_each_file_has_its_own_position(tmp_path: 
         pytest.param(len(CONTENT) + 9, 4, b"", id="beyond"),
     ],
 )
-def test_inflate_reads_ranges(tmp_path: pathlib.Path, offset: int, length: int, expected: bytes) -> None:
-    assert gzip_content.inflate(write(tmp_path / "a.gz", gzip.compress(CONTENT))).read(offset, length) == expected
+def test_unpack_reads_ranges(tmp_path: pathlib.Path, offset: int, length: int, expected: bytes) -> None:
+    assert gzip_content.unpack(write(tmp_path / "a.gz", gzip.compress(CONTENT))).read(offset, length) == expected
 
 
 def flip(data: bytes, position: int) -> bytes:
@@ -94,116 +94,118 @@ def broken(part: str) -> str:
         pytest.param(WHOLE + b"rest", Reason.CORRUPT, broken("header"), id="garbage"),
     ],
 )
-def test_inflate_of_broken_gzip_raises_the_same_error_each_time(
+def test_unpack_of_broken_gzip_raises_the_same_error_each_time(
     tmp_path: pathlib.Path, data: bytes, reason: Reason, detail: str
 ) -> None:
     uri = write(tmp_path / "a.gz", data)
     for _ in range(2):
         with pytest.raises(gzip_content.BrokenGzipError) as caught:
-            gzip_content.inflate(uri)
+            gzip_content.unpack(uri)
         assert (caught.value.reason, caught.value.detail) == (reason, detail)
 
 
 def count_unpacking(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     unpacked = []
-    unpack = gzip_content._unpack
+    unpack = gzip_content._unpack_to_disk
 
-    def counted(uri: str, version: int) -> gzip_content.Inflated:
+    def counted(uri: str, version: int) -> gzip_content.UnpackedFile:
         unpacked.append(os.path.basename(uri))
         return unpack(uri, version)
 
-    monkeypatch.setattr(gzip_content, "_unpack", counted)
+    monkeypatch.setattr(gzip_content, "_unpack_to_disk", counted)
     return unpacked
 
 
-def test_inflate_by_many_threads_unpacks_each_file_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unpack_by_many_threads_reads_each_file_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked = count_unpacking(monkeypatch)
     uris = [write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)) for index in range(3)]
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
-        found = list(threads.map(lambda index: gzip_content.inflate(uris[index % 3]).read(index, 4), range(600)))
+        found = list(threads.map(lambda index: gzip_content.unpack(uris[index % 3]).read(index, 4), range(600)))
     assert found == [CONTENT[index : index + 4] for index in range(600)]
     assert sorted(unpacked) == ["0.gz", "1.gz", "2.gz"]
 
 
-def test_inflate_of_broken_gzip_reads_it_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpack_of_broken_gzip_reads_it_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked = count_unpacking(monkeypatch)
     uri = write(tmp_path / "a.gz", WHOLE[:-1])
     for _ in range(3):
         with pytest.raises(gzip_content.BrokenGzipError):
-            gzip_content.inflate(uri)
+            gzip_content.unpack(uri)
     assert unpacked == ["a.gz"]
 
 
 @pytest.mark.parametrize("bound", [("MAX_FILES", 2), ("MAX_BYTES", 2 * len(CONTENT))], ids=["files", "bytes"])
-def test_inflate_keeps_a_bounded_number_and_drops_the_least_recently_used(
+def test_unpack_keeps_a_bounded_number_and_drops_the_least_recently_used(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, bound: tuple[str, int]
 ) -> None:
-    monkeypatch.setattr(gzip_content, "_UNPACKED", gzip_content._Unpacked())
+    monkeypatch.setattr(gzip_content, "_UNPACKED", gzip_content._UnpackedFiles())
     monkeypatch.setattr(gzip_content, *bound)
     unpacked = count_unpacking(monkeypatch)
     uris = [write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)) for index in range(3)]
-    with gzip_content.open_inflated(uris[0]) as file:
+    with gzip_content.open_unpacked(uris[0]) as file:
         for index in (1, 2, 1, 2, 0):
-            assert gzip_content.inflate(uris[index]).read(0, 8) == CONTENT[:8]
+            assert gzip_content.unpack(uris[index]).read(0, 8) == CONTENT[:8]
         assert unpacked == ["0.gz", "1.gz", "2.gz", "0.gz"]
         assert file.read() == CONTENT  # dropped, but still open here
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc")
-def test_inflate_closes_the_file_that_it_drops(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gzip_content, "_UNPACKED", gzip_content._Unpacked())
+def test_unpack_closes_the_file_that_it_drops(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gzip_content, "_UNPACKED", gzip_content._UnpackedFiles())
     monkeypatch.setattr(gzip_content, "MAX_FILES", 2)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = len(os.listdir("/proc/self/fd"))
     for index in range(9):
-        gzip_content.inflate(write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)))
+        gzip_content.unpack(write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)))
         with pytest.raises(gzip_content.BrokenGzipError):
-            gzip_content.inflate(write(tmp_path / f"broken-{index}.gz", WHOLE[:-1]))
+            gzip_content.unpack(write(tmp_path / f"broken-{index}.gz", WHOLE[:-1]))
     assert len(os.listdir("/proc/self/fd")) - before <= 2
 
 
-def test_inflate_leaves_no_file_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpack_leaves_no_file_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    gzip_content.inflate(write(tmp_path / "a.gz", WHOLE))
+    gzip_content.unpack(write(tmp_path / "a.gz", WHOLE))
     assert os.listdir(tmp_path) == ["a.gz"]
 
 
-def test_inflate_of_file_changed_since_the_listing_raises(tmp_path: pathlib.Path) -> None:
+def test_unpack_of_file_changed_since_the_listing_raises(tmp_path: pathlib.Path) -> None:
     uri = write(tmp_path / "a.gz", WHOLE)
     listed = os.stat(uri).st_mtime_ns
-    assert gzip_content.inflate(uri, listed).read(0, 4) == CONTENT[:4]
+    assert gzip_content.unpack(uri, listed).read(0, 4) == CONTENT[:4]
     write(tmp_path / "a.gz", gzip.compress(b"other"))
     os.utime(uri, ns=(0, listed + 1))
-    assert gzip_content.inflate(uri).read(0, 9) == b"other"
+    assert gzip_content.unpack(uri).read(0, 9) == b"other"
     with pytest.raises(storage.ChangedError):
-        gzip_content.inflate(uri, listed - 1)
+        gzip_content.unpack(uri, listed - 1)
 
 
-def test_inflate_reads_files_of_a_remote_storage(tmp_path: pathlib.Path) -> None:
+def test_unpack_reads_files_of_a_remote_storage(tmp_path: pathlib.Path) -> None:
     store = storage.storage_of("memory://x")
     store.write_whole("memory://zipped/a.gz", WHOLE)
-    assert gzip_content.inflate("memory://zipped/a.gz").read(4, 8) == CONTENT[4:12]
+    assert gzip_content.unpack("memory://zipped/a.gz").read(4, 8) == CONTENT[4:12]
     with gzip_content.open_content("memory://zipped/a.gz") as file:
         assert file.read() == CONTENT
 
 
 def test_open_content_of_plain_file_yields_its_bytes(tmp_path: pathlib.Path) -> None:
     with gzip_content.open_content(write(tmp_path / "a.gzip", WHOLE)) as file:
-        assert (file.read(), gzip_content.is_zipped("a.gzip"), gzip_content.is_zipped("a.gz")) == (WHOLE, False, True)
+        assert (file.read(), gzip_content.has_gzip_name("a.gzip"), gzip_content.has_gzip_name("a.gz")) == (
+            WHOLE,
+            False,
+            True,
+        )
 
 
-def test_inflate_of_missing_file_raises(tmp_path: pathlib.Path) -> None:
+def test_unpack_of_missing_file_raises(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError):
-        gzip_content.inflate(str(tmp_path / "a.gz"))
+        gzip_content.unpack(str(tmp_path / "a.gz"))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_inflate_without_room_names_the_folder_and_the_remedy(
+def test_unpack_without_room_names_the_folder_and_the_remedy(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/scratch")
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: io.FileIO("/dev/full", "r+"))
-    with pytest.raises(errors.ImagebeamError, match=r"a.gz holds cannot be unpacked to /scratch .*; set TMPDIR"):
-        gzip_content.inflate(write(tmp_path / "a.gz", WHOLE))
+    with pytest.raises(errors.ImagebeamError, match=r"a.gz cannot be unpacked to /scratch .*; set TMPDIR"):
+        gzip_content.unpack(write(tmp_path / "a.gz", WHOLE))
