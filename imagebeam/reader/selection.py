@@ -122,6 +122,10 @@ def parse_part(text: str, splits: Mapping[str, catalog_lib.Split]) -> tuple[str,
     if name not in splits:
         raise errors.ConfigError(f"there is no split {name!r}; the dataset has {', '.join(splits)}")
     total = splits[name].num_examples
+    if not total:
+        raise errors.ConfigError(
+            f"split {name!r} has no example, the catalog says: read another split, or run imagebeam convert again"
+        )
     start = 0 if match["start"] is None else _index_of(match["start"], total)
     stop = total if match["stop"] is None else _index_of(match["stop"], total)
     if start >= stop:
