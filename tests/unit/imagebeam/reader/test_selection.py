@@ -123,5 +123,5 @@ def test_share_is_of_whole_shards_where_that_gives_every_process_equally_many(
 @pytest.mark.parametrize("sizes", [[], [0, 0]], ids=["no-shard", "no-record"])
 @pytest.mark.parametrize("text", ["train", "train[:50%]"])
 def test_split_without_examples_is_refused(sizes: list[int], text: str) -> None:
-    with pytest.raises(errors.ConfigError, match="^split 'train' has no example, the catalog says"):
+    with pytest.raises(errors.ConfigError, match=r"^split 'train' has no example, the catalog says"):
         selection.parse_part(text, catalog_of(sizes).splits)
