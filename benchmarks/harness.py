@@ -399,6 +399,16 @@ def progress(text: str) -> None:
     print(text.strip(), file=sys.stderr, flush=True)
 
 
+def print_result(measure: Callable[[], Mapping[str, Any]]) -> int:
+    """Measures and prints the result; returns the exit code of the benchmark."""
+    try:
+        print_json(measure())
+    except BenchmarkError as e:
+        progress(f"error: {e}")
+        return 1
+    return 0
+
+
 def print_json(value: Mapping[str, Any]) -> None:
     """Prints the one object of a benchmark."""
     print(json.dumps(value, indent=2), flush=True)

@@ -357,13 +357,12 @@ def main() -> int:
     if not 1 <= args.threads <= len(cores):
         parser.error(f"--threads is {args.threads}, expected 1 to {len(cores)}, the cores that there are")
     os.sched_setaffinity(0, cores[: args.threads])  # of the peers too: AUTOTUNE and the like go by it
-    try:
+
+    def result() -> dict[str, Any]:
         args.images = args.images or convert.generated_images()
-        harness.print_json(measure(args, peers, sizes))
-    except harness.BenchmarkError as e:
-        harness.progress(f"error: {e}")
-        return 1
-    return 0
+        return measure(args, peers, sizes)
+
+    return harness.print_result(result)
 
 
 if __name__ == "__main__":

@@ -176,12 +176,7 @@ def main() -> int:
         return 0
     if min(args.count) < 1 or args.rounds < 1:
         parser.error("--count and --rounds take numbers from 1")
-    try:
-        harness.print_json(measure(args.step, sorted(set(args.count)), args.rounds, args.scratch))
-    except harness.BenchmarkError as e:
-        harness.progress(f"error: {e}")
-        return 1
-    return 0
+    return harness.print_result(lambda: measure(args.step, sorted(set(args.count)), args.rounds, args.scratch))
 
 
 if __name__ == "__main__":

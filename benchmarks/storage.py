@@ -23,17 +23,20 @@ from imagebeam.transforms.sources import files
 from tests.servers import faults, gcs
 
 _URI = "gs://large/images"
+_FLAT_URI = "gs://large/flat"
 _NUM_FOLDERS = 100
 _CONCURRENCIES = (1, 8, 32)
 _LARGE_OBJECT, _LARGE_BYTES = "gs://pictures/large.jpg", 4 << 20
 _MEGABYTES_AHEAD = (16, 64, 128)
 
 
-def list_bucket() -> dict[str, Any]:
-    """Lists the bucket in this process."""
+def list_bucket(uri: str = _URI, in_ranges: bool = True) -> dict[str, Any]:
+    """Lists a folder of the bucket in this process, in ranges of names or page by page."""
+    if not in_ranges:
+        files._PAGES_AND_RANGES = ((sys.maxsize, 1),)
     begin, before = time.monotonic(), _peak_rss_mb()
     count = packed = 0
-    for found in files.FilesSource(_URI).list_all():
+    for found in files.FilesSource(uri).list_all():
         count += found.num_refs
         packed += len(found.packed_refs)
     seconds = time.monotonic() - begin
@@ -68,14 +71,26 @@ def read_large_objects(count: int, megabytes: int) -> float:
     return _peak_rss_mb() - before
 
 
+def measure_flat(emulator: gcs.Emulator, latency_sec: float) -> dict[str, Any]:
+    """Lists one folder with all objects, whose requests are delayed, in ranges and page by page."""
+    found = {}
+    with faults.FaultyProxy(emulator.url, seed=0, fraction=0, latency_sec=latency_sec) as proxy:
+        for name, in_ranges in (("in_ranges", True), ("in_sequence", False)):
+            with _process(emulator, proxy.url) as call:
+                before = len(emulator.requests())
+                found[name] = call(list_bucket, _FLAT_URI, in_ranges)
+                found[name]["requests"] = len(emulator.requests()) - before
+                print(f"flat, {name}: {found[name]['seconds']} s", file=sys.stderr)
+    return found
+
+
 def _peak_rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 
 
 @contextlib.contextmanager
 def _process(emulator: gcs.Emulator, url: str | None = None) -> Iterator[Any]:
-    if url is not None:
-        emulator.environment["STORAGE_EMULATOR_HOST"] = url
+    emulator.environment["STORAGE_EMULATOR_HOST"] = url or emulator.url
     with emulator.process() as call:
         yield call
 
@@ -95,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ideal = args.objects / 1000 + _NUM_FOLDERS
         listed |= {"requests": requests, "requests_over_ideal": round(requests / ideal, 3)}
         print(f"listed {listed['objects']:,} objects in {listed['seconds']} s", file=sys.stderr)
+        flat = measure_flat(emulator, args.latency)
         emulator.bucket("pictures").blob("large.jpg").upload_from_string(bytes(_LARGE_BYTES))
         grown: dict[int, float] = {}
         for megabytes in _MEGABYTES_AHEAD:
@@ -114,6 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "benchmark": "storage",
         "machine": harness.describe_machine(),
         "listing": listed,
+        "flat_listing": flat,
         "grown_rss_mb_by_mib_ahead": {str(megabytes): value for megabytes, value in grown.items()},
         "latency_sec": args.latency,
         "reads_per_second": {str(concurrency): values for concurrency, values in rates.items()},

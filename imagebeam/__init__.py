@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from imagebeam import missing_packages
 from imagebeam.catalog import Catalog, load_catalog
 from imagebeam.errors import (
+    BusyError,
     CatalogError,
     ConfigError,
     ExampleError,
@@ -23,7 +24,7 @@ from imagebeam.version import __version__
 if TYPE_CHECKING:  # the same names as in _LAZY
     from imagebeam.dataset import ImageDataset, open_dataset
     from imagebeam.mixed_dataset import Mixture, mix
-    from imagebeam.pipelines.convert import ConvertResult, convert, plan
+    from imagebeam.pipelines.convert import ConvertResult, Submission, convert, plan, submit
     from imagebeam.pipelines.verify_dataset import VerifyResult, verify
     from imagebeam.reader.batch_iterator import BatchIterator
     from imagebeam.reader.options import ReadOptions
@@ -36,11 +37,13 @@ _LAZY = {
     "Mixture": "imagebeam.mixed_dataset",
     "ReadOptions": "imagebeam.reader.options",
     "ReaderState": "imagebeam.reader.reader_state",
+    "Submission": "imagebeam.pipelines.convert",
     "VerifyResult": "imagebeam.pipelines.verify_dataset",
     "convert": "imagebeam.pipelines.convert",
     "mix": "imagebeam.mixed_dataset",
     "open_dataset": "imagebeam.dataset",
     "plan": "imagebeam.pipelines.convert",
+    "submit": "imagebeam.pipelines.convert",
     "verify": "imagebeam.pipelines.verify_dataset",
 }
 
@@ -62,6 +65,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "BatchIterator",
+    "BusyError",
     "Catalog",
     "CatalogError",
     "ConfigError",
@@ -73,6 +77,7 @@ __all__ = [
     "ReadOptions",
     "ReaderState",
     "ShardError",
+    "Submission",
     "TooManyRejectsError",
     "VerificationError",
     "VerifyResult",
@@ -82,5 +87,6 @@ __all__ = [
     "mix",
     "open_dataset",
     "plan",
+    "submit",
     "verify",
 ]

@@ -24,7 +24,7 @@ REJECTS_FILE = "rejects.jsonl"
 STATISTICS_FILE = "statistics.json"
 INDEX_DIRECTORY = "index"
 CONTROL_DIRECTORY = ".imagebeam"  # the lock, staged shards, reports; removed after a commit
-PUBLISH_MARKER = "publishing"  # file in it that holds the fingerprint while a commit moves shards
+PUBLISH_MARKER = "publishing"  # file in it that names the fingerprint and the run while a commit moves shards
 STAGING_PREFIX = "staging-"  # folder in it, named by the fingerprint, with the files that are not committed yet
 
 _LIKE_TFRECORD = re.compile(r"\.tfrec|tfrecord|-\d{5,}-of-\d{5,}", re.IGNORECASE)
@@ -303,7 +303,7 @@ def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> s
     control = storage.join(directory, CONTROL_DIRECTORY)
     read_file = read or storage.storage_of(directory).read
     try:
-        fingerprint = read_file(storage.join(control, PUBLISH_MARKER)).decode("utf-8", "replace")
+        fingerprint = _marked_fingerprint(read_file(storage.join(control, PUBLISH_MARKER)))
         staged = storage.join(control, f"{STAGING_PREFIX}{fingerprint}", CATALOG_FILE)
         catalog = Catalog.from_json(read_file(staged).decode("utf-8", "replace"), staged)
     except (OSError, errors.CatalogError):
@@ -321,6 +321,15 @@ def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> s
     if any(name.startswith(STAGING_PREFIX) for name in names):
         return "a conversion into it is unfinished; wait for it, or run the same convert command again to resume"
     return "no dataset was committed there; give the --output of a successful convert command"
+
+
+def _marked_fingerprint(marker: bytes) -> str:
+    """Returns the fingerprint in a marker: a field of its JSON, or the whole text in older ones."""
+    text = marker.decode("utf-8", "replace")
+    try:
+        return str(json.loads(text)["fingerprint"])
+    except (ValueError, TypeError, KeyError):
+        return text
 
 
 def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[str]] | None) -> str:
@@ -341,11 +350,15 @@ def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[s
 
 
 def _unreadable(uri: str, error: OSError) -> errors.CatalogError:
+    reason = error.strerror or error
+    if isinstance(error, storage.UnavailableError):  # its text names the address
+        return errors.CatalogError(f"{reason}: check the address, and that it can be reached from here, and run again")
     if storage.is_fault(error):
         return errors.CatalogError(
-            f"{error.strerror or error}: check the address, and that it can be reached from here, and run again"
+            f"{uri} cannot be read ({reason}): this machine has no open files or no memory left; free some, and run "
+            "again"
         )
-    return errors.CatalogError(f"{uri} cannot be read ({error.strerror or error}); grant read access to it")
+    return errors.CatalogError(f"{uri} cannot be read ({reason}); grant read access to it")
 
 
 def load_statistics(directory: str | os.PathLike[str], read: Callable[[str], bytes] | None = None) -> Mapping[str, Any]:

@@ -27,6 +27,12 @@ class VerificationError(ImagebeamError):
     exit_code = 4
 
 
+class BusyError(ImagebeamError):
+    """Another run writes to the output, or committed to it in the meantime; nothing of this run was committed."""
+
+    exit_code = 5
+
+
 class CatalogError(ImagebeamError):
     """The address holds no readable catalog: no dataset, another format version, or an edited file."""
 
@@ -54,5 +60,5 @@ class RecordError(ValueError):
 
 def from_exit_code(exit_code: int, message: str) -> ImagebeamError:
     """Returns the error of a job that ended in another process with `exit_code`."""
-    kinds = (ConfigError, TooManyRejectsError, VerificationError)
+    kinds = (ConfigError, TooManyRejectsError, VerificationError, BusyError)
     return next((kind for kind in kinds if kind.exit_code == exit_code), ImagebeamError)(message)

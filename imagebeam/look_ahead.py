@@ -1,14 +1,16 @@
-"""Runs a function on several values at once and yields the results in order."""
+"""Runs a function on several values at once: yields the results in order, or only waits for all calls."""
 
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
-from typing import TypeVar
+from typing import Final, TypeVar
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_END: Final = object()
 
 
 def map_ahead(function: Callable[[_T], _R], values: Iterable[_T], num_ahead: int) -> Iterator[_R]:
@@ -59,3 +61,47 @@ def _submit_all(
         failed: futures.Future[_R] = futures.Future()
         failed.set_exception(e)
         yield failed
+
+
+def call_each(function: Callable[[_T], object], values: Iterable[_T], num_at_once: int) -> None:
+    """Calls `function` on each value, on up to `num_at_once` threads, and returns when all calls have ended.
+
+    A slow call holds up no other. So the calls run in any order; with `num_at_once=1` no thread is started, and they
+    run in the order of the values.
+
+    After the first error, of a call or of `values`, no call begins. It is raised when the calls under way have ended.
+
+    Args:
+        function: must be thread-safe if `num_at_once` is more than 1.
+        values: are taken one by one, by the threads that make the calls.
+        num_at_once: at least 1.
+
+    Raises:
+        ValueError: if `num_at_once` is less than 1.
+    """
+    if num_at_once < 1:
+        raise ValueError(f"num_at_once is {num_at_once}; it must be at least 1")
+    if num_at_once == 1:
+        for value in values:
+            function(value)
+        return
+    waiting, taking, is_over = iter(values), threading.Lock(), threading.Event()
+
+    def work() -> None:
+        try:
+            while not is_over.is_set():
+                with taking:
+                    value = next(waiting, _END)
+                if value is _END:
+                    return
+                function(value)  # type: ignore[arg-type]  # not _END
+        except BaseException:
+            is_over.set()
+            raise
+
+    with futures.ThreadPoolExecutor(num_at_once, "imagebeam-each") as threads:
+        try:
+            for working in [threads.submit(work) for _ in range(num_at_once)]:
+                working.result()
+        finally:
+            is_over.set()

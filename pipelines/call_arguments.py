@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 import shlex
@@ -66,8 +67,15 @@ def as_beam_arguments(beam_options: BeamOptions) -> list[str]:
     arguments = []
     for name, value in beam_options.get_all_options(drop_default=True).items():
         values = value if isinstance(value, list) else [value]
-        arguments += [f"--{name}" if each is True else f"--{name}={each}" for each in values]
+        arguments += [_as_argument(name, each) for each in values]
     return arguments
+
+
+def _as_argument(name: str, value: Any) -> str:
+    """Returns an option of Beam that has not its default value as an argument of a command."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no_{name}"
+    return f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
 
 
 def as_workers(workers: Any) -> int:

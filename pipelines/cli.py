@@ -21,13 +21,8 @@ from typing import NoReturn, TextIO
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, missing_packages
-from imagebeam.pipelines import terminal
+from imagebeam.pipelines import command_parser, terminal
 
-_EPILOG = """\
-exit codes: 0 committed, or nothing to do; 2 the command, config or input is wrong, or a package is missing; 3 more
-rejects than allowed; 4 verification failed; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of
-inspect's output closed the pipe; 1 anything else.
-"""
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
 _NOBODY_READS = 128 + signal.SIGPIPE
 
@@ -41,7 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = _make_parser()
+    commands = {
+        "convert": _convert,
+        "plan": _plan,
+        "status": _status,
+        "verify": _verify,
+        "inspect": _inspect,
+        "bench": _bench,
+        "schema": _schema,
+    }
+    parser = command_parser.make_parser(commands)
     known, beam_arguments = parser.parse_known_args(arguments)
     if known.run not in (_convert, _plan) and beam_arguments:
         near = difflib.get_close_matches(beam_arguments[0], known.flags, n=1)
@@ -56,10 +60,9 @@ def _run(arguments: Sequence[str] | None) -> int:
                 is_about_output = known.run not in (_convert, _verify)  # these two have done their work
                 exit_code = exit_code or int(is_about_output)
             return exit_code
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as e:
             number = stopped_by[0] if stopped_by else signal.SIGINT
-            kept = "; finished shards are kept, run the same command again to go on" if known.run is _convert else ""
-            _complain(f"{_STOPPED[number]}{kept}")
+            _complain("; ".join(text for text in (_STOPPED[number], str(e)) if text))
             return 128 + number
         except (errors.ImagebeamError, ModuleNotFoundError, OSError) as e:
             if known.verbose:
@@ -95,105 +98,13 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
             signal.signal(each, signal.SIG_DFL)
 
 
-def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="imagebeam",
-        description="Converts images to sharded TFRecord files, and verifies and shows them.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"imagebeam {imagebeam.__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    convert = _add(commands, "convert", _convert, "convert images to a committed dataset")
-    plan = _add(commands, "plan", _plan, "list and count images, and show what convert would do; writes nothing")
-    for command in (convert, plan):
-        command.add_argument("--config", metavar="NAME_OR_YAML", help="a preset's name or a YAML file")
-        command.add_argument("--input", metavar="URI", help="a folder, a glob, or a manifest (source.uri)")
-        command.add_argument("--output", metavar="URI", help="folder of the dataset (output.uri)")
-        command.add_argument(
-            "--set", metavar="KEY=VALUE", action="append", default=[], help="override, e.g. output.num_shards=16"
-        )
-        command.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
-        command.add_argument("--overwrite", action="store_true", help="replace another dataset in the output")
-        command.epilog = "Any other option goes to Beam, such as --runner=DataflowRunner --project=..."
-    plan.add_argument("--save-listing", metavar="URI", help="save the listing, for source.by=listing")
-    convert.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
-    verify = _add(commands, "verify", _verify, "compare a dataset with its catalog")
-    verify.add_argument("directory", metavar="DIR")
-    verify.add_argument("--decode", action="store_true", help="also decode every image")
-    inspect = _add(commands, "inspect", _inspect, "show splits, features, labels and examples")
-    inspect.add_argument("directory", metavar="DIR")
-    inspect.add_argument("-n", type=_positive, metavar="N", help="also show the first N examples")
-    inspect.add_argument("--split", help="split of the examples (default: the first)")
-    inspect.add_argument(
-        "--save-to", metavar="FOLDER", help="write their images as files into this folder (5 without -n)"
-    )
-    preview = inspect.add_argument_group("a batch as the model sees it")
-    preview.add_argument(
-        "--preview", metavar="PNG", help="draw the images of a batch with their labels (32 without -n)"
-    )
-    preview.add_argument(
-        "--crop",
-        choices=("random", "center", "squash"),
-        help="random: as in training; center: as in evaluation; squash: whole images, with boxes (random)",
-    )
-    preview.add_argument("--image-size", type=_positive, metavar="PX", help="side of an image (224)")
-    preview.add_argument("--seed", type=int, metavar="N", help="seed of the order, the crops and the flips (0)")
-    bench = _add(commands, "bench", _bench, "measure how fast this host reads, and find the slowest stage")
-    bench.add_argument("directory", metavar="DIR")
-    bench.add_argument("--split", help="split to read (default: train, else the first)")
-    bench.add_argument("--batch-size", type=_positive, metavar="N", default=128, help="images per batch (128)")
-    bench.add_argument("--image-size", type=_positive, metavar="PX", default=224, help="side of an image (224)")
-    bench.add_argument(
-        "--dtype",
-        choices=("uint8", "float32", "bfloat16", "float16"),
-        default="bfloat16",
-        help="type of pixels (bfloat16)",
-    )
-    bench.add_argument(
-        "--seconds", type=_duration, metavar="S", default=5.0, help="seconds for each of 6 measurements (5)"
-    )
-    bench.add_argument("--threads", type=_positive, metavar="N", help="threads that read and decode (default: cores)")
-    bench.add_argument(
-        "--json", action="store_true", help="print all figures as JSON, with the sources of those about chips"
-    )
-    for group in (preview, bench):
-        group.add_argument(
-            "--cache-dir", metavar="FOLDER", help="local folder for shards that TensorFlow cannot read in place"
-        )
-    _add(commands, "schema", _schema, "print the JSON schema of the config, for editors")
-    return parser
-
-
-def _add(commands, name, run, text):  # type: ignore[no-untyped-def]  # argparse keeps the type of its own action private
-    command = commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".", allow_abbrev=False)
-    command.add_argument("-v", "--verbose", action="store_true", help="show the libraries' own logs and warnings")
-    command.set_defaults(run=run, flags=command._option_string_actions)
-    return command
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return int(text)
-
-
-def _duration(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return seconds
-
-
 def _quieten(verbose: bool) -> None:
     """Hides log messages of libraries that do not help the user; `-v` shows them."""
     logging.basicConfig(
         level=logging.INFO if verbose else logging.CRITICAL, format="%(levelname)s %(name)s: %(message)s"
     )
     if not verbose:
+        logging.getLogger("imagebeam.pipelines.output_lock").setLevel(logging.WARNING)  # it says why a run waits
         warnings.simplefilter("ignore")
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -219,6 +130,8 @@ def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import column_settings, convert, progress, runners
 
+    if known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments)):
+        return _submit(known, beam_arguments)
     start = time.monotonic()
     config = _load_config(known)
     transform_version = column_settings.versions(config).get("tensorflow_transform")
@@ -237,6 +150,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         workers=known.workers,
         overwrite=known.overwrite,
         show_progress=not known.quiet,
+        cancel_on_interrupt=known.cancel_on_interrupt,
         _own_process=True,
         _while_building=terminal.hush_libraries() if hushes else None,
     )
@@ -250,9 +164,41 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if result.message:
         _say(result.message)
     output = str(config.output.uri)  # as the user wrote it
-    progress.print_table(progress.summary_rows(result.catalog, output, time.monotonic() - start))
+    seconds = None if result.is_attached else time.monotonic() - start  # nobody here saw when the job began
+    progress.print_table(progress.summary_rows(result.catalog, output, seconds))
     _say(f"next: imagebeam verify {shlex.quote(output)}")
     return 0
+
+
+def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
+    from imagebeam.pipelines import convert, progress
+
+    config = _load_config(known)
+    done = convert.submit(config, beam_arguments, overwrite=known.overwrite, show_progress=not known.quiet)
+    output = str(config.output.uri)
+    if done.job is None:
+        _say(f"template written to {done.template}")
+        return 0
+    progress.print_table(
+        [
+            ("job", done.job.id + (" (was running already)" if done.is_attached else "")),
+            ("console", done.job.console),
+            ("output", output),
+        ]
+    )
+    _say(f"next: imagebeam status {shlex.quote(output)}")
+    return 0
+
+
+def _status(known: argparse.Namespace, _: list[str]) -> int:
+    from imagebeam.pipelines import progress, status
+
+    found = status.status(known.directory)
+    if known.json:
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        progress.print_table(status.status_rows(found))
+    return found.exit_code
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
@@ -263,7 +209,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         command = _convert_command(known, beam_arguments, config)
         config = convert.save_listing(config, known.save_listing)
         _say(f"listed into {known.save_listing}; next: {command}")
-    planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, _own_process=True)
+    planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, show_progress=True, _own_process=True)
     progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     return planned.exit_code
 

@@ -91,6 +91,12 @@ class Config(pydantic.BaseModel):
                 "split.stratify needs one class for each image; label.separator and label.columns give several: leave "
                 "split.stratify out, and the shares hold by hash"
             )
+        trusted = self.source.manifest.trust and self.source.manifest.size is None
+        if trusted and self.output.num_shards is None and self.output.examples_per_shard is None:
+            raise ValueError(
+                "source.manifest.trust leaves the sizes of the images unknown: name a column in source.manifest.size, "
+                "or set output.examples_per_shard or output.num_shards"
+            )
         shards = self.output.num_shards
         splits = self.split.declared
         unknown = sorted(set(shards) - set(splits)) if isinstance(shards, dict) and splits is not None else []

@@ -43,7 +43,7 @@ def _rows(model: type[pydantic.BaseModel], prefix: str) -> Iterator[tuple[str, s
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
             yield from _rows(kind, f"{prefix}{name}.")
-        elif name == "columns":
+        elif name == "columns" and not prefix:  # label.columns is a key like any other
             for column, default, meaning in _rows(config_sections.ColumnConfig, ""):
                 yield f"columns.NAME.{column}", default, meaning
         else:

@@ -40,6 +40,13 @@ class ManifestConfig(pydantic.BaseModel):
     rejects."""
     merge_rows: bool = False
     """If true, consecutive rows of one image become one example, with the values of its `list` columns joined."""
+    trust: bool = False
+    """If true, no file is looked up before it is read. A missing file is then a reject of its shard, one that was
+    replaced is not noticed unless its size differs, and images that no row names are not counted. Needs `size`, or a
+    number of shards."""
+    size: str | None = None
+    """For `trust: true`: column with the size of each file in bytes, which decides the number of shards. A file of
+    another size is a reject; an empty cell is an unknown size."""
 
     @pydantic.field_validator("encoding")
     @classmethod
@@ -59,6 +66,14 @@ class ManifestConfig(pydantic.BaseModel):
             )
         if self.files is not None and self.merge_rows:
             raise ValueError("source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names")
+        if self.files is not None and self.trust:
+            raise ValueError(
+                "source.manifest.files lists the files; source.manifest.trust needs their names in a column"
+            )
+        if self.size is not None and not self.trust:
+            raise ValueError(
+                "source.manifest.size is for source.manifest.trust: true; without it each file's size is looked up"
+            )
         return self
 
 

@@ -6,18 +6,24 @@ import contextlib
 import dataclasses
 import functools
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import cpu_count, errors, records, storage
-from imagebeam.pipelines import call_arguments, column_settings, launch, open_source, runners
+from imagebeam import cpu_count, errors, storage
+from imagebeam.pipelines import (
+    call_arguments,
+    job_progress,
+    launch,
+    open_source,
+    remote_job,
+    run_remotely,
+    runners,
+    start_run,
+)
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
-from imagebeam.transforms import elements, output_paths, run_report
+from imagebeam.transforms import elements, run_report
 from imagebeam.transforms.sources import files, saved_listing
 
 if TYPE_CHECKING:
@@ -72,6 +78,17 @@ class ConvertResult:
     catalog: catalog_lib.Catalog
     plan: elements.DatasetPlan
     seconds: float
+    is_attached: bool = False  # whether the job was running already: `seconds` count from then on
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """A job that was submitted and that nobody waits for, or a template."""
+
+    output: str
+    job: remote_job.RemoteJob | None  # None for a template
+    template: str = ""  # its address
+    is_attached: bool = False  # whether the job was running already
 
 
 def convert(
@@ -81,10 +98,13 @@ def convert(
     workers: int | None = None,
     overwrite: bool = False,
     show_progress: bool = False,
+    cancel_on_interrupt: bool = False,
     _own_process: bool = False,
     _while_building: contextlib.AbstractContextManager[None] | None = None,
 ) -> ConvertResult:
     """Runs the whole job and returns once the dataset is committed, like the command `imagebeam convert`.
+
+    If the same command runs as a job on Dataflow already, waits for that job.
 
     Args:
         config: a Config, its fields as a mapping, or the name of a preset or a YAML file; with `source.uri` and
@@ -95,50 +115,81 @@ def convert(
         overwrite: whether to replace another dataset in the output; it stays until all shards of the new one are
             written.
         show_progress: whether to keep a progress line on standard error.
+        cancel_on_interrupt: whether KeyboardInterrupt cancels a job on Dataflow; otherwise the job goes on.
 
     Raises:
         ConfigError: if the config or the input does not allow the job; nothing was written.
+        BusyError: if another run writes to the output, or has committed to it in the meantime.
         TooManyRejectsError: if more images were rejected than allowed; nothing was committed.
         ImagebeamError: if the job failed; finished shards are kept for the next run.
     """
     # For the command line. _own_process: this process does nothing else, so a local job may import a part of Beam only.
     # _while_building is entered while the pipeline is built, if that imports TensorFlow.
     start = time.monotonic()
-    call_arguments.require_utf8_file_names()
-    call_arguments.check_flags(overwrite=overwrite, show_progress=show_progress)
-    job_config = call_arguments.as_config(config)
     arguments = call_arguments.as_beam_arguments(beam_options)
-    runners.take_hdfs_user(arguments)
-    records.require_fast_crc32c()
-    workers = call_arguments.as_workers(workers)
-    with contextlib.ExitStack() as stack:
-        early = stack.enter_context(launch.start_early(job_config, arguments, workers))
-        options = launch.import_beam(job_config, arguments, workers, _own_process)
-        if early.error is not None:
-            raise early.error
-        from imagebeam.pipelines import make_job  # imports Beam's transforms
-
-        if scratch := column_settings.scratch_folder(job_config, arguments):
-            stack.callback(storage.storage_of(scratch).remove_tree, scratch)
-        report = output_paths.OutputPaths(str(job_config.output.uri or "")).new_report()
-        job = make_job.make_job(job_config, overwrite, storage.normalize(report), early.source, scratch)
-        stack.enter_context(launch.hold_output(job.settings))
-        building = []
-        if show_progress:
-            building.append(stack.enter_context(launch.show_progress(job.settings, early.pool, bool(job.transforms))))
-        if _while_building is not None and job.transforms:
-            building.append(_while_building)
-        fields = launch.run_pipeline(job.settings, options, functools.partial(add_steps, job=job), building)
-        if fields["exit_code"]:
-            raise errors.from_exit_code(fields["exit_code"], fields["message"])
+    if runners.is_dataflow(arguments) and runners.leaves_job(arguments):
+        raise errors.ConfigError(
+            "convert waits for the dataset, and beam_options ask to leave the job, or for a template: call "
+            "imagebeam.submit, or leave out no_wait_until_finish and template_location"
+        )
+    call_arguments.check_flags(show_progress=show_progress, cancel_on_interrupt=cancel_on_interrupt)
+    request = start_run.Request(config, arguments, workers, overwrite, show_progress, _own_process, _while_building)
+    is_attached = False
+    if runners.is_dataflow(arguments):
+        with start_run.on_dataflow(request, add_steps) as started:
+            settings, is_attached = started.settings, started.is_attached
+            run = started.submit(cancel_on_interrupt)
+            assert run is not None  # a template was refused above
+            fields = run_remotely.wait(run)
+    else:
+        with start_run.in_this_process(request, add_steps) as (settings, build), launch.noting_kept_shards(settings):
+            fields = launch.run_pipeline(settings, build())
+    if fields["exit_code"]:
+        raise errors.from_exit_code(fields["exit_code"], fields["message"])
     return ConvertResult(
         state=fields["state"],
         message=fields["message"],
-        output=job.settings.output,
-        catalog=catalog_lib.load_catalog(job.settings.output),
+        output=settings.output,
+        catalog=catalog_lib.load_catalog(settings.output),
         plan=run_report.decode_plan(fields["plan"]),
         seconds=time.monotonic() - start,
+        is_attached=is_attached,
     )
+
+
+def submit(
+    config: AnyConfig = None, beam_options: BeamOptions = None, *, overwrite: bool = False, show_progress: bool = False
+) -> Submission:
+    """Submits a job and returns at once, like `imagebeam convert --no-wait`; the job holds the lock of the output.
+
+    With Beam's option `template_location`, writes a template instead of a job. If a job that does the same writes to
+    the output already, returns that job.
+
+    Args:
+        config: as for `convert`.
+        beam_options: as for `convert`, with a runner whose jobs outlive their launcher: DataflowRunner.
+        overwrite: as for `convert`.
+        show_progress: as for `convert`.
+
+    Raises:
+        ConfigError: if the config or the options do not allow the job, or the runner is another one.
+        BusyError: if another run writes to the output.
+        ImagebeamError: if the job could not be submitted.
+    """
+    arguments = call_arguments.as_beam_arguments(beam_options)
+    if not runners.is_dataflow(arguments):
+        raise errors.ConfigError(
+            f"a job on {runners.runner_name(arguments)} ends with its launcher: only jobs on Dataflow can be left "
+            "(--runner=DataflowRunner); leave out --no-wait, or in Python call imagebeam.convert"
+        )
+    call_arguments.check_flags(show_progress=show_progress)
+    request = start_run.Request(config, arguments, overwrite=overwrite, show_progress=show_progress)
+    with start_run.on_dataflow(request, add_steps) as started:
+        run = started.submit()
+        if run is None:
+            return Submission(started.settings.output, None, started.template)
+        run.lock.keep()
+        return Submission(started.settings.output, run.job, is_attached=started.is_attached)
 
 
 def plan(
@@ -146,32 +197,52 @@ def plan(
     beam_options: BeamOptions = None,
     *,
     overwrite: bool = False,
+    show_progress: bool = False,
     _own_process: bool = False,
 ) -> elements.DatasetPlan:
-    """Lists and counts, and returns what `convert` would do; writes nothing.
+    """Lists and counts, and returns what `convert` would do; writes nothing to the output.
+
+    On Dataflow the job leaves its result in `temp_location`, from where it is removed.
 
     Args:
         config: as for `convert`. Without `output.uri` the plan is for a new folder.
         beam_options: as for `convert`.
         overwrite: as for `convert`.
+        show_progress: whether to keep a progress line on standard error for a job on Dataflow.
 
     Raises:
         ConfigError: if the config does not fit the input.
     """
     call_arguments.require_utf8_file_names()
-    call_arguments.check_flags(overwrite=overwrite)
+    call_arguments.check_flags(overwrite=overwrite, show_progress=show_progress)
     job_config = call_arguments.as_config(config)
     arguments = call_arguments.as_beam_arguments(beam_options)
     runners.take_hdfs_user(arguments)
-    options = launch.import_beam(job_config, arguments, cpu_count.available_cores(), _own_process)
+    workers = cpu_count.available_cores()
+    options = launch.import_beam("plan", job_config, arguments, workers, _own_process)
+    on_dataflow = runners.is_dataflow(arguments)
+    if on_dataflow:
+        options = launch.prepare_dataflow(job_config, options, arguments, workers, "plan")
     from imagebeam.pipelines import make_job  # imports Beam's transforms
 
-    with _temporary_directory() as directory:
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(launch.temporary_folder(options if on_dataflow else None))
         if job_config.output.uri is None:
             job_config = _with_output(job_config, storage.join(directory, "output"))
-        job = make_job.make_job(job_config, overwrite, storage.join(directory, "report.json"))
-        steps = functools.partial(add_steps, job=job, plan_only=True)
-        return run_report.decode_plan(launch.run_pipeline(job.settings, options, steps)["plan"])
+        report, names_file = storage.join(directory, "report.json"), storage.join(directory, "names.json")
+        job = make_job.make_job(job_config, overwrite, report, names_file=names_file)
+        job.settings.names.write()
+        pipeline = launch.build(options, functools.partial(add_steps, job=job, plan_only=True))
+        if not on_dataflow:
+            return run_report.decode_plan(launch.run_pipeline(job.settings, pipeline)["plan"])
+        shown = stack.enter_context(job_progress.JobProgress()) if show_progress else None
+        run = run_remotely.Run(
+            launch.job_of(options), job.settings.output, job.settings.report, run_remotely.NoLock(), shown
+        )
+        submitted = start_run.Started(job.settings, lambda: pipeline, run).submit(cancel_on_interrupt=True)
+        if submitted is None:
+            raise errors.ConfigError("plan writes no template: leave out --template_location")
+        return run_report.decode_plan(run_remotely.wait(submitted)["plan"])
 
 
 def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> config_lib.Config:
@@ -196,12 +267,3 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
 
 def _with_output(config: config_lib.Config, uri: str) -> config_lib.Config:
     return config.model_copy(update={"output": config.output.model_copy(update={"uri": uri})})
-
-
-@contextlib.contextmanager
-def _temporary_directory() -> Iterator[str]:
-    directory = tempfile.mkdtemp(prefix="imagebeam-")
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

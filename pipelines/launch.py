@@ -8,12 +8,26 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import secrets
+import signal
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import errors, missing_packages, storage
 from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import open_source, output_lock, progress, runners
+from imagebeam.pipelines import (
+    dataflow_options,
+    finished_work,
+    open_source,
+    output_lock,
+    prism,
+    progress,
+    remote_job,
+    runners,
+)
 from imagebeam.transforms import dataset_settings, run_report
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import image_source
@@ -26,7 +40,10 @@ _LOGGERS_OF_ERRORS = (
     "apache_beam.runners.common",
     "apache_beam.runners.portability.local_job_service",  # the log of worker processes, as text
     "apache_beam.runners.worker.sdk_worker",
+    "apache_beam.runners.dataflow.internal.apiclient",  # logs each error that it raises, as fatal
 )
+_CANCEL_SEC = 5.0  # for a runner to end its workers
+_DATAFLOW = "https://dataflow.googleapis.com"  # Beam's default of --dataflow_endpoint
 
 
 class EarlyStart(NamedTuple):
@@ -54,19 +71,23 @@ def start_early(config: config_lib.Config, beam_arguments: list[str], workers: i
 
 
 def import_beam(
-    config: config_lib.Config, beam_arguments: list[str], workers: int, own_process: bool
+    command: str, config: config_lib.Config, beam_arguments: list[str], workers: int, own_process: bool
 ) -> PipelineOptions:
     """Imports Beam and returns its options.
 
     Args:
+        command: the name of the command that needs Beam, for the error if it is not installed.
         config: of the job.
         beam_arguments: options for Beam.
         workers: processes of Beam's own direct runner.
         own_process: whether this process does nothing else, so that a local job may import a part of Beam only.
 
     Raises:
-        ConfigError: if Beam does not know an option, or is not installed.
+        ConfigError: if Beam does not know an option, or is not installed, or the runner would lose images.
     """
+    runners.require_supported(beam_arguments, config.output.writer)
+    if own_process and runners.is_prism(beam_arguments):
+        prism.ignore_broken_streams()
     own_process = own_process and not config.transformed  # tf.Transform needs what is left out: pyarrow, type hints
     if own_process:
         runners.import_beam_lightly(beam_arguments, [config.source.uri, config.output.uri])
@@ -74,21 +95,88 @@ def import_beam(
     try:
         return runners.make_options([*trusted, *beam_arguments], workers)
     except ModuleNotFoundError as e:
-        raise missing_packages.missing_package(e, "convert", "convert") from e
+        raise missing_packages.missing_package(e, command, "convert") from e
+
+
+def prepare_dataflow(
+    config: config_lib.Config, options: PipelineOptions, beam_arguments: list[str], workers: int, purpose: str = ""
+) -> PipelineOptions:
+    """Checks the options of a job on Dataflow, before anything is written, and returns them with defaults added.
+
+    Raises:
+        ConfigError: if the job could not run.
+    """
+    try:
+        import google.cloud.dataflow  # noqa: F401
+    except ModuleNotFoundError as e:
+        raise missing_packages.missing_package(e, "DataflowRunner", "dataflow") from e
+    values = options.get_all_options()
+    dataflow_options.require_options(values, config, dataflow_options.launcher_versions())
+    dataflow_options.require_buckets(values)
+    added = dataflow_options.default_arguments(values, config, purpose)
+    return runners.make_options([*beam_arguments, *added], workers)
+
+
+def job_of(options: PipelineOptions) -> remote_job.RemoteJob:
+    """Returns the job on Dataflow that the options describe, before it is submitted."""
+    values = options.get_all_options()
+    endpoint = "" if values["dataflow_endpoint"] == _DATAFLOW else values["dataflow_endpoint"]
+    return remote_job.RemoteJob(
+        "DataflowRunner", values["project"], values["region"], values["job_name"], endpoint=endpoint
+    )
+
+
+def template_of(options: PipelineOptions) -> str:
+    """Returns the address to write a template to; "" for a job."""
+    return options.get_all_options()["template_location"] or ""
 
 
 @contextlib.contextmanager
-def hold_output(settings: dataset_settings.DatasetSettings) -> Iterator[None]:
-    """Holds the lock of the output, and removes the temporary files of the run at the end.
+def temporary_folder(options: PipelineOptions | None) -> Iterator[str]:
+    """Yields a folder for the report of a plan, and removes it at the end.
+
+    Args:
+        options: of a job on Dataflow, whose temp_location its workers can write to; None for a local folder.
+    """
+    if options is None:
+        folder = tempfile.mkdtemp(prefix="imagebeam-")
+    else:
+        location = options.get_all_options()["temp_location"].rstrip("/")
+        folder = storage.join(location, f"imagebeam-plan-{secrets.token_hex(4)}")
+    try:
+        yield folder
+    finally:
+        storage.storage_of(folder).remove_tree(folder)
+
+
+@contextlib.contextmanager
+def hold_output(
+    settings: dataset_settings.DatasetSettings, scratch: str = "", attaches: bool = False
+) -> Iterator[output_lock.Lock]:
+    """Holds the lock of the output. At the end, removes the temporary files of the run, unless its job goes on.
+
+    Args:
+        settings: of the dataset.
+        scratch: a folder to remove with the temporary files; "" if there is none.
+        attaches: whether the caller waits for a job that does the same, if one holds the lock: see `Lock.running`.
 
     Raises:
-        ConfigError: if another run holds the lock, or the output cannot be written.
+        BusyError: if another run holds the lock.
+        ConfigError: if the output cannot be written.
     """
     store = storage.storage_of(settings.report)
-    with output_lock.hold(settings.paths.control), contextlib.ExitStack() as stack:
-        stack.callback(store.remove, settings.report)
-        stack.callback(store.remove_tree, settings.paths.beam_folder(settings.report))
-        yield
+    with output_lock.hold(settings.paths.control, settings.run_id, settings.command, attaches) as lock:
+        try:
+            if lock.running is None:
+                settings.names.write()
+            yield lock
+        finally:
+            if not lock.stays and lock.running is None:
+                store.remove(settings.report)
+                settings.names.remove()
+                store.remove_tree(settings.paths.beam_folder(settings.report))
+                if scratch:
+                    storage.storage_of(scratch).remove_tree(scratch)
 
 
 @contextlib.contextmanager
@@ -102,23 +190,20 @@ def show_progress(
         yield shown.doing("starting tf.Transform") if has_transforms else contextlib.nullcontext()
 
 
-def run_pipeline(
-    settings: dataset_settings.DatasetSettings,
+def build(
     options: PipelineOptions,
     add_steps: Callable[[beam.Pipeline], None],
     building: Sequence[contextlib.AbstractContextManager[None]] = (),
-) -> dict[str, Any]:
-    """Runs a pipeline to its end and returns the report it left.
+) -> beam.Pipeline:
+    """Returns the pipeline, with its steps.
 
     Args:
-        settings: of the dataset.
         options: Beam's.
         add_steps: adds the steps to an empty pipeline.
         building: contexts that are entered while the pipeline is built.
 
     Raises:
         ConfigError: if Beam cannot make the runner.
-        ImagebeamError: if the pipeline failed without a report of its own.
     """
     import apache_beam as beam
 
@@ -131,9 +216,18 @@ def run_pipeline(
         for each in building:
             stack.enter_context(each)
         add_steps(pipeline)
+    return pipeline
+
+
+def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipeline) -> dict[str, Any]:
+    """Runs a pipeline to its end and returns the report it left.
+
+    Raises:
+        ImagebeamError: if the pipeline failed without a report of its own.
+    """
     try:
-        with _without_tracebacks():
-            pipeline.run().wait_until_finish()
+        with _without_tracebacks(), runners.relative_paths():
+            _run_and_wait(pipeline)
     except Exception as e:  # runners raise any type; the report, or the last line of the traceback, has the cause
         cause = _last_line(e)
         if cause.startswith("KeyboardInterrupt"):  # Ctrl-C in the middle of a step, which Beam turns into an error
@@ -141,18 +235,55 @@ def run_pipeline(
         if f"[Errno {errno.ENOSPC}]" in cause:
             cause += f" (in {settings.output}: free some first)"
         report = run_report.read_report(settings.report)
+        if report is not None and report["state"] in ("committed", "kept"):
+            return report  # only the end of the runner failed
         if report is None or not report["exit_code"]:
-            is_local = storage.storage_of(settings.output).is_local
-            where = "" if is_local else f" in {settings.paths.control}"  # not obvious for a bucket
             is_known = "[Errno " in cause  # Beam's long text would only add a position in imagebeam's code
-            raise errors.ImagebeamError(
-                f"the pipeline failed: {cause}; finished shards are kept{where}, run the same command again to go on"
-            ) from (None if is_known else e)
+            kept = finished_work.describe_kept(settings.output)
+            raise errors.ImagebeamError(f"the pipeline failed: {cause}{kept}") from (None if is_known else e)
         return report
     report = run_report.read_report(settings.report)
     if report is None:
         raise errors.ImagebeamError(f"the pipeline ended without its report, {settings.report}; run the command again")
     return report
+
+
+def _run_and_wait(pipeline: beam.Pipeline) -> None:
+    """Runs a pipeline to its end. KeyboardInterrupt cancels it on a runner that is not this process, such as Prism.
+
+    Otherwise the worker processes of that runner would stay. A job server that Beam starts takes over Ctrl-C to end
+    itself, before anybody could cancel its job: the handler is put back.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if in_main_thread else None
+    result = pipeline.run()
+    if in_main_thread and signal.getsignal(signal.SIGINT) is not handler:
+        signal.signal(signal.SIGINT, handler)
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        with contextlib.suppress(Exception):  # any type of error: the user wants to leave
+            result.cancel()
+            give_up = time.monotonic() + _CANCEL_SEC
+            while result.state not in ("CANCELLED", "DONE", "FAILED") and time.monotonic() < give_up:
+                time.sleep(0.05)
+        raise
+
+
+@contextlib.contextmanager
+def noting_kept_shards(settings: dataset_settings.DatasetSettings) -> Iterator[None]:
+    """Gives KeyboardInterrupt a text on finished shards, if there are some."""
+    try:
+        yield
+    except KeyboardInterrupt as e:
+        raise KeyboardInterrupt(finished_work.describe_kept(settings.output).removeprefix("; ")) from e
+
+
+def submit_pipeline(pipeline: beam.Pipeline) -> str | None:
+    """Submits a pipeline as a job and returns the id of the job; None if only a template was written."""
+    with _without_tracebacks(), runners.relative_paths():
+        result: Any = pipeline.run()
+    return str(result.job_id()) if result.has_job else None
 
 
 @contextlib.contextmanager
@@ -166,19 +297,38 @@ def _without_tracebacks() -> Iterator[None]:
     def is_wanted(record: logging.LogRecord) -> bool:
         if logging.getLogger(record.name).isEnabledFor(logging.INFO):
             return True
-        return not record.exc_info and "Traceback (most recent call last)" not in record.getMessage()
+        is_raised = record.name.endswith(".apiclient")
+        return not (is_raised or record.exc_info or "Traceback (most recent call last)" in record.getMessage())
 
     loggers = [logging.getLogger(name) for name in _LOGGERS_OF_ERRORS]
     for logger in loggers:
         logger.addFilter(is_wanted)
     try:
-        yield
+        with _unprinted():
+            yield
     finally:
         for logger in loggers:
             logger.removeFilter(is_wanted)
 
 
+@contextlib.contextmanager
+def _unprinted() -> Iterator[None]:
+    """Stops a worker of Beam in this process (LOOPBACK) from printing tracebacks, which it logs too."""
+    from apache_beam.runners.worker import sdk_worker
+
+    if logging.getLogger(sdk_worker.__name__).isEnabledFor(logging.INFO) or hasattr(sdk_worker, "print"):
+        yield
+        return
+    sdk_worker.print = lambda *_, **__: None  # its own name in front of the built-in function
+    try:
+        yield
+    finally:
+        del sdk_worker.print
+
+
 def _last_line(error: BaseException) -> str:
-    """Returns the cause inside an error of Beam, whose text is a whole traceback."""
+    """Returns the cause inside an error of Beam, whose text is a whole traceback, or of gRPC, whose text is a table."""
+    if callable(details := getattr(error, "details", None)):
+        return f"the runner does not answer any more ({details()})"
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(" ")]
     return lines[-1] if lines else type(error).__name__

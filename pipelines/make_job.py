@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from imagebeam.transforms import (
     commit_dataset,
     dataset_settings,
     label_images,
+    label_names,
     place_in_shards,
     plan_dataset,
     rank_references,
@@ -49,6 +51,8 @@ def make_job(
     report: str = "",
     source: image_source.ImageSource | None = None,
     scratch: str = "",
+    run_id: str = "",
+    names_file: str = "",
 ) -> Job:
     """Returns the job that `config` describes.
 
@@ -58,6 +62,9 @@ def make_job(
         report: address of the report that the run writes.
         source: of `config`, if it is open already.
         scratch: folder where tf.Transform writes first.
+        run_id: of the run that holds the lock.
+        names_file: address where long label files are staged for the workers; "" keeps them in the job graph. The
+            caller writes and removes it: `settings.names`.
 
     Raises:
         ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says.
@@ -74,6 +81,14 @@ def make_job(
     # with label.columns, the columns are the vocabulary: a class without an image keeps its id
     in_column = config.label.by == "column"
     vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
+    names = label_names.stage_if_long(
+        label_names.LabelNames(
+            vocabulary,
+            label_files.read_texts(config.label.texts, in_column),
+            label_files.read_lists(config.label.lists),
+        ),
+        names_file,
+    )
     raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else config.source.tfrecord.raw_shape
     settings = dataset_settings.DatasetSettings(
         output=output,
@@ -82,17 +97,18 @@ def make_job(
         columns=(*open_source.given_columns(config), *(f"columns/{name}" for name in config.columns)),
         label_kind=config.label.kind,
         label_base=config.label.base,
-        vocabulary=vocabulary,
+        names=names,
         label_by=config.label.by,
         stratified=config.split.stratify,
-        texts=label_files.read_texts(config.label.texts, in_column),
         unknown_label_is_error=config.label.unknown == "error",
         declared_splits=config.split.declared,
         sizing=dataset_settings.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
         policy=_image_policy(config, raw_shape),
-        read_ahead=read_ahead.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead),
+        read_ahead=read_ahead.ReadAhead(
+            config.source.reads_ahead, config.source.bytes_ahead, config.source.manifest.size or ""
+        ),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
         analyze=config.statistics.analyze if config.transformed else None,
@@ -100,13 +116,15 @@ def make_job(
         keep=open_source.keep_rule(config),
         overwrite=overwrite,
         saved_listing=config.source.by == "listing",
+        run_id=run_id,
+        command=_digest_command(config, output, vocabulary, overwrite),
         report=report,
         hints=open_source.notes_on_labels(config, source),
     )
     seed = config.split.seed
     return Job(
         source=source,
-        label=_label_rule(config, vocabulary, open_source.advise_on_folders(config, source)),
+        label=_label_rule(config, names, open_source.advise_on_folders(config, source)),
         split=_split_rule(config),
         order=rank_references.HashOrder(seed, place_in_shards.PURPOSE)
         if config.output.shuffle == "hash"
@@ -121,6 +139,13 @@ def make_job(
         transforms=column_settings.make_transforms(config, settings.columns),
         scratch=scratch,
     )
+
+
+def _digest_command(config: config_lib.Config, output: str, vocabulary: tuple[str, ...] | None, overwrite: bool) -> str:
+    """Returns a digest that is equal if the same command runs again."""
+    addresses = storage.normalize(str(config.source.uri)), output
+    parts = repr((config.model_dump(mode="json"), addresses, vocabulary, overwrite))
+    return hashlib.blake2b(parts.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:
@@ -151,7 +176,9 @@ def _image_policy(config: config_lib.Config, raw_shape: tuple[int, int, int] | N
     )
 
 
-def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None, advice: str) -> label_images.LabelRule:
+def _label_rule(
+    config: config_lib.Config, names: label_names.LabelNames | label_names.StagedNames, advice: str
+) -> label_images.LabelRule:
     group = config.split.group
     return label_images.LabelRule(
         by=config.label.by,
@@ -159,8 +186,7 @@ def _label_rule(config: config_lib.Config, vocabulary: tuple[str, ...] | None, a
         pattern=config.label.pattern,
         group=group if group and f"(?P<{group}>" in (config.label.pattern or "") else None,  # otherwise it is a column
         kind=config.label.kind,
-        vocabulary=None if vocabulary is None else frozenset(vocabulary),
-        lists=label_files.read_lists(config.label.lists),
+        names=names,
         advice=advice,
     )
 

@@ -78,7 +78,8 @@ def _check_address(option: str, uri: str) -> None:
         try:
             store.stat(root)
         except FileNotFoundError as e:
-            raise errors.ConfigError(f"{option} {uri!r}: {e.strerror}; check the address, or create it") from e
+            remedy = "check the address, or create it" if option == "--output" else "check the address"
+            raise errors.ConfigError(f"{option} {uri!r}: {e.strerror}; {remedy}") from e
         except OSError as e:
             raise errors.ConfigError(f"{option} {uri!r} cannot be reached: {e.strerror or e}") from e
 
@@ -234,6 +235,7 @@ def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -
         header=wanted.header,
         delimiter=wanted.delimiter,
         encoding=wanted.encoding,
+        trust=manifest.Trust(wanted.size) if wanted.trust else None,
     )
 
 

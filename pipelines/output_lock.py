@@ -1,106 +1,322 @@
-"""Locks an output, so that only one run at a time writes to it."""
+"""Locks an output, so that only one run at a time writes to it.
+
+The lock is a file that names the run, its process and, if it was submitted to a service, its job. A job can outlive its
+launcher: its lock is void only when the service says that the job has ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
-import json
+import logging
 import os
-import secrets
-import socket
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
 
 from imagebeam import errors, storage
+from imagebeam.pipelines import remote_job
+from imagebeam.transforms import commit_rights, output_paths, run_record
 
-_LOCK_FILE = "lock"
+_LOGGER = logging.getLogger(__name__)
+
 _PATIENCE_SEC = 2.0  # how long to wait for a run that is just ending
-_RENEW_SEC, _LEASE_SEC = 30.0, 150.0  # lease for storages without file locks: how often renewed, when expired
-_SETTLE_SEC = 1.0  # after taking over an expired lease: wait, then check that nobody else took it too
+_RENEW_SEC = run_record.RENEW_SEC  # on storages without file locks
+
+
+class Lock:
+    """The lock of an output, as its holder sees it. Thread-safe.
+
+    Attributes:
+        running: the job that holds the lock, if it does the same as this run; then nothing was locked.
+        running_run: id of the run that submitted that job.
+        is_kept: whether the lock stays when this run leaves.
+        attaches: whether this run waits for a job that does the same.
+    """
+
+    def __init__(self, record: run_record.RunRecord, attaches: bool = False):
+        self.record = record
+        self.attaches = attaches
+        self.running: remote_job.RemoteJob | None = None
+        self.running_run = ""
+        self.is_kept = False
+        self._write: Callable[[run_record.RunRecord], None] | None = None  # None if nothing was locked
+        self._changing = threading.Lock()
+
+    @property
+    def own_config(self) -> str:
+        """The digest by which this run knows the job to attach to; "" if it attaches to none."""
+        return self.record.config if self.attaches else ""
+
+    def name_job(self, job: remote_job.RemoteJob) -> None:
+        """Stores the job for which the lock is held: before it is submitted, and again when its id is known.
+
+        Raises:
+            BusyError: if another run took over the lock.
+        """
+        self._update(job=job.to_fields())
+
+    def forget_job(self) -> None:
+        """Removes the job that was named: it was never submitted, or has ended. Then this run may release the lock."""
+        with contextlib.suppress(OSError, errors.BusyError):  # then the next run asks for the state of the job
+            self._update(job=None)
+
+    @property
+    def stays(self) -> bool:
+        """True if the lock is not released when this run leaves, however it leaves: a job that it names may run."""
+        return self.is_kept or self.record.job is not None
+
+    def keep(self) -> None:
+        """Leaves the lock to the job that was named. This process may end."""
+        self.is_kept = True
+        with contextlib.suppress(OSError, errors.BusyError):  # without it, the lease tells the same later
+            self._update(left=True)
+
+    def attach(self, job: remote_job.RemoteJob, run: str) -> None:
+        self.running, self.running_run = job, run
+
+    def write_with(self, write: Callable[[run_record.RunRecord], None]) -> None:
+        self._write = write
+
+    def renew(self) -> None:
+        self._update(time=time.time())
+
+    def _update(self, **fields: Any) -> None:
+        with self._changing:
+            record = dataclasses.replace(self.record, **fields)
+            if self._write is not None:
+                self._write(record)
+            self.record = record
 
 
 @contextlib.contextmanager
-def hold(control: str) -> Iterator[None]:
+def hold(control: str, run: str = "", config: str = "", attaches: bool = False) -> Iterator[Lock]:
     """Holds the lock in the control folder of an output.
 
     On the local disk the kernel releases it when this process ends. Elsewhere it is a file, renewed every 30 s, which
-    expires after two and a half minutes, or at once if its process was on this host and no longer exists.
+    expires after two and a half minutes, or at once if its process was on this host and no longer exists. If it names
+    a job, it is void only when the service says that the job has ended.
+
+    If a job holds it that does the same as this run, and this run attaches to it, nothing is locked: see
+    `Lock.running`.
+
+    Args:
+        control: the folder.
+        run: id of this run.
+        config: digest of what this run does: equal for the same command.
+        attaches: whether the caller then waits for the job that does the same.
 
     Raises:
-        ConfigError: if another run holds it, or the folder cannot be made.
+        BusyError: if another run holds it.
+        ConfigError: if the folder cannot be made.
     """
-    path = storage.join(control, _LOCK_FILE)
-    if not storage.storage_of(control).is_local:
-        with _Lease(path).held():
+    path = storage.join(control, output_paths.LOCK_FILE)
+    lock = Lock(run_record.RunRecord.of_this_process(run or output_paths.new_run_id(), config=config), attaches)
+    with (_LocalLock if storage.storage_of(control).is_local else _Lease)(path, lock).held():
+        yield lock
+
+
+def job_in(record: run_record.RunRecord) -> remote_job.RemoteJob | None:
+    """Returns the job that a lock names; None if it names none.
+
+    Raises:
+        BusyError: if this version does not understand the job.
+    """
+    if record.job is None:
+        return None
+    try:
+        return remote_job.RemoteJob.from_fields(record.job)
+    except ValueError as e:
+        raise errors.BusyError(
+            f"the lock of this output names a job that this imagebeam does not know ({e}): update imagebeam, or choose "
+            "another --output"
+        ) from e
+
+
+class Verdict(NamedTuple):
+    """What a run does about a lock that it finds."""
+
+    action: Literal["take", "wait", "refuse", "attach"]
+    reason: str = ""  # to wait or to refuse
+    job: remote_job.RemoteJob | None = None  # the job that holds the lock; of "take", the job that has ended
+
+
+def judge(lock: str, holder: run_record.RunRecord, config: str, is_gone: bool, is_renewed: bool) -> Verdict:
+    """Decides what to do about a lock; asks the service of the job that it names.
+
+    Args:
+        lock: address of the lock.
+        holder: the record in it.
+        config: digest of what this run does; "" if it attaches to no job.
+        is_gone: whether the process that wrote the record is gone.
+        is_renewed: whether locks on this storage are renewed.
+    """
+    job = job_in(holder)
+    if job is None or not (job.id or is_gone):  # without an id the job is being submitted at this moment
+        return Verdict("take") if is_gone else Verdict("wait", _explain_holder(lock, holder, is_renewed))
+    try:
+        job, state = remote_job.look_up(job)
+    except (OSError, errors.ConfigError) as e:
+        return Verdict("refuse", _explain_unknown(lock, job, e))
+    if state in remote_job.ENDED:
+        return Verdict("take", job=job)
+    if config and holder.config == config:
+        return Verdict("attach", job=job)
+    cancel = f", cancel it ({job.cancel_command})," if job.id else ""
+    return Verdict(
+        "refuse",
+        f"another run writes to this output: {remote_job.describe(job)}, which is {state} ({job.console}); wait until "
+        f"it has ended{cancel} or choose another --output",
+    )
+
+
+def _explain_unknown(lock: str, job: remote_job.RemoteJob, error: Exception) -> str:
+    """Returns why a run is refused whose service does not tell the state of the job that holds the lock."""
+    name, why = remote_job.describe(job), getattr(error, "strerror", None) or error
+    look = f"look at {job.console}" if job.console else f"look at {job.service}"
+    if isinstance(error, FileNotFoundError) or not job.console:  # then nothing changes by itself
+        return (
+            f"the lock of this output names {name}, and its state is not known ({why}): {look}; if the job has ended, "
+            f"remove {lock} and run the same command again, otherwise wait for it or choose another --output"
+        )
+    return (
+        f"{name} may still write to this output, and its state is not known ({why}): {look}, and try again, or choose "
+        "another --output"
+    )
+
+
+def _explain_holder(lock: str, holder: run_record.RunRecord, is_renewed: bool) -> str:
+    who = holder.describe(is_renewed)
+    if holder.is_dated or not is_renewed:
+        return _explain_process(who, is_renewed)
+    return (
+        f"another run writes to this output ({who}): wait until it has ended, or choose another --output; if it was "
+        f"killed, remove {lock}"
+    )
+
+
+def _explain_process(who: str, is_renewed: bool) -> str:
+    if not is_renewed:
+        return (
+            f"another run writes to this output at this moment ({who}); wait until it has ended, or choose another "
+            "--output"
+        )
+    return (
+        f"another run writes to this output ({who}): wait until it has ended, or choose another --output; if it was "
+        f"killed, try again in {run_record.LEASE_SEC / 60:g} minutes"
+    )
+
+
+class _LocalLock:
+    """A lock of the kernel on a file, which holds the record of the run."""
+
+    def __init__(self, path: str, lock: Lock):
+        self._path = path
+        self._lock = lock
+        self._file = -1
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        control = os.path.dirname(self._path)
+        output = os.path.dirname(control)
+        is_new = not os.path.exists(output)
+        if not self._acquire():
             yield
-        return
-    output = os.path.dirname(control)
-    is_new = not os.path.exists(output)
-    file = _acquire(path)
-    try:
-        os.ftruncate(file, 0)
-        os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        os.close(file)
-        with contextlib.suppress(OSError):  # not empty: staged shards to continue with, or a dataset
-            os.rmdir(control)
-            if is_new:
-                os.rmdir(output)
-
-
-def _acquire(path: str) -> int:
-    give_up = time.monotonic() + _PATIENCE_SEC
-    while True:
-        is_late = time.monotonic() > give_up
+            return
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as e:
-            # The previous run may be removing the folder: makedirs then fails because it exists or does not.
-            if is_late or not isinstance(e, (FileNotFoundError, FileExistsError)):
-                raise errors.ConfigError(f"--output cannot be written: {e.strerror}, {e.filename!r}") from e
-        else:
-            if _lock(file, path):
-                return file
-            holder = os.pread(file, 1000, 0).decode(errors="replace")
-            os.close(file)
-            if is_late:
-                raise errors.ConfigError(
-                    f"another run writes to this output at this moment ({holder or 'its lock is ' + path}); "
-                    "wait until it has ended, or choose another --output"
-                )
-        time.sleep(0.05)
+            self._write(self._lock.record)
+            self._lock.write_with(self._write)
+            yield
+        finally:
+            if not self._lock.stays:
+                with contextlib.suppress(FileNotFoundError):
+                    if _is_at(self._file, self._path):
+                        os.unlink(self._path)
+            os.close(self._file)
+            with contextlib.suppress(OSError):  # not empty: staged shards to continue with, or a dataset
+                os.rmdir(control)
+                if is_new:
+                    os.rmdir(output)
+
+    def _acquire(self) -> bool:
+        """Returns True once the file is locked, False if a job holds it to which this run can attach."""
+        give_up = time.monotonic() + _PATIENCE_SEC
+        while True:
+            is_late = time.monotonic() > give_up
+            try:
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as e:
+                # The previous run may be removing the folder: makedirs then fails because it exists or does not.
+                if is_late or not isinstance(e, (FileNotFoundError, FileExistsError)):
+                    raise errors.ConfigError(f"--output cannot be written: {e.strerror}, {e.filename!r}") from e
+            else:
+                try:
+                    verdict = self._take(file)
+                except BaseException:
+                    os.close(file)  # which releases it
+                    raise
+                if verdict.action == "take":
+                    self._file = file
+                    return True
+                os.close(file)
+                if verdict.action == "attach" and verdict.job is not None:
+                    return False
+                if is_late or verdict.action == "refuse":
+                    raise errors.BusyError(verdict.reason)
+            time.sleep(0.05)
+
+    def _take(self, file: int) -> Verdict:
+        """Locks the open file, if no other process has locked it and no job holds it."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = _is_at(file, self._path)  # each run removes it
+        except (BlockingIOError, FileNotFoundError):
+            is_free = False
+        holder = run_record.parse(os.pread(file, 1 << 16, 0))
+        if holder is None:
+            waits = Verdict("wait", _explain_process(f"its lock is {self._path}", is_renewed=False))
+            return Verdict("take") if is_free else waits
+        verdict = judge(self._path, holder, self._lock.own_config, is_gone=is_free, is_renewed=False)
+        if verdict.action == "attach" and verdict.job is not None:
+            self._lock.attach(verdict.job, holder.run)
+        elif verdict.action == "take" and not is_free:  # its launcher is just ending
+            return Verdict("wait", _explain_process(holder.describe(False), is_renewed=False))
+        elif verdict.action == "take":
+            self._lock.record = self._lock.record.after(holder, has_ended=verdict.job is not None)
+        return verdict
+
+    def _write(self, record: run_record.RunRecord) -> None:
+        data = record.encode()
+        os.pwrite(self._file, data, 0)  # before the file is cut: a reader takes the first line
+        os.ftruncate(self._file, len(data))
 
 
-def _lock(file: int, path: str) -> bool:
-    """Locks the open file; returns whether that worked and it is still at `path`, from which each run removes it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    except (BlockingIOError, FileNotFoundError):
-        return False
+def _is_at(file: int, path: str) -> bool:
+    return os.path.samestat(os.fstat(file), os.stat(path))
 
 
 class _Lease:
-    """A lock for storages without file locks: a file that only one run can create."""
+    """A lock for storages without file locks: a file that only one run can create, renewed while the run lives."""
 
-    def __init__(self, uri: str):
+    def __init__(self, uri: str, lock: Lock):
         self._uri = uri
+        self._lock = lock
         self._store = storage.storage_of(uri)
-        self._token = secrets.token_hex(8)
         self._is_over = threading.Event()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         try:
-            self._acquire()
+            is_held = self._acquire()
         except OSError as e:
             raise errors.ConfigError(f"--output cannot be written: {e.strerror or e}") from e
+        if not is_held:
+            yield
+            return
+        self._lock.write_with(self._write)
         renewing = threading.Thread(target=self._renew, daemon=True)
         renewing.start()
         try:
@@ -108,66 +324,68 @@ class _Lease:
         finally:
             self._is_over.set()
             renewing.join()
-            with contextlib.suppress(OSError):  # if it stays, it expires
-                if (self._read() or {}).get("token") == self._token:
-                    self._store.remove(self._uri)
-                control = os.path.dirname(self._uri)
-                if next(self._store.list_directory(control), None) is None:  # empty, as after a commit
-                    self._store.remove_tree(control)
+            if not self._lock.stays:
+                with contextlib.suppress(OSError):  # if it stays, it expires
+                    if self._is_own():
+                        self._store.remove(self._uri)
+                    commit_rights.remove_if_empty(os.path.dirname(self._uri))
 
-    def _acquire(self) -> None:
+    def _acquire(self) -> bool:
+        """Returns True once the lock is this run's, False if a job holds it to which this run can attach."""
         give_up = time.monotonic() + _PATIENCE_SEC
         self._store.make_directories(os.path.dirname(self._uri))
-        while not self._store.create_new(self._uri, self._content()):
-            holder = self._read()
-            if holder is None:
+        watch, has_warned = run_record.Watch(), False
+        while not self._store.create_new(self._uri, self._lock.record.encode()):
+            try:
+                content = self._store.read(self._uri)
+            except FileNotFoundError:
                 continue
-            if _has_expired(holder):
-                self._store.write_whole(self._uri, self._content())
-                time.sleep(_SETTLE_SEC)
-                if (self._read() or {}).get("token") == self._token:
-                    return
+            holder = run_record.parse(content)
+            verdict = Verdict("take")  # nobody can tell who wrote something else
+            seen = "renewed" if holder is None or holder.is_dated else watch.look(content)
+            if holder is not None:
+                is_gone = holder.left or holder.is_gone(is_renewed=True) or seen == "expired"
+                verdict = judge(self._uri, holder, self._lock.own_config, is_gone, is_renewed=True)
+            if verdict.action == "attach" and verdict.job is not None and holder is not None:
+                self._lock.attach(verdict.job, holder.run)
+                return False
+            if verdict.action == "take":
+                record = self._lock.record.after(holder, has_ended=verdict.job is not None)
+                self._lock.record = dataclasses.replace(record, time=time.time())
+                if self._store.replace(self._uri, content, self._lock.record.encode()):
+                    if self._store.swaps_atomically:
+                        return True
+                    time.sleep(commit_rights.SETTLE_SEC)
+                    if self._is_own():
+                        return True
+            elif verdict.action == "refuse" or (time.monotonic() > give_up and seen == "renewed"):
+                raise errors.BusyError(verdict.reason)
             elif time.monotonic() > give_up:
-                raise errors.ConfigError(
-                    f"another run writes to this output (process {holder.get('process')} on {holder.get('host')}, "
-                    f"last renewed {time.time() - holder.get('time', 0):.0f} s ago): wait until it has ended, or "
-                    f"choose another --output; if it was killed, try again in {_LEASE_SEC / 60:g} minutes"
-                )
+                if not has_warned:
+                    text = "%s; looking for %g s whether the lock changes, and taking it over if not"
+                    _LOGGER.warning(text, verdict.reason, run_record.LEASE_SEC)
+                has_warned = True
+                time.sleep(run_record.WATCH_SEC)
             time.sleep(0.2)
+        return True
 
     def _renew(self) -> None:
         while not self._is_over.wait(_RENEW_SEC):
-            with contextlib.suppress(OSError):  # try again at the next renewal
-                if (self._read() or {}).get("token", self._token) != self._token:
-                    return  # another run took over: the commit sees it
-                self._store.write_whole(self._uri, self._content())
+            try:
+                self._lock.renew()
+            except OSError:
+                continue  # try again at the next renewal
+            except errors.BusyError:
+                return  # the commit sees it
 
-    def _content(self) -> bytes:
-        content = {"process": os.getpid(), "host": socket.gethostname(), "token": self._token, "time": time.time()}
-        return json.dumps(content).encode()
+    def _write(self, record: run_record.RunRecord) -> None:
+        if not self._is_own():
+            raise errors.BusyError(
+                f"another run took over the lock {self._uri}, which was not renewed for {run_record.LEASE_SEC:g} s: "
+                "run the same command again once that run has ended"
+            )
+        self._store.write_whole(self._uri, record.encode())
 
-    def _read(self) -> dict[str, Any] | None:
-        """Returns the content of the lock; {} if it is not understood, None if there is no lock."""
-        try:
-            content = json.loads(self._store.read(self._uri))
-            understood = isinstance(content, dict) and isinstance(content.get("time", 0.0), (int, float))
-            return content if understood else {}
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            return {}
-
-
-def _has_expired(holder: dict[str, Any]) -> bool:
-    """Returns whether the run that holds a lock is gone. Clocks of hosts may differ by a minute."""
-    if time.time() - holder.get("time", 0.0) > _LEASE_SEC:
-        return True
-    if holder.get("host") != socket.gethostname():
-        return False
-    try:
-        os.kill(int(holder["process"]), 0)
-    except ProcessLookupError:
-        return True
-    except (KeyError, ValueError, PermissionError):
-        return False
-    return False
+    def _is_own(self) -> bool:
+        found = run_record.read(self._uri)
+        return found is not None and found.run == self._lock.record.run

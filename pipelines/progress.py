@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import sys
@@ -9,13 +10,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
 from imagebeam.pipelines import terminal
 from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
 from imagebeam.transforms.shard import shard_writer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _TERMINAL_SEC = 0.25  # between two updates
 _PLAIN_SEC = 10.0  # the same, where the output is not a terminal
@@ -24,35 +28,26 @@ _MAX_NAMED = 5  # classes in a table
 _COLUMNS = 80  # of a terminal of unknown width
 
 
-class Progress:
-    """Watches the staging folder of a run and updates one line; prints plain lines if the stream is not a terminal.
+class ShownLine(abc.ABC):
+    """Keeps one line on a stream up to date; prints plain lines if the stream is not a terminal."""
 
-    It looks only at files, so it works the same for every runner whose output this machine can read.
-    """
-
-    def __init__(
-        self,
-        settings: dataset_settings.DatasetSettings,
-        stream: TextIO | None = None,
-        count_begun: Callable[[], int] = lambda: 0,
-    ):
-        """Watches a run; `count_begun` returns the number of images written to shards that are not finished."""
-        self._settings = settings
-        self._count_begun = count_begun
+    def __init__(self, stream: TextIO | None = None, every_sec: float | None = None):
+        """Shows a line, looking at it every `every_sec` seconds."""
+        self._every_sec = every_sec
         self._doing = ""
         self._since = 0.0
-        self._is_analysed = settings.analyze is None
         self._stream = stream or sys.stderr  # looked up now: tests and callers replace it after this module is imported
         self._terminal = self._stream.isatty()
         self._stop = threading.Event()
+        self._writing = threading.Lock()
         self._start = time.monotonic()
-        self._writing_since = 0.0
-        self._images_before = self._images = 0
-        self._done: dict[str, int] = {}  # shard -> images in it, also rejected ones
-        self._plan: elements.DatasetPlan | None = None
         self._thread = threading.Thread(target=self._watch, name="imagebeam-progress", daemon=True)
 
-    def __enter__(self) -> Progress:
+    @abc.abstractmethod
+    def line(self) -> str:
+        """Returns the line."""
+
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -63,22 +58,27 @@ class Progress:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+        with self._writing:
+            print(("\r\x1b[K" if self._terminal else "") + terminal.printable(text), file=self._stream, flush=True)
+
     def _watch(self) -> None:
         shown = ""
         last = 0.0
-        is_local = storage.storage_of(self._settings.output).is_local
-        while not self._stop.wait(_TERMINAL_SEC if is_local else _REMOTE_SEC):
+        while not self._stop.wait(_TERMINAL_SEC if self._every_sec is None else self._every_sec):
             try:
                 line = self.line()
             except OSError:  # if it persists, the run itself reports it
                 continue
             now = time.monotonic()
-            if self._terminal:
-                self._stream.write("\r\x1b[K" + line[: self._columns() - 1])
-                self._stream.flush()
-            elif now - last >= _PLAIN_SEC and line != shown and now - self._start >= _PLAIN_SEC / 2:
-                print(line, file=self._stream, flush=True)
-                last, shown = now, line
+            with self._writing:
+                if self._terminal:
+                    self._stream.write("\r\x1b[K" + line[: self._columns() - 1])
+                    self._stream.flush()
+                elif now - last >= _PLAIN_SEC and line != shown and now - self._start >= _PLAIN_SEC / 2:
+                    print(line, file=self._stream, flush=True)
+                    last, shown = now, line
 
     def _columns(self) -> int:
         try:
@@ -94,6 +94,30 @@ class Progress:
             yield
         finally:
             self._doing = ""
+
+
+class Progress(ShownLine):
+    """Watches the staging folder of a run.
+
+    It looks only at files, so it works the same for every runner whose output this machine can read.
+    """
+
+    def __init__(
+        self,
+        settings: dataset_settings.DatasetSettings,
+        stream: TextIO | None = None,
+        count_begun: Callable[[], int] = lambda: 0,
+    ):
+        """Watches a run; `count_begun` returns the number of images written to shards that are not finished."""
+        is_local = storage.storage_of(settings.output).is_local
+        super().__init__(stream, None if is_local else _REMOTE_SEC)
+        self._settings = settings
+        self._count_begun = count_begun
+        self._is_analysed = settings.analyze is None
+        self._writing_since = 0.0
+        self._images_before = self._images = 0
+        self._done: dict[str, int] = {}  # shard -> images in it, also rejected ones
+        self._plan: elements.DatasetPlan | None = None
 
     def line(self) -> str:
         """Returns the state of the run in one line."""

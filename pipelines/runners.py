@@ -6,14 +6,14 @@ import argparse
 import contextlib
 import difflib
 import gc
-import inspect
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
+from imagebeam.pipelines import prism
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -24,7 +24,6 @@ _UNUSED_LOCALLY = ("google.cloud", "google.auth", "google.api_core", "apitools",
 # Skips type checks of the graph, which take 0.1 s of every run: the tests build the same graph with the checks.
 TRUSTED_GRAPH = ("--no_pipeline_type_check",)
 
-_SAMPLING_PERIOD_MS = 2
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner", "bundlebaseddirectrunner")
 
 
@@ -41,9 +40,6 @@ def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str |
     gc.disable()  # modules are never freed: collecting garbage during the import takes 0.1 s
     try:
         from apache_beam.runners.portability import fn_api_runner  # noqa: F401
-        from apache_beam.runners.worker import statesampler
-
-        shorten_sampling(statesampler.StateSampler)
     except ModuleNotFoundError as e:
         if e.name != "apache_beam":
             raise
@@ -54,25 +50,25 @@ def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str |
         gc.enable()
 
 
-def shorten_sampling(state_sampler: Any) -> bool:
-    """Makes Beam's state sampler wake every 2 ms instead of 200 ms; returns whether that was possible.
+@contextlib.contextmanager
+def relative_paths() -> Iterator[None]:
+    """Makes Beam pickle its own lambdas with paths relative to sys.path, without the launcher's folders.
 
-    A stage ends only when its sampling thread wakes, which costs a small job 0.2 s. The period is a default argument
-    that no option of Beam sets. On another Beam, whose constructor differs, nothing is changed.
+    Tracebacks alone show these paths. Changes nothing in a Beam whose pickler has no setting for it.
     """
-    constructor = getattr(state_sampler, "__init__", None)
+    from apache_beam.internal import cloudpickle_pickler
+
+    config: Any = getattr(cloudpickle_pickler, "DEFAULT_CONFIG", None)
+    relative = getattr(getattr(cloudpickle_pickler, "cloudpickle", None), "get_relative_path", None)
+    before = getattr(config, "filepath_interceptor", None)
+    if before is None or relative is None:
+        yield
+        return
+    config.filepath_interceptor = relative
     try:
-        parameters = inspect.signature(constructor).parameters.values()  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
-    names = [each.name for each in parameters if each.default is not inspect.Parameter.empty]
-    if names != ["sampling_period_ms"] or len(getattr(constructor, "__defaults__", None) or ()) != 1:
-        return False
-    try:
-        constructor.__defaults__ = (_SAMPLING_PERIOD_MS,)  # type: ignore[union-attr]
-    except (AttributeError, TypeError):  # compiled without writable defaults
-        return False
-    return True
+        yield
+    finally:
+        config.filepath_interceptor = before
 
 
 def take_hdfs_user(beam_arguments: Sequence[str]) -> None:
@@ -96,6 +92,49 @@ def is_local(beam_arguments: Sequence[str]) -> bool:
 def is_direct(beam_arguments: Sequence[str]) -> bool:
     """Returns whether the job runs on this machine, in this process or in processes that it starts."""
     return _is_fn_api(_parse_runner(beam_arguments).runner)
+
+
+def is_dataflow(beam_arguments: Sequence[str]) -> bool:
+    """Returns whether the job runs on Dataflow, by any name that Beam takes for its runner."""
+    return _is_named(beam_arguments, "dataflow")
+
+
+def is_prism(beam_arguments: Sequence[str]) -> bool:
+    """Returns whether the job runs on Prism, by any name that Beam takes for its runner."""
+    return _is_named(beam_arguments, "prism")
+
+
+def _is_named(beam_arguments: Sequence[str], name: str) -> bool:
+    return _parse_runner(beam_arguments).runner.lower().rpartition(".")[2].removesuffix("runner") == name
+
+
+def require_supported(beam_arguments: Sequence[str], writer: str) -> None:
+    """Refuses runners that are known to lose images, for the given `output.writer`.
+
+    Raises:
+        ConfigError: with the reason, and what to choose instead.
+    """
+    instead = "--runner=DirectRunner --direct_running_mode=multi_processing uses all cores of this machine"
+    if _is_named(beam_arguments, "dask"):
+        raise errors.ConfigError(
+            f"--runner is {runner_name(beam_arguments)}: on Dask, Beam mixes the rejects of a step into its images, "
+            f"since elements of tagged outputs come out of the main output too; choose another runner: {instead}"
+        )
+    if writer == "beam" and is_prism(beam_arguments):
+        raise errors.ConfigError(
+            f"output.writer is 'beam' and --runner is {runner_name(beam_arguments)}: Prism loses the names of the "
+            "files that Beam's own writer has written, so nothing could be committed; leave output.writer out, or "
+            "choose another runner"
+        )
+
+
+def leaves_job(beam_arguments: Sequence[str]) -> bool:
+    """Returns whether Beam's options ask to leave a job while it runs, or to write a template instead of a job."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--no_wait_until_finish", action="store_true")
+    parser.add_argument("--template_location")
+    known = parser.parse_known_args(list(beam_arguments))[0]
+    return known.no_wait_until_finish or known.template_location is not None
 
 
 def _is_fn_api(runner: str) -> bool:
@@ -136,6 +175,11 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
         arguments += ["--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"]
         if known.direct_running_mode != "in_memory" and not any("direct_num_workers" in text for text in arguments):
             arguments += [f"--direct_num_workers={workers}"]
+    elif not is_dataflow(arguments):  # whose options are completed elsewhere
+        # otherwise Beam asks pip for all packages of this environment, and stages their names and paths
+        arguments.append("--experiments=disable_logging_submission_environment")
+        if is_prism(arguments):
+            arguments += prism.added_arguments(arguments)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for group in pipeline_options.PipelineOptions.__subclasses__():
         if hasattr(group, "_add_argparse_args"):
@@ -151,10 +195,21 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
         raise errors.ConfigError(f"Beam cannot use its options: {cause}") from e
     if unknown:
         flag = unknown[0].partition("=")[0]
-        near = difflib.get_close_matches(flag, [*flags, *_OWN_FLAGS], n=1)
+        near = difflib.get_close_matches(flag, [*flags, *(own for own in _OWN_FLAGS if own != flag)], n=1)
         hint = f"; did you mean {near[0]}?" if near else "; see imagebeam convert --help, and Beam's pipeline options"
         raise errors.ConfigError(f"unknown option {flag}{hint}")
     return pipeline_options.PipelineOptions(arguments)
 
 
-_OWN_FLAGS = ("--config", "--input", "--output", "--set", "--workers", "--overwrite", "--verbose", "--quiet")
+_OWN_FLAGS = (
+    "--config",
+    "--input",
+    "--output",
+    "--set",
+    "--workers",
+    "--overwrite",
+    "--verbose",
+    "--quiet",
+    "--no-wait",
+    "--cancel-on-interrupt",
+)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pathlib
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+from imagebeam.pipelines import cli
 from tests import forked_commands, patience
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -23,15 +26,16 @@ def start(
     cwd: str | os.PathLike[str] = ROOT,
     streams: Sequence[int | None] | None = None,
     preloaded: str | None = None,
+    ends_whole: bool = False,
 ) -> forked_commands.Process:
     """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process.
 
-    `streams` are the descriptors of its standard streams, see `forked_commands.start`. `preloaded` is a key of
-    `forked_commands.PRELOADED`; None chooses by the arguments.
+    `streams` are the descriptors of its standard streams, see `forked_commands.start`, also for `ends_whole`.
+    `preloaded` is a key of `forked_commands.PRELOADED`; None chooses by the arguments.
     """
     texts = [str(each) for each in arguments]
     kind = preloaded or _kind(texts, environment)
-    return forked_commands.start(kind, {"arguments": texts}, {**os.environ, **environment}, cwd, streams)
+    return forked_commands.start(kind, {"arguments": texts}, {**os.environ, **environment}, cwd, streams, ends_whole)
 
 
 def start_program(
@@ -60,8 +64,20 @@ def run(
 
 def run_fresh(*arguments: object, environment: Mapping[str, str] = {}) -> Completed:
     """Runs `imagebeam` in a Python that imports all by itself: for tests of what starting and importing does."""
+    return _run_fresh([*IMAGEBEAM, *map(str, arguments)], environment)
+
+
+def run_python(code: str, environment: Mapping[str, str] = {}) -> Completed:
+    """Runs a program in a Python that imports all by itself, with `environment` added to that of this process.
+
+    A program that only has to be apart from the tests is quicker with `start_program`.
+    """
+    return _run_fresh([PYTHON, "-c", code], environment)
+
+
+def _run_fresh(command: Sequence[str], environment: Mapping[str, str]) -> Completed:
     return subprocess.run(
-        [*IMAGEBEAM, *map(str, arguments)],
+        command,
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,
@@ -71,11 +87,35 @@ def run_fresh(*arguments: object, environment: Mapping[str, str] = {}) -> Comple
     )
 
 
-def succeed(*arguments: object, fresh: bool = False, preloaded: str | None = None) -> Completed:
-    """Runs `imagebeam` and expects exit code 0; with `fresh` as `run_fresh` does."""
-    completed = run_fresh(*arguments) if fresh else run(*arguments, preloaded=preloaded)
+def succeed(*arguments: object, fresh: bool = False, here: bool = False, preloaded: str | None = None) -> Completed:
+    """Runs `imagebeam` and expects exit code 0; with `fresh` as `run_fresh` does, with `here` as `call` does."""
+    if here:
+        completed = call(*arguments)
+    else:
+        completed = run_fresh(*arguments) if fresh else run(*arguments, preloaded=preloaded)
     assert completed.returncode == 0, completed.stderr
     return completed
+
+
+def call(*arguments: object) -> Completed:
+    """Runs `imagebeam` in this process, which has imported all: for tests of what a command does and says.
+
+    How a process starts and ends, and what signals do, is for `run`.
+    """
+    import apache_beam  # noqa: F401  # before `convert` can import it without its clients, which other tests need
+
+    texts = [str(each) for each in arguments]
+    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", errors="surrogateescape") for _ in range(2)]
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        try:
+            code = cli.main(texts)
+        except SystemExit as e:  # of the parser
+            code = int(e.code or 0)
+    written = []
+    for stream in streams:
+        stream.seek(0)
+        written.append(stream.read())
+    return subprocess.CompletedProcess(["imagebeam", *texts], code, *written)
 
 
 def _kind(arguments: list[str], environment: Mapping[str, str]) -> str:

@@ -4,14 +4,16 @@ In CI (IMAGEBEAM_CI=1) a test marked `integration` that skips is a failure: no m
 property fails because the machine is busy.
 """
 
+import gc
 import os
 import pathlib
+import signal
 from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
 
-from tests import quick_beam
+from tests import kept_writers, quick_beam, quick_disk
 
 _IN_CI = os.environ.get("IMAGEBEAM_CI") == "1"
 _INTEGRATION = pathlib.Path(__file__).parent / "integration"
@@ -21,11 +23,21 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("imagebeam")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job of a shell: tests interrupt themselves
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_beam() -> Iterator[None]:
-    with quick_beam.patched():  # Beam is imported while the tests are collected, or not needed
+def _quick_jobs() -> Iterator[None]:
+    """Makes jobs quicker in this process. Beam is imported while tests are collected, or not needed."""
+    with quick_beam.patched(), quick_disk.patched(), kept_writers.patched():
         yield
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector the millions of objects of TensorFlow and Beam, which stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,9 @@
 """Processes that start at once: forks of a server that has imported Beam, or Beam and TensorFlow, already.
 
 To import Beam takes 1 to 4 s and TensorFlow another 5 s, more than most commands of the tests. A fork has its own
-process id, standard streams, environment, working folder, signals and exit code, and ends as any Python process does.
+process id, standard streams, environment, working folder, signals and exit code. As in the process of the tests, its
+Beam repeats less (`quick_beam`) and no write waits for the disk (`quick_disk`). At its end it does not take its modules
+apart, which is 0.06 s for each: see `start`.
 It does not test what happens while Python starts and imports: for that, start a Python (`command_line.run_fresh`).
 
 A server is started where a test first needs it, and ends with the process of the tests.
@@ -15,6 +17,7 @@ import gc
 import importlib
 import io
 import json
+import logging
 import os
 import pathlib
 import select
@@ -30,6 +33,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from tests import quick_beam, quick_disk
+
 _ROOT = pathlib.Path(__file__).parent.parent
 _BEAM = (
     "imagebeam.pipelines.cli",
@@ -42,12 +47,21 @@ _BEAM = (
 )
 PRELOADED = {  # what each kind of server imports, where it is installed
     "local": ("imagebeam.pipelines.runners", *_BEAM),
-    "remote": (*_BEAM, "apache_beam.io.gcp.gcsio", "google.cloud.storage", "gcsfs", "imagebeam.storage.gcs"),
+    "remote": (
+        *_BEAM,
+        "apache_beam.io.gcp.gcsio",
+        "apache_beam.runners.dataflow.dataflow_runner",
+        "apache_beam.runners.dataflow.internal.apiclient",
+        "google.cloud.storage",
+        "imagebeam.pipelines.status",
+        "imagebeam.storage.gcs",
+    ),
     "tensorflow": ("tensorflow", *_BEAM, "imagebeam.pipelines.bench_reader", "imagebeam.reader.dataset_source"),
 }
 _REQUEST_BYTES = 1 << 20
 _FAILED_TO_START = 70
 _REAP_SEC = 5.0
+_PATCHES = contextlib.ExitStack()  # of a server, for its life
 
 
 class Process:
@@ -104,6 +118,7 @@ def start(
     environment: Mapping[str, str],
     cwd: str | os.PathLike[str] = _ROOT,
     streams: Sequence[int | None] | None = None,
+    ends_whole: bool = False,
 ) -> Process:
     """Starts a process.
 
@@ -114,11 +129,13 @@ def start(
         cwd: the working folder.
         streams: descriptors of standard input, output and error, None for a closed one. By default the null device
             and two temporary files.
+        ends_whole: whether a process that exits takes all modules apart, as a Python does last, after its threads have
+            ended, its exit handlers have run and its streams are flushed.
     """
     stdout, stderr = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115  # closed with the Process
     with open(os.devnull, "rb") as nothing:
         given = [nothing.fileno(), stdout.fileno(), stderr.fileno()] if streams is None else list(streams)
-        request = {"run": run, "environment": dict(environment), "cwd": str(cwd)}
+        request = {"run": run, "environment": dict(environment), "cwd": str(cwd), "ends_whole": ends_whole}
         request["streams"] = [number for number, each in enumerate(given) if each is not None]
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.connect(_address(kind))
@@ -163,9 +180,12 @@ def _address(kind: str) -> str:
 # --- the server ------------------------------------------------------------------------------------------------------
 
 
-def _serve(kind: str, address: str) -> dict[str, Any]:
-    """Forks for each request until standard input is closed. Returns in each fork, with what it is to run."""
+def _serve(kind: str, address: str) -> Any:
+    """Forks for each request until standard input is closed. Returns the request in each fork."""
     _preload(kind)
+    logging.root.handlers.clear()  # of this process: imports that warn add one
+    _PATCHES.enter_context(quick_beam.patched())
+    _PATCHES.enter_context(quick_disk.patched())
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
     listener.listen()
@@ -189,7 +209,7 @@ def _serve(kind: str, address: str) -> dict[str, Any]:
             request = json.loads(message)
             _attend(connection)
             _become(request, descriptors)
-            return dict(request["run"])
+            return request
         connection.close()
         for each in descriptors:
             os.close(each)
@@ -265,9 +285,33 @@ def _open_stream(number: int, mode: str, before: Any) -> Any:
     return io.TextIOWrapper(binary, before.encoding, before.errors, line_buffering=is_line_buffered)
 
 
-if __name__ == "__main__":
-    to_run = _serve(*sys.argv[1:])
-    if "code" in to_run:
-        exec(to_run["code"], {"__name__": "__main__"})
+def _run(run: Mapping[str, Any]) -> None:
+    if "code" in run:
+        exec(run["code"], {"__name__": "__main__"})
     else:
         sys.exit(sys.modules["imagebeam.pipelines.cli"].main())
+
+
+def _end(code: int) -> None:
+    """Does what Python does at its end, and ends. Returns if it cannot flush a stream: Python then says so."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for other threads
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+    except OSError:
+        return
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    asked = _serve(*sys.argv[1:])
+    try:
+        _run(asked["run"])
+    except SystemExit as e:
+        if not asked["ends_whole"] and (e.code is None or isinstance(e.code, int)):
+            _end((e.code or 0) & 0xFF)
+        raise
+    if not asked["ends_whole"]:
+        _end(0)

@@ -7,7 +7,7 @@ import pathlib
 from tests import datasets, image_sets
 
 ODD_NAMES = ("a b.jpg", "ü.jpg", "#1.jpg", "50%.jpg", "a%20b.jpg", "what?.jpg", "x*y.jpg", "[z].jpg")
-NUM_IMAGES = 300
+NUM_IMAGES = 100
 
 
 def write_images(folder: pathlib.Path) -> None:

@@ -1,8 +1,8 @@
 """Gives every reference its split."""
 
-import bisect
 import collections
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam import shard_names
-from imagebeam.transforms import elements, hashing, rank_references, split_shares, summaries
+from imagebeam.transforms import counters, cut_classes, elements, hashing, rank_references, split_shares
 
 PURPOSE = b"imagebeam.split"
 
@@ -46,12 +46,18 @@ class SplitRule:
                 return name
         return self.fractions[-1][0]
 
-    def of_rank(self, position: int, division: "ClassDivision") -> str:
-        """Returns the split of an image, or of a group that starts with it, by its rank in its class."""
-        if self.grouped:
-            turned = (position << hashing.HASH_BITS) // division.num_images + division.phase
-            return self.of_hash(turned % (1 << hashing.HASH_BITS))
-        return self.fractions[bisect.bisect_right(division.ends, position)][0]
+    def divide(self, division: "ClassDivision") -> cut_classes.Division:
+        """Returns which ranks of a class go to each split; a group goes where its first image goes."""
+        names = tuple(name for name, _ in self.fractions)
+        if not self.grouped:
+            return cut_classes.Division(division.ends[:-1], names)
+        whole, phase = 1 << hashing.HASH_BITS, division.phase % (1 << hashing.HASH_BITS)
+        bounds = [round(reached * whole) for reached in itertools.accumulate(share for _, share in self.fractions[:-1])]
+        turns = [*bounds, whole, *(whole + bound for bound in bounds)]  # hashes at which the next split begins
+        following = (*names[1:], names[0], *names[1:])
+        reached = [(turn, name) for turn, name in zip(turns, following) if phase < turn < phase + whole]
+        starts = tuple(-((phase - turn) * division.num_images // whole) for turn, _ in reached)
+        return cut_classes.Division(starts, (self.of_hash(phase), *(name for _, name in reached)))
 
     def of_row(self, position: int) -> str:
         """Returns the split of a row of the table.
@@ -100,13 +106,21 @@ class SplitRule:
 class _SplitFn(beam.DoFn):
     def __init__(self, rule: SplitRule):
         self._rule = rule
+        self._num_rejected = 0
+
+    def start_bundle(self) -> None:
+        self._num_rejected = 0
 
     def process(self, ref: elements.ImageRef) -> Iterator[Any]:
         try:
             yield self._rule.apply(ref)
         except ValueError as e:
             reject = elements.Reject(ref.key, ref.uri, "split", elements.Reason.BAD_SPLIT, str(e))
+            self._num_rejected += 1
             yield beam.pvalue.TaggedOutput("rejects", reject)
+
+    def finish_bundle(self) -> None:
+        counters.count_rejects({elements.Reason.BAD_SPLIT.value: self._num_rejected})
 
 
 def majority_label(refs: Iterable[elements.ImageRef]) -> str:
@@ -153,27 +167,8 @@ def divide_classes(rule: SplitRule, sizes: Mapping[str, int]) -> dict[str, Class
     }
 
 
-def _divide_ranked(ranking: summaries.Ranking, rule: SplitRule) -> dict[str, ClassDivision]:
-    return divide_classes(rule, {name: ranking.total(name) for name in ranking.starts})
-
-
-class _SplitByRankFn(beam.DoFn):
-    """A run of references of one class -> the references with their split."""
-
-    def __init__(self, rule: SplitRule):
-        self._rule = rule
-
-    def process(
-        self, element: tuple[str, elements.ReferenceRun], divisions: Mapping[str, ClassDivision]
-    ) -> Iterator[elements.ImageRef]:
-        name, run = element
-        division = divisions[name]
-        previous, split = None, ""
-        for position, ref in enumerate(run.refs, start=run.first_rank):
-            unit = (self._rule.grouped and ref.group) or ref.key
-            if unit != previous:  # the whole group goes where its first image goes
-                previous, split = unit, self._rule.of_rank(position, division)
-            yield ref.with_split(split)
+def _divide(sizes: Mapping[str, int], rule: SplitRule) -> dict[str, cut_classes.Division]:
+    return {name: rule.divide(division) for name, division in divide_classes(rule, sizes).items()}
 
 
 class SplitImages(NamedTuple):
@@ -213,12 +208,8 @@ class AssignSplits(beam.PTransform):
         else:
             keyed = refs | "KeyByLabel" >> beam.Map(_with_own_label).with_output_types(rank_references.KeyedRef)
         field = "group" if self.rule.grouped else "key"
-        ranked = keyed | "RankInLabels" >> rank_references.RankReferences(
-            rank_references.HashOrder(self.rule.seed, PURPOSE, field)
-        )
-        divisions = ranked.ranking | "DivideClasses" >> beam.Map(_divide_ranked, self.rule)
-        images = ranked.runs | "SplitByRank" >> beam.ParDo(
-            _SplitByRankFn(self.rule), divisions=beam.pvalue.AsSingleton(divisions)
-        ).with_output_types(elements.ImageRef)
+        order = rank_references.HashOrder(self.rule.seed, PURPOSE, field)
+        divide = functools.partial(_divide, rule=self.rule)
+        images = keyed | "CutClasses" >> cut_classes.CutClasses(order, divide, self.rule.grouped)
         rejects = refs.pipeline | "NoRejects" >> beam.Create([]).with_output_types(elements.Reject)
         return SplitImages(images, rejects)

@@ -1,13 +1,14 @@
-"""Commits a dataset: all of it appears, or none of it. `_publish` shows the order of events."""
+"""Commits a dataset once all of its shards are staged: checks that nothing is lost, and publishes it."""
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import json
-import os
+import logging
 import platform
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -15,10 +16,15 @@ import apache_beam as beam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage, version
 from imagebeam.transforms import (
+    commit_rights,
+    committed_catalog,
     dataset_settings,
     elements,
+    join_dead_letters,
+    merge_statistics,
     output_folder,
     output_paths,
+    publish_dataset,
     reject_limit,
     run_report,
     tfds_metadata,
@@ -27,12 +33,15 @@ from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.shard import shard_writer, statistics
 
 _LEFT_IN_CONTROL = (  # prefixes of names; the lock has none of them
-    output_folder.REPLACED,
+    f"{output_paths.LOCK_FILE}.tmp-",
+    output_paths.LAST_RUN_FILE,
+    output_paths.REPLACED_PREFIX,
     catalog_lib.PUBLISH_MARKER,
     output_paths.REPORT_PREFIX,
+    output_paths.NAMES_PREFIX,
     catalog_lib.REJECTS_FILE,
 )
-_COPY_BYTES = 1 << 20
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,50 +57,119 @@ class Committer:
         plan: elements.DatasetPlan,
         written: Sequence[elements.WrittenShard],
         early_rejects: Sequence[str],
+        merged: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> catalog_lib.Catalog | None:
-        """Checks that nothing is lost and publishes the dataset. Returns its catalog; None if it is committed already.
+        """Checks that nothing is lost and publishes the dataset. Returns its catalog; None if another run did it.
+
+        Args:
+            plan: of the run.
+            written: all shards.
+            early_rejects: names of staged files.
+            merged: statistics by split; None if the shards still have theirs.
 
         Raises:
+            BusyError: if another run holds the lock, commits at this moment, or has committed since the plan was made.
             ImagebeamError: if nothing may be committed; the rejects stay in the output.
         """
         if plan.action == "keep":
-            self._remove_left(catalog_lib.load_catalog(self.settings.output))
-            self._clear_control()
+            self._keep(plan)
             return None
-        if plan.action == "write" and (committed := self._find_committed(plan)) is not None:
-            return committed
+        if (committed := self._find_committed(plan)) is not None:
+            return committed if self._has_committed(plan) else None
         written = sorted(written, key=lambda each: each.shard.name)
-        staged_rejects = [
-            *sorted(early_rejects),
-            *(w.shard.name + shard_writer.REJECTS_SUFFIX for w in written if w.rejected),
-        ]
+        merged = merge_statistics.merge_by_split(written) if merged is None else merged
+        staged_rejects = join_dead_letters.RejectFiles(
+            sorted(early_rejects), [w.shard.name + shard_writer.REJECTS_SUFFIX for w in written if w.rejected]
+        )
+        publication = publish_dataset.Publication(self.settings, plan, written, self._marker(plan))
         try:
             if plan.action == "refuse":
                 raise errors.from_exit_code(plan.exit_code, plan.message)
+            lock = commit_rights.look_at_lock(self.settings.paths, plan.run_id)
+            publication.require_committed()
             catalog = self._catalog(plan, written)
             self._check(plan, written, catalog)
+            return self._publish(publication, catalog, merged, staged_rejects, lock)
         except errors.TooManyRejectsError as e:
             rejects_file = self._leave_rejects(plan, staged_rejects)
             raise errors.TooManyRejectsError(f"{e}; the rejects are in {rejects_file}") from e
-        catalog = dataclasses.replace(catalog, files=self._stage_files(plan, written, catalog, staged_rejects))
-        self._publish(plan, written, catalog)
-        self._clear_control()
+        except (errors.BusyError, errors.VerificationError):
+            if (committed := self._find_committed(plan)) is not None:  # the same command, run twice at once
+                return committed if self._has_committed(plan) else None
+            raise
+
+    def _publish(
+        self,
+        publication: publish_dataset.Publication,
+        catalog: catalog_lib.Catalog,
+        merged: Mapping[str, Mapping[str, Any]],
+        staged_rejects: join_dead_letters.RejectFiles,
+        lock: commit_rights.LockView,
+    ) -> catalog_lib.Catalog:
+        """Publishes the dataset while this run holds the marker; returns its catalog."""
+        plan = publication.plan
+        try:
+            publication.announce(catalog)
+            with publication.marker.held(lock.ended):  # a second run of this dataset shares the staging folder
+                publication.require_committed()
+                publication.require_staged()
+                files = self._stage_files(plan, merged, catalog, staged_rejects, publication.marker.check)
+                catalog = publication.publish(dataclasses.replace(catalog, files=files))
+                self._clear_control(plan, lock)
+        except FileNotFoundError as e:
+            publication.require_committed()  # if another run has committed, it has removed what is missing
+            raise publication.missing(e.filename) from e
         return catalog
 
     @property
     def _folder(self) -> output_folder.OutputFolder:
         return output_folder.OutputFolder(self.settings.output)
 
+    def _marker(self, plan: elements.DatasetPlan) -> commit_rights.PublishMarker:
+        return commit_rights.PublishMarker(self.settings.paths, plan.run_id, plan.fingerprint)
+
+    def _keep(self, plan: elements.DatasetPlan) -> None:
+        """Removes what earlier runs have left beside the committed dataset, if no other run may need it.
+
+        Raises:
+            BusyError: if another run has replaced the dataset since the plan was made.
+        """
+        found = committed_catalog.find_catalog(self.settings.output)
+        if found is None or found.catalog is None or found.record.fingerprint != plan.fingerprint:
+            raise errors.BusyError(
+                f"{self.settings.output} held this dataset when the run was planned, and another run has replaced it "
+                "since: run the same command again once that run has ended"
+            )
+        publication = publish_dataset.Publication(self.settings, plan, (), self._marker(plan))
+        with contextlib.suppress(errors.BusyError):  # another run writes or commits: it cleans up
+            lock = commit_rights.look_at_lock(self.settings.paths, plan.run_id)
+            if lock.is_held and self._left_in_control():
+                with publication.marker.held(lock.ended):
+                    publication.remove_left(found.catalog)
+                    self._clear_control(plan, lock)
+
     def _find_committed(self, plan: elements.DatasetPlan) -> catalog_lib.Catalog | None:
-        """Returns the catalog of this very run if the bundle that commits it runs a second time; else None."""
-        store = storage.storage_of(self.settings.output)
-        if store.exists(self.settings.paths.staging(plan.fingerprint)):
+        """Returns the catalog of this dataset if it was committed since the plan was made to write it.
+
+        Another run of the same command has committed it, or the bundle that commits runs a second time.
+        """
+        if plan.action != "write":
             return None
-        try:
-            committed = catalog_lib.load_catalog(self.settings.output)
-        except errors.CatalogError:
+        found = committed_catalog.find_catalog(self.settings.output)
+        if found is None or found.record == plan.committed or found.record.fingerprint != plan.fingerprint:
             return None
-        return committed if committed.fingerprint == plan.fingerprint else None
+        with contextlib.suppress(errors.BusyError):  # whoever holds the lock then may have the same staging folder
+            commit_rights.look_at_lock(self.settings.paths, plan.run_id)
+            self._remove_own(plan)
+            self._marker(plan).remove_own()
+        return found.catalog
+
+    def _has_committed(self, plan: elements.DatasetPlan) -> bool:
+        """Returns whether this run is the one that has committed, as far as its report tells."""
+        if not plan.run_id:
+            return True
+        report = run_report.read_report(self.settings.report) if self.settings.report else None
+        return report is not None and report["state"] == "committed"
 
     def _catalog(self, plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> catalog_lib.Catalog:
         by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
@@ -130,9 +208,10 @@ class Committer:
     def _stage_files(
         self,
         plan: elements.DatasetPlan,
-        written: Sequence[elements.WrittenShard],
+        merged: Mapping[str, Mapping[str, Any]],
         catalog: catalog_lib.Catalog,
-        staged_rejects: Sequence[str],
+        staged_rejects: join_dead_letters.RejectFiles,
+        check: Callable[[], None],
     ) -> Mapping[str, catalog_lib.File]:
         """Writes all files but shards, indexes and the catalog into the staging folder.
 
@@ -144,21 +223,18 @@ class Committer:
         if self.settings.analyze is not None:
             listed = json.loads(store.read(storage.join(staging, output_paths.STAGED_FILES)))
             found = {name: catalog_lib.File(*file) for name, file in listed.items()}
-        by_split = {
-            split: statistics.merge_statistics(each.statistics for each in written if each.split == split)
-            for split in catalog.splits
-        }
+        by_split = {split: merged[split] for split in catalog.splits}
         formats = {name for split in by_split.values() for name in split["formats"]}
         files = tfds_metadata.tfds_files(catalog, self.settings.suffix, formats)
-        described = {split: statistics.describe_statistics(merged) for split, merged in by_split.items()}
+        described = {split: statistics.describe_statistics(counts) for split, counts in by_split.items()}
         files[catalog_lib.STATISTICS_FILE] = json.dumps(described, indent=1).encode() + b"\n"
         if catalog.labels:
             files[catalog_lib.LABELS_FILE] = tfds_metadata.labels_text(list(catalog.labels))
         for name, data in files.items():
             store.write_whole(storage.join(staging, name), data)
             found[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
-        rejects = [storage.join(staging, name) for name in staged_rejects]
-        found[catalog_lib.REJECTS_FILE] = _concatenate(rejects, storage.join(staging, catalog_lib.REJECTS_FILE))
+        target = storage.join(staging, catalog_lib.REJECTS_FILE)
+        found[catalog_lib.REJECTS_FILE] = join_dead_letters.join_rejects(staging, staged_rejects, target, check)
         return dict(sorted(found.items()))
 
     def _check(
@@ -200,19 +276,23 @@ class Committer:
                     "the images, or leave the split out of the input"
                 )
 
-    def notes(self, plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> list[str]:
+    def notes(
+        self,
+        plan: elements.DatasetPlan,
+        written: Sequence[elements.WrittenShard],
+        merged: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> list[str]:
         """Returns notes for the user on the dataset as it was written, in addition to those of the plan."""
         rejected: collections.Counter[str] = collections.Counter()
         for each in written:
             rejected.update(each.rejected)
-        return [*reject_limit.note_changed(self.settings, rejected), *self._note_absent_classes(plan, written)]
+        merged = merge_statistics.merge_by_split(written) if merged is None else merged
+        return [*reject_limit.note_changed(self.settings, rejected), *self._note_absent_classes(plan, merged)]
 
-    def _note_absent_classes(self, plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> list[str]:
+    def _note_absent_classes(self, plan: elements.DatasetPlan, merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if self.settings.label_kind != "class":
             return []
-        counts: dict[str, collections.Counter[str]] = {split: collections.Counter() for split in plan.splits}
-        for each in written:
-            counts[each.split].update(each.statistics.get("labels", {}))
+        counts = {split: merged.get(split, {}).get("labels", {}) for split in plan.splits}
         found = {label for split in counts.values() for label in split}
         unseen = [label for label in plan.labels if label not in found]
         notes = []
@@ -223,7 +303,7 @@ class Committer:
             notes += [_note_classes(absent, "no image in train")] if absent else []
         return notes
 
-    def _leave_rejects(self, plan: elements.DatasetPlan, staged: Sequence[str]) -> str:
+    def _leave_rejects(self, plan: elements.DatasetPlan, staged: join_dead_letters.RejectFiles) -> str:
         """Writes the rejects where the user can read them, but never next to another dataset's catalog."""
         output = self.settings.output
         store = storage.storage_of(output)
@@ -231,130 +311,50 @@ class Committer:
         folder = self.settings.paths.control if committed else output
         store.make_directories(folder)
         uri = storage.join(folder, catalog_lib.REJECTS_FILE)
-        _concatenate([storage.join(self.settings.paths.staging(plan.fingerprint), name) for name in staged], uri)
+        join_dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), staged, uri)
         return uri
 
-    def _publish(
-        self,
-        plan: elements.DatasetPlan,
-        written: Sequence[elements.WrittenShard],
-        catalog: catalog_lib.Catalog,
-    ) -> None:
-        settings, output = self.settings, self.settings.output
-        staging, store = settings.paths.staging(plan.fingerprint), storage.storage_of(output)
-        # staged first, so that the next run knows which files this run has moved if it is killed
-        staged_catalog = storage.join(staging, catalog_lib.CATALOG_FILE)
-        store.write_whole(staged_catalog, catalog.to_json().encode())
-        store.write_whole(settings.paths.publish_marker, plan.fingerprint.encode())
-        self._retire(plan)
-        if settings.compression == "none":
-            store.make_directories(storage.join(output, catalog_lib.INDEX_DIRECTORY))
-        for each in written:
-            _move(storage.join(staging, each.shard.name), storage.join(output, each.shard.name))
-            if settings.compression == "none":
-                index = storage.join(output, each.shard.index_name)
-                _move(storage.join(staging, os.path.basename(index)), index)
-                store.sync(index)
-        if settings.compression == "none":
-            store.sync(storage.join(output, catalog_lib.INDEX_DIRECTORY))
-        self._publish_files(staging, catalog)
-        self._remove_left(catalog)  # before the catalog: next to a catalog there is no shard of another dataset
-        store.sync(output)
-        self._publish_catalog(staged_catalog)
-        store.sync(output)
+    def _clear_control(self, plan: elements.DatasetPlan, lock: commit_rights.LockView) -> None:
+        """Empties the control folder but for the lock, the marker and the report of this run.
 
-    def _publish_files(self, staging: str, catalog: catalog_lib.Catalog) -> None:
-        """Moves the files that are neither shards nor indexes."""
-        output, store = self.settings.output, storage.storage_of(self.settings.output)
-        folders = sorted({os.path.dirname(name) for name in catalog.files} - {""})
-        for folder in folders:
-            store.make_directories(storage.join(output, folder))
-        for name in catalog.files:
-            _move(storage.join(staging, name), storage.join(output, name))
-        for folder in folders:
-            store.sync(storage.join(output, folder))
-
-    def _publish_catalog(self, staged: str) -> None:
-        target = self.settings.paths.catalog
-        try:
-            storage.storage_of(target).publish(staged, target)
-        except FileExistsError as e:
-            raise errors.ConfigError(
-                f"another run committed to {self.settings.output} at the same time, and its files may be mixed with "
-                "those of this one: run one of the two again with --overwrite, and then imagebeam verify"
-            ) from e
-
-    def _retire(self, plan: elements.DatasetPlan) -> None:
-        """Moves the catalog of an earlier dataset away before the first of its files changes."""
-        output, store = self.settings.output, storage.storage_of(self.settings.output)
-        catalog = self.settings.paths.catalog
-        if store.exists(catalog):
-            store.rename(
-                catalog, storage.join(self.settings.paths.control, f"{output_folder.REPLACED}{plan.fingerprint}.json")
-            )
-            store.sync(self.settings.paths.control)
-            store.sync(output)
-        for name in tfds_metadata.LOADED_BY:  # otherwise TFDS would still load the old dataset
-            store.remove(storage.join(output, name))
-
-    def _remove_left(self, catalog: catalog_lib.Catalog) -> None:
-        """Removes files of earlier runs that this dataset does not name."""
-        output, store = self.settings.output, storage.storage_of(self.settings.output)
-        files = output_folder.files_of(catalog)
-        left = self._folder.left_files() - files
-        for name in sorted(left):
-            store.remove(storage.join(output, name))
-        for folder in output_folder.TRANSFORM_FOLDERS:
-            if any(name.startswith(f"{folder}/") for name in left) and not any(
-                name.startswith(f"{folder}/") for name in files
-            ):
-                store.remove_tree(storage.join(output, folder))
-
-    def _clear_control(self) -> None:
-        """Empties the control folder but for the lock and the report of this run."""
-        control, store = self.settings.paths.control, storage.storage_of(self.settings.output)
-        if not store.exists(control):
+        Whoever has a staging folder has held the lock, so their runs have ended if this one holds it. A run that has
+        lost the lock removes only what is its own.
+        """
+        if not lock.is_held:
+            self._remove_own(plan)
             return
-        for entry in list(store.list_directory(control)):
-            uri = storage.join(control, entry.name)
+        store = storage.storage_of(self.settings.output)
+        for entry in self._left_in_control():
+            uri = storage.join(self.settings.paths.control, entry.name)
             if entry.kind == storage.DIRECTORY:
                 store.remove_tree(uri)
-            elif entry.name.startswith(_LEFT_IN_CONTROL) and uri != self.settings.report:
+            elif uri != self.settings.paths.publish_marker:
                 store.remove(uri)
+
+    def _remove_own(self, plan: elements.DatasetPlan) -> None:
+        """Removes the staging folder of this dataset, and the catalog that it replaced."""
+        store = storage.storage_of(self.settings.output)
+        store.remove_tree(self.settings.paths.staging(plan.fingerprint))
+        store.remove(self.settings.paths.replaced(plan.fingerprint))
+
+    def _left_in_control(self) -> list[storage.Entry]:
+        """Returns what runs have left in the control folder, without the lock and the report of this run."""
+        control, store = self.settings.paths.control, storage.storage_of(self.settings.output)
+        try:
+            entries = list(store.list_directory(control))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [
+            entry
+            for entry in entries
+            if entry.kind == storage.DIRECTORY
+            or (entry.name.startswith(_LEFT_IN_CONTROL) and storage.join(control, entry.name) != self.settings.report)
+        ]
 
 
 def _note_classes(labels: Sequence[str], what: str) -> str:
     has = "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
     return f"{has} {what}: {output_folder.name_some([repr(label) for label in labels])}"
-
-
-def _move(source: str, target: str) -> None:
-    """Moves a staged file. A file that a killed commit has moved already stays where it is."""
-    store = storage.storage_of(source)
-    try:
-        store.rename(source, target)
-        return
-    except FileNotFoundError:
-        moved_before = store.exists(target)
-    if not moved_before:
-        raise errors.VerificationError(
-            f"{source} was written and is gone: something else removes files there; run the same convert command again"
-        )
-
-
-def _concatenate(sources: Sequence[str], target: str) -> catalog_lib.File:
-    """Concatenates files into `target`; returns its size and checksum."""
-    num_bytes = crc = 0
-    with storage.storage_of(target).write_file(target) as pending:
-        for source in sources:
-            with storage.storage_of(source).open_read(source) as part:
-                while chunk := part.read(_COPY_BYTES):
-                    num_bytes, crc = num_bytes + len(chunk), records.extend_crc(crc, chunk)
-                    rest = memoryview(chunk)
-                    while rest:  # an unbuffered file may write only a part
-                        rest = rest[pending.file.write(rest) :]
-        pending.checksum = num_bytes, crc
-    return catalog_lib.File(num_bytes, crc)
 
 
 class _CommitFn(beam.DoFn):
@@ -369,18 +369,27 @@ class _CommitFn(beam.DoFn):
         plan: elements.DatasetPlan,
         written: Sequence[elements.WrittenShard],
         early_rejects: Sequence[str],
+        merged: Mapping[str, bytes],
     ) -> Iterator[str]:
+        by_split = merge_statistics.unpack_by_split(merged)
         try:
-            catalog = self._committer.commit(plan, written, early_rejects)
+            catalog = self._committer.commit(plan, written, early_rejects, by_split)
         except errors.ImagebeamError as e:
             self._report("refused", plan, str(e), e.exit_code)
+            _LOGGER.info("refused %s: %s", self._committer.settings.output, e)
             raise
         state: run_report.State = "kept" if catalog is None else "committed"
         if catalog is not None:
-            plan = dataclasses.replace(plan, notes=(*plan.notes, *self._committer.notes(plan, written)))
+            plan = dataclasses.replace(plan, notes=(*plan.notes, *self._committer.notes(plan, written, by_split)))
         kept = sum(each.is_kept for each in written)
         message = f"{kept:,} of {len(written):,} shards were finished by an earlier run" if kept else ""
+        if state == "kept":
+            message = f"{self._committer.settings.output} holds this dataset already: same config, same images"
         self._report(state, plan, plan.message or message)
+        _LOGGER.info(
+            "%s %s: %d shards; %s", state, self._committer.settings.output, len(written), message or "none kept"
+        )
+        commit_rights.leave_output(self._committer.settings)
         yield state
 
     def _report(self, state: run_report.State, plan: elements.DatasetPlan, message: str, exit_code: int = 0) -> None:
@@ -399,6 +408,7 @@ class CommitDataset(beam.PTransform):
         super().__init__()
 
     def expand(self, written: beam.PCollection[elements.WrittenShard]) -> beam.PCollection[str]:
+        taken = written | "MergeStatistics" >> merge_statistics.MergeStatistics()
         return (
             written.pipeline
             | "StartCommit" >> beam.Impulse()
@@ -406,7 +416,8 @@ class CommitDataset(beam.PTransform):
             >> beam.ParDo(
                 _CommitFn(self.committer),
                 plan=beam.pvalue.AsSingleton(self.plan),
-                written=beam.pvalue.AsList(written),
+                written=beam.pvalue.AsList(taken.written),
                 early_rejects=beam.pvalue.AsList(self.early_rejects),
+                merged=beam.pvalue.AsDict(taken.statistics),
             ).with_output_types(str)
         )

@@ -6,7 +6,14 @@ import dataclasses
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
-from imagebeam.transforms import dataset_settings, decide_plan, elements, output_folder, recorded_inputs
+from imagebeam.transforms import (
+    committed_catalog,
+    dataset_settings,
+    decide_plan,
+    elements,
+    output_folder,
+    recorded_inputs,
+)
 from imagebeam.transforms.shard import shard_writer
 
 
@@ -15,7 +22,8 @@ def compare_with_committed(
 ) -> elements.DatasetPlan:
     """Returns `plan`, kept or refused if the output holds this dataset or something else; reads the output.
 
-    A plan that still writes gets notes on shards of earlier runs that it cannot use.
+    The plan records the catalog that it was compared with: the commit replaces this one and no other. A plan that
+    still writes gets notes on shards of earlier runs that it cannot use.
     """
     if plan.action != "write":
         return plan
@@ -32,11 +40,8 @@ def _compare_with_output(
     folder = output_folder.OutputFolder(output)
     if unnamed := folder.find_unnamed_shards(settings.suffix):
         return _refuse(plan, output_folder.refuse_unnamed_shards(output, unnamed))
-    try:
-        committed = catalog_lib.load_catalog(output)
-    except errors.CatalogError as e:
-        if storage.storage_of(output).exists(settings.paths.catalog):
-            return plan if settings.overwrite else _refuse(plan, f"{e}; --overwrite replaces it")
+    found = committed_catalog.find_catalog(output)
+    if found is None:
         stray = None if settings.overwrite else folder.find_stray_file(settings.analyze is not None)
         if stray is not None:
             return _refuse(
@@ -45,6 +50,10 @@ def _compare_with_output(
                 "choose another --output, or --overwrite",
             )
         return plan
+    plan = dataclasses.replace(plan, committed=found.record)
+    committed = found.catalog
+    if committed is None:
+        return plan if settings.overwrite else _refuse(plan, f"{found.error}; --overwrite replaces it")
     if committed.fingerprint == plan.fingerprint:
         damage = folder.find_damage(committed, thoroughly=settings.overwrite)
         if damage is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from imagebeam import features as features_lib
 from imagebeam import shard_names
-from imagebeam.transforms import elements, kept_features, output_paths
+from imagebeam.transforms import elements, kept_features, label_names, output_paths
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import encode, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
@@ -62,10 +62,9 @@ class DatasetSettings:
     columns: tuple[str, ...] = ()
     label_kind: str | None = "class"
     label_base: int = 0
-    vocabulary: tuple[str, ...] | None = None
+    names: label_names.LabelNames | label_names.StagedNames = label_names.NO_NAMES
     label_by: str = ""  # as in the config
     stratified: bool = False  # whether each class is divided among the splits
-    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of classes whose text is not their name
     unknown_label_is_error: bool = False
     declared_splits: tuple[str, ...] | None = None
     sizing: Sizing = Sizing()
@@ -78,8 +77,18 @@ class DatasetSettings:
     keep: kept_features.KeepRule | None = None  # for records that are rewritten
     overwrite: bool = False
     saved_listing: bool = False  # whether the source is a listing that was saved earlier
+    run_id: str = ""  # of the run that holds the lock; "" if each run of the pipeline needs a new one
+    command: str = ""  # digest of config, input, output and overwrite: equal if the same command runs again
     report: str = ""  # address of the report of this run; "" writes none
     hints: tuple[str, ...] = ()  # notes on the config, known before the input is listed
+
+    @property
+    def vocabulary(self) -> tuple[str, ...] | None:
+        return self.names.vocabulary
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        return self.names.texts
 
     @property
     def paths(self) -> output_paths.OutputPaths:

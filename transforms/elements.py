@@ -125,7 +125,7 @@ class WrittenShard(NamedTuple):
     split: str
     shard: catalog_lib.Shard
     rejected: Mapping[str, int]  # images rejected while this shard was written, by reason
-    statistics: Mapping[str, Any]  # see shard.statistics
+    statistics: Mapping[str, Any]  # see shard.statistics; {} on the way to the commit, see merge_statistics
     is_kept: bool = False  # whether an earlier run finished it
 
 
@@ -146,6 +146,16 @@ class SplitPlan:
 
 
 @dataclasses.dataclass(frozen=True)
+class Committed:
+    """The catalog that an output held when a run was planned. The commit replaces this one and no other."""
+
+    fingerprint: str  # "" if the catalog cannot be read
+    version: int  # of the file, as in storage.Entry; 0 if the storage tells none
+    bytes: int = -1  # of the file, and their checksum; -1 if they cannot be read
+    crc32c: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
 class DatasetPlan:
     """The plan of one run, made before any image is read: the same for the same input and config."""
 
@@ -162,6 +172,8 @@ class DatasetPlan:
     num_unseen_labels: int = 0  # classes of the vocabulary without an image
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)  # see recorded_inputs
     kept: tuple[features.Feature, ...] = ()  # of rewritten records, in addition to DatasetSettings.features
+    committed: Committed | None = None  # what the output holds; None if it holds no catalog
+    run_id: str = ""  # of the run that planned; "" for a caller that keeps other runs away itself
 
 
 _LEVEL = 1  # zlib: neighbouring keys share most of their bytes, level 1 removes 4/5 of them in 1 us a reference

@@ -1,5 +1,6 @@
 """Gives every reference its label."""
 
+import collections
 import dataclasses
 import functools
 import re
@@ -10,7 +11,7 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import class_names, elements, labels_by_index, summaries
+from imagebeam.transforms import class_names, counters, elements, label_names, labels_by_index, summaries
 from imagebeam.transforms.sources import table_rows
 
 
@@ -40,8 +41,7 @@ class LabelRule:
     pattern: str | None = None  # for filename
     group: str | None = None  # for filename: the pattern's group that is the split's group
     kind: str | None = "class"  # class, int64, float or None
-    vocabulary: frozenset[str] | None = None  # None accepts any class
-    lists: labels_by_index.Lists = ()
+    names: label_names.LabelNames | label_names.StagedNames = label_names.NO_NAMES
     advice: str = ""  # for directory: advice for an image that is in no folder
 
     def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
@@ -82,7 +82,7 @@ class LabelRule:
         return ref.with_label(labels, ref.group)
 
     def _check_class(self, ref: elements.ImageRef, label: str) -> None:
-        if self.vocabulary is not None and label not in self.vocabulary:
+        if self._vocabulary is not None and label not in self._vocabulary:
             raise LabelError(elements.Reason.UNKNOWN_LABEL, f"label {label!r} is not in label.vocabulary")
         if not label:
             raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} is in a folder without a name")
@@ -94,7 +94,7 @@ class LabelRule:
         return re.compile(self.pattern or "")
 
     def _from_directory(self, ref: elements.ImageRef) -> str:
-        listed = self._lists.get(labels_by_index.folder_of(ref)) if self.lists else None
+        listed = self._lists.get(labels_by_index.folder_of(ref)) if self._lists else None
         if listed is not None:
             return self._from_list(ref, listed)
         folders = ref.key.split("/")[:-1]
@@ -105,8 +105,16 @@ class LabelRule:
         return folders[self.level]
 
     @functools.cached_property
+    def _vocabulary(self) -> frozenset[str] | None:
+        return None if self.names.vocabulary is None else frozenset(self.names.vocabulary)
+
+    @functools.cached_property
     def _lists(self) -> dict[str, tuple[str, ...]]:
-        return dict(self.lists)
+        return dict(self.names.lists)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the fields without what was computed from them, such as the set of a long vocabulary."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @staticmethod
     def _from_list(ref: elements.ImageRef, labels: tuple[str, ...]) -> str:
@@ -130,9 +138,12 @@ class _LabelFn(beam.DoFn):
     def __init__(self, rule: LabelRule):
         self._rule = rule
         self._surveyor: labels_by_index.ListSurveyor | None = None
+        self._rejected: collections.Counter[str] = collections.Counter()
 
     def start_bundle(self) -> None:
-        self._surveyor = labels_by_index.ListSurveyor(self._rule.lists) if self._rule.lists else None
+        self._rejected.clear()
+        lists = self._rule.names.lists
+        self._surveyor = labels_by_index.ListSurveyor(lists) if lists else None
 
     def process(self, ref: elements.ImageRef) -> Iterator[Any]:
         try:
@@ -140,11 +151,13 @@ class _LabelFn(beam.DoFn):
             yield ref
         except LabelError as e:
             reject = elements.Reject(ref.key, ref.uri, "label", e.reason, e.detail)
+            self._rejected[e.reason.value] += 1
             yield beam.pvalue.TaggedOutput("rejects", reject)
         if self._surveyor is not None:
             self._surveyor.add(ref)
 
     def finish_bundle(self) -> Iterator[Any]:
+        counters.count_rejects(self._rejected)
         if self._surveyor is not None:
             tally = summaries.Tally(0, {}, (), self._surveyor.survey)
             yield beam.pvalue.TaggedOutput("tallies", window.GlobalWindows.windowed_value(tally))

@@ -1,5 +1,6 @@
 """Lists the images of a source, on workers and in parallel over folders."""
 
+import collections
 import dataclasses
 import zlib
 from collections.abc import Iterable, Iterator
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, summaries
+from imagebeam.transforms import counters, elements, summaries
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import files, image_source
 
@@ -22,7 +23,10 @@ class ListedImages(NamedTuple):
 
 
 def _key_by_content(element: Any) -> tuple[int, Any]:
-    content = element.path.encode("utf-8", "surrogateescape") if isinstance(element, files.Directory) else element[0]
+    if isinstance(element, files.Directory):
+        content = f"{element.path}/{element.start}".encode("utf-8", "surrogateescape")
+    else:
+        content = element[0]
     return zlib.crc32(content), element
 
 
@@ -74,6 +78,26 @@ class _ReadTableFn(beam.DoFn):
         yield from self._source.list_all()
 
 
+class _ReadRowsFn(beam.DoFn):
+    """Reads the rows of a table; their images are not looked up yet."""
+
+    def __init__(self, source: image_source.RowSource):
+        self._source = source
+
+    def process(self, _: bytes) -> Iterator[image_source.RowBatch | image_source.Listing]:
+        yield from self._source.list_rows()
+
+
+class _LookUpFn(beam.DoFn):
+    """Looks up the images of rows. Listings pass through unchanged."""
+
+    def __init__(self, source: image_source.RowSource):
+        self._source = source
+
+    def process(self, element: Any) -> Iterator[image_source.Listing]:
+        yield self._source.look_up(element) if isinstance(element, image_source.RowBatch) else element
+
+
 class _ListInProcessFn(beam.DoFn):
     """Takes the listing that a writer process has made or will make of the source."""
 
@@ -94,6 +118,8 @@ class _OpenListingFn(beam.DoFn):
         yield from elements.unpack_refs(element.packed_refs)
         for reject in element.rejects:
             yield beam.pvalue.TaggedOutput("rejects", reject)
+        counters.count(counters.LISTED, element.num_refs + len(element.rejects))
+        counters.count_rejects(collections.Counter(reject.reason.value for reject in element.rejects))
         tally = summaries.Tally(element.num_refs + len(element.rejects), element.passed_over, element.problems)
         tally = tally._replace(features=element.features)
         yield beam.pvalue.TaggedOutput("tallies", tally)
@@ -104,7 +130,9 @@ class ListImages(beam.PTransform):
     """Yields a reference for every image of the source, and counts everything else that is there.
 
     Folders are spread over the workers twice, at the root and one level below, which fits label/image and
-    split/label/image. Deeper folders are listed by the worker that has their parent folder. If the launcher started
+    split/label/image. Deeper folders are listed by the worker that has their parent folder. Where a storage can list a
+    range of names, a large folder is cut into ranges, which are spread like folders. The rows of a table are read by
+    one worker, and spread before their images are looked up. If the launcher started
     writer processes, one of them lists everything, because it can start while the launcher imports Beam.
     """
 
@@ -120,6 +148,13 @@ class ListImages(beam.PTransform):
         if pool is not None:
             fn = _ListInProcessFn(self.source, pool.token)
             listings = start | "ListInProcess" >> beam.ParDo(fn).with_output_types(Any)
+        elif isinstance(self.source, image_source.RowSource):
+            listings = (
+                start
+                | "ReadRows" >> beam.ParDo(_ReadRowsFn(self.source)).with_output_types(Any)
+                | "SpreadRows" >> _Spread()  # RowBatch | Listing
+                | "LookUp" >> beam.ParDo(_LookUpFn(self.source)).with_output_types(Any)  # Listing
+            )
         elif not isinstance(self.source, files.FilesSource):
             listings = (
                 start

@@ -11,7 +11,6 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, shard_names, storage, verify_shards
 from imagebeam.transforms import output_paths, tfds_metadata
 
-REPLACED = "replaced-"  # in the control folder, followed by a fingerprint: the catalog that this dataset replaced
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # names given by tf.Transform
 
 _WRITTEN_FILES = (catalog_lib.LABELS_FILE, catalog_lib.STATISTICS_FILE, *tfds_metadata.LOADED_BY)
@@ -76,7 +75,7 @@ class OutputFolder:
             uri = storage.join(self.control, entry.name)
             if entry.kind == storage.DIRECTORY:
                 names |= self._files_in(storage.join(uri, catalog_lib.CATALOG_FILE))
-            elif entry.name.startswith(REPLACED):
+            elif entry.name.startswith(output_paths.REPLACED_PREFIX):
                 names |= self._files_in(uri)
         return names
 
@@ -92,35 +91,29 @@ class OutputFolder:
     def find_damage(self, committed: catalog_lib.Catalog, thoroughly: bool) -> str | None:
         """Describes how the files of the committed dataset differ from its catalog; None if they do not.
 
+        The sizes come from a listing of each of its folders, not from a request for each shard.
+
         Args:
             committed: the catalog.
             thoroughly: whether to read all files, as `imagebeam verify` does; otherwise only sizes are compared.
         """
+        sizes = _ListedSizes(self.uri)
         for split in committed.splits.values():
             for shard in split.shards:
-                damage = self._compare_size(shard.name, shard.bytes)
+                damage = sizes.compare(shard.name, shard.bytes)
                 if damage is None and committed.compression == "none":
-                    damage = self._compare_size(shard.index_name, shard.index_file.bytes)
+                    damage = sizes.compare(shard.index_name, shard.index_file.bytes)
                 if damage is not None:
                     return damage
                 if thoroughly and (problems := verify_shards.verify_shard(self.uri, shard, committed.compression)):
                     return str(problems[0])
         for name in sorted(files_of(committed) - {catalog_lib.CATALOG_FILE} - _shards_of(committed)):
             file = committed.files.get(name)
-            if damage := self._compare_size(name, None if file is None else file.bytes):
+            if damage := sizes.compare(name, None if file is None else file.bytes):
                 return damage
             if thoroughly and file is not None and (problems := verify_shards.verify_file(self.uri, name, file)):
                 return str(problems[0])
         return None
-
-    def _compare_size(self, name: str, num_bytes: int | None) -> str | None:
-        """Describes how a file differs from `num_bytes`; if that is None, only whether the file is missing."""
-        uri = storage.join(self.uri, name)
-        try:
-            size = storage.storage_of(uri).stat(uri).size
-        except OSError:
-            return f"{name} is missing"
-        return None if num_bytes in (None, size) else f"{name} has {size:,} bytes, the catalog says {num_bytes:,}"
 
     @staticmethod
     def _files_in(uri: str) -> set[str]:
@@ -133,6 +126,31 @@ class OutputFolder:
             return files_of(catalog_lib.Catalog.from_json(text, uri))
         except errors.CatalogError:
             return _shards_in(text)
+
+
+class _ListedSizes:
+    """The sizes of the files of a dataset. Each folder is listed when the first file in it is asked for."""
+
+    def __init__(self, uri: str):
+        self._uri = uri
+        self._by_folder: dict[str, dict[str, int]] = {}
+
+    def compare(self, name: str, num_bytes: int | None) -> str | None:
+        """Describes how a file differs from `num_bytes`; if that is None, only whether the file is missing."""
+        folder, _, last = name.rpartition("/")
+        if folder not in self._by_folder:
+            self._by_folder[folder] = sizes_in(storage.join(self._uri, folder) if folder else self._uri)
+        size = self._by_folder[folder].get(last)
+        if size is None:
+            return f"{name} is missing"
+        if num_bytes is None or size in (-1, num_bytes):
+            return None
+        return f"{name} has {size:,} bytes, the catalog says {num_bytes:,}"
+
+
+def sizes_in(folder: str) -> dict[str, int]:
+    """Returns the bytes of each file in a folder, -1 where the storage does not tell; {} if there is no folder."""
+    return {entry.name: entry.size for entry in _entries_of(folder) if entry.kind == storage.FILE}
 
 
 def files_of(catalog: catalog_lib.Catalog) -> set[str]:

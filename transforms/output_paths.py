@@ -10,7 +10,16 @@ from imagebeam import storage
 
 INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see recorded_inputs
 STAGED_FILES = "files.json"  # in the staging folder: sizes and checksums of tf.Transform's staged output
+LOCK_FILE = "lock"  # in the control folder
+LAST_RUN_FILE = "last-run.json"  # in the control folder: how a job ended badly, see pipelines.last_run
+REPLACED_PREFIX = "replaced-"  # in the control folder, followed by a fingerprint: the catalog that it replaced
 REPORT_PREFIX = "run-"  # in the control folder: the report of a run
+NAMES_PREFIX = "names-"  # in the control folder: staged names of a run, see label_names
+
+
+def new_run_id() -> str:
+    """Returns an id for one run. It signs the lock and names the report."""
+    return secrets.token_hex(8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +34,18 @@ class OutputPaths:
         return storage.join(self.output, catalog_lib.CONTROL_DIRECTORY)
 
     @property
+    def lock(self) -> str:
+        """The record of the run that writes to the output, see run_record."""
+        return storage.join(self.control, LOCK_FILE)
+
+    @property
+    def last_run(self) -> str:
+        """The record of the last job, if it ended badly."""
+        return storage.join(self.control, LAST_RUN_FILE)
+
+    @property
     def publish_marker(self) -> str:
-        """A file that exists from the moment a commit moves its first shard until the dataset is complete."""
+        """The record of the run that commits. It exists until the dataset is complete."""
         return storage.join(self.control, catalog_lib.PUBLISH_MARKER)
 
     @property
@@ -37,9 +56,17 @@ class OutputPaths:
         """The folder where shards wait for the commit."""
         return storage.join(self.control, f"{catalog_lib.STAGING_PREFIX}{fingerprint}")
 
-    def new_report(self) -> str:
-        """An address for the report of one run."""
-        return storage.join(self.control, f"{REPORT_PREFIX}{secrets.token_hex(4)}.json")
+    def replaced(self, fingerprint: str) -> str:
+        """The address to which the catalog of the dataset that this one replaces is moved."""
+        return storage.join(self.control, f"{REPLACED_PREFIX}{fingerprint}.json")
+
+    def report(self, run_id: str) -> str:
+        """The address of the report of one run."""
+        return storage.join(self.control, f"{REPORT_PREFIX}{run_id}.json")
+
+    def names_file(self, run_id: str) -> str:
+        """The address of the staged names of one run."""
+        return storage.join(self.control, f"{NAMES_PREFIX}{run_id}.json")
 
     def new_transform_folder(self) -> str:
         """An address for tf.Transform's output, before it is staged."""

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -11,15 +12,18 @@ import apache_beam as beam
 
 from imagebeam.transforms import (
     compare_with_committed,
+    counters,
     dataset_settings,
     decide_plan,
     elements,
     kept_features,
     labels_by_index,
+    output_paths,
     run_report,
     summaries,
 )
 
+_LOGGER = logging.getLogger(__name__)
 _MAX_PROBLEMS = 5  # named in the error
 
 
@@ -122,7 +126,22 @@ class _PlanFn(beam.DoFn):
         rows = describe_repeated_rows(self._table, ranking)
         plan = decide_plan.make_plan(self._settings, ranking, *stock, rows)
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
+        # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
+        plan = dataclasses.replace(plan, run_id=self._settings.run_id or output_paths.new_run_id())
         run_report.write_report(self._settings.report, "planned", plan)
+        num_images = sum(split.num_records for split in plan.splits.values())
+        num_shards = sum(split.num_shards for split in plan.splits.values())
+        counters.count(counters.PLANNED, num_images if plan.action == "write" else 0)
+        _LOGGER.info(
+            "plan %s: %s, %d images listed, %d to write into %d shards, rejected %s%s",
+            plan.fingerprint,
+            plan.action,
+            plan.listed,
+            num_images,
+            num_shards,
+            dict(plan.rejected),
+            f": {plan.message}" if plan.message else "",
+        )
         yield plan
 
 

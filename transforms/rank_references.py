@@ -22,14 +22,18 @@ from apache_beam.utils import windowed_value
 
 from imagebeam.transforms import elements, hashing, recorded_inputs, summaries
 
-NUM_INTERVALS = 1024  # 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB
+NUM_INTERVALS = (
+    1024  # 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB; more are cut in parts
+)
 _NUM_QUANTILE_REFS = 16 * NUM_INTERVALS  # references whose order values bound the intervals of ListedOrder
 _MAX_PENDING = 50_000  # references that a bundle holds before it packs them: 30 MB
+_MAX_PART_REFS = 200_000  # of an interval that are objects at the same time: 120 MB
 _MAX_DUPLICATES = 5  # named in the ranking
 _FINGERPRINT_BITS = 128
 
 KeyedRef = tuple[str, elements.ImageRef]  # name of the set, reference
-SortedRun = tuple[str, int, int, bytes]  # name of the set, interval, number of references, packed references
+PackedRows = tuple[int, bytes]  # number of rows, packed rows of set, order value and reference
+SortedRun = tuple[str, int, int, int, bytes]  # set, interval, place in it, number of references, packed references
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +52,14 @@ class HashOrder:
         """Returns the interval of a hash. Intervals are equal parts of the hashes' range; `boundaries` is not used."""
         return value * NUM_INTERVALS >> hashing.HASH_BITS
 
+    def num_parts(self, num_refs: int) -> int:
+        """Returns in how many parts an interval with so many references is sorted."""
+        return -(-num_refs // _MAX_PART_REFS) or 1
+
+    def part(self, value: Any, num_parts: int) -> int:
+        """Returns the part of its interval that holds a hash. Parts are equal parts of the interval's range."""
+        return (value * NUM_INTERVALS % (1 << hashing.HASH_BITS)) * num_parts >> hashing.HASH_BITS
+
 
 @dataclasses.dataclass(frozen=True)
 class ListedOrder:
@@ -60,6 +72,13 @@ class ListedOrder:
     def interval(self, value: Any, boundaries: Sequence[Any]) -> int:
         """Returns the interval of a value: interval i ends before boundary i, the last one holds the rest."""
         return bisect.bisect_right(boundaries, value)
+
+    def num_parts(self, num_refs: int) -> int:
+        """Returns 1: nothing divides an interval whose values are not spread evenly."""
+        return 1
+
+    def part(self, value: Any, num_parts: int) -> int:
+        return 0
 
     def by_hash(self, element: KeyedRef) -> tuple[int, Any]:
         """Returns a hash of the key and the order value. The smallest hashes are a choice that the set alone decides.
@@ -83,7 +102,7 @@ _BY_KEY = HashOrder(0, b"imagebeam.key")
 
 
 class IntervalSummary(NamedTuple):
-    """Counts and checksums of one interval."""
+    """Counts and checksums of one interval, or of a part of it."""
 
     interval: int
     counts: Mapping[str, int]  # references, by set
@@ -103,7 +122,7 @@ class RankedReferences(NamedTuple):
 
 
 class _SpreadFn(beam.DoFn):
-    """(set, reference) -> (interval, packed rows of set, order value and reference)."""
+    """(set, reference) -> (interval, PackedRows)."""
 
     def __init__(self, order: Order):
         self._order = order
@@ -113,7 +132,7 @@ class _SpreadFn(beam.DoFn):
     def start_bundle(self) -> None:
         self._pending, self._num_pending = collections.defaultdict(list), 0
 
-    def process(self, element: KeyedRef, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, bytes]]:
+    def process(self, element: KeyedRef, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, PackedRows]]:
         name, ref = element
         value = self._order.value(ref)
         self._pending[self._order.interval(value, boundaries)].append((name, value, *ref))
@@ -125,15 +144,15 @@ class _SpreadFn(beam.DoFn):
         for packed in self._take():
             yield window.GlobalWindows.windowed_value(packed)
 
-    def _take(self) -> Iterator[tuple[int, bytes]]:
+    def _take(self) -> Iterator[tuple[int, PackedRows]]:
         pending, self._pending, self._num_pending = self._pending, collections.defaultdict(list), 0
         for interval, rows in pending.items():
-            yield interval, elements.pack_rows(rows)
+            yield interval, (len(rows), elements.pack_rows(rows))
 
 
 @dataclasses.dataclass
-class _GroupInIntervals(beam.PTransform):
-    """(set, reference) -> (interval, [packed rows])."""
+class GroupInIntervals(beam.PTransform):
+    """(set, reference) -> (interval, [PackedRows])."""
 
     order: Order
     boundaries: "beam.PCollection[list[Any]] | None" = None  # one element, for ListedOrder
@@ -141,14 +160,35 @@ class _GroupInIntervals(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, refs: beam.PCollection[KeyedRef]) -> beam.PCollection[tuple[int, Iterable[bytes]]]:
+    def expand(self, refs: beam.PCollection[KeyedRef]) -> beam.PCollection[tuple[int, Iterable[PackedRows]]]:
         side_inputs = {} if self.boundaries is None else {"boundaries": beam.pvalue.AsSingleton(self.boundaries)}
-        spread = beam.ParDo(_SpreadFn(self.order), **side_inputs).with_output_types(tuple[int, bytes])
+        spread = beam.ParDo(_SpreadFn(self.order), **side_inputs).with_output_types(tuple[int, PackedRows])
         return refs | "Spread" >> spread | "Group" >> beam.GroupByKey()
 
 
-def _open_interval(packed: Iterable[bytes]) -> dict[str, list[elements.ImageRef]]:
-    """Returns the references of an interval by set, each set sorted."""
+def open_interval(packed: Iterable[PackedRows], order: Order) -> Iterator[dict[str, list[elements.ImageRef]]]:
+    """Yields the references of an interval by set, each set sorted.
+
+    They come in parts that follow each other, if there are so many that they would take too much memory as objects. The
+    number of parts depends on the number of references alone.
+    """
+    blocks = list(packed)
+    num_parts = order.num_parts(sum(num_rows for num_rows, _ in blocks))
+    if num_parts == 1:
+        yield _open_part(rows for _, rows in blocks)
+        return
+    parts: list[list[bytes]] = [[] for _ in range(num_parts)]
+    for _, rows in blocks:
+        divided: dict[int, list[tuple[Any, ...]]] = {}
+        for row in elements.unpack_rows(rows):
+            divided.setdefault(order.part(row[1], num_parts), []).append(row)
+        for part, rows_of_part in divided.items():
+            parts[part].append(elements.pack_rows(rows_of_part))
+    yield from map(_open_part, filter(None, parts))
+
+
+def _open_part(packed: Iterable[bytes]) -> dict[str, list[elements.ImageRef]]:
+    """Returns the references of a part of an interval by set, each set sorted."""
     sets: dict[str, list[tuple[Any, elements.ImageRef]]] = {}
     for rows in packed:
         for name, value, *fields in elements.unpack_rows(rows):
@@ -209,18 +249,23 @@ def _find_duplicates(sets: Mapping[str, Sequence[elements.ImageRef]]) -> list[su
 
 
 class _SortFn(beam.DoFn):
-    """An interval -> the sorted run of each set in it, and the interval's summary."""
+    """An interval -> the sorted runs of each set in it, and summaries of the interval's parts."""
 
     def __init__(self, order: Order):
         self._order = order
 
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Any]:
+    def process(self, element: tuple[int, Iterable[PackedRows]]) -> Iterator[Any]:
         interval, packed = element
-        sets = _open_interval(packed)
-        for name, refs in sets.items():
-            yield name, interval, len(refs), elements.pack_refs(refs)
+        num_before: collections.Counter[str] = collections.Counter()
+        for sets in open_interval(packed, self._order):
+            for name, refs in sets.items():
+                yield name, interval, num_before[name], len(refs), elements.pack_refs(refs)
+                num_before[name] += len(refs)
+            yield beam.pvalue.TaggedOutput("summaries", self._summarize(interval, sets))
+
+    def _summarize(self, interval: int, sets: Mapping[str, Sequence[elements.ImageRef]]) -> IntervalSummary:
         duplicates = _find_duplicates(sets) if isinstance(self._order, HashOrder) else []
-        summary = IntervalSummary(
+        return IntervalSummary(
             interval,
             {name: len(refs) for name, refs in sets.items()},
             {name: sum(ref.num_bytes for ref in refs) for name, refs in sets.items()},
@@ -232,16 +277,16 @@ class _SortFn(beam.DoFn):
                 [ref for refs in sets.values() for ref in refs], isinstance(self._order, ListedOrder)
             ),
         )
-        yield beam.pvalue.TaggedOutput("summaries", summary)
 
 
 class _FindDuplicatesFn(beam.DoFn):
-    """An interval of `_BY_KEY` -> a summary of its duplicates alone."""
+    """An interval of `_BY_KEY` -> summaries of its duplicates alone."""
 
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[IntervalSummary]:
+    def process(self, element: tuple[int, Iterable[PackedRows]]) -> Iterator[IntervalSummary]:
         interval, packed = element
-        duplicates = _find_duplicates(_open_interval(packed))
-        yield IntervalSummary(interval, {}, {}, {}, 0, tuple(duplicates[:_MAX_DUPLICATES]), len(duplicates))
+        for sets in open_interval(packed, _BY_KEY):
+            duplicates = _find_duplicates(sets)
+            yield IntervalSummary(interval, {}, {}, {}, 0, tuple(duplicates[:_MAX_DUPLICATES]), len(duplicates))
 
 
 @dataclasses.dataclass
@@ -251,7 +296,7 @@ class _Merged:
     The result does not depend on the order of merging.
     """
 
-    counts: dict[str, dict[int, int]] = dataclasses.field(default_factory=dict)  # by set and interval
+    counts: dict[str, collections.Counter[int]] = dataclasses.field(default_factory=dict)  # by set and interval
     num_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     classes: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     digest: int = 0
@@ -261,13 +306,13 @@ class _Merged:
 
     def add(self, summary: IntervalSummary) -> None:
         for name, count in summary.counts.items():
-            self.counts.setdefault(name, {})[summary.interval] = count
+            self.counts.setdefault(name, collections.Counter())[summary.interval] += count
         self._add_sums(summary)
         self.checksums.append(summary.checksums)
 
     def merge(self, other: "_Merged") -> None:
         for name, by_interval in other.counts.items():
-            self.counts.setdefault(name, {}).update(by_interval)
+            self.counts.setdefault(name, collections.Counter()).update(by_interval)
         self._add_sums(other)
         self.checksums += other.checksums
 
@@ -321,8 +366,8 @@ class _RankFn(beam.DoFn):
     """A sorted run -> the run with its first rank."""
 
     def process(self, element: SortedRun, ranking: summaries.Ranking) -> Iterator[tuple[str, elements.ReferenceRun]]:
-        name, interval, num_refs, packed = element
-        yield name, elements.ReferenceRun(ranking.start(name, interval), num_refs, packed)
+        name, interval, num_before, num_refs, packed = element
+        yield name, elements.ReferenceRun(ranking.start(name, interval) + num_before, num_refs, packed)
 
 
 def _key_by_split(ref: elements.ImageRef) -> KeyedRef:
@@ -352,7 +397,7 @@ class RankReferences(beam.PTransform):
                 | "TakeSmallest" >> beam.combiners.Top.Smallest(_NUM_QUANTILE_REFS)
                 | "Boundaries" >> beam.Map(self.order.boundaries)
             )
-        intervals = refs | "GroupInIntervals" >> _GroupInIntervals(self.order, boundaries)  # (interval, [packed rows])
+        intervals = refs | "GroupInIntervals" >> GroupInIntervals(self.order, boundaries)  # (interval, [PackedRows])
         sorted_ = intervals | "SortIntervals" >> beam.ParDo(_SortFn(self.order)).with_output_types(
             SortedRun, summaries=IntervalSummary
         ).with_outputs("summaries", main="runs")
@@ -360,7 +405,7 @@ class RankReferences(beam.PTransform):
         if isinstance(self.order, ListedOrder):  # its intervals do not bring the rows of one key together
             duplicates = (
                 refs
-                | "GroupByKeyHash" >> _GroupInIntervals(_BY_KEY)  # (interval, [packed rows])
+                | "GroupByKeyHash" >> GroupInIntervals(_BY_KEY)  # (interval, [PackedRows])
                 | "FindDuplicates" >> beam.ParDo(_FindDuplicatesFn()).with_output_types(IntervalSummary)
             )
             found = (found, duplicates) | "AllSummaries" >> beam.Flatten()

@@ -34,9 +34,10 @@ def find_excess(
         )
     remedy = "fix the images or raise rejects.max_fraction"
     if changed := rejected.get(elements.Reason.CHANGED.value, 0):
-        remedy = (
-            f"{changed:,} changed after the listing: {_list_again(settings)}, which lists again; for others {remedy}"
-        )
+        again = f"changed after the listing: {_list_again(settings)}, which lists again"
+        if column := settings.read_ahead.size_column:
+            again = f"differ in size from column {column!r} of the table: correct the table"
+        remedy = f"{changed:,} {again}; for others {remedy}"
     return errors.TooManyRejectsError(
         f"{total:,} of {listed:,} images were rejected ({total / listed:.2%}; {reasons}), rejects.max_fraction "
         f"allows {settings.max_reject_fraction:.2%}: nothing was committed; {remedy}"
@@ -44,11 +45,14 @@ def find_excess(
 
 
 def note_changed(settings: dataset_settings.DatasetSettings, rejected: Mapping[str, int]) -> list[str]:
-    """Returns a note on images that changed while a run read them, though the run was committed; else nothing."""
+    """Returns a note on images that differ from their listing, or from the size in the table; else nothing."""
     changed = rejected.get(elements.Reason.CHANGED.value, 0)
-    images = "1 image" if changed == 1 else f"{changed:,} images"
-    note = f"{images} changed after the listing and {'was' if changed == 1 else 'were'} rejected; to take "
-    note += f"{'it' if changed == 1 else 'them'} in, {_list_again(settings)} with --overwrite"
+    images, were, them = ("1 image", "was", "it") if changed == 1 else (f"{changed:,} images", "were", "them")
+    why, again = "changed after the listing", _list_again(settings)
+    if column := settings.read_ahead.size_column:
+        why = f"{'differs' if changed == 1 else 'differ'} in size from column {column!r} of the table"
+        again = "correct the table and run the same command again"
+    note = f"{images} {why} and {were} rejected; to take {them} in, {again} with --overwrite"
     return [note] if changed else []
 
 

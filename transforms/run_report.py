@@ -40,4 +40,5 @@ def decode_plan(fields: Mapping[str, Any]) -> elements.DatasetPlan:
     known["splits"] = {name: elements.SplitPlan(**split) for name, split in known["splits"].items()}
     known["labels"], known["notes"] = tuple(known["labels"]), tuple(known["notes"])
     known["kept"] = tuple(features.Feature(*each) for each in known["kept"])
+    known["committed"] = elements.Committed(**known["committed"]) if known.get("committed") else None
     return elements.DatasetPlan(**known)

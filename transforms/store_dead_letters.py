@@ -1,4 +1,9 @@
-"""Stores the images rejected before their shard was written, until the commit collects all rejects."""
+"""Stores the images rejected before their shard was written, until the commit collects all rejects.
+
+The hash of a reject's key decides its file, and the number of rejects in the plan decides the number of files. So the
+files are the same on every runner, and none holds more than one worker can sort. The commit joins them in the order of
+their names.
+"""
 
 import dataclasses
 import zlib
@@ -10,11 +15,23 @@ from imagebeam import errors, storage
 from imagebeam.transforms import dataset_settings, elements, hashing
 from imagebeam.transforms.shard import shard_writer
 
-_NUM_FILES = 16  # each is sorted by one worker
+_MIN_FILES, _MAX_FILES = 16, 4096
+_REJECTS_PER_FILE = 20_000  # sorted in 15 MB; more only beyond 80 million rejects
 
 
-def _key_by_file(reject: elements.Reject) -> tuple[int, elements.Reject]:
-    return zlib.crc32(hashing.encode_key(reject.key)) % _NUM_FILES, reject
+def count_files(plan: elements.DatasetPlan) -> int:
+    """Returns the number of files for the rejects of a plan; 0 if they are not stored."""
+    if plan.action != "write" and plan.exit_code != errors.TooManyRejectsError.exit_code:
+        return 0  # the output must stay as it is
+    return min(_MAX_FILES, max(_MIN_FILES, -(-sum(plan.rejected.values()) // _REJECTS_PER_FILE)))
+
+
+class _KeyByFileFn(beam.DoFn):
+    """Reject -> (file index, Reject)."""
+
+    def process(self, reject: elements.Reject, plan: elements.DatasetPlan) -> Iterator[tuple[int, elements.Reject]]:
+        if num_files := count_files(plan):
+            yield zlib.crc32(hashing.encode_key(reject.key)) % num_files, reject
 
 
 class _StoreFn(beam.DoFn):
@@ -24,11 +41,9 @@ class _StoreFn(beam.DoFn):
         self._settings = settings
 
     def process(self, element: tuple[int, Iterable[elements.Reject]], plan: elements.DatasetPlan) -> Iterator[str]:
-        if plan.action != "write" and plan.exit_code != errors.TooManyRejectsError.exit_code:
-            # the output must stay as it is; Beam takes a comment behind `return` for a value, and warns
-            return
         index, rejects = element
-        name = f"early-{index:02d}{shard_writer.REJECTS_SUFFIX}"
+        width = len(str(count_files(plan) - 1))  # so that the order of names is that of the numbers
+        name = f"early-{index:0{width}d}{shard_writer.REJECTS_SUFFIX}"
         staging = self._settings.paths.staging(plan.fingerprint)
         store = storage.storage_of(staging)
         store.make_directories(staging)
@@ -47,10 +62,10 @@ class StoreDeadLetters(beam.PTransform):
         super().__init__()
 
     def expand(self, rejects: beam.PCollection[elements.Reject]) -> beam.PCollection[str]:
+        plan = beam.pvalue.AsSingleton(self.plan)
         return (
             rejects
-            | "KeyByFile" >> beam.Map(_key_by_file).with_output_types(tuple[int, elements.Reject])
+            | "KeyByFile" >> beam.ParDo(_KeyByFileFn(), plan=plan).with_output_types(tuple[int, elements.Reject])
             | "GroupByFile" >> beam.GroupByKey()  # (file index, [Reject])
-            | "Store"
-            >> beam.ParDo(_StoreFn(self.settings), plan=beam.pvalue.AsSingleton(self.plan)).with_output_types(str)
+            | "Store" >> beam.ParDo(_StoreFn(self.settings), plan=plan).with_output_types(str)
         )

@@ -3,8 +3,10 @@
 This step comes after references are placed in shards: the raw values decide the fingerprint of the dataset, and a run
 that has nothing to write analyses nothing.
 
-Sums of floats depend on their order. So that the same input gives the same numbers on every runner, all analysed
-values, packed, go to one worker, which sorts them into the order of the dataset and yields batches of one size.
+Sums of floats and sketches of quantiles depend on the order of the values. So that the same input gives the same
+numbers on every runner, all analysed values, packed, go to one worker, which sorts them into the order of the dataset
+and yields batches of one size. Counts of strings, minimum and maximum do not depend on it: if no column needs more,
+each shard's values are analysed where they are.
 """
 
 import dataclasses
@@ -20,6 +22,7 @@ from imagebeam import records, storage
 from imagebeam.transforms import dataset_settings, elements, output_folder, output_paths, place_in_shards
 from imagebeam.transforms.dataset_settings import ColumnTransform
 
+_IN_ANY_ORDER = frozenset({"vocabulary", "scale_0_1", "log"})
 _BATCH_ROWS = 1024  # few enough for TensorFlow to sum them in one thread, and so in one order
 
 PackedValues = tuple[str, int, bytes]  # split, shard index, packed rows of raw values in the order of the shard
@@ -33,11 +36,12 @@ class Saved(Protocol):
 
 
 class _TakeValuesFn(beam.DoFn):
-    """A placed shard of an analysed split -> its raw values."""
+    """A placed shard of an analysed split -> its raw values, with one key for all if their order matters."""
 
     def __init__(self, transforms: Sequence[ColumnTransform], split: str | None):
         self._positions = [transform.position for transform in transforms]
         self._split = split
+        self._needs_order = not _IN_ANY_ORDER.issuperset(transform.name for transform in transforms)
 
     def process(self, element: place_in_shards.PlacedShard) -> Iterator[tuple[bytes, PackedValues]]:
         (split, shard_index), runs = element
@@ -45,11 +49,12 @@ class _TakeValuesFn(beam.DoFn):
             return
         rows = [tuple(ref.columns[position] for position in self._positions) for ref in _refs_of(runs)]
         if rows:
-            yield b"", (split, shard_index, elements.pack_rows(rows))
+            key = b"" if self._needs_order else f"{split}/{shard_index}".encode()
+            yield key, (split, shard_index, elements.pack_rows(rows))
 
 
 class _OrderValuesFn(beam.DoFn):
-    """The raw values of all shards -> batches in the order of the dataset."""
+    """The raw values of all shards, or of one -> batches in the order of the dataset."""
 
     def __init__(self, transforms: Sequence[ColumnTransform]):
         self._transforms = transforms
@@ -173,7 +178,7 @@ class TransformColumns(beam.PTransform):
             shards
             | "TakeValues"
             >> beam.ParDo(_TakeValuesFn(self.transforms, split)).with_output_types(tuple[bytes, PackedValues])
-            | "GroupValues" >> beam.GroupByKey()  # (b"", [PackedValues])
+            | "GroupValues" >> beam.GroupByKey()  # (b"" or shard, [PackedValues])
             | "OrderValues"
             >> beam.ParDo(_OrderValuesFn(self.transforms)).with_output_types(column_preprocessing.RecordBatch)
         )

@@ -3,17 +3,17 @@
 import collections
 import concurrent.futures
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
 from apache_beam.transforms import window
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import dataset_settings, elements, place_in_shards
+from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards
 from imagebeam.transforms.shard import shard_writer, writer_processes
 
-_NAMESPACE = "imagebeam.write"
+_LOGGER = logging.getLogger(__name__)
 _MAX_WAITING = 8  # unfinished tasks of writer processes: enough to keep them busy without holding many references
 
 
@@ -49,10 +49,15 @@ class _WriteShardFn(beam.DoFn):
 
     @staticmethod
     def _counted(written: elements.WrittenShard) -> elements.WrittenShard:
-        Metrics.counter(_NAMESPACE, "images-out").inc(written.shard.records)
-        Metrics.counter(_NAMESPACE, "bytes-out").inc(written.shard.bytes)
-        for reason, count in written.rejected.items():
-            Metrics.counter(_NAMESPACE, f"rejects-{reason}").inc(count)
+        counters.count_written(written)
+        _LOGGER.debug(
+            "%s %s: %d records, %d bytes, rejects %s",
+            "kept" if written.is_kept else "wrote",
+            written.shard.name,
+            written.shard.records,
+            written.shard.bytes,
+            dict(written.rejected),
+        )
         return written
 
 

@@ -5,6 +5,7 @@ run to run, and a run that died starts from the beginning. The examples, the cat
 """
 
 import dataclasses
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,9 +15,10 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
-from imagebeam.transforms import dataset_settings, elements, place_in_shards
+from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards
 from imagebeam.transforms.shard import shard_writer, statistics
 
+_LOGGER = logging.getLogger(__name__)
 _COMPRESSION = {"none": CompressionTypes.UNCOMPRESSED, "gzip": CompressionTypes.GZIP}
 
 
@@ -86,7 +88,10 @@ class _AdoptFn(beam.DoFn):
             store.rename(file, staged)
         store.sync(staged)
         shard = self._read_again(name, staged)
-        yield elements.WrittenShard(shard_names.ShardName.parse(name).split, shard, *counted)
+        written = elements.WrittenShard(shard_names.ShardName.parse(name).split, shard, *counted)
+        counters.count_written(written)
+        _LOGGER.debug("wrote %s: %d records, %d bytes", name, shard.records, shard.bytes)
+        yield written
 
     def _read_again(self, name: str, staged: str) -> catalog.Shard:
         store = storage.storage_of(staged)

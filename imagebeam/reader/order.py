@@ -17,18 +17,20 @@ import numpy as np
 from imagebeam.reader import selection
 
 _ROUNDS = 4  # of the Feistel network; three already make a pseudo-random permutation (Luby and Rackoff, 1988)
+# Of splitmix64 (Steele, Lea and Flood, 2014). NumPy's arrays wrap around without a warning.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 Positions = np.ndarray  # int64 [n]
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Scrambles uint64 values. Source: splitmix64, Steele, Lea and Flood, 2014."""
-    with np.errstate(over="ignore"):
-        values = values + _GOLDEN
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return values ^ (values >> np.uint64(31))
+    """Scrambles an array of uint64 values."""
+    values = values + _GOLDEN
+    values = (values ^ (values >> _SHIFTS[0])) * _FACTORS[0]
+    values = (values ^ (values >> _SHIFTS[1])) * _FACTORS[1]
+    return values ^ (values >> _SHIFTS[2])
 
 
 def make_key(*parts: int | str) -> np.uint64:
@@ -63,9 +65,8 @@ def uniforms(records: np.ndarray, epochs: np.ndarray, key: np.uint64, count: int
 
     They depend on record, epoch and key alone, not on which process reads the record or when.
     """
-    with np.errstate(over="ignore"):
-        seeds = mix(mix(records.astype(np.uint64) ^ key) + epochs.astype(np.uint64))
-        bits = mix(seeds[:, None] + np.arange(count, dtype=np.uint64) * _GOLDEN)
+    seeds = mix(mix(records.astype(np.uint64) ^ key) + epochs.astype(np.uint64))
+    bits = mix(seeds[:, None] + np.arange(count, dtype=np.uint64) * _GOLDEN)
     return ((bits >> np.uint64(40)).astype(np.float32)) * np.float32(2.0**-24)
 
 

@@ -100,13 +100,18 @@ class ChunkReader:
         """
         with python_calls.calls:
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.with_traceback(None)  # which would grow each time
             if not python_calls.calls.is_closed:
                 lost = np.setdiff1d(np.arange(int(expected), int(following), dtype=np.int64), found)
                 records, _ = self._order.locate(lost)
                 for position, record in zip(lost.tolist(), records.tolist()):
                     trouble = self._troubles.get(record) or self._records.trouble(record, _UNDECODABLE)
-                    self._records.lose(position, trouble)
+                    try:
+                        self._records.lose(position, trouble)
+                    except errors.ExampleError as e:
+                        # A caller who goes on gets this error again: `gaps` takes the examples after it for lost too.
+                        self._failure = e
+                        raise
                 if is_end and len(lost) >= self.spare > 0:
                     raise self._records.no_replacement(int(expected))
             return following

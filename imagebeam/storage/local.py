@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from imagebeam.storage import interface
+from imagebeam.storage import interface, swap
 
 _MORE_BYTES = 1 << 20
 _LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
@@ -22,6 +22,7 @@ class LocalStorage:
     """The file systems of this machine. Thread-safe."""
 
     is_local = True
+    swaps_atomically = True
 
     def list_directory(self, uri: str) -> Iterator[interface.Entry]:
         """Yields the entries of a directory in no particular order."""
@@ -58,6 +59,10 @@ class LocalStorage:
     def open_read(self, uri: str) -> BinaryIO:
         return open(uri, "rb", buffering=0)
 
+    def stored_checksum(self, uri: str) -> tuple[int, int] | None:
+        """Returns None: a file system keeps no checksum of a file."""
+        return None
+
     def download(self, uri: str, path: str) -> None:
         """Copies a file to `path`, over any file there."""
         shutil.copyfile(uri, path)
@@ -76,13 +81,25 @@ class LocalStorage:
             raise
 
     def create_new(self, uri: str, data: bytes) -> bool:
-        """Creates a small file unless one exists at `uri`; returns whether this call created it."""
+        """Creates a small file unless one exists at `uri`; returns whether this call created it.
+
+        The file appears with its content: nobody reads an empty one.
+        """
+        temporary = _temporary_name(uri)
         try:
-            with open(uri, "xb") as file:
+            with open(temporary, "xb") as file:
                 file.write(data)
-        except FileExistsError:
-            return False
+            self.publish(temporary, uri)
+        except BaseException as e:
+            self.remove(temporary)
+            if isinstance(e, FileExistsError):
+                return False
+            raise
         return True
+
+    def replace(self, uri: str, old: bytes, new: bytes) -> bool:
+        """Replaces a small file if it holds `old`; returns whether this call did it."""
+        return swap.swap_by_moving(self, uri, old, new)
 
     def sync(self, uri: str) -> None:
         """Waits until a file's content, or a directory's entries, are on the disk."""
@@ -114,13 +131,38 @@ class LocalStorage:
         if durable:
             self.sync(os.path.dirname(uri) or ".")
 
-    def rename(self, source: str, target: str) -> None:
-        """Moves a file over `target` atomically. To make the move durable, `sync` the directory."""
+    def rename(self, source: str, target: str, version: int = 0) -> None:
+        """Moves a file over `target` atomically. To make the move durable, `sync` the directory.
+
+        Args:
+            source: address of the file.
+            target: its new address.
+            version: from an Entry. If given, no other version is moved. A version that is written at this very moment
+                may be moved: compare what came.
+
+        Raises:
+            ChangedError: if the file has another version.
+        """
+        if version and os.stat(source).st_mtime_ns != version:
+            raise interface.ChangedError(errno.ESTALE, f"{source} was written")
         os.replace(source, target)
 
     def publish(self, source: str, target: str) -> None:
-        """Moves a file over `target`: on a local disk a lock keeps other runs away."""
-        self.rename(source, target)
+        """Moves a file to a path where none may exist.
+
+        Raises:
+            FileExistsError: if there is one.
+        """
+        try:
+            os.link(source, target)
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except OSError:  # a file system without hard links
+            if os.path.lexists(target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
+            os.replace(source, target)
+            return
+        os.unlink(source)
 
     def make_directories(self, uri: str) -> None:
         os.makedirs(uri, exist_ok=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeVar
 
 from imagebeam import after_fork, errors, records
-from imagebeam.storage import interface, ranges
+from imagebeam.storage import interface, ranges, swap
 
 _T = TypeVar("_T")
 
@@ -58,6 +58,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
     """
 
     is_local = False
+    swaps_atomically = False
 
     # Implemented by a subclass.
 
@@ -132,6 +133,16 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
             return io.BytesIO(self.read(uri, version=entry.version))
         return io.BufferedReader(_RangeReader(self, uri, entry), _READ_BYTES)
 
+    def stored_checksum(self, uri: str) -> tuple[int, int] | None:
+        """Returns the size in bytes and the crc32c of a file as the storage keeps them, without reading the file.
+
+        None if the storage keeps none: then the file must be read.
+
+        Raises:
+            FileNotFoundError: if there is no file; only from a storage that keeps checksums.
+        """
+        return None
+
     def download(self, uri: str, path: str) -> None:
         """Copies a file to the local `path`, over any file there. Its size is checked, its content is not.
 
@@ -192,11 +203,27 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
             return self.read(uri) == data  # an earlier attempt may have succeeded, and the response was lost
         return True
 
+    def replace(self, uri: str, old: bytes, new: bytes) -> bool:
+        """Replaces a small file if it holds `old`; returns whether this call did it."""
+        return swap.swap_by_moving(self, uri, old, new)
+
     def sync(self, uri: str) -> None:
         """Does nothing: an acknowledged upload is stored."""
 
-    def rename(self, source: str, target: str) -> None:
-        """Moves a file over `target`."""
+    def rename(self, source: str, target: str, version: int = 0) -> None:
+        """Moves a file over `target`.
+
+        Args:
+            source: address of the file.
+            target: its new address.
+            version: from an Entry. If given, no other version is moved. A version that is written at this very moment
+                may be moved, except on gs://: compare what came.
+
+        Raises:
+            ChangedError: if the file has another version.
+        """
+        if version and self.stat(source).version != version:
+            raise interface.ChangedError(errno.ESTALE, f"{source} was replaced")
         self._retry(source, lambda: self._move(source, target, False))
 
     def publish(self, source: str, target: str) -> None:

@@ -28,6 +28,8 @@ _IDENTIFIES_THE_USER = ("user", "token", "kerberos")  # options with which WebHD
 class WebHdfsStorage(fsspec_files.FsspecStorage):
     """hdfs://[USER@]NAMENODE:PORT/PATH, where the port is that of WebHDFS."""
 
+    swaps_atomically = True  # the NameNode renames atomically
+
     def __init__(self, options: Mapping[str, Any] | None = None):
         """Checks that fsspec is installed. Connects to nothing yet.
 
@@ -101,24 +103,20 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
 
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
         """Uploads a file in one request to a DataNode. It appears under its name once it is complete."""
-        target = uri if must_be_new else f"{uri}.tmp-{secrets.token_hex(4)}"
-        answer = self._call(target, "CREATE", "put", redirect=False, overwrite="false" if must_be_new else "true")
+        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"  # under its own name, others would read a part of it
+        answer = self._call(temporary, "CREATE", "put", redirect=False, overwrite="true")
         try:
             with open(path, "rb") as file:
                 headers = {"Content-Type": "application/octet-stream"}
                 session = self.filesystem(uri).session
                 answer = session.put(answer.headers["Location"], data=file, headers=headers)
-            if answer.status_code == 403 and "FileAlreadyExistsException" in answer.text:
-                raise remote.taken(uri)
             if answer.status_code == 403 and "AccessControlException" in answer.text:
                 raise PermissionError(answer.text)
             answer.raise_for_status()
-            if not must_be_new:
-                self._move(target, uri, False)
+            self._move(temporary, uri, must_be_new)
         except BaseException:
-            if not must_be_new:
-                with contextlib.suppress(Exception):  # the first error is the one to report
-                    self._remove(target)
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                self._remove(temporary)
             raise
 
     def _move(self, source: str, target: str, must_be_new: bool) -> None:

@@ -14,10 +14,12 @@ import pathlib
 import random
 import sys
 import tempfile
+from typing import ClassVar
 
 import pytest
 
 from imagebeam.pipelines import convert
+from imagebeam.transforms.shard import writer_processes
 from tests import command_line, datasets
 
 FOLDER = pathlib.Path(__file__).parent
@@ -33,9 +35,9 @@ def convert_images(output: pathlib.Path, images: pathlib.Path = IMAGES, workers:
     convert.convert(config, workers=workers)
 
 
-def run_command(output: pathlib.Path, *arguments: str) -> None:
+def run_command(output: pathlib.Path, *arguments: str, fresh: bool = True) -> None:
     shards = "output.num_shards=3"
-    command_line.succeed("convert", "--input", IMAGES, "--output", output, "--set", shards, *arguments, fresh=True)
+    command_line.succeed("convert", "--input", IMAGES, "--output", output, "--set", shards, *arguments, fresh=fresh)
 
 
 def assert_golden(digests: dict[str, str]) -> None:
@@ -48,7 +50,10 @@ os_scandir = os.scandir
 class ShuffledScan:
     """os.scandir, its entries in random order."""
 
+    paths: ClassVar[set[str]] = set()  # all that were listed
+
     def __init__(self, path: str):
+        self.paths.add(str(path))
         with os_scandir(path) as entries:
             self._entries = sorted(entries, key=lambda entry: entry.name)
         random.Random(len(self._entries)).shuffle(self._entries)
@@ -79,20 +84,20 @@ def test_shards_by_two_workers_are_golden(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "fresh"),
     [
-        pytest.param((), id="command"),
-        pytest.param(("--workers", "1"), id="one-worker"),
-        pytest.param(TWO_BEAM_WORKERS, id="two-workers-of-beam"),
+        pytest.param((), True, id="command"),
+        pytest.param(("--workers", "1"), False, id="one-worker"),
+        pytest.param(TWO_BEAM_WORKERS, True, id="two-workers-of-beam"),
     ],
 )
-def test_shards_by_command_are_golden(tmp_path: pathlib.Path, arguments: tuple[str, ...]) -> None:
-    run_command(tmp_path / "out", *arguments)
+def test_shards_by_command_are_golden(tmp_path: pathlib.Path, arguments: tuple[str, ...], fresh: bool) -> None:
+    run_command(tmp_path / "out", *arguments, fresh=fresh)
     assert_golden(datasets.shard_digests(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_shards_of_folder_made_in_another_order_are_golden(
+def test_shards_of_folder_made_and_listed_in_another_order_are_golden(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     paths = sorted(IMAGES.glob("*/*"))
@@ -102,7 +107,13 @@ def test_shards_of_folder_made_in_another_order_are_golden(
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
     monkeypatch.setattr(os, "scandir", ShuffledScan)
+    monkeypatch.setattr(writer_processes, "current", lambda: None)  # the images are listed in this process
+    ShuffledScan.paths.clear()
     convert_images(tmp_path / "out", tmp_path / "images")
+    assert ShuffledScan.paths >= {
+        f"{tmp_path}/images",
+        *(f"{tmp_path}/images/{label}" for label in ("cat", "dog", "owl")),
+    }
     assert_golden(datasets.shard_digests(tmp_path / "out"))
 
 

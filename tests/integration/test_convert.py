@@ -223,6 +223,38 @@ def test_manifest_rows_that_cannot_be_used_are_rejected_by_reason(images: pathli
     }
 
 
+@pytest.mark.parametrize("has_sizes", [True, False])
+def test_trusted_manifest_rejects_a_missing_file_when_it_is_read(
+    images: pathlib.Path, output: pathlib.Path, has_sizes: bool
+) -> None:
+    rows = [row | {"size": (images / row["image"]).stat().st_size} for row in make_rows(images)]
+    (images / rows[1]["image"]).unlink()
+    (images / rows[2]["image"]).write_bytes(b"")
+    write_csv(images / "table.csv", rows)
+    trusted = {"trust": True, "size": "size"} if has_sizes else {"trust": True}
+    result = datasets.make(
+        images / "table.csv",
+        output,
+        source={"by": "manifest", "manifest": trusted},
+        label={"by": "column", "column": "kind"},
+        output={"target_shard_bytes": 4000} if has_sizes else {"examples_per_shard": 4},
+        rejects={"max_fraction": 0.2},
+    )
+    other_size = "changed" if has_sizes else "empty_file"
+    if has_sizes:
+        notes = [note for note in result.plan.notes if "rejected" in note]
+        assert notes[0].startswith(
+            "1 image differs in size from column 'size' of the table and was rejected; to take it"
+        )
+        details = [json.loads(line)["detail"] for line in (output / "rejects.jsonl").read_text().splitlines()]
+        assert any(
+            each.startswith(f"has 0 bytes, column 'size' of the table says {rows[2]['size']:,};") for each in details
+        )
+    assert datasets.rejects(output) == {rows[1]["image"]: "not_found", rows[2]["image"]: other_size}
+    expected = sum(row["size"] for row in rows) // 4000 + 1 if has_sizes else -(-len(rows) // 4)
+    assert len(result.catalog.splits["train"].shards) == expected > 1
+
+
 def test_manifest_with_one_key_twice_is_refused_with_both_addresses(images: pathlib.Path, output: pathlib.Path) -> None:
     rows = [
         {"id": "same", "image": "cat/0.jpg"},

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 from unittest import mock
 
 import pytest
@@ -18,16 +19,31 @@ from imagebeam.transforms.shard import read_ahead, writer_processes
 from tests import command_line, datasets, image_sets
 
 
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder `in` with ten cats and ten dogs, as label/image, and the dataset `out` of them; read only."""
+    folder = tmp_path_factory.mktemp("converted")
+    image_sets.write_folder(folder / "in")
+    datasets.make(folder / "in", folder / "out")
+    return folder
+
+
 @pytest.fixture
-def images(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Ten cats and ten dogs, as label/image."""
-    image_sets.write_folder(tmp_path / "in")
-    return tmp_path / "in"
+def images(converted: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of the images, with their times."""
+    return pathlib.Path(shutil.copytree(converted / "in", tmp_path / "in"))
 
 
 @pytest.fixture
 def output(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "out"
+
+
+@pytest.fixture
+def committed(converted: pathlib.Path, images: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+    """The output, which holds the dataset of the images."""
+    shutil.copytree(converted / "out", output)
+    return output
 
 
 def test_too_many_rejects_leave_their_file_and_finished_shards(images: pathlib.Path, output: pathlib.Path) -> None:
@@ -63,18 +79,16 @@ def test_every_image_rejected_is_refused_at_any_limit(images: pathlib.Path, outp
     assert not (output / "catalog.json").exists()
 
 
-def test_same_run_again_has_nothing_to_do(images: pathlib.Path, output: pathlib.Path) -> None:
-    datasets.make(images, output)
-    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
-    again = datasets.make(images, output)
-    assert (again.state, again.message) == ("kept", f"{output} holds this dataset already: same config, same images")
-    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+def test_same_run_again_has_nothing_to_do(images: pathlib.Path, committed: pathlib.Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in committed.rglob("*")}
+    again = datasets.make(images, committed)
+    assert (again.state, again.message) == ("kept", f"{committed} holds this dataset already: same config, same images")
+    assert {path: path.stat().st_mtime_ns for path in committed.rglob("*")} == before
 
 
-def test_moved_input_is_the_same_input(images: pathlib.Path, output: pathlib.Path) -> None:
-    datasets.make(images, output)
+def test_moved_input_is_the_same_input(images: pathlib.Path, committed: pathlib.Path) -> None:
     os.rename(images, images.parent / "elsewhere")
-    assert datasets.make(images.parent / "elsewhere", output).state == "kept"
+    assert datasets.make(images.parent / "elsewhere", committed).state == "kept"
 
 
 @pytest.mark.parametrize(
@@ -82,17 +96,16 @@ def test_moved_input_is_the_same_input(images: pathlib.Path, output: pathlib.Pat
     [pytest.param("config", id="other-config"), pytest.param("images", id="other-images")],
 )
 def test_another_dataset_is_refused_and_the_old_one_stays(
-    images: pathlib.Path, output: pathlib.Path, change: str
+    images: pathlib.Path, committed: pathlib.Path, change: str
 ) -> None:
-    datasets.make(images, output)
-    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in committed.rglob("*")}
     if change == "images":
         (images / "cat" / "new.jpg").write_bytes(image_sets.make_image(7777))
     sections = {"split": {"seed": 1}} if change == "config" else {}
-    message = rf"{output} holds another dataset \(out, 20 images, .*\); choose another --output, or --overwrite"
+    message = rf"{committed} holds another dataset \(out, 20 images, .*\); choose another --output, or --overwrite"
     with pytest.raises(errors.ConfigError, match=message):
-        datasets.make(images, output, **sections)
-    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+        datasets.make(images, committed, **sections)
+    assert {path: path.stat().st_mtime_ns for path in committed.rglob("*")} == before
 
 
 def test_overwrite_replaces_the_dataset_and_its_stale_shards(images: pathlib.Path, output: pathlib.Path) -> None:
@@ -110,37 +123,34 @@ def test_overwrite_replaces_the_dataset_and_its_stale_shards(images: pathlib.Pat
     assert list((output / "index").iterdir()) == []
 
 
-def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, output: pathlib.Path) -> None:
-    datasets.make(images, output)
-    before = datasets.shard_digests(output)
+def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, committed: pathlib.Path) -> None:
+    before = datasets.shard_digests(committed)
     (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
-    with pytest.raises(errors.TooManyRejectsError, match=rf"the rejects are in {output}/\.imagebeam/rejects\.jsonl"):
-        datasets.make(images, output, overwrite=True)
-    assert datasets.shard_digests(output) == before
-    assert verify_dataset.verify(str(output)).problems == ()
-    assert datasets.rejects(output) == {}
-    assert datasets.rejects(output / ".imagebeam") == {"cat/0.jpg": "truncated"}
+    with pytest.raises(errors.TooManyRejectsError, match=rf"the rejects are in {committed}/\.imagebeam/rejects\.jsonl"):
+        datasets.make(images, committed, overwrite=True)
+    assert datasets.shard_digests(committed) == before
+    assert verify_dataset.verify(str(committed)).problems == ()
+    assert datasets.rejects(committed) == {}
+    assert datasets.rejects(committed / ".imagebeam") == {"cat/0.jpg": "truncated"}
 
 
 def test_refused_run_with_rejects_leaves_nothing_beside_the_old_dataset(
-    images: pathlib.Path, output: pathlib.Path
+    images: pathlib.Path, committed: pathlib.Path
 ) -> None:
-    datasets.make(images, output)
     (images / "top.jpg").write_bytes(image_sets.make_image(1))
     with pytest.raises(errors.ConfigError, match="holds another dataset"):
-        datasets.make(images, output, rejects={"max_fraction": 0.5})
-    assert not (output / ".imagebeam").exists()
+        datasets.make(images, committed, rejects={"max_fraction": 0.5})
+    assert not (committed / ".imagebeam").exists()
 
 
-def test_overwrite_mends_a_damaged_dataset(images: pathlib.Path, output: pathlib.Path) -> None:
-    datasets.make(images, output)
-    good = datasets.shard_digests(output)
-    shard = output / "train-00000-of-00001.tfrecord"
+def test_overwrite_mends_a_damaged_dataset(images: pathlib.Path, committed: pathlib.Path) -> None:
+    good = datasets.shard_digests(committed)
+    shard = committed / "train-00000-of-00001.tfrecord"
     data = bytearray(shard.read_bytes())
     data[500] ^= 1
     shard.write_bytes(data)
-    assert datasets.make(images, output, overwrite=True).state == "committed"
-    assert datasets.shard_digests(output) == good
+    assert datasets.make(images, committed, overwrite=True).state == "committed"
+    assert datasets.shard_digests(committed) == good
 
 
 def test_folder_with_foreign_shards_is_refused(images: pathlib.Path, output: pathlib.Path) -> None:
@@ -201,12 +211,11 @@ def test_renamed_file_behind_an_equal_key_is_another_dataset(tmp_path: pathlib.P
     assert datasets.read(output)[0]["image/filename"] == b"b.jpg"
 
 
-def test_vocabulary_in_the_output_itself_survives_a_new_dataset(images: pathlib.Path, output: pathlib.Path) -> None:
-    datasets.make(images, output)
+def test_vocabulary_in_the_output_itself_survives_a_new_dataset(images: pathlib.Path, committed: pathlib.Path) -> None:
     (images / "ant").mkdir()
     (images / "ant" / "0.jpg").write_bytes(image_sets.make_image(77))
-    fixed = {"label": {"vocabulary": str(output / "labels.txt")}, "rejects": {"max_fraction": 0.1}}
-    result = datasets.make(images, output, overwrite=True, **fixed)
+    fixed = {"label": {"vocabulary": str(committed / "labels.txt")}, "rejects": {"max_fraction": 0.1}}
+    result = datasets.make(images, committed, overwrite=True, **fixed)
     assert result.catalog.labels == ("cat", "dog")
     assert result.catalog.counts.rejected == {"unknown_label": 1}
 
@@ -258,7 +267,9 @@ def test_class_without_an_image_in_train_is_noted(images: pathlib.Path, output: 
     (images / "test").mkdir()
     os.rename(images / "cat", images / "train" / "cat")
     os.rename(images / "dog", images / "test" / "dog")
-    completed = command_line.succeed("convert", "--input", images, "--output", output, "--set", "split.by=directory")
+    completed = command_line.succeed(
+        "convert", "--input", images, "--output", output, "--set", "split.by=directory", here=True
+    )
     assert "note: 1 class has no image in train: 'dog'\n" in completed.stderr
 
 
@@ -327,11 +338,13 @@ def test_plan_says_why_staged_shards_cannot_be_used_and_writes_nothing(
     with pytest.raises(errors.TooManyRejectsError):
         datasets.make(images, output)
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
-    planned = command_line.succeed("plan", "--input", images, "--output", output, "--set", "split.seed=4").stdout
+    planned = command_line.succeed(
+        "plan", "--input", images, "--output", output, "--set", "split.seed=4", here=True
+    ).stdout
     assert "1 finished shard of an earlier run cannot be used: split.seed was not set, is 4\n" in planned
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
     fresh = output.parent / "fresh"
-    command_line.succeed("plan", "--input", images, "--output", fresh)
+    command_line.succeed("plan", "--input", images, "--output", fresh, here=True)
     assert not fresh.exists()
 
 

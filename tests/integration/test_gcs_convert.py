@@ -67,15 +67,28 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 @pytest.mark.parametrize("source", ["local", "gs"])
 @pytest.mark.parametrize("output", ["local", "gs"])
-def test_shards_are_those_of_a_local_run(stored: Bucket, source: str, output: str, tmp_path: pathlib.Path) -> None:
+def test_dataset_is_that_of_a_local_run_and_each_object_is_read_once(
+    stored: Bucket, source: str, output: str, tmp_path: pathlib.Path
+) -> None:
     images = str(stored.images) if source == "local" else "gs://pets/images"
     prefix = f"from-{source}"
     target = str(tmp_path / "out") if output == "local" else f"gs://pets/{prefix}"
+    before = len(stored.emulator.requests())
     completed = stored.convert(images, target)
     assert completed.returncode == 0, completed.stderr
     assert f"listed    {NUM_IMAGES} images" in completed.stdout
+    requests = [line.split() for line in stored.emulator.requests()[before:]]
+    downloads = [address for _, _, address, *_ in requests if "alt=media" in address and "/images%2F" in address]
+    assert len(downloads) == (NUM_IMAGES if source == "gs" else 0)
+    assert all("generation=" in address for address in downloads)
+    assert output == "gs" or len(requests) - len(downloads) <= 20
+    moves = [address for method, _, address, *_ in requests if method == "POST" and "/moveTo/o/" in address]
+    assert sum(".tfrecord" in address or ".index" in address for address in moves) == 2 * NUM_SHARDS * (output == "gs")
+    assert not any("/rewriteTo/" in address for _, _, address, *_ in requests)
     found = tmp_path / "out" if output == "local" else stored.download(prefix, tmp_path / "found")
     assert_same(found, stored.expected)
+    catalog, expected = (catalog_lib.load_catalog(str(folder)) for folder in (found, stored.expected))
+    assert (catalog.splits, catalog.labels, catalog.counts) == (expected.splits, expected.labels, expected.counts)
     assert not any("/.imagebeam/" in name for name in stored.names(prefix))
     again = stored.convert(images, target)
     assert (again.returncode, "holds this dataset already" in again.stdout) == (0, True), again.stderr
@@ -142,10 +155,9 @@ def test_storage_that_is_restarted_is_waited_for(stored: Bucket, tmp_path: pathl
     before = len(stored.emulator.requests())
 
     def restart() -> None:
-        while len(stored.emulator.requests()) < before + NUM_IMAGES // 3:
-            time.sleep(0.05)
+        patience.wait_until(lambda: len(stored.emulator.requests()) >= before + NUM_IMAGES // 3)
         with stored.emulator.down():
-            time.sleep(3)
+            time.sleep(1)  # several attempts
 
     restarting = threading.Thread(target=restart, daemon=True)
     restarting.start()
@@ -183,32 +195,24 @@ def test_one_of_two_commits_at_once_fails(stored: Bucket) -> None:
 
 @pytest.mark.slow
 def test_storage_that_is_away_for_a_while_is_waited_for(stored: Bucket, tmp_path: pathlib.Path) -> None:
+    is_over, before = threading.Event(), len(stored.emulator.requests())
     with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0, kinds=("reset",)) as proxy:
 
         def go_away() -> None:
-            while proxy.counts["requests"] < NUM_IMAGES // 3:
-                time.sleep(0.05)
+            patience.wait_until(lambda: any("alt=media" in line for line in stored.emulator.requests()[before:]))
             proxy.fraction = 1
-            time.sleep(6)
+            is_over.wait(1)
+            patience.wait_until(lambda: proxy.counts["reset"] > 10 or is_over.is_set())
             proxy.fraction = 0
 
         away = threading.Thread(target=go_away, daemon=True)
         away.start()
         completed = stored.convert("gs://pets/images", "gs://pets/away", STORAGE_EMULATOR_HOST=proxy.url)
-        assert proxy.counts["reset"] > 10
+        is_over.set()
         away.join()
+        assert proxy.counts["reset"] > 10
     assert completed.returncode == 0, completed.stderr
     assert_same(stored.download("away", tmp_path / "found"), stored.expected)
-
-
-def test_each_object_is_read_once(stored: Bucket, tmp_path: pathlib.Path) -> None:
-    before = len(stored.emulator.requests())
-    assert stored.convert("gs://pets/images", str(tmp_path / "out")).returncode == 0
-    requests = [line.split() for line in stored.emulator.requests()[before:]]
-    downloads = [address for _, _, address, *_ in requests if "alt=media" in address]
-    assert len(downloads) == NUM_IMAGES
-    assert all("generation=" in address for address in downloads)
-    assert len(requests) - len(downloads) <= 20
 
 
 def test_object_that_is_replaced_after_the_listing_is_a_reject(stored: Bucket, tmp_path: pathlib.Path) -> None:
@@ -237,18 +241,18 @@ def replace_and_read(store, ref):
     return read(store, ref)
 read_ahead._read_remote = replace_and_read
 writer_processes.current = lambda: None  # the shards are written in this process
-sections = {"source": {"uri": sys.argv[1]}, "output": {"uri": sys.argv[2]}, "rejects": {"max_fraction": 0.02}}
+sections = {"source": {"uri": sys.argv[1]}, "output": {"uri": sys.argv[2]}, "rejects": {"max_fraction": 0.05}}
 convert.convert(sections, workers=1)
 """
 
 
 @pytest.mark.slow
 def test_second_run_on_the_same_output_is_refused(stored: Bucket) -> None:
-    lease = {"process": 1, "host": "elsewhere", "token": "x", "time": 4102444800.0}
+    lease = {"process": 1, "host": "elsewhere", "token": "x", "time": time.time()}
     lock = stored.bucket.blob("locked/.imagebeam/lock")
     lock.upload_from_string(json.dumps(lease))
     completed = stored.convert("gs://pets/images", "gs://pets/locked")
-    assert completed.returncode == 2
+    assert completed.returncode == 5
     assert "another run writes to this output (process 1 on elsewhere" in completed.stderr
     lock.upload_from_string(json.dumps(lease | {"time": 1.0}))  # a run that was killed long ago
     completed = stored.convert("gs://pets/images", "gs://pets/locked")
@@ -259,13 +263,16 @@ def test_second_run_on_the_same_output_is_refused(stored: Bucket) -> None:
 def test_killed_run_is_continued_by_the_next(stored: Bucket, tmp_path: pathlib.Path) -> None:
     settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "1"]
     command = ["convert", "--input", "gs://pets/images", "--output", "gs://pets/killed", *settings]
-    process = command_line.start(*command, environment=stored.emulator.environment)
-    try:
-        while not any(name.endswith(".done.json") for name in stored.names("killed")):
-            assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
+    with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0, latency_sec=0.05) as proxy:  # slow enough for this
+        environment = stored.emulator.environment | {"STORAGE_EMULATOR_HOST": proxy.url}
+        process = command_line.start(*command, environment=environment)
+        try:
+            while not any(name.endswith(".done.json") for name in stored.names("killed")):
+                assert process.poll() is None
+                time.sleep(0.01)
+        finally:
+            process.kill()
+            process.wait()
     assert not any(name.endswith("catalog.json") for name in stored.names("killed"))
     done = {name for name in stored.names("killed") if name.endswith(".tfrecord")}
     before = len(stored.emulator.requests())
@@ -274,13 +281,15 @@ def test_killed_run_is_continued_by_the_next(stored: Bucket, tmp_path: pathlib.P
     downloads = [line for line in stored.emulator.requests()[before:] if "alt=media" in line and "/images%2F" in line]
     assert len(done) >= 1
     assert len(downloads) < NUM_IMAGES  # those of finished shards were kept
+    assert not any("alt=media" in line and ".tfrecord?" in line for line in stored.emulator.requests()[before:])
     assert_same(stored.download("killed", tmp_path / "found"), stored.expected)
 
 
 def test_other_dataset_in_the_output_is_refused_and_replaced_with_overwrite(
     stored: Bucket, tmp_path: pathlib.Path
 ) -> None:
-    assert stored.convert("gs://pets/images/cat", "gs://pets/replaced", "--set", "label.by=none").returncode == 0
+    datasets.make(stored.images / "cat", tmp_path / "other", label={"by": "none"})
+    gcs.upload(tmp_path / "other", stored.bucket, "replaced")
     completed = stored.convert("gs://pets/images", "gs://pets/replaced")
     assert (completed.returncode, "holds another dataset" in completed.stderr) == (2, True)
     completed = stored.convert("gs://pets/images", "gs://pets/replaced", "--overwrite")
@@ -289,7 +298,7 @@ def test_other_dataset_in_the_output_is_refused_and_replaced_with_overwrite(
 
 
 def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
-    assert stored.convert("gs://pets/images", "gs://pets/verified").returncode == 0
+    gcs.upload(stored.expected, stored.bucket, "verified")
     environment = stored.emulator.environment
     completed = command_line.run("verify", "gs://pets/verified", environment=environment)
     assert completed.returncode == 0, completed.stderr
@@ -309,8 +318,16 @@ def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
 @pytest.mark.parametrize(
     ("source", "output", "message"),
     [
-        ("gs://nothing/images", "gs://pets/x", "--input 'gs://nothing/images': there is no bucket 'nothing'"),
-        ("gs://pets/images", "gs://nothing/x", "--output 'gs://nothing/x': there is no bucket 'nothing'"),
+        (
+            "gs://nothing/images",
+            "gs://pets/x",
+            "--input 'gs://nothing/images': there is no bucket 'nothing'; check the address\n",
+        ),
+        (
+            "gs://pets/images",
+            "gs://nothing/x",
+            "--output 'gs://nothing/x': there is no bucket 'nothing'; check the address, or create it\n",
+        ),
         ("gs://pets/nothing", "gs://pets/x", "--input 'gs://pets/nothing' cannot be read (there is no gs://pets/not"),
         ("gss://pets/images", "gs://pets/x", "scheme 'gss' is not known"),
         ("gs:///images", "gs://pets/x", "names no bucket"),
@@ -322,10 +339,3 @@ def test_address_that_does_not_exist_is_refused_at_once(stored: Bucket, source: 
     assert completed.returncode == 2
     assert message in completed.stderr
     assert not stored.names("x")
-
-
-def test_catalog_equals_a_local_run_except_its_address(stored: Bucket, tmp_path: pathlib.Path) -> None:
-    assert stored.convert("gs://pets/images", "gs://pets/catalogued").returncode == 0
-    found = catalog_lib.load_catalog(str(stored.download("catalogued", tmp_path / "found")))
-    expected = catalog_lib.load_catalog(str(stored.expected))
-    assert (found.splits, found.labels, found.counts) == (expected.splits, expected.labels, expected.counts)

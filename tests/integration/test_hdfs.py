@@ -5,21 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import random
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import requests
 
 import imagebeam
-from tests import command_line, datasets, patience
+from tests import command_line, datasets, patience, races
 from tests.servers import faults, hdfs
 from tests.stored import NUM_IMAGES, assert_same, write_images
 
 pytestmark = pytest.mark.integration
 
 NUM_SHARDS = 4
+DATA = random.Random(0).randbytes(300_000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +49,19 @@ def convert(source: str, output: str, *more: str) -> command_line.Completed:
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs.Cluster]:
+    with hdfs.run(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def stored(cluster: hdfs.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Stored:
     """NUM_IMAGES images of two classes, some of them with odd names."""
     folder = tmp_path_factory.mktemp("hdfs")
     write_images(folder / "in")
     datasets.make(folder / "in", folder / "out", output={"num_shards": NUM_SHARDS})
-    (folder / "cluster").mkdir()
-    with hdfs.run(folder / "cluster") as cluster:
-        found = Stored(cluster, folder / "in", folder / "out")
-        upload(cluster, folder / "in")
-        yield found
+    upload(cluster, folder / "in")
+    return Stored(cluster, folder / "in", folder / "out")
 
 
 def upload(cluster: hdfs.Cluster, folder: pathlib.Path) -> None:
@@ -68,6 +75,72 @@ def upload(cluster: hdfs.Cluster, folder: pathlib.Path) -> None:
 
     with futures.ThreadPoolExecutor(16) as threads:
         list(threads.map(put, [path for path in folder.rglob("*") if path.is_file()]))
+
+
+# --- the cluster does what the tests rely on
+
+
+def test_cluster_gives_back_what_was_written_to_it(cluster: hdfs.Cluster) -> None:
+    filesystem = cluster.filesystem()
+    filesystem.makedirs("/written/a b")
+    with filesystem.open("/written/a b/file#1", "wb") as file:
+        file.write(DATA)
+    assert filesystem.cat_file("/written/a b/file#1") == DATA
+    assert filesystem.cat_file("/written/a b/file#1", 1000, 2000) == DATA[1000:2000]
+    assert filesystem.ls("/written/a b", detail=False) == ["/written/a b/file#1"]
+    assert filesystem.info("/written/a b/file#1")["owner"] == "beam"
+    assert cluster.address == f"hdfs://beam@127.0.0.1:{cluster.port}"
+
+
+def test_cluster_without_data_nodes_reads_again_when_they_come_back(cluster: hdfs.Cluster) -> None:
+    filesystem = cluster.filesystem()
+    filesystem.pipe_file("/kept", DATA)
+    cluster.kill(0)
+    cluster.kill(1)
+    assert cluster.data_node_ports == [None, None]
+    with pytest.raises(requests.ConnectionError, match="Connection refused"):
+        filesystem.cat_file("/kept")
+    cluster.start(0)
+    cluster.start(1)
+    assert None not in cluster.data_node_ports
+    assert filesystem.cat_file("/kept") == DATA
+
+
+def test_cluster_in_safe_mode_refuses_a_write(cluster: hdfs.Cluster) -> None:
+    filesystem = cluster.filesystem()
+    cluster.safe_mode(True)
+    try:
+        with pytest.raises(requests.HTTPError) as refused:  # by a DataNode, which asks the NameNode
+            filesystem.pipe_file("/unsafe", DATA)
+        assert refused.value.response.json()["RemoteException"]["exception"] == "SafeModeException"
+    finally:
+        cluster.safe_mode(False)
+    filesystem.pipe_file("/unsafe", DATA)
+    assert filesystem.cat_file("/unsafe") == DATA
+
+
+def test_lost_response_is_of_a_request_that_was_done(cluster: hdfs.Cluster) -> None:
+    upstream = f"http://127.0.0.1:{cluster.port}"
+    with (
+        faults.FaultyProxy(upstream, seed=0, fraction=1, kinds=("lost",)) as proxy,
+        pytest.raises(requests.ConnectionError),
+    ):
+        requests.put(f"{proxy.url}/webhdfs/v1/lost?op=MKDIRS&user.name=beam")
+    assert cluster.filesystem().isdir("/lost")
+
+
+def test_proxy_carries_data_nodes_too(cluster: hdfs.Cluster) -> None:
+    upstream = f"http://127.0.0.1:{cluster.port}"
+    with faults.FaultyProxy(upstream, seed=0, fraction=0, rewrite_hosts=True) as proxy:
+        through = cluster.filesystem(proxy.port)
+        through.pipe_file("/through", DATA)
+        assert proxy.counts["requests"] == 4  # CREATE and APPEND, each of the NameNode and of a DataNode
+        assert through.cat_file("/through") == DATA
+        assert proxy.counts["requests"] == 7  # and GETFILESTATUS
+    assert cluster.filesystem().cat_file("/through") == DATA
+
+
+# --- conversions
 
 
 @pytest.mark.slow
@@ -130,25 +203,40 @@ def test_other_data_node_is_used_when_one_dies(stored: Stored, tmp_path: pathlib
 
 @pytest.mark.slow
 def test_safe_mode_is_waited_for(stored: Stored, tmp_path: pathlib.Path) -> None:
+    is_over = threading.Event()
     stored.cluster.safe_mode(True)
-    leave = threading.Timer(6.0, stored.cluster.safe_mode, [False])
-    leave.start()
     try:
-        completed = convert(str(stored.images), stored.uri("waited"))
-        has_waited = leave.finished.is_set()
+        with faults.FaultyProxy(
+            f"http://127.0.0.1:{stored.cluster.port}", seed=1, fraction=0, rewrite_hosts=True
+        ) as proxy:
+
+            def leave() -> None:
+                patience.wait_until(lambda: proxy.counts["upstream-403"] >= 3 or is_over.is_set())
+                stored.cluster.safe_mode(False)
+
+            leaving = threading.Thread(target=leave, daemon=True)
+            leaving.start()
+            completed = convert(str(stored.images), stored.uri("waited", proxy.port))
+            is_over.set()
+            leaving.join()
+            assert completed.returncode == 0, completed.stderr
+            assert proxy.counts["upstream-403"] >= 3  # refused, and tried again
     finally:
-        leave.join()
-    assert completed.returncode == 0, completed.stderr
-    assert has_waited
+        stored.cluster.safe_mode(False)
     assert_same(stored.download("waited", tmp_path / "found"), stored.expected)
 
 
 def test_second_run_on_the_same_output_is_refused(stored: Stored) -> None:
-    lease = {"process": 1, "host": "elsewhere", "token": "x", "time": 4102444800.0}
+    lease = {"process": 1, "host": "elsewhere", "token": "x", "time": time.time()}
     stored.cluster.filesystem().pipe_file("/locked/.imagebeam/lock", json.dumps(lease).encode())
     completed = convert(str(stored.images), stored.uri("locked"))
-    assert completed.returncode == 2
+    assert completed.returncode == 5
     assert "another run writes to this output (process 1 on elsewhere" in completed.stderr
+
+
+def test_two_runs_commit_one_whole_dataset(cluster: hdfs.Cluster) -> None:
+    for number, case in enumerate(races.CASES_OF_STORAGES):
+        races.play(f"{cluster.address}/races/{number}", *case)
 
 
 @pytest.mark.parametrize(

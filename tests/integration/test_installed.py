@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,7 +11,7 @@ import tarfile
 
 import pytest
 
-from tests import command_line, image_sets, patience
+from tests import command_line, environments, image_sets, patience
 
 SCRIPT = """
 import json, pickle, sys
@@ -53,16 +52,7 @@ def run(*command: str | os.PathLike[str], cwd: pathlib.Path, **environment: str)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A copy of the checkout without what builds leave behind, so that neither is in the other's way."""
-    copy = tmp_path_factory.mktemp("source") / "imagebeam"
-    copy.mkdir()
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
-        if (command_line.ROOT / name).exists():
-            shutil.copy(command_line.ROOT / name, copy)
-    ignored = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in ("imagebeam", "pipelines", "transforms", "configs"):
-        shutil.copytree(command_line.ROOT / name, copy / name, symlinks=True, ignore=ignored)
-    return copy
+    return environments.copy_sources(tmp_path_factory.mktemp("source") / "imagebeam")
 
 
 @pytest.fixture(scope="module")

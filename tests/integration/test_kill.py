@@ -1,4 +1,7 @@
-"""Runs that are killed: the dataset appears whole or not at all, and the next run ends with the same bytes."""
+"""Runs that are killed: the dataset appears whole or not at all, and the next run ends with the same bytes.
+
+tests/unit/transforms/test_commit_dataset.py ends a commit before each of its changes to the disk.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines import output_lock, verify_dataset
-from imagebeam.transforms import commit_dataset, elements
+from imagebeam.pipelines import verify_dataset
 from tests import command_line, datasets, forked_commands, image_sets, patience
 
 NUM_SHARDS = 12
@@ -36,10 +37,10 @@ class Uninterrupted:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
-    """600 images of 100 kB, so that the writing takes a while."""
+    """360 images of 50 kB, so that the writing takes a while."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    filler = random.Random(0).randbytes(100_000)  # what follows the end of an image is kept
-    for key in image_sets.write_folder(folder / "in", labels=["cat", "dog", "owl"], per_label=200):
+    filler = random.Random(0).randbytes(50_000)  # what follows the end of an image is kept
+    for key in image_sets.write_folder(folder / "in", labels=["cat", "dog", "owl"], per_label=120):
         with open(folder / "in" / key, "ab") as file:
             file.write(filler)
     command_line.succeed("--version")  # starts the server of forked commands, which is not to be measured
@@ -66,21 +67,11 @@ def assert_whole_or_not_there(output: pathlib.Path) -> None:
         assert verify_dataset.verify(str(output)).problems == ()
 
 
-def is_committed(output: pathlib.Path, fingerprint: str) -> bool:
-    try:
-        return catalog_lib.load_catalog(str(output)).fingerprint == fingerprint
-    except errors.CatalogError:
-        return False
-
-
 def assert_same_dataset(output: pathlib.Path, expected: pathlib.Path) -> None:
     assert datasets.shard_digests(output) == datasets.shard_digests(expected)
     assert verify_dataset.verify(str(output)).problems == ()
     paths, expected_paths = ({path.relative_to(root) for path in root.rglob("*")} for root in (output, expected))
     assert paths == expected_paths  # nothing is left behind
-
-
-# --- processes that are killed ---------------------------------------------------------------------------------------
 
 
 def wait_a_while(process: forked_commands.Process, output: pathlib.Path, longest: float, rng: random.Random) -> None:
@@ -178,94 +169,8 @@ def test_first_of_two_runs_at_once_succeeds_and_the_other_is_refused(
     lock = tmp_path / "out" / ".imagebeam" / "lock"
     patience.wait_until(lambda: lock.exists() and lock.read_text())  # held, and signed
     first.send_signal(signal.SIGSTOP)  # however slow the second one starts
-    complaint = finish(start(uninterrupted.images, tmp_path / "out"), exit_code=errors.ConfigError.exit_code)
+    complaint = finish(start(uninterrupted.images, tmp_path / "out"), exit_code=errors.BusyError.exit_code)
     first.send_signal(signal.SIGCONT)
     assert f"another run writes to this output at this moment (process {first.pid} on " in complaint
     finish(first)
     assert_same_dataset(tmp_path / "out", uninterrupted.output)
-
-
-# --- a commit that is killed before each of its changes to the disk --------------------------------------------------
-
-Commit = tuple[commit_dataset.Committer, elements.DatasetPlan, Any, Any]
-
-CHANGES = ("replace", "unlink", "rmdir", "mkdir", "fsync")  # of the module os
-
-
-def stage(images: pathlib.Path, output: pathlib.Path, /, **sections: Any) -> Commit:
-    """Runs a job up to its commit, and returns the arguments of the commit."""
-    caught: list[Commit] = []
-
-    def catch(*arguments: Any) -> None:
-        caught.append(arguments)  # type: ignore[arg-type]
-        raise errors.ImagebeamError("before the commit")
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(errors.ImagebeamError, match="before the commit"):
-        patch.setattr(commit_dataset.Committer, "commit", catch)
-        datasets.make(images, output, overwrite=True, **sections)
-    return caught[0]
-
-
-def commit_killed_before(change: int, committer: commit_dataset.Committer, *arguments: Any) -> bool:
-    """Commits in a process that ends before the given change; returns whether the commit ended before that."""
-    process = os.fork()
-    if process == 0:
-        left = [change]
-
-        def count(function: Callable[..., Any]) -> Callable[..., Any]:
-            def counted(*values: Any, **named: Any) -> Any:
-                left[0] -= 1
-                if left[0] < 0:
-                    os._exit(9)
-                return function(*values, **named)
-
-            return counted
-
-        for name in CHANGES:
-            setattr(os, name, count(getattr(os, name)))
-        try:
-            committer.commit(*arguments)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    exit_code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    assert exit_code in (0, 9)
-    return exit_code == 0
-
-
-@pytest.mark.parametrize(
-    "earlier",
-    [
-        pytest.param(None, id="new-output"),
-        pytest.param({"output": {"num_shards": 5}, "split": {"seed": 1}}, id="over-another-dataset"),
-    ],
-)
-def test_commit_killed_before_any_change_is_whole_or_not_there(tmp_path: pathlib.Path, earlier: dict[str, Any]) -> None:
-    images, output, start_of_commit = tmp_path / "in", tmp_path / "out", tmp_path / "start"
-    image_sets.write_folder(images, per_label=5)
-    (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
-    sections = {"output": {"num_shards": 3}, "rejects": {"max_fraction": 0.2}}
-    datasets.make(images, tmp_path / "expected", **sections)
-    if earlier is not None:
-        datasets.make(images, output, **{**sections, **earlier})
-    committer, plan, *arguments = stage(images, output, **sections)
-    shutil.copytree(output, start_of_commit)
-
-    change, ended, cut_short = 0, False, 0
-    while not ended:
-        ended = commit_killed_before(change, committer, plan, *arguments)
-        assert_whole_or_not_there(output)
-        committed = is_committed(output, plan.fingerprint)
-        if (output / ".imagebeam" / "publishing").exists() and not (output / catalog_lib.CATALOG_FILE).exists():
-            cut_short += 1
-            message = rf"the commit of a dataset of 9 images was cut short; run .* again \(--input {images}\)"
-            with pytest.raises(errors.CatalogError, match=message):
-                verify_dataset.verify(str(output))
-        with output_lock.hold(committer.settings.paths.control):  # the next run
-            committer.commit(dataclasses.replace(plan, action="keep") if committed else plan, *arguments)
-        assert_same_dataset(output, tmp_path / "expected")
-        shutil.rmtree(output)
-        shutil.copytree(start_of_commit, output)
-        change += 1
-    assert change > 20
-    assert cut_short > 10

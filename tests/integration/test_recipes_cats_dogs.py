@@ -78,7 +78,8 @@ def test_gzip_and_another_seed_keep_the_shares_and_change_the_split(
 ) -> None:
     command = ("convert", "--config", "cats_dogs", "--input", folder / "train", "--output", tmp_path / "out")
     settings = ("output.compression=gzip", "split.seed=1", "features.image/height=null", "features.image/width=null")
-    command_line.succeed(*command, *(word for setting in settings for word in ("--set", setting)))
+    options = [word for setting in settings for word in ("--set", setting)]
+    command_line.succeed(*command, "--workers", 1, *options, here=True)
     check(folder, tmp_path / "out", "GZIP")
     assert set(read(tmp_path / "out", "test", "GZIP")) != set(read(folder / "cats-dogs-tfrecords", "test"))
     ds = imagebeam.open_dataset(str(tmp_path / "out"))
@@ -120,8 +121,8 @@ def test_files_of_another_name_are_rejects_and_many_end_the_run(tmp_path: pathli
     write_images(tmp_path / "in")
     (tmp_path / "in" / "bird.0.jpg").write_bytes(image_sets.make_image(1))
     command = ("convert", "--config", "cats_dogs", "--input", tmp_path / "in", "--output", tmp_path / "out")
-    command_line.succeed(*command)  # one of 101
+    command_line.succeed(*command, "--workers", 1, here=True)  # one of 101
     (tmp_path / "in" / "Cat.1.jpg").write_bytes(image_sets.make_image(2))
-    completed = command_line.run(*command, "--overwrite")
+    completed = command_line.call(*command, "--workers", 1, "--overwrite")
     assert completed.returncode == 3
     assert "2 of 102 images were rejected" in completed.stderr

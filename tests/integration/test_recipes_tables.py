@@ -7,6 +7,7 @@ import io
 import json
 import pathlib
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ import tensorflow as tf
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import convert
+from imagebeam.pipelines import convert, open_source
 from tests import datasets, image_sets
 
 Row = Mapping[str, Any]
@@ -396,22 +397,32 @@ def test_nan_and_null_of_typed_tables_are_rejects(tmp_path: pathlib.Path, name: 
     }
 
 
-@pytest.mark.parametrize("text", MISSING)
-def test_missing_value_of_a_column_is_what_the_config_says(tmp_path: pathlib.Path, text: str) -> None:
-    rows = [{"image": "1.jpg", "target": 1, "x": "0.25"}, {"image": "2.jpg", "target": 1, "x": text}]
+def test_missing_value_of_a_column_is_what_the_config_says(tmp_path: pathlib.Path) -> None:
+    rows = [{"image": f"{index}.jpg", "target": 1, "x": text} for index, text in enumerate(["0.25", *MISSING])]
     table = write_table(tmp_path / "in", "targets.csv", rows)
     spec = {"x": tf.io.FixedLenFeature([], tf.float32)}
+    missing = [f"{index}.jpg" for index in range(1, len(rows))]
     convert_preset("regression", table, tmp_path / "reject", "columns={x: {type: float}}")
-    assert set(read(tmp_path / "reject", spec)) == {"1.jpg"}
-    assert details(tmp_path / "reject")["2.jpg"][0] == "bad_value"
+    assert set(read(tmp_path / "reject", spec)) == {"0.jpg"}
+    assert datasets.rejects(tmp_path / "reject") == dict.fromkeys(missing, "bad_value")
     convert_preset(
         "regression", table, tmp_path / "default", "columns={x: {type: float, missing: default, default: -1}}"
     )
     found = read(tmp_path / "default", spec)
-    assert {key: values["x"] for key, values in found.items()} == {"1.jpg": 0.25, "2.jpg": -1.0}
+    assert {key: values["x"] for key, values in found.items()} == {"0.jpg": 0.25} | dict.fromkeys(missing, -1.0)
     with pytest.raises(errors.ConfigError, match=r"line 3 of .*targets.csv: column 'x'.*columns.x.missing is error"):
         convert_preset("regression", table, tmp_path / "error", "columns={x: {type: float, missing: error}}")
     assert not (tmp_path / "error" / catalog_lib.CATALOG_FILE).exists()
+
+
+@pytest.mark.parametrize("text", MISSING)
+def test_missing_value_is_an_error_where_the_config_says_so(tmp_path: pathlib.Path, text: str) -> None:
+    rows = [{"image": "1.jpg", "target": 1, "x": "0.25"}, {"image": "2.jpg", "target": 1, "x": text}]
+    table = write_table(tmp_path / "in", "targets.csv", rows)
+    columns = "columns={x: {type: float, missing: error}}"
+    config = config_lib.load_config("regression", [f"source.uri={table}", f"output.uri={tmp_path / 'out'}", columns])
+    [problem] = [problem for listing in open_source.make_source(config).list_all() for problem in listing.problems]
+    assert re.search(r"line 3 of .*targets.csv: column 'x'.*columns.x.missing is error", problem)
 
 
 def test_list_of_numbers_with_a_gap_is_a_reject(tmp_path: pathlib.Path) -> None:

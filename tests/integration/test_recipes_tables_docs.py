@@ -31,7 +31,7 @@ def run_command(page: str, number: int, folder: pathlib.Path, *more: str) -> Non
     for index, name in enumerate(arguments[:-1]):
         if name in ("--input", "--output") or arguments[index + 1].endswith(".yaml"):
             arguments[index + 1] = str(folder / arguments[index + 1])
-    command_line.succeed(*arguments, "--workers", "1", *more)
+    command_line.succeed(*arguments, "--workers", "1", *more, here=True)
 
 
 def run_snippets(page: str, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The servers of the other tests do what these rely on."""
+"""The proxy of the other tests does what these rely on; the cluster is in test_hdfs.py, where it runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,11 @@ import pytest
 import requests
 
 from tests import patience
-from tests.servers import faults, gcs, hdfs
+from tests.servers import faults, gcs
 
 pytestmark = pytest.mark.integration
 
 DATA = random.Random(0).randbytes(300_000)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hdfs.Cluster]:
-    with hdfs.run(tmp_path_factory.mktemp("hdfs")) as cluster:
-        yield cluster
 
 
 class EchoHandler(http.server.BaseHTTPRequestHandler):
@@ -104,45 +98,6 @@ def outcome(url: str) -> str:
     return "whole"
 
 
-def test_cluster_gives_back_what_was_written_to_it(cluster: hdfs.Cluster) -> None:
-    filesystem = cluster.filesystem()
-    filesystem.makedirs("/written/a b")
-    with filesystem.open("/written/a b/file#1", "wb") as file:
-        file.write(DATA)
-    assert filesystem.cat_file("/written/a b/file#1") == DATA
-    assert filesystem.cat_file("/written/a b/file#1", 1000, 2000) == DATA[1000:2000]
-    assert filesystem.ls("/written/a b", detail=False) == ["/written/a b/file#1"]
-    assert filesystem.info("/written/a b/file#1")["owner"] == "beam"
-    assert cluster.address == f"hdfs://beam@127.0.0.1:{cluster.port}"
-
-
-def test_cluster_without_data_nodes_reads_again_when_they_come_back(cluster: hdfs.Cluster) -> None:
-    filesystem = cluster.filesystem()
-    filesystem.pipe_file("/kept", DATA)
-    cluster.kill(0)
-    cluster.kill(1)
-    assert cluster.data_node_ports == [None, None]
-    with pytest.raises(requests.ConnectionError, match="Connection refused"):
-        filesystem.cat_file("/kept")
-    cluster.start(0)
-    cluster.start(1)
-    assert None not in cluster.data_node_ports
-    assert filesystem.cat_file("/kept") == DATA
-
-
-def test_cluster_in_safe_mode_refuses_a_write(cluster: hdfs.Cluster) -> None:
-    filesystem = cluster.filesystem()
-    cluster.safe_mode(True)
-    try:
-        with pytest.raises(requests.HTTPError) as refused:  # by a DataNode, which asks the NameNode
-            filesystem.pipe_file("/unsafe", DATA)
-        assert refused.value.response.json()["RemoteException"]["exception"] == "SafeModeException"
-    finally:
-        cluster.safe_mode(False)
-    filesystem.pipe_file("/unsafe", DATA)
-    assert filesystem.cat_file("/unsafe") == DATA
-
-
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunks"])
 @pytest.mark.parametrize("path", ["/a%20b?c=d%2Fe", "/chunks"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE"])
@@ -212,27 +167,6 @@ def test_faults_follow_from_the_seed(echo: str) -> None:
             return [outcome(proxy.url) for _ in range(50)]
 
     assert outcomes(1) == outcomes(1) != outcomes(2)
-
-
-def test_lost_response_is_of_a_request_that_was_done(cluster: hdfs.Cluster) -> None:
-    upstream = f"http://127.0.0.1:{cluster.port}"
-    with (
-        faults.FaultyProxy(upstream, seed=0, fraction=1, kinds=("lost",)) as proxy,
-        pytest.raises(requests.ConnectionError),
-    ):
-        requests.put(f"{proxy.url}/webhdfs/v1/lost?op=MKDIRS&user.name=beam")
-    assert cluster.filesystem().isdir("/lost")
-
-
-def test_proxy_carries_data_nodes_too(cluster: hdfs.Cluster) -> None:
-    upstream = f"http://127.0.0.1:{cluster.port}"
-    with faults.FaultyProxy(upstream, seed=0, fraction=0, rewrite_hosts=True) as proxy:
-        through = cluster.filesystem(proxy.port)
-        through.pipe_file("/through", DATA)
-        assert proxy.counts["requests"] == 4  # CREATE and APPEND, each of the NameNode and of a DataNode
-        assert through.cat_file("/through") == DATA
-        assert proxy.counts["requests"] == 7  # and GETFILESTATUS
-    assert cluster.filesystem().cat_file("/through") == DATA
 
 
 def test_proxy_carries_uploads_to_gcs_and_downloads_from_it(tmp_path: pathlib.Path) -> None:

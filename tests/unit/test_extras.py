@@ -6,6 +6,7 @@ import collections
 import importlib.metadata
 import pathlib
 import runpy
+import sys
 from typing import Any
 
 import apache_beam as beam
@@ -24,12 +25,24 @@ STORAGES = ("gcs", "hdfs", "s3")
 
 
 @pytest.fixture(scope="module")
-def extras() -> dict[str, list[str]]:
-    """The extras of this checkout; the installed metadata may be older."""
+def settings() -> dict[str, Any]:
+    """What setup.py of this checkout passes to setuptools; the installed metadata may be older."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setuptools, "setup", lambda **_: None)
-        found: dict[str, list[str]] = runpy.run_path(str(command_line.ROOT / "setup.py"))["EXTRAS"]
+        found: dict[str, Any] = {}
+        patch.setattr(setuptools, "setup", found.update)
+        runpy.run_path(str(command_line.ROOT / "setup.py"))
         return found
+
+
+@pytest.fixture(scope="module")
+def base(settings: dict[str, Any]) -> list[str]:
+    """What imagebeam itself requires."""
+    return settings["install_requires"]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def extras(settings: dict[str, Any]) -> dict[str, list[str]]:
+    return settings["extras_require"]  # type: ignore[no-any-return]
 
 
 def packages_of(wanted: list[str]) -> set[str]:
@@ -53,8 +66,8 @@ def packages_of(wanted: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("place", STORAGES)
 @pytest.mark.parametrize("reader", READERS)
-def test_trainer_installs_no_beam(extras: dict[str, list[str]], reader: str, place: str) -> None:
-    found = packages_of(extras[reader] + extras[place])
+def test_trainer_installs_no_beam(base: list[str], extras: dict[str, list[str]], reader: str, place: str) -> None:
+    found = packages_of(base + extras[reader] + extras[place])
     assert len(found) > 8
     assert found & {"apache-beam", "gcsfs", "hdfs", "tensorflow-transform"} == set()
     assert ("tensorflow" in found) == (reader == "tf")
@@ -65,7 +78,6 @@ def test_trainer_installs_no_beam(extras: dict[str, list[str]], reader: str, pla
     [
         ("gcs", "google-cloud-storage"),
         ("hdfs", "requests"),
-        ("hdfs", "fsspec"),
         ("s3", "s3fs"),
         ("dataflow", "apache-beam"),
     ],
@@ -74,9 +86,23 @@ def test_extra_brings_the_package_of_its_name(extras: dict[str, list[str]], extr
     assert package in packages_of(extras[extra])
 
 
-def test_converter_brings_beam_without_its_google_packages(extras: dict[str, list[str]]) -> None:
-    found = packages_of(extras["convert"])
-    assert {"apache-beam", "fsspec", "pillow"} <= found
+def test_imagebeam_itself_requires_small_packages_that_require_nothing(base: list[str]) -> None:
+    assert packages_of(base) == {"fsspec", "google-crc32c", "ijson"}
+
+
+def test_beam_and_imagebeam_itself_bring_what_a_worker_needs(base: list[str], extras: dict[str, list[str]]) -> None:
+    missing = packages_of(extras["convert"]) - packages_of([*base, *extras["dataflow"]])
+    assert missing <= {
+        "pydantic",
+        "pydantic-core",
+        "annotated-types",
+        "typing-inspection",
+    }  # for configs: not on workers
+
+
+def test_converter_brings_beam_without_its_google_packages(base: list[str], extras: dict[str, list[str]]) -> None:
+    found = packages_of(base + extras["convert"])
+    assert {"apache-beam", "fsspec", "ijson", "pillow"} <= found
     assert "google-cloud-storage" not in found
     assert "google-cloud-storage" in packages_of(extras["dataflow"])
 
@@ -110,6 +136,17 @@ def test_dataflow_runner_without_its_packages_is_refused_with_the_extra(
 
     monkeypatch.setattr(beam, "Pipeline", refuse)
     with pytest.raises(errors.ConfigError, match=r"apache_beam\[gcp\]: pip install 'imagebeam\[dataflow\]'$"):
+        convert.convert(
+            {"source": {"uri": str(tmp_path)}, "output": {"uri": str(tmp_path / "out")}},
+            ["--runner=TestDataflowRunner"],
+        )
+
+
+def test_dataflow_without_the_client_of_its_service_is_refused_with_the_extra(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.dataflow", None)
+    with pytest.raises(errors.ConfigError, match=r"DataflowRunner needs it: pip install 'imagebeam\[dataflow\]'$"):
         convert.convert(
             {"source": {"uri": str(tmp_path)}, "output": {"uri": str(tmp_path / "out")}}, ["--runner=DataflowRunner"]
         )

@@ -34,21 +34,38 @@ def test_process_has_its_own_arguments_environment_folder_signals_and_streams(tm
     assert stderr == f"{process.pid} {process.pid} True\n"
 
 
+THREAD = "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), os._exit(6))).start()"
+CLASS = "class Late:\n  def __del__(self): import os; os._exit(4)\nlate = Late()"
+
+
+@pytest.mark.parametrize("ends_whole", [False, True])
 @pytest.mark.parametrize(
     ("code", "exit_code", "complaint"),
     [
         pytest.param("", 0, "", id="end"),
+        pytest.param("import logging; logging.warning('not so good')", 0, "not so good", id="log"),
         pytest.param("import os; os._exit(3)", 3, "", id="exit-code"),
         pytest.param("1 / 0", 1, "ZeroDivisionError", id="exception"),
         pytest.param("import os; os.abort()", -signal.SIGABRT, "", id="signal"),
+        pytest.param("import sys; sys.exit(-1)", 255, "", id="negative"),
+        pytest.param("import sys; sys.exit('told')", 1, "told", id="text"),
         pytest.param("import atexit, os; atexit.register(os._exit, 5)", 5, "", id="exit-handler"),
+        pytest.param(THREAD, 6, "", id="thread"),
+        pytest.param("import os; os.close(1); print()", 120, "Bad file descriptor", id="stream-that-cannot-be-flushed"),
     ],
 )
-def test_exit_code_and_complaint_are_those_of_the_program(code: str, exit_code: int, complaint: str) -> None:
-    process = start(code)
+def test_exit_code_and_complaint_are_those_of_the_program(
+    code: str, exit_code: int, complaint: str, ends_whole: bool
+) -> None:
+    process = start(code, ends_whole=ends_whole)
     _, stderr = process.communicate(timeout=patience.HANG_SEC)
     assert (process.returncode, process.poll()) == (exit_code, exit_code)
     assert complaint in stderr
+
+
+@pytest.mark.parametrize(("ends_whole", "exit_code"), [(False, 0), (True, 4)])
+def test_objects_of_modules_are_freed_at_a_whole_end(ends_whole: bool, exit_code: int) -> None:
+    assert start(CLASS, ends_whole=ends_whole).wait(timeout=patience.HANG_SEC) == exit_code
 
 
 def test_process_runs_until_it_is_killed_beside_another() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests import command_line, patience
+from tests import command_line
 
 ROOT = command_line.ROOT
 FOLDERS = ("imagebeam", "transforms", "pipelines", "configs")
@@ -48,9 +46,7 @@ def modules_of_the_trainer() -> list[str]:
 def import_afresh(*modules: str) -> set[str]:
     """The modules that a new process holds after these imports: top-level packages, and all of imagebeam."""
     code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=patience.HANG_SEC, check=False
-    )
+    done = command_line.run_python(code)
     assert done.returncode == 0, done.stderr
     names = done.stdout.split()
     return {name.partition(".")[0] for name in names} | {name for name in names if name.startswith("imagebeam")}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 
 import pytest
 
 import imagebeam
-from tests import command_line, patience
+from tests import command_line
 
 CALL = """
 import sys
@@ -23,14 +21,7 @@ except imagebeam.ConfigError as e:
 
 
 def run_python(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=command_line.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
+    done = command_line.run_python(code)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -71,7 +62,7 @@ def test_names_of_the_converter_import_no_beam_before_the_call() -> None:
         pytest.param(
             "apache_beam",
             "imagebeam.plan({'source': {'uri': 'in'}})",
-            "apache_beam is not installed, convert needs it: pip install 'imagebeam[convert]'",
+            "apache_beam is not installed, plan needs it: pip install 'imagebeam[convert]'",
             id="plan-without-beam",
         ),
         pytest.param(

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 import types
+from typing import Any
 
+import apache_beam as beam
 import pytest
+from apache_beam.coders import VarIntCoder
 from apache_beam.options import pipeline_options
-from apache_beam.transforms import core
+from apache_beam.runners.worker import statesampler
+from apache_beam.testing import test_pipeline, util
+from apache_beam.transforms import core, userstate
 
 from tests import quick_beam
 
@@ -18,10 +24,62 @@ class Adder:
         return one + other
 
 
+class Plain(beam.DoFn):
+    def process(self, element: int, timestamp: Any = beam.DoFn.TimestampParam) -> list[int]:
+        return [element]
+
+
+class Stateful(beam.DoFn):
+    SEEN = beam.DoFn.StateParam(userstate.BagStateSpec("seen", VarIntCoder()))
+
+    def process(self, element: tuple[str, int], seen: Any = SEEN) -> list[int]:
+        seen.add(element[1])
+        return [sum(seen.read())]
+
+
+class Inherits(Stateful):
+    pass
+
+
+class Wrapped(beam.DoFn):
+    """Has the state of another DoFn, whose method it keeps in a field, as Beam's own wrappers do."""
+
+    def __init__(self) -> None:
+        self.process_of_other = Stateful().process
+
+    def process(self, element: int) -> list[int]:
+        return [element]
+
+
 def test_signatures_are_those_of_inspect() -> None:
     with quick_beam.patched():
         for function in (Adder().add, Adder().add, Adder.add, len, core.DoFn().process):
             assert core.get_signature(function) == inspect.signature(function)
+
+
+def test_state_of_a_dofn_is_what_beam_finds() -> None:
+    dofns = [Plain(), Stateful(), Inherits(), Wrapped(), core.CallableWrapperDoFn(abs)]
+    expected = [userstate.get_dofn_specs(dofn) for dofn in dofns]
+    assert [len(states) for states, _ in expected] == [0, 1, 1, 1, 0]
+    with quick_beam.patched():
+        for _ in range(2):
+            assert [userstate.get_dofn_specs(dofn) for dofn in dofns] == expected
+
+
+def test_pipelines_keep_state_and_count_without_sampling_threads() -> None:
+    def count(element: int) -> tuple[int, list[str]]:
+        beam.metrics.Metrics.counter("test", "elements").inc()
+        return element, [each.name for each in threading.enumerate() if each.name.endswith("(run)")]  # of StateSampler
+
+    with quick_beam.patched():
+        pipeline = test_pipeline.TestPipeline(runner="FnApiRunner")
+        sums = pipeline | beam.Create([("a", 1), ("a", 2)]) | beam.ParDo(Stateful()) | beam.Map(count)
+        util.assert_that(sums, lambda found: util.equal_to([3])([max(each for each, _ in found)]))
+        util.assert_that(sums, lambda found: util.equal_to([[], []])([names for _, names in found]), label="threads")
+        result = pipeline.run()
+    counters = {each.key.metric.name: each.committed for each in result.metrics().query()["counters"]}
+    assert counters["elements"] == 2
+    assert statesampler.get_current_tracker() is None
 
 
 def test_views_share_values_and_other_options_have_their_own() -> None:
@@ -47,7 +105,13 @@ def test_views_of_many_options_are_their_own_though_few_are_kept(monkeypatch: py
 
 
 def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = {"apache_beam.transforms.core", "apache_beam.options.pipeline_options"}
+    others = {
+        "apache_beam.options.pipeline_options",
+        "apache_beam.runners.worker.statecache",
+        "apache_beam.runners.worker.statesampler",
+        "apache_beam.transforms.core",
+        "apache_beam.transforms.userstate",
+    }
     for name in others:
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     with quick_beam.patched():

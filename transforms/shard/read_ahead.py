@@ -30,22 +30,37 @@ _LIST_AGAIN = "to take it in, run the same convert command again with --overwrit
 
 
 class ReadAhead(NamedTuple):
-    """Limits of reading ahead."""
+    """Limits of reading ahead, and where the sizes of the files come from."""
 
     requests: int  # in flight at once, over a network
     num_bytes: int  # of images requested and not taken yet; the last one may exceed it
+    size_column: str = ""  # of a table whose sizes are trusted; "" if the files were listed
 
 
 READ_AHEAD = ReadAhead(32, 64 << 20)
 
 
 class ReadError(OSError):
-    """One image cannot be read. Others can."""
+    """One image cannot be read. Others can.
 
-    def __init__(self, reason: elements.Reason, detail: str):
+    Attributes:
+        num_bytes: size of the file if it is not the expected one; otherwise -1.
+    """
+
+    def __init__(self, reason: elements.Reason, detail: str, num_bytes: int = -1):
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+        self.num_bytes = num_bytes
+
+    def explain(self, ref: elements.ImageRef, size_column: str) -> str:
+        """Returns the detail; `size_column` is that of `ReadAhead`, if the size of `ref` is from there."""
+        if not size_column or self.num_bytes < 0:
+            return self.detail
+        return (
+            f"has {self.num_bytes:,} bytes, column {size_column!r} of the table says {ref.size:,}; to take it in, "
+            "correct the table and run the same convert command again with --overwrite"
+        )
 
 
 Fetched = tuple[elements.ImageRef, bytes | ReadError]
@@ -176,7 +191,7 @@ def _read_remote(store: storage.Storage, ref: elements.ImageRef) -> bytes | Read
     expected = ref.length if ref.length >= 0 else ref.size - ref.offset if ref.size >= 0 else len(data)
     if len(data) != expected:
         detail = f"came as {len(data):,} bytes, {expected:,} were listed; {_LIST_AGAIN}"
-        return ReadError(elements.Reason.CHANGED, detail)
+        return ReadError(elements.Reason.CHANGED, detail, len(data))
     return data
 
 
@@ -209,8 +224,9 @@ def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _S
 
 
 def _read_local(ref: elements.ImageRef, descriptor: int, kernel: _Kernel) -> bytes:
-    if change := _find_change(ref, os.fstat(descriptor)):
-        raise ReadError(elements.Reason.CHANGED, f"{change} since it was listed; {_LIST_AGAIN}")
+    if change := _find_change(ref, status := os.fstat(descriptor)):
+        num_bytes = -1 if status.st_size == ref.size else status.st_size
+        raise ReadError(elements.Reason.CHANGED, f"{change} since it was listed; {_LIST_AGAIN}", num_bytes)
     start = time.perf_counter()
     data = local.read_descriptor(descriptor, ref.offset, ref.length, ref.size if ref.offset == 0 else -1)
     kernel.note_read(time.perf_counter() - start, len(data))

@@ -56,10 +56,10 @@ class ShardWriter:
     def _find_finished(self, name: str) -> elements.WrittenShard | None:
         done = storage.join(self.staging, name + DONE_SUFFIX)
         store = storage.storage_of(done)
-        if not store.exists(done):
-            return None
         try:
             written = decode_written(store.read(done))
+        except FileNotFoundError:
+            return None
         except (ValueError, TypeError, KeyError):  # empty after a power loss, or written by another version
             return None
         in_staging = (
@@ -67,7 +67,7 @@ class ShardWriter:
             storage.join(self.staging, os.path.basename(written.shard.index_name)),
         )
         in_output = storage.join(self.output, name), storage.join(self.output, written.shard.index_name)
-        has_shard = any(store.exists(uri) and not _differs(uri, written.shard) for uri in (in_staging[0], in_output[0]))
+        has_shard = any(_holds(uri, written.shard) for uri in (in_staging[0], in_output[0]))
         indexes = (_checksum_index(uri, written.shard) for uri in (in_staging[1], in_output[1]))
         index_crc32c = next((crc for crc in indexes if crc is not None), None)
         has_rejects = _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
@@ -117,9 +117,13 @@ class ShardWriter:
             counts.add(ref, image)
 
 
-def _differs(uri: str, shard: catalog.Shard) -> bool:
-    """Returns whether a stored shard differs from its description."""
-    return verify_shards.checksum_file(uri) != (shard.bytes, shard.crc32c)
+def _holds(uri: str, shard: catalog.Shard) -> bool:
+    """Returns whether a file is the described shard. It is read, unless the storage keeps a checksum of it."""
+    try:
+        found = storage.storage_of(uri).stored_checksum(uri) or verify_shards.checksum_file(uri)
+    except FileNotFoundError:
+        return False
+    return found == (shard.bytes, shard.crc32c)
 
 
 def _checksum_index(uri: str, shard: catalog.Shard) -> int | None:
@@ -147,19 +151,20 @@ def read_images(
 ) -> Iterable[tuple[elements.ImageRef, checked_image.Image | elements.Reject]]:
     """Yields each reference with its checked image, or with its reject."""
     fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
+    image: checked_image.Image | elements.Reject
     for ref, data in fetched:
-        image = _prepare(ref, data, policy)
+        if isinstance(data, read_ahead_lib.ReadError):
+            detail = data.explain(ref, read_ahead.size_column)
+            image = elements.Reject(ref.key, ref.uri, "read", data.reason, detail)
+        else:
+            image = _prepare(ref, data, policy)
         if ref.mask is not None:
             _, mask = next(fetched)
             image = image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, mask, policy)
         yield ref, image
 
 
-def _prepare(
-    ref: elements.ImageRef, data: bytes | read_ahead_lib.ReadError, policy: prepare.ImagePolicy
-) -> checked_image.Image | elements.Reject:
-    if isinstance(data, read_ahead_lib.ReadError):
-        return elements.Reject(ref.key, ref.uri, "read", data.reason, data.detail)
+def _prepare(ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy) -> checked_image.Image | elements.Reject:
     try:
         if ref.inside is None:
             return policy.prepare(data, ref.expected)

@@ -85,22 +85,40 @@ class StatisticsBuilder:
                 values.clear()
 
 
-def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merges the statistics of several shards."""
-    counters: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    ranges: dict[str, list[Mapping[str, int]]] = {name: [] for name in _RANGES}
-    pixels: list[Mapping[str, Any]] = []
-    for part in parts:
+class StatisticsMerger:
+    """Adds up the statistics of shards one by one, in any order."""
+
+    def __init__(self) -> None:
+        self._counters: dict[str, collections.Counter[str]] = {}
+        self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
+        self._pixels: dict[str, Any] = {}
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        """Adds the statistics of a shard."""
         for name, value in part.items():
             if name in _RANGES:
-                ranges[name].append(value)
+                self._ranges[name] = _merge_ranges([self._ranges[name], value])
             elif name == _PIXELS:
-                pixels.append(value)
+                self._pixels = _merge_pixels([self._pixels, value])
             else:
-                counters[name].update(value)
-    merged: dict[str, Any] = {name: _ordered(name, counter) for name, counter in counters.items()}
-    merged |= {name: _merge_ranges(values) for name, values in ranges.items()}
-    return merged | {_PIXELS: _merge_pixels(pixels)}
+                self._counters.setdefault(name, collections.Counter()).update(value)
+
+    def merge(self, other: StatisticsMerger) -> None:
+        """Adds all that another merger has added."""
+        self.add(other._counters | other._ranges | {_PIXELS: other._pixels})
+
+    def result(self) -> dict[str, Any]:
+        """Returns the merged statistics in the form of those of one shard."""
+        counted = {name: _ordered(name, counter) for name, counter in self._counters.items()}
+        return counted | self._ranges | {_PIXELS: self._pixels}
+
+
+def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merges the statistics of several shards."""
+    merger = StatisticsMerger()
+    for part in parts:
+        merger.add(part)
+    return merger.result()
 
 
 def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from concurrent import futures
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.sources import image_source, mask_files
+from imagebeam.transforms.sources import image_source, mask_files, name_ranges
 
 # A file with one of these extensions counts as an image. Of any other the first bytes are read, so that an image under
 # another name is found and a text file is passed over.
@@ -39,11 +40,19 @@ MASK = "mask"
 WITHOUT_MASK = "image_without_mask"
 
 
+# Of a large folder so many pages are listed before the rest is cut into so many ranges, by how often it was cut before.
+# Each cut asks for a few names in each range, which must be little beside the pages that are listed.
+_PAGES_AND_RANGES = ((4, 8), (24, 32), (144, 64))
+
+
 class Directory(NamedTuple):
-    """A folder that is still to be listed."""
+    """A folder, or a range of the names in it, that is still to be listed."""
 
     path: str  # below the root; "" is the root
     ancestors: tuple[tuple[int, int], ...]  # identities of the folders above, which reveal loops of links
+    start: str = ""  # first name of the range; "" is no bound
+    end: str = ""  # name before which the range ends; "" is no bound
+    num_cuts: int = 0  # how often the folder was cut for this range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +87,12 @@ class FilesSource:
         while waiting:
             current = waiting.pop()
             for entry in self._entries(current, found):
+                if isinstance(entry, Directory):  # a range of names
+                    if recursive:
+                        waiting.append(entry)
+                    else:
+                        yield entry
+                    continue
                 path = f"{current.path}/{entry.name}" if current.path else entry.name
                 if entry.kind == storage.DIRECTORY:
                     below = self._enter(current, path, entry, found)
@@ -118,10 +133,15 @@ class FilesSource:
                     else:
                         yield each
 
-    def _entries(self, directory: Directory, found: image_source.ListingBuilder) -> Iterator[storage.Entry]:
+    def _entries(self, directory: Directory, found: image_source.ListingBuilder) -> Iterator[storage.Entry | Directory]:
+        """Yields the entries of a folder, and ranges of names to be listed in parallel if there are too many."""
         uri = storage.join(self.root, directory.path) if directory.path else self.root
+        store = storage.storage_of(self.root)
         try:
-            yield from storage.storage_of(self.root).list_directory(uri)
+            if isinstance(store, storage.RangeLister):
+                yield from _list_or_cut(store, uri, directory)
+            else:
+                yield from store.list_directory(uri)
         except OSError as e:
             if storage.is_fault(e):
                 raise
@@ -184,6 +204,29 @@ class FilesSource:
             found.refs.append(elements.ImageRef(path, uri, entry.size, entry.version))
         else:
             found.passed_over[NON_IMAGE] += 1
+
+
+def _list_or_cut(store: storage.RangeLister, uri: str, directory: Directory) -> Iterator[storage.Entry | Directory]:
+    """Yields the entries in a range of names; if there are many, only the first, and then ranges of the rest."""
+    start, end, num_cuts = directory.start, directory.end, directory.num_cuts
+    max_pages, num_wanted = _PAGES_AND_RANGES[min(num_cuts, len(_PAGES_AND_RANGES) - 1)]
+    folders: dict[str, storage.Entry] = {}  # a page may name them too early, and again
+    bound = ""
+    for num_pages, page in enumerate(store.list_range(uri, start, end)):
+        found = [entry for entry in page if entry.kind == storage.FILE]
+        folders.update((f"{entry.name}/", entry) for entry in page if entry.kind != storage.FILE)
+        if num_pages >= max_pages:
+            bound = max(entry.name for entry in found) if found else name_ranges.after_all(max(folders, default=""))
+        if bound <= start:
+            bound = ""
+        yield from (entry for entry in found if not bound or entry.name < bound)
+        if bound:
+            break
+    yield from (entry for name, entry in folders.items() if not bound or name < bound)
+    if bound:
+        cuts = name_ranges.cut(functools.partial(store.first_name, uri), bound, end, num_wanted)
+        for first, last in itertools.pairwise((bound, *cuts, end)):
+            yield directory._replace(start=first, end=last, num_cuts=num_cuts + 1)
 
 
 _REMEDIES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from imagebeam.transforms import elements, kept_features
 
@@ -27,6 +27,25 @@ class ImageSource(Protocol):
 
     def list_all(self) -> Iterator[Listing]:
         """Yields all images of the source."""
+
+
+class RowBatch(NamedTuple):
+    """Rows of a table whose images are still to be looked up."""
+
+    packed: bytes
+    table: int = 0  # index of the table, if there are several
+    first_position: int = 0  # of the first row of that table
+
+
+@runtime_checkable
+class RowSource(ImageSource, Protocol):
+    """A source that can read its rows in one place and look up their images in many."""
+
+    def list_rows(self) -> Iterator[RowBatch | Listing]:
+        """Yields all rows, and listings of what belongs to no row."""
+
+    def look_up(self, batch: RowBatch) -> Listing:
+        """Returns the images of the rows."""
 
 
 def list_whole(source: ImageSource) -> list[Listing]:

@@ -6,12 +6,13 @@ import contextlib
 import csv
 import dataclasses
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from imagebeam import errors, look_ahead, storage
+from imagebeam import errors, features, look_ahead, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import (
+    find_entries,
     image_source,
     merged_rows,
     missing_columns,
@@ -20,7 +21,13 @@ from imagebeam.transforms.sources import (
     table_rows,
 )
 
-_REQUESTS_AT_ONCE = 16
+_Batch = list[merged_rows.PlacedRow]
+
+
+class Trust(NamedTuple):
+    """Takes the images of the rows as they are, without a look at the files."""
+
+    size: str | None = None  # column with the size of the file in bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +45,7 @@ class ManifestSource:
     header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
     delimiter: str | None = None  # of a CSV; None means a tab for .tsv, else a comma
     encoding: str = table_formats.UTF8  # of CSV and JSON lines
+    trust: Trust | None = None  # None looks up every file
 
     @property
     def root(self) -> str:
@@ -57,7 +65,8 @@ class ManifestSource:
     def needed(self) -> tuple[str, ...]:
         """The columns that must exist."""
         images = () if self.image is None else (self.image,)
-        return tuple(dict.fromkeys((*images, *self.fields.needed)))
+        sizes = () if self.trust is None or self.trust.size is None else (self.trust.size,)
+        return tuple(dict.fromkeys((*images, *sizes, *self.fields.needed)))
 
     def column_names(self) -> list[str]:
         """Returns the names of its columns.
@@ -100,22 +109,103 @@ class ManifestSource:
             )
 
     def list_all(self) -> Iterator[image_source.Listing]:
-        """Yields the images in the order of the rows."""
-        found = image_source.ListingBuilder()
-        num_rows = 0
+        """Yields the images in the order of the rows, up to the first problem."""
+        for batch in self._read_batches():
+            found = batch if isinstance(batch, image_source.Listing) else self._look_up_all(batch)
+            yield found
+            if found.problems:
+                return
+
+    def list_rows(self) -> Iterator[image_source.RowBatch | image_source.Listing]:
+        """Yields the rows in their order, with the needed columns alone."""
+        for batch in self._read_batches():
+            if isinstance(batch, image_source.Listing):
+                yield batch
+            else:
+                yield image_source.RowBatch(self._pack(batch), first_position=self.first_position)
+
+    def look_up(self, batch: image_source.RowBatch) -> image_source.Listing:
+        """Returns the images of the rows."""
+        return self._look_up_all(self._unpack(batch.packed))
+
+    def _read_batches(self) -> Iterator[_Batch | image_source.Listing]:
+        """Yields the rows in batches, and a listing with a problem if they cannot be read or there are none."""
+        placed: Iterator[merged_rows.PlacedRow] = self.read_rows()
+        if self.merge_rows and self.image is not None:
+            placed = merged_rows.merge_rows(placed, self.image, self.fields)
+        found, num_rows = image_source.ListingBuilder(), 0
+        batch: _Batch = []
         try:
-            for image in self._look_up_all():
+            for each in placed:
                 num_rows += 1
-                found.add(image)
-                if found.is_full:
-                    yield found.take()
+                batch.append(each)
+                if len(batch) >= image_source.MAX_REFS:
+                    yield batch
+                    batch = []
             if not num_rows and self.keys_below is None:  # some of several tables may be empty
                 found.problems.append(f"manifest {self.uri!r} has no rows, so there are no images; fill it")
+        except (OSError, ValueError) as e:
+            found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
+        if batch:
+            yield batch
+        if found.problems:
+            yield found.take()
+
+    def _pack(self, batch: _Batch) -> bytes:
+        """Packs rows; what is not a mapping of cells is kept as it is."""
+        names, nothing = self.needed, (None,) * len(self.needed)
+        return elements.pack_rows(
+            [
+                (*place, None, *map(row.get, names)) if isinstance(row, Mapping) else (*place, row, *nothing)
+                for place, row in batch
+            ]
+        )
+
+    def _unpack(self, packed: bytes) -> _Batch:
+        names = self.needed
+        return [
+            (table_formats.RowPlace(position, unit, number), dict(zip(names, cells)) if other is None else other)
+            for position, unit, number, other, *cells in elements.unpack_rows(packed)
+        ]
+
+    def _look_up_all(self, batch: _Batch) -> image_source.Listing:
+        """Returns the references and rejects of rows, up to the first problem."""
+        found = image_source.ListingBuilder()
+        is_near = self.trust is not None or self._is_near(batch)
+        num_ahead = 1 if is_near else find_entries.REQUESTS_AT_ONCE
+        try:
+            known = {} if is_near else find_entries.find_together(self._addresses(batch))
+            for image in look_ahead.map_ahead(lambda each: self._look_up(*each, known), batch, num_ahead):
+                found.add(image)
         except table_rows.MissingValueError as e:
             found.problems.append(str(e))
         except (OSError, ValueError) as e:
             found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
-        yield found.take()
+        return found.take()
+
+    def _is_near(self, batch: _Batch) -> bool:
+        """Returns whether all files of the rows are on this machine, so that a look takes no time."""
+        if not storage.storage_of(self.uri).is_local:
+            return False
+        return not self.allow_outside or not any("://" in str(self._path_in(row)) for _, row in batch)
+
+    def _addresses(self, batch: _Batch) -> Iterator[str]:
+        for _, row in batch:
+            with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
+                if path := self._path_in(row):
+                    yield self.resolve(path)
+
+    def _path_in(self, row: Any) -> str | None:
+        return _name_in(_cells_of(row), self.image)
+
+    @staticmethod
+    def positions_in(packed: bytes) -> list[int]:
+        """Returns the position of each row in the table."""
+        return [position for position, *_ in elements.unpack_rows(packed)]
+
+    def hash_addresses(self, packed: bytes, hash_address: Callable[[str], int]) -> Iterator[int]:
+        """Yields the hash of the address in each row that has one."""
+        return map(hash_address, self._addresses(self._unpack(packed)))
 
     def read_rows(self) -> Iterator[tuple[table_formats.RowPlace, Any]]:
         """Yields the place of each row with its cells by column, or with a text that says what is wrong with it.
@@ -142,17 +232,12 @@ class ManifestSource:
                     break
         return [f"{places[position - self.first_position]} of {self.uri}" for position in positions]
 
-    def _look_up_all(self) -> Iterator[elements.ImageRef | elements.Reject]:
-        """Yields the reference or reject of each row in order; threads look up files ahead over a network."""
-        placed: Iterator[merged_rows.PlacedRow] = self.read_rows()
-        if self.merge_rows and self.image is not None:
-            placed = merged_rows.merge_rows(placed, self.image, self.fields)
-        num_ahead = 1 if storage.storage_of(self.uri).is_local else _REQUESTS_AT_ONCE
-        return look_ahead.map_ahead(lambda each: self._look_up(*each), placed, num_ahead)
-
-    def _look_up(self, place: table_formats.RowPlace, row: Any) -> elements.ImageRef | elements.Reject:
+    def _look_up(
+        self, place: table_formats.RowPlace, row: Any, known: find_entries.Entries
+    ) -> elements.ImageRef | elements.Reject:
+        """Returns the reference of a row, or its reject."""
         try:
-            return self._reference(place, row)
+            return self._reference(place, row, known)
         except table_rows.BadRowError as e:
             return self._reject(place, row, e.reason, e.detail)
         except table_rows.MissingValueError as e:
@@ -161,12 +246,12 @@ class ManifestSource:
             return self._reject(place, row, elements.Reason.UNREADABLE, str(e))
 
     def _reject(self, place: table_formats.RowPlace, row: Any, reason: elements.Reason, detail: str) -> elements.Reject:
-        cells = row.cells if isinstance(row, merged_rows.Conflict) else row if isinstance(row, Mapping) else {}
+        cells = _cells_of(row)
         key = _name_in(cells, self.fields.key or self.image) or str(place)
         uri = _name_in(cells, self.image) or self.uri
         return elements.Reject(key, uri, "list", reason, f"{place} of {self.uri}: {detail}")
 
-    def _reference(self, place: table_formats.RowPlace, row: Any) -> elements.ImageRef:
+    def _reference(self, place: table_formats.RowPlace, row: Any, known: find_entries.Entries) -> elements.ImageRef:
         if isinstance(row, merged_rows.Conflict):
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, row.detail)
         if not isinstance(row, Mapping):
@@ -179,8 +264,15 @@ class ManifestSource:
         key = table_rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
         if not key:
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
+        size, version = self._look_at(uri, known) if self.trust is None else (_size_in(row, self.trust.size), 0)
+        ref = elements.ImageRef(key, uri, size, version, position=self.first_position + place.position)
+        return self.fields.fill(ref, row)
+
+    @staticmethod
+    def _look_at(uri: str, known: find_entries.Entries) -> tuple[int, int]:
+        """Returns size and version of the file at an address."""
         try:
-            status = storage.storage_of(uri).stat(uri)
+            status = known[uri] if uri in known else storage.storage_of(uri).stat(uri)
         except (FileNotFoundError, NotADirectoryError) as e:
             raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no file {uri!r}") from e
         except OSError as e:
@@ -191,10 +283,11 @@ class ManifestSource:
             ) from e
         except ValueError as e:
             raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a valid path ({e})") from e
+        if status is None:
+            raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no file {uri!r}")
         if status.kind != storage.FILE:
             raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
-        ref = elements.ImageRef(key, uri, status.size, status.version, position=self.first_position + place.position)
-        return self.fields.fill(ref, row)
+        return status.size, status.version
 
     def resolve(self, path: str) -> str:
         """Returns the address of a path in the table.
@@ -216,6 +309,29 @@ class ManifestSource:
                 f"{path!r} leaves {self.root!r}; source.manifest.allow_outside: true would take it",
             )
         return uri
+
+
+def _cells_of(row: Any) -> Mapping[str, Any]:
+    """Returns the cells of a row, also of one that cannot be used; none if it has none."""
+    return row.cells if isinstance(row, merged_rows.Conflict) else row if isinstance(row, Mapping) else {}
+
+
+def _size_in(cells: Mapping[str, Any], column: str | None) -> int:
+    """Returns the size in a cell; -1 if it is empty, or there is no such column.
+
+    Raises:
+        BadRowError: if it is not a number of bytes.
+    """
+    text = None if column is None else table_rows.text_in(cells, column)
+    if text is None:
+        return -1
+    try:
+        size = int(table_rows.parse_number(features.INT64, text))
+        if size < 0:
+            raise ValueError(f"{text!r} is negative; expected a number of bytes")
+    except ValueError as e:
+        raise table_rows.BadRowError(elements.Reason.BAD_VALUE, f"column {column!r}: {e}") from e
+    return size
 
 
 def _name_in(cells: Mapping[str, Any], column: str | None) -> str | None:

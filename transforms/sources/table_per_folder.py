@@ -63,16 +63,52 @@ class TablePerFolderSource:
                 num_rows += len(refs) + len(found.rejects)  # each row is one of the two, unless rows were merged
                 if refs:
                     num_rows = max(num_rows, refs[-1].position + 1)
-                if self.folder is not None:
+                if self._counts_unnamed:
                     named.extend(_hash(ref.uri) for ref in refs)
                     named.extend(map(_hash, _resolve_all(table, found.rejects)))
                 problems = problems or bool(found.problems)
                 yield found
+        yield from self._rest(num_rows, named, problems)
+
+    def list_rows(self) -> Iterator[image_source.RowBatch | image_source.Listing]:
+        """Yields the rows of all tables in their order."""
+        num_rows = 0
+        named = array.array("Q")
+        problems = False
+        for index, table in enumerate(self.tables):
+            first_position = num_rows
+            for found in table.list_rows():
+                if isinstance(found, image_source.RowBatch):
+                    positions = table.positions_in(found.packed)
+                    num_rows = max(num_rows + len(positions), first_position + positions[-1] + 1)
+                    if self._counts_unnamed:
+                        named.extend(table.hash_addresses(found.packed, _hash))
+                    yield found._replace(table=index, first_position=first_position)
+                else:
+                    problems = problems or bool(found.problems)
+                    yield found
+        yield from self._rest(num_rows, named, problems)
+
+    def look_up(self, batch: image_source.RowBatch) -> image_source.Listing:
+        """Returns the images of the rows of one table."""
+        table = dataclasses.replace(self.tables[batch.table], first_position=batch.first_position)
+        return table.look_up(batch)
+
+    @property
+    def _counts_unnamed(self) -> bool:
+        return self.folder is not None and all(table.trust is None for table in self.tables)
+
+    def _rest(self, num_rows: int, named: array.array[int], problems: bool) -> Iterator[image_source.Listing]:
+        """Yields what belongs to no row: the images that no row names, and the problem that there is no row."""
         rest = image_source.ListingBuilder()
         if not num_rows and not problems:
             places = ", ".join(table.uri for table in self.tables[:3]) + (", ..." if len(self.tables) > 3 else "")
             rest.problems.append(f"no manifest has a row, so there are no images: {places}; fill them")
-        elif self.folder is not None and (unnamed := _count_unnamed(self.folder, self.exclude, named)):
+        elif (
+            self._counts_unnamed
+            and self.folder is not None
+            and (unnamed := _count_unnamed(self.folder, self.exclude, named))
+        ):
             rest.passed_over[UNNAMED] += unnamed
         if rest.problems or rest.passed_over:
             yield rest.take()

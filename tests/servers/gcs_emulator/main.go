@@ -32,6 +32,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,16 +70,12 @@ func main() {
 	}
 }
 
-// large serves a bucket "large" of many objects of 1 KB: images/label-00/0000000.jpg, in 100 folders. fake-gcs-server looks
-// through all objects at each upload, so it cannot hold so many.
+// large serves a bucket "large" of many objects of 1 KB: images/label-00/0000000.jpg, in 100 folders, and again in one
+// folder, flat/0000000.jpg. fake-gcs-server looks through all objects at each upload, so it cannot hold so many.
 func large(count int, next http.Handler) http.Handler {
 	const folders, page = 100, 1000
 	objects := regexp.MustCompile(`^(/download)?/storage/v1/b/large/o(?:/(.+))?$`)
-	folder := regexp.MustCompile(`^images/label-(\d\d)/$`)
-	object := func(i int) map[string]string {
-		name := fmt.Sprintf("images/label-%02d/%07d.jpg", i%folders, i)
-		return map[string]string{"name": name, "size": "1024", "generation": "1", "bucket": "large"}
-	}
+	folder := regexp.MustCompile(`^(?:flat/|images/label-(\d\d)/)$`)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		match, query := objects.FindStringSubmatch(r.URL.Path), r.URL.Query()
 		answer := map[string]any{}
@@ -92,14 +89,32 @@ func large(count int, next http.Handler) http.Handler {
 			refuse(w, http.StatusNotFound, "no such object")
 			return
 		} else if found := folder.FindStringSubmatch(query.Get("prefix")); found != nil {
-			start, _ := strconv.Atoi(query.Get("pageToken"))
+			total, name := count, func(n int) string { return fmt.Sprintf("flat/%07d.jpg", n) }
+			if found[1] != "" {
+				label := must(strconv.Atoi(found[1]))
+				total = count / folders
+				name = func(n int) string { return fmt.Sprintf("images/label-%02d/%07d.jpg", label, n*folders+label) }
+			}
+			start := sort.Search(total, func(n int) bool { return name(n) >= query.Get("startOffset") })
+			if token := query.Get("pageToken"); token != "" {
+				start = must(strconv.Atoi(token))
+			}
+			size := page
+			if most, err := strconv.Atoi(query.Get("maxResults")); err == nil {
+				size = min(most, page)
+			}
+			if end := query.Get("endOffset"); end != "" {
+				total = sort.Search(total, func(n int) bool { return name(n) >= end })
+			}
 			items := []map[string]string{}
-			for n := start; n < count/folders && n < start+page; n++ {
-				items = append(items, object(n*folders+must(strconv.Atoi(found[1]))))
+			for n := start; n < total && n < start+size; n++ {
+				items = append(items, map[string]string{
+					"name": name(n), "size": "1024", "generation": "1", "bucket": "large",
+				})
 			}
 			answer["items"] = items
-			if start+page < count/folders {
-				answer["nextPageToken"] = strconv.Itoa(start + page)
+			if start+size < total {
+				answer["nextPageToken"] = strconv.Itoa(start + size)
 			}
 		} else if query.Get("delimiter") != "" {
 			prefixes := []string{}
@@ -108,7 +123,7 @@ func large(count int, next http.Handler) http.Handler {
 			}
 			answer["prefixes"] = prefixes
 		} else {
-			answer["items"] = []map[string]string{object(0)}
+			answer["items"] = []map[string]string{{"name": "images/label-00/0000000.jpg", "size": "1024"}}
 		}
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(answer)
@@ -170,7 +185,7 @@ func batched(next http.Handler) http.Handler {
 }
 
 var ofObject = regexp.MustCompile(
-	`^(?:/download)?/storage/v1/b/([^/]+)/o/([^/]+)(?:/compose|/(?:rewriteTo|copyTo)/b/([^/]+)/o/([^/]+))?$`)
+	`^(?:/download)?/storage/v1/b/([^/]+)/o/([^/]+)(?:/compose|/(?:rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)|/moveTo/o/([^/]+))?$`)
 
 // conditional holds requests to the generations that they name; fake-gcs-server does so for uploads alone.
 func conditional(storage *fakestorage.Server) http.Handler {
@@ -185,6 +200,8 @@ func conditional(storage *fakestorage.Server) http.Handler {
 		source, target := names[1:3], names[1:3]
 		if names[3] != "" {
 			target = names[3:5]
+		} else if names[5] != "" {
+			target = []string{names[1], names[5]}
 		}
 		objects := map[string][]string{"ifGenerationMatch": target, "ifSourceGenerationMatch": source}
 		lock.Lock() // the generation stays until the request is done
@@ -199,8 +216,29 @@ func conditional(storage *fakestorage.Server) http.Handler {
 				return
 			}
 		}
+		if names[5] != "" {
+			move(w, source, target, next)
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// move copies an object within its bucket and deletes it, by escaped names; fake-gcs-server does not know the request.
+func move(w http.ResponseWriter, source, target []string, next http.Handler) {
+	address := fmt.Sprintf("/storage/v1/b/%s/o/%s", source[0], source[1])
+	copied := httptest.NewRecorder()
+	next.ServeHTTP(copied, httptest.NewRequest(
+		http.MethodPost, fmt.Sprintf("%s/rewriteTo/b/%s/o/%s", address, target[0], target[1]), nil))
+	if copied.Code != http.StatusOK {
+		refuse(w, copied.Code, "no such object")
+		return
+	}
+	var answer struct{ Resource json.RawMessage }
+	must(0, json.Unmarshal(copied.Body.Bytes(), &answer))
+	next.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodDelete, address, nil))
+	w.Header().Set("Content-Type", "application/json")
+	w.Write(answer.Resource)
 }
 
 // generation of an object by its escaped names; 0 where there is none.

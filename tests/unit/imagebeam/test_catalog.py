@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -184,13 +185,35 @@ def test_folder_without_a_catalog_holds_no_dataset(tmp_path: pathlib.Path, below
         catalog_lib.load_catalog(directory)
 
 
-def test_catalog_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> bytes:
-        raise PermissionError(13, "Permission denied")
+@pytest.mark.parametrize(
+    ("error", "complaint"),
+    [
+        pytest.param(
+            PermissionError(errno.EACCES, "Permission denied"),
+            "{catalog} cannot be read (Permission denied); grant read access to it",
+            id="permission",
+        ),
+        pytest.param(
+            OSError(errno.EMFILE, "Too many open files"),
+            "{catalog} cannot be read (Too many open files): this machine has no open files or no memory left; free",
+            id="open-files",
+        ),
+        pytest.param(
+            storage.UnavailableError(errno.EIO, "hdfs://h:9870/d/catalog.json: no answer (tried for 5 s)"),
+            "hdfs://h:9870/d/catalog.json: no answer (tried for 5 s): check the address, and that it can be reached",
+            id="no-answer",
+        ),
+    ],
+)
+def test_catalog_that_cannot_be_read_is_an_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: OSError, complaint: str
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise error
 
-    monkeypatch.setattr(storage.LocalStorage, "read", refuse)
-    complaint = r"catalog.json cannot be read \(Permission denied\); grant read access to it"
-    with pytest.raises(errors.CatalogError, match=complaint):
+    monkeypatch.setattr(storage.LocalStorage, "read", fail)
+    expected = complaint.format(catalog=tmp_path / "catalog.json")
+    with pytest.raises(errors.CatalogError, match=f"^{re.escape(expected)}"):
         catalog_lib.load_catalog(str(tmp_path))
 
 

@@ -12,6 +12,7 @@ from imagebeam import errors
         (errors.ConfigError, 2),
         (errors.TooManyRejectsError, 3),
         (errors.VerificationError, 4),
+        (errors.BusyError, 5),
     ],
 )
 def test_error_of_another_process_is_rebuilt_from_its_exit_code(
@@ -21,7 +22,7 @@ def test_error_of_another_process_is_rebuilt_from_its_exit_code(
     assert (type(error), error.exit_code, str(error)) == (kind, exit_code, "the text")
 
 
-@pytest.mark.parametrize("exit_code", [0, 1, 5, 137])
+@pytest.mark.parametrize("exit_code", [0, 1, 6, 137])
 def test_unknown_exit_code_is_any_error(exit_code: int) -> None:
     assert type(errors.from_exit_code(exit_code, "x")) is errors.ImagebeamError
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam import look_ahead
+from tests import patience
 
 counts = st.integers(1, 5)
 
@@ -17,7 +18,7 @@ class Failed(Exception):
 
 
 def threads_of_ours() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("imagebeam-ahead")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(("imagebeam-ahead", "imagebeam-each"))]
 
 
 class Calls:
@@ -132,3 +133,66 @@ def test_one_ahead_is_a_plain_loop() -> None:
 def test_num_ahead_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="num_ahead is 0; it must be at least 1"):
         look_ahead.map_ahead(str, [], 0)
+
+
+@pytest.mark.parametrize("num_at_once", [1, 2, 7])
+@pytest.mark.parametrize("length", [0, 1, 5, 50])
+def test_call_each_calls_once_on_each_value(length: int, num_at_once: int) -> None:
+    calls: list[int] = []
+    look_ahead.call_each(calls.append, iter(range(length)), num_at_once)
+    assert sorted(calls) == list(range(length))
+    assert num_at_once > 1 or calls == sorted(calls)
+    assert threads_of_ours() == []
+
+
+def test_call_each_one_at_once_is_a_plain_loop() -> None:
+    threads = set()
+    look_ahead.call_each(lambda _: threads.add(threading.current_thread()), range(3), 1)
+    assert threads == {threading.current_thread()}
+
+
+def test_call_each_is_not_held_up_by_a_slow_call() -> None:
+    others_are_done, done = threading.Event(), []
+
+    def call(value: int) -> None:
+        if value == 0:
+            assert others_are_done.wait(patience.HANG_SEC)
+        done.append(value)
+        if len(done) == 99:
+            others_are_done.set()
+
+    look_ahead.call_each(call, range(100), 2)
+    assert done[-1] == 0
+
+
+@pytest.mark.parametrize("num_at_once", [1, 4])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_call_each_raises_the_error_of_a_call_and_begins_no_more(num_at_once: int, error: type[BaseException]) -> None:
+    begun: list[int] = []
+
+    def call(value: int) -> None:
+        begun.append(value)
+        if value >= 10:
+            raise error(f"of {value}")
+
+    with pytest.raises(error, match=r"of 1\d$"):
+        look_ahead.call_each(call, range(1000), num_at_once)
+    assert len(begun) <= 10 + num_at_once
+    assert threads_of_ours() == []
+
+
+@pytest.mark.parametrize("num_at_once", [1, 4])
+def test_call_each_raises_the_error_of_the_values(num_at_once: int) -> None:
+    def values() -> Iterator[int]:
+        yield from range(3)
+        raise OSError("no more")
+
+    calls: list[int] = []
+    with pytest.raises(OSError, match="no more"):
+        look_ahead.call_each(calls.append, values(), num_at_once)
+    assert sorted(calls) == [0, 1, 2]
+
+
+def test_call_each_with_none_at_once_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_at_once is 0; it must be at least 1"):
+        look_ahead.call_each(str, [], 0)

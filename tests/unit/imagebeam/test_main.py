@@ -1,21 +1,17 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import imagebeam
-from tests import command_line, patience
+from tests import command_line
+
+RUN_MODULE = """
+import runpy, sys
+sys.argv[1:] = {arguments}
+runpy.run_module("imagebeam", run_name="__main__", alter_sys=True)
+"""
 
 
-def run_module(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "imagebeam", *arguments],
-        cwd=command_line.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
+def run_module(*arguments: str) -> command_line.Completed:
+    return command_line.run_python(RUN_MODULE.format(arguments=list(arguments)))
 
 
 def test_module_is_the_command() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import shutil
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,12 @@ def make(tmp_path: pathlib.Path, per_label: int = 5, **sections: Any) -> pathlib
     image_sets.write_folder(tmp_path / "in", per_label=per_label)
     datasets.make(tmp_path / "in", tmp_path / "out", **sections)
     return tmp_path / "out"
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Ten images; read only."""
+    return make(tmp_path_factory.mktemp("pets"))
 
 
 def run(directory: pathlib.Path, split: str = "train", **options: Any) -> bench_reader.BenchResult:
@@ -64,8 +71,8 @@ def speeds_of(result: bench_reader.BenchResult) -> dict[str, float]:
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def test_every_stage_and_the_whole_are_measured(tmp_path: pathlib.Path) -> None:
-    result = run(make(tmp_path))
+def test_every_stage_and_the_whole_are_measured(pets: pathlib.Path) -> None:
+    result = run(pets)
     assert list(result.stages) == STAGES
     for speed in (*result.stages.values(), result.together):
         assert len(speed.rounds) == 5
@@ -74,8 +81,8 @@ def test_every_stage_and_the_whole_are_measured(tmp_path: pathlib.Path) -> None:
     assert (result.num_examples, result.batch_size, result.image_size, result.threads) == (10, 4, 16, 2)
 
 
-def test_stages_do_what_the_reader_does(tmp_path: pathlib.Path) -> None:
-    dataset = imagebeam.open_dataset(str(make(tmp_path)))
+def test_stages_do_what_the_reader_does(pets: pathlib.Path) -> None:
+    dataset = imagebeam.open_dataset(str(pets))
     asked: dict[str, Any] = {"image_size": 16, "dtype": "bfloat16", "threads": 2}
     options = imagebeam.ReadOptions(batch_size=4, **asked)
     stages = bench_reader._tensorflow_stages(dataset.records("train", options), options)
@@ -123,14 +130,14 @@ def test_any_dataset_can_be_measured(tmp_path: pathlib.Path, sections: dict[str,
     assert list(run(make(tmp_path, **sections)).stages) == STAGES
 
 
-def test_part_of_fewer_images_than_a_batch_is_repeated(tmp_path: pathlib.Path) -> None:
-    result = run(make(tmp_path), split="train[:20%]", batch_size=150)
+def test_part_of_fewer_images_than_a_batch_is_repeated(pets: pathlib.Path) -> None:
+    result = run(pets, split="train[:20%]", batch_size=150)
     assert result.num_examples == 2
     assert result.together.images_per_second > 0
 
 
-def test_image_that_is_broken_is_named(tmp_path: pathlib.Path) -> None:
-    directory = make(tmp_path)
+def test_image_that_is_broken_is_named(pets: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    directory = pathlib.Path(shutil.copytree(pets, tmp_path / "out"))
     shard = next(directory.glob("*.tfrecord"))
     broken = bytearray(shard.read_bytes())
     broken[200] ^= 1

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,7 +11,7 @@ from apache_beam.options import pipeline_options
 
 from imagebeam import errors
 from imagebeam.pipelines import call_arguments, convert
-from tests import command_line, image_sets, patience
+from tests import command_line, image_sets
 
 DATAFLOW = ["--runner=DataflowRunner", "--project=p", "--region=europe-west1"]
 
@@ -41,6 +38,21 @@ def test_options_of_beam_are_taken_in_any_form(given: Any) -> None:
         drop_default=True
     )
     assert options == pipeline_options.PipelineOptions(DATAFLOW).get_all_options(drop_default=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--use_public_ips"], id="true"),
+        pytest.param(["--no_use_public_ips", "--no_pipeline_type_check"], id="false"),
+        pytest.param(["--labels=a=b", "--labels=c=d"], id="repeated"),
+        pytest.param(['--sdk_harness_log_level_overrides={"imagebeam": "DEBUG"}'], id="mapping"),
+    ],
+)
+def test_pipeline_options_become_the_same_options_again(arguments: list[str]) -> None:
+    given = pipeline_options.PipelineOptions(arguments)
+    again = pipeline_options.PipelineOptions(call_arguments.as_beam_arguments(given))
+    assert again.get_all_options(drop_default=True) == given.get_all_options(drop_default=True) != {}
 
 
 @pytest.mark.parametrize(
@@ -74,22 +86,12 @@ def test_wrong_types_are_refused_before_any_work(
     assert list(tmp_path.iterdir()) == []
 
 
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=command_line.ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
-
-
 def test_locale_without_utf8_is_refused(images: pathlib.Path) -> None:
     code = f"from imagebeam.pipelines import convert\nconvert.plan({{'source': {{'uri': {str(images)!r}}}}})"
-    done = run_python(code, LC_ALL="C", PYTHONUTF8="0")
+    done = command_line.run_python(code, {"LC_ALL": "C", "PYTHONUTF8": "0"})
     assert done.returncode == 1
     message = "imagebeam.errors.ConfigError: Python takes file names here for ascii, by the locale, and keys and labels"
     assert done.stderr.splitlines()[-1].startswith(message)
-    assert run_python(code, LC_ALL="C", PYTHONUTF8="1").returncode == 0
+    check = "from imagebeam.pipelines import call_arguments\ncall_arguments.require_utf8_file_names()"
+    assert command_line.run_python(check, {"LC_ALL": "C", "PYTHONUTF8": "0"}).returncode == 1
+    assert command_line.run_python(check, {"LC_ALL": "C", "PYTHONUTF8": "1"}).returncode == 0

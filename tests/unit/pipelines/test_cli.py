@@ -20,6 +20,8 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import cli, convert, terminal
 from tests import command_line, image_sets, patience
 
+KEPT = "finished shards are kept, run the same command again to go on"
+
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
@@ -75,7 +77,7 @@ def test_failed_pipeline_exits_1_with_its_cause(
     assert main("convert", "--input", images, "--output", tmp_path / "out", "--workers", 1) == 1
     complaint = capsys.readouterr().err.splitlines()[-1]
     assert re.search(r"^imagebeam: the pipeline failed: .*(File exists|Not a directory).*staging-", complaint)
-    assert complaint.endswith("finished shards are kept, run the same command again to go on")
+    assert complaint.endswith("[while running 'RecordInputs/WriteInputs']")  # no shard was finished: none is kept
 
 
 def test_error_of_the_system_exits_1_without_traceback(
@@ -139,7 +141,7 @@ def test_error_of_the_system_exits_1_without_traceback(
         ),
         pytest.param(
             ["--input", "{in}", "--output", "{out}", "--runner=DataflowRunner"],
-            "Missing required option: project.",
+            "--project is missing: the Google Cloud project that runs and pays for the job",
             id="runner-without-its-options",
         ),
     ],
@@ -230,17 +232,22 @@ def test_folder_of_a_conversion_that_did_not_end_says_so(
 
 
 @pytest.mark.parametrize(
-    ("command", "complaint"),
+    ("command", "texts", "complaint"),
     [
-        ("convert", "imagebeam: interrupted; finished shards are kept, run the same command again to go on\n"),
-        ("schema", "imagebeam: interrupted\n"),
+        ("convert", [KEPT], f"imagebeam: interrupted; {KEPT}\n"),
+        ("convert", [""], "imagebeam: interrupted\n"),
+        ("schema", [], "imagebeam: interrupted\n"),
     ],
 )
 def test_interrupted_command_exits_130(
-    command: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    texts: list[str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def interrupt(*_: object) -> int:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(*texts)
 
     monkeypatch.setattr(cli, f"_{command}", interrupt)
     assert main(command) == 130
@@ -560,14 +567,7 @@ def test_command_that_does_not_need_tensorflow_does_not_import_it(dataset: pathl
     given = [argument.replace("{dataset}", str(dataset)) for argument in arguments]
     run = f"import sys, imagebeam.pipelines.cli as cli\ntry:\n  cli.main({given})\n"
     code = run + "finally:\n  assert 'tensorflow' not in sys.modules"
-    done = subprocess.run(
-        [command_line.PYTHON, "-c", code],
-        cwd=command_line.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
+    done = command_line.run_python(code)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -609,7 +609,7 @@ def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: p
 
 def test_bench_prints_json(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorflow")
-    asked = ("--split", "train[:50%]", "--batch-size", 2, "--image-size", 8, "--dtype", "uint8", "--seconds", 0.05)
+    asked = ("--split", "train[:50%]", "--batch-size", 2, "--image-size", 8, "--dtype", "uint8", "--seconds", 0.01)
     assert main("bench", dataset, "--json", *asked) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["split"], found["num_examples"], found["dtype"]) == ("train[:50%]", 5, "uint8")
@@ -674,6 +674,6 @@ def test_import_that_kills_the_process_still_names_its_place() -> None:
         "import os\nfrom imagebeam.pipelines import terminal\n"
         "with terminal.hush_libraries():\n    os.write(2, b'noise')\n    os.abort()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=command_line.ROOT, capture_output=True, check=False)
+    done = command_line.run_python(code)
     assert done.returncode == -signal.SIGABRT
-    assert done.stderr.startswith(b"Fatal Python error: Aborted")
+    assert done.stderr.startswith("Fatal Python error: Aborted")

@@ -559,6 +559,21 @@ def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
             "source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names",
             id="merged-and-paired",
         ),
+        pytest.param(
+            {"source": {"by": "manifest", "manifest": {"image": None, "files": "*.png", "trust": True}}},
+            "source.manifest.files lists the files; source.manifest.trust needs their names in a column",
+            id="trusted-and-paired",
+        ),
+        pytest.param(
+            {"source": {"by": "manifest", "manifest": {"size": "bytes"}}},
+            "source.manifest.size is for source.manifest.trust: true; without it each file's size is looked up",
+            id="size-without-trust",
+        ),
+        pytest.param(
+            {"source": {"by": "manifest", "manifest": {"trust": True}}, "output": {"target_shard_bytes": "1MiB"}},
+            "source.manifest.trust leaves the sizes of the images unknown: name a column in source.manifest.size",
+            id="trust-without-sizes",
+        ),
     ],
 )
 def test_image_and_files_that_contradict_are_refused(sections: dict[str, Any], message: str) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from imagebeam import catalog as catalog_lib
+from imagebeam import errors
 from imagebeam.pipelines import call_arguments, convert, inspect_dataset, verify_dataset
+from imagebeam.transforms import label_names
 from tests import image_sets
 
 
@@ -36,3 +38,55 @@ def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: p
     assert catalog_lib.load_catalog(output) == result.catalog  # type: ignore[arg-type]
     convert.save_listing(call_arguments.as_config(yaml), tmp_path / "listing")
     assert (tmp_path / "listing").exists()
+
+
+@pytest.mark.parametrize("options", ["", "--direct_running_mode=multi_processing --direct_num_workers=1"])
+def test_names_of_label_files_are_staged_for_the_run_and_change_nothing(
+    images: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    (tmp_path / "labels.txt").write_text("dog\ncow\ncat\n")
+    (tmp_path / "texts.txt").write_text("dog Canis\ncat Felis\ncow Bos\n")
+    label = {"vocabulary": tmp_path / "labels.txt", "texts": tmp_path / "texts.txt"}
+    addresses = []
+    write = label_names.StagedNames.write
+
+    def record(self: label_names.StagedNames) -> None:
+        write(self)
+        assert pathlib.Path(self.address).exists()
+        addresses.append(self.address)
+
+    monkeypatch.setattr(label_names.StagedNames, "write", record)
+    written = []
+    for limit in (label_names.MAX_IN_GRAPH, 0):
+        monkeypatch.setattr(label_names, "MAX_IN_GRAPH", limit)
+        output = tmp_path / f"out{limit}"
+        sections = {"source": {"uri": images}, "label": label, "output": {"uri": output}}
+        assert len(convert.plan(sections).labels) == 3
+        result = convert.convert(sections, options, workers=1)
+        assert not (output / catalog_lib.CONTROL_DIRECTORY).exists()
+        written.append((result.catalog.fingerprint, result.catalog.labels, dict(result.catalog.splits)))
+    assert written[0] == written[1]
+    planned, converted = addresses
+    assert converted.startswith(f"{tmp_path}/out0/{catalog_lib.CONTROL_DIRECTORY}/names-")
+    assert not pathlib.Path(planned).parent.exists()
+
+
+@pytest.mark.parametrize("options", ["", "--runner=PrismRunner", "--no_wait_until_finish"])
+def test_job_that_ends_with_its_launcher_cannot_be_left(
+    images: pathlib.Path, tmp_path: pathlib.Path, options: str
+) -> None:
+    fields = {"source": {"uri": images}, "output": {"uri": tmp_path / "out"}}
+    with pytest.raises(
+        errors.ConfigError,
+        match=r"ends with its launcher: only jobs on Dataflow .* leave out --no-wait, or in Python call .*\.convert$",
+    ):
+        convert.submit(fields, options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--no_wait_until_finish", "--template_location=gs://b/t"])
+def test_convert_does_not_leave_a_job(images: pathlib.Path, tmp_path: pathlib.Path, option: str) -> None:
+    fields = {"source": {"uri": images}, "output": {"uri": tmp_path / "out"}}
+    with pytest.raises(errors.ConfigError, match=r"convert waits for the dataset, .* call imagebeam.submit"):
+        convert.convert(fields, ["--runner=DataflowRunner", option])
+    assert list(tmp_path.iterdir()) == []

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from imagebeam import errors
+from imagebeam.pipelines import launch, remote_job, runners
+from imagebeam.transforms import dataset_settings, elements, run_report
 from tests import command_line, image_sets, patience
+
+PLAN = elements.DatasetPlan("write", "", 0, "f00d", {}, (), 0, {}, {})
 
 
 @pytest.fixture(scope="module")
@@ -18,18 +20,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("images")
     image_sets.write_folder(folder, per_label=3)
     return folder
-
-
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=command_line.ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
 
 
 FAIL = """
@@ -57,12 +47,81 @@ def test_error_comes_without_a_traceback_of_beam(
     if broken:
         (folder / "cat" / "0.jpg").write_bytes(b"no image")
     fields = {"source": {"uri": str(folder), **sections.get("source", {})}, "output": {"uri": str(tmp_path / "out")}}
-    done = run_python(FAIL.format(fields=fields, options=""))
-    assert done.stdout.startswith(message)
-    assert done.stderr == ""
+    process = command_line.start_program(FAIL.format(fields=fields, options=""))
+    stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
+    assert stdout.startswith(message)
+    assert stderr == ""
 
 
 def test_traceback_of_beam_is_logged_where_it_is_asked_for(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
     fields = {"source": {"uri": str(images), "include": "*.gif"}, "output": {"uri": str(tmp_path / "out")}}
-    code = "import logging; logging.basicConfig(level=logging.INFO)\n" + FAIL.format(fields=fields, options="")
-    assert "Traceback" in run_python(code).stderr
+    for level, is_logged in (("INFO", True), ("WARNING", False)):
+        code = f"import logging; logging.basicConfig(level=logging.{level})\n" + FAIL.format(fields=fields, options="")
+        _, stderr = command_line.start_program(code).communicate(timeout=patience.HANG_SEC)
+        assert ("Traceback" in stderr) == is_logged
+
+
+class LostRunner(Exception):
+    """As an error of gRPC when its server is killed: the text is a table, whose last line is ">"."""
+
+    def __str__(self) -> str:
+        return "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = UNAVAILABLE\n>"
+
+    def details(self) -> str:
+        return "Socket closed"
+
+
+class Pipeline:
+    """Stands for a pipeline whose runner is killed when this report was written."""
+
+    def __init__(self, uri: str, state: run_report.State | None):
+        self._uri, self._state = uri, state
+
+    def run(self) -> NoReturn:
+        if self._state is not None:
+            run_report.write_report(self._uri, self._state, PLAN)
+        raise LostRunner
+
+
+@pytest.mark.parametrize("state", [None, "planned", "committed", "kept"])
+def test_runner_that_is_killed_fails_the_run_unless_the_dataset_was_committed(
+    tmp_path: pathlib.Path, state: run_report.State | None
+) -> None:
+    report = str(tmp_path / "report.json")
+    settings = dataset_settings.DatasetSettings(str(tmp_path), "{}", (), report=report)
+    pipeline: Any = Pipeline(report, state)
+    if state in ("committed", "kept"):
+        assert launch.run_pipeline(settings, pipeline)["state"] == state
+        return
+    message = r"^the pipeline failed: the runner does not answer any more \(Socket closed\)$"
+    with pytest.raises(errors.ImagebeamError, match=message):
+        launch.run_pipeline(settings, pipeline)
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["nothing-kept", "shards-kept"])
+def test_interruption_tells_of_finished_shards_where_there_are_some(tmp_path: pathlib.Path, keeps: bool) -> None:
+    if keeps:
+        staging = tmp_path / ".imagebeam" / "staging-f00d"
+        staging.mkdir(parents=True)
+        (staging / "train-00000-of-00001.tfrecord.done.json").write_text("{}")
+    settings = dataset_settings.DatasetSettings(str(tmp_path), "{}", ())
+    with pytest.raises(KeyboardInterrupt) as raised, launch.noting_kept_shards(settings):
+        raise KeyboardInterrupt
+    assert str(raised.value) == ("finished shards are kept, run the same command again to go on" if keeps else "")
+
+
+@pytest.mark.parametrize(
+    ("more", "endpoint"),
+    [([], ""), (["--dataflow_endpoint=http://localhost:1"], "http://localhost:1")],
+    ids=["public", "stub"],
+)
+def test_job_is_that_of_the_options(more: list[str], endpoint: str) -> None:
+    named = ["--runner=DataflowRunner", "--project=p", "--region=r", "--job_name=cats"]
+    job = launch.job_of(runners.make_options([*named, *more], 1))
+    assert job == remote_job.RemoteJob("DataflowRunner", "p", "r", "cats", endpoint=endpoint)
+
+
+def test_temporary_folder_of_a_local_plan_is_removed() -> None:
+    with launch.temporary_folder(None) as folder:
+        pathlib.Path(folder, "report.json").write_text("{}")
+    assert not pathlib.Path(folder).exists()

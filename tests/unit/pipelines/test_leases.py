@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import output_lock
+from imagebeam.pipelines import cli, output_lock
+from imagebeam.transforms import commit_rights, run_record
 from tests import patience
 
 CONTROL = "memory://out/.imagebeam"
@@ -24,7 +28,7 @@ LOCK = f"{CONTROL}/lock"
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[storage.Storage]:
     monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.2)
-    monkeypatch.setattr(output_lock, "_SETTLE_SEC", 0.05)
+    monkeypatch.setattr(commit_rights, "SETTLE_SEC", 0.05)
     store = storage.storage_of(LOCK)
     yield store
     store.remove_tree("memory://out")
@@ -32,7 +36,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[storage.Storage]:
 
 def leave(store: storage.Storage, **word: Any) -> None:
     """The lock of another run."""
-    whole = {"process": 1, "host": "elsewhere", "token": "other", "time": time.time(), **word}
+    whole = {"process": 1, "host": "elsewhere", "run": "other", "time": time.time(), **word}
     store.write_whole(LOCK, json.dumps(whole).encode())
 
 
@@ -46,7 +50,7 @@ def test_lock_is_there_while_it_is_held(store: storage.Storage) -> None:
 def test_lock_that_says_nothing_is_void(store: storage.Storage, word: bytes) -> None:
     store.write_whole(LOCK, word)
     with output_lock.hold(CONTROL):
-        assert json.loads(store.read(LOCK))["token"] != "other"
+        assert json.loads(store.read(LOCK))["run"] != "other"
 
 
 def test_what_the_run_wrote_stays(store: storage.Storage) -> None:
@@ -58,9 +62,9 @@ def test_what_the_run_wrote_stays(store: storage.Storage) -> None:
 def test_second_run_is_told_who_holds_it(store: storage.Storage) -> None:
     leave(store, time=time.time() - 12)
     message = r"another run writes to this output \(process 1 on elsewhere, last renewed \d+ s ago\): wait until"
-    with pytest.raises(errors.ConfigError, match=message), output_lock.hold(CONTROL):
+    with pytest.raises(errors.BusyError, match=message), output_lock.hold(CONTROL):
         pass
-    assert json.loads(store.read(LOCK))["token"] == "other"
+    assert json.loads(store.read(LOCK))["run"] == "other"
 
 
 def test_second_run_waits_for_one_that_is_about_to_end(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +72,7 @@ def test_second_run_waits_for_one_that_is_about_to_end(store: storage.Storage, m
     leave(store)
     threading.Timer(0.3, store.remove, [LOCK]).start()
     with output_lock.hold(CONTROL):
-        assert json.loads(store.read(LOCK))["token"] != "other"
+        assert json.loads(store.read(LOCK))["run"] != "other"
 
 
 @pytest.mark.parametrize("age", [151, 1e9])
@@ -76,6 +80,48 @@ def test_lock_that_was_not_renewed_is_taken_over(store: storage.Storage, age: fl
     leave(store, time=time.time() - age)
     with output_lock.hold(CONTROL):
         assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
+
+
+NO_DATES = [float("nan"), float("inf"), 9e9]
+
+
+@pytest.mark.parametrize("clock", NO_DATES)
+def test_lock_with_an_impossible_time_that_is_not_renewed_is_taken_over(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: float
+) -> None:
+    monkeypatch.setattr(run_record, "LEASE_SEC", 0.5)
+    monkeypatch.setattr(run_record, "WATCH_SEC", 0.01)
+    leave(store, time=clock)
+    with output_lock.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
+    (record,) = caplog.records
+    assert record.getMessage().endswith(
+        f"if it was killed, remove {LOCK}; looking for 0.5 s whether the lock changes, and taking it over if not"
+    )
+
+
+def test_command_line_shows_why_a_run_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger(output_lock.__name__)
+    monkeypatch.setattr(logger, "level", logging.CRITICAL)
+    for name in ("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY"):
+        monkeypatch.setenv(name, os.environ.get(name, "2"))
+    with warnings.catch_warnings():
+        cli._quieten(verbose=False)
+    assert logger.level == logging.WARNING
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("clock", NO_DATES)
+def test_lock_with_an_impossible_time_that_changes_is_respected(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, clock: float
+) -> None:
+    monkeypatch.setattr(run_record, "WATCH_SEC", 0.01)
+    leave(store, time=clock)
+    threading.Timer(0.3, leave, [store], {"time": clock, "config": "renewed"}).start()
+    message = rf"renewed at \S+ s by a clock that disagrees with this host's, .* if it was killed, remove {LOCK}$"
+    with pytest.raises(errors.BusyError, match=message), output_lock.hold(CONTROL):
+        pass
+    assert json.loads(store.read(LOCK))["run"] == "other"
 
 
 def test_lock_of_a_process_that_is_gone_is_taken_over_at_once(store: storage.Storage) -> None:
@@ -105,4 +151,4 @@ def test_lock_that_another_run_took_over_is_left_to_it(store: storage.Storage, m
     with output_lock.hold(CONTROL):
         leave(store)
         time.sleep(patience.MOMENT_SEC)
-    assert json.loads(store.read(LOCK))["token"] == "other"
+    assert json.loads(store.read(LOCK))["run"] == "other"

@@ -67,7 +67,7 @@ def test_second_run_is_told_who_holds_the_lock(control: str, monkeypatch: pytest
     message = (
         rf"another run writes to this output at this moment \(process {holder.pid} on .+\); wait until it has ended"
     )
-    with pytest.raises(errors.ConfigError, match=message), output_lock.hold(control):
+    with pytest.raises(errors.BusyError, match=message), output_lock.hold(control):
         pass
     holder.communicate()
     assert holder.returncode == 0

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+import contextlib
 
 import pytest
+from apache_beam.internal import cloudpickle_pickler
 from apache_beam.options import pipeline_options
 
 from imagebeam import errors
 from imagebeam.pipelines import runners
-from tests import command_line, patience
+from tests import command_line
 
 FN_API_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 MULTI_PROCESSING = "--direct_running_mode=multi_processing"
@@ -37,7 +37,9 @@ def test_runner_is_named_and_known_to_be_local(arguments: list[str], is_local: b
     [
         pytest.param([], FN_API_RUNNER, id="default-is-not-prism"),
         pytest.param(["--runner=DirectRunner"], FN_API_RUNNER, id="direct-is-not-prism"),
-        pytest.param(["--runner=PrismRunner"], "PrismRunner", id="prism-where-asked-for"),
+        pytest.param(["--runner=PrismRunner", "--job_endpoint=localhost:1"], "PrismRunner", id="prism-where-asked-for"),
+        pytest.param(["--runner=FlinkRunner"], "FlinkRunner", id="flink"),
+        pytest.param(["--runner=SparkRunner"], "SparkRunner", id="spark"),
         pytest.param(["--runner=DataflowRunner", "--project=p"], "DataflowRunner", id="dataflow"),
     ],
 )
@@ -118,56 +120,98 @@ import pyarrow, google.auth  # what was hidden can be imported again
 )
 def test_light_import_is_made_for_local_jobs_alone(arguments: list[str], addresses: list[str], printed: str) -> None:
     code = LIGHT_IMPORT.format(arguments=arguments, addresses=addresses)
-    completed = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=command_line.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
+    completed = command_line.run_python(code)
     assert completed.stdout.strip() == printed, completed.stderr
     assert completed.returncode == 0, completed.stderr
 
 
-def test_sampling_of_this_beam_can_be_shortened() -> None:
-    code = (
-        "from apache_beam.runners.worker import statesampler as lib; from imagebeam.pipelines import runners; "
-        "print(runners.shorten_sampling(lib.StateSampler), lib.StateSampler.__init__.__defaults__)"
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"runner": "FlinkRunner", "flink_master": "host:8081", "flink_job_server_jar": "/j"}, id="flink"),
+        pytest.param(
+            {"runner": "SparkRunner", "spark_master_url": "spark://h:7077", "spark_job_server_jar": "/j"}, id="spark"
+        ),
+        pytest.param(
+            {"runner": "PortableRunner", "job_endpoint": "host:8099", "environment_type": "EXTERNAL"}, id="portable"
+        ),
+        pytest.param({"runner": "PrismRunner", "prism_location": __file__, "environment_type": "PROCESS"}, id="prism"),
+    ],
+)
+def test_options_of_other_runners_reach_beam(given: dict[str, str]) -> None:
+    arguments = [f"--{name}={value}" for name, value in given.items()]
+    runners.require_supported(arguments, "stream")
+    values = runners.make_options(arguments, workers=3).get_all_options()
+    assert {name: values[name] for name in given} == given
+    assert values["experiments"] == ["disable_logging_submission_environment"]  # no list of this machine's packages
+
+
+def test_experiments_of_the_user_stay() -> None:
+    values = runners.make_options(["--runner=FlinkRunner", "--experiments=a,b"], workers=1).get_all_options()
+    assert {"a", "b", "disable_logging_submission_environment"} <= set(values["experiments"])
+
+
+@pytest.mark.parametrize(
+    "runner", ["DaskRunner", "dask", "apache_beam.runners.dask.dask_runner.DaskRunner", "daskrunner"]
+)
+def test_dask_is_refused_with_the_reason(runner: str) -> None:
+    with pytest.raises(
+        errors.ConfigError, match=rf"^--runner is {runner}: on Dask, Beam mixes .* choose another runner"
+    ):
+        runners.require_supported([f"--runner={runner}"], "stream")
+
+
+@pytest.mark.parametrize(
+    ("runner", "is_prism"),
+    [
+        ("PrismRunner", True),
+        ("prism", True),
+        ("apache_beam.runners.portability.prism_runner.PrismRunner", True),
+        ("DirectRunner", False),
+        ("FlinkRunner", False),
+    ],
+)
+def test_beams_writer_is_refused_on_prism_alone(runner: str, is_prism: bool) -> None:
+    assert runners.is_prism(["--runner", runner]) == is_prism
+    runners.require_supported(["--runner", runner], "stream")
+    refused = pytest.raises(
+        errors.ConfigError, match=r"output.writer is 'beam' and --runner is .* leave output\.writer out"
     )
-    assert subprocess.check_output([sys.executable, "-c", code], cwd=command_line.ROOT, text=True) == "True (2,)\n"
+    with refused if is_prism else contextlib.nullcontext():
+        runners.require_supported(["--runner", runner], "beam")
 
 
-class _AnotherName:
-    def __init__(self, prefix: str, period_ms: int = 200):
-        pass
+def test_paths_of_lambdas_are_relative_for_a_while() -> None:
+    config = cloudpickle_pickler.DEFAULT_CONFIG
+    before = config.filepath_interceptor
+    with runners.relative_paths():
+        assert not config.filepath_interceptor(runners.__file__).startswith("/")
+    assert config.filepath_interceptor is before
 
 
-class _OneMoreDefault:
-    def __init__(self, prefix: str, counter_factory: object = None, sampling_period_ms: int = 200):
-        pass
+@pytest.mark.parametrize(
+    ("arguments", "is_dataflow"),
+    [
+        ([], False),
+        (["--runner=DataflowRunner"], True),
+        (["--runner", "dataflow"], True),
+        (["--runner=apache_beam.runners.dataflow.dataflow_runner.DataflowRunner"], True),
+        (["--runner=TestDataflowRunner"], False),
+        (["--runner=FlinkRunner"], False),
+    ],
+)
+def test_dataflow_is_known_by_every_name_that_beam_takes(arguments: list[str], is_dataflow: bool) -> None:
+    assert runners.is_dataflow(arguments) == is_dataflow
 
 
-class _ByKeyword:
-    def __init__(self, prefix: str, *, sampling_period_ms: int = 200):
-        pass
-
-
-class _Compiled:
-    __init__ = str.join  # a method in C: no defaults to replace
-
-
-@pytest.mark.parametrize("sampler", [_AnotherName, _OneMoreDefault, _ByKeyword, _Compiled, None])
-def test_sampling_of_another_beam_stays_as_it_is(sampler: type | None) -> None:
-    before = getattr(getattr(sampler, "__init__", None), "__defaults__", None)
-    assert not runners.shorten_sampling(sampler)
-    assert getattr(getattr(sampler, "__init__", None), "__defaults__", None) == before
-
-
-def test_sampling_of_a_constructor_that_fits_is_shortened() -> None:
-    class Sampler:
-        def __init__(self, prefix: str, counter_factory: object, sampling_period_ms: int = 200):
-            self.period_ms = sampling_period_ms
-
-    assert runners.shorten_sampling(Sampler)
-    assert Sampler("", None).period_ms == 2
+@pytest.mark.parametrize(
+    ("arguments", "leaves"),
+    [
+        (["--runner=DataflowRunner"], False),
+        (["--no_wait_until_finish"], True),
+        (["--template_location=gs://b/t"], True),
+        (["--template_location", "gs://b/t"], True),
+    ],
+)
+def test_options_that_leave_a_job_are_known(arguments: list[str], leaves: bool) -> None:
+    assert runners.leaves_job(arguments) == leaves

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import bisect
 import collections
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -232,8 +233,29 @@ def test_stratified_classes_of_few_groups_give_every_split_about_its_share(num_g
     sizes = {f"{name:04}": 4 * num_groups for name in range(1000)}
     counts: collections.Counter[str] = collections.Counter()
     for division in assign_splits.divide_classes(rule, sizes).values():
-        counts.update(rule.of_rank(4 * group, division) for group in range(num_groups))
+        counts.update(split_of_rank(rule, 4 * group, division) for group in range(num_groups))
     assert all(abs(counts[name] - share * 1000 * num_groups) <= 5 * num_groups for name, share in THREE)
+
+
+def split_of_rank(rule: SplitRule, position: int, division: assign_splits.ClassDivision) -> str:
+    """Returns the split of an image, or of a group that starts with it, by its rank in its class."""
+    if rule.grouped:
+        turned = (position << 64) // division.num_images + division.phase
+        return rule.of_hash(turned % (1 << 64))
+    return rule.fractions[bisect.bisect_right(division.ends, position)][0]
+
+
+@given(fractions, st.integers(1, 300), st.integers(0, 50), st.booleans())
+def test_divide_gives_every_rank_the_split_that_it_has_alone(
+    shares: tuple[tuple[str, float], ...], size: int, index: int, grouped: bool
+) -> None:
+    rule = SplitRule("hash", fractions=shares, stratify=True, grouped=grouped)
+    sizes = {f"{name:03}": size if name == index else 1 for name in range(index + 1)}
+    division = assign_splits.divide_classes(rule, sizes)[f"{index:03}"]
+    starts, splits = rule.divide(division)
+    assert list(starts) == sorted(starts)
+    found = [splits[bisect.bisect_right(starts, rank)] for rank in range(size)]
+    assert found == [split_of_rank(rule, rank, division) for rank in range(size)]
 
 
 def test_assign_splits_stratified_by_group_has_no_group_in_two_splits() -> None:

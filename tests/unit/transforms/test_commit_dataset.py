@@ -3,7 +3,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import pathlib
+import shutil
 from collections.abc import Callable, Sequence
 
 import apache_beam as beam
@@ -15,8 +17,10 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage, verify_shards
+from imagebeam.pipelines import output_lock
 from imagebeam.transforms import (
     commit_dataset,
+    committed_catalog,
     dataset_settings,
     elements,
     output_folder,
@@ -27,6 +31,7 @@ from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject,
 from imagebeam.transforms.shard import shard_writer
 from tests.unit.transforms import small_dataset
 
+CONFIG = {"seed": 0, "source": {"uri": "/data/pets"}}
 EARLY = [Reject("odd\udcff", "/data/odd\udcff", "label", Reason.NO_LABEL, "no folder")]
 
 
@@ -40,7 +45,7 @@ class Dataset:
 
     @property
     def committer(self) -> commit_dataset.Committer:
-        return commit_dataset.Committer(self.settings, "pets", {"seed": 0})
+        return commit_dataset.Committer(self.settings, "pets", CONFIG)
 
     def write(self) -> list[WrittenShard]:
         if self.settings.analyze is not None:
@@ -51,7 +56,12 @@ class Dataset:
 
     def run(self) -> catalog_lib.Catalog | None:
         """The whole run from the plan on: shards that an earlier run finished are kept."""
-        return self.committer.commit(self.plan, self.write(), self.store_rejects())
+        return self.committer.commit(self.compare(), self.write(), self.store_rejects())
+
+    def compare(self) -> DatasetPlan:
+        """The plan, with the catalog that the output holds now."""
+        found = committed_catalog.find_catalog(self.settings.output)
+        return dataclasses.replace(self.plan, committed=None if found is None else found.record)
 
     def store_rejects(self) -> list[str]:
         if not sum(self.plan.rejected.values()):
@@ -148,7 +158,7 @@ def test_commit_publishes_the_whole_dataset(pets: Dataset, output: pathlib.Path,
     assert list(catalog.splits) == ["train", "test"]
     assert [[shard.records for shard in split.shards] for split in catalog.splits.values()] == [[2, 4], [1, 2]]
     assert catalog.counts == catalog_lib.Counts(11, 9, {"no_label": 1, "not_an_image": 1}, {})
-    assert (catalog.name, catalog.fingerprint, catalog.config) == ("pets", "f1", {"seed": 0})
+    assert (catalog.name, catalog.fingerprint, catalog.config) == ("pets", "f1", CONFIG)
     assert (catalog.labels, catalog.label_kind, catalog.label_base) == (("cat", "dog"), "class", 0)
     shards = [shard for split in catalog.splits.values() for shard in split.shards]
     assert sorted(small_dataset.read_files(output)) == sorted(
@@ -217,7 +227,15 @@ def test_commit_of_kept_dataset_changes_nothing_but_the_control_folder(pets: Dat
     pets.run()
     before = small_dataset.read_files(output)
     pathlib.Path(pets.settings.paths.control).mkdir(exist_ok=True)
-    for name in ("lock", "run-1.json", "run-2.json", "publishing", "replaced-f0.json", "rejects.jsonl"):
+    for name in (
+        "lock",
+        "run-1.json",
+        "run-2.json",
+        "publishing",
+        "replaced-f0.json",
+        "rejects.jsonl",
+        "last-run.json",
+    ):
         pathlib.Path(pets.settings.paths.control, name).write_text("{}")
     pathlib.Path(pets.settings.paths.control, "staging-f0").mkdir()
     own = dataclasses.replace(pets.settings, report=storage.join(pets.settings.paths.control, "run-1.json"))
@@ -397,35 +415,37 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-CHANGES = ("write_file", "make_directories", "remove", "remove_tree", "rename", "write_whole")
+CHANGES = ("replace", "rename", "link", "unlink", "rmdir", "mkdir")  # of the module os; a write alone shows nowhere
 
 
-def kill_before_change(patch: pytest.MonkeyPatch, number: int) -> None:
-    """Lets the storage make so many changes; the next one kills."""
-    left = itertools.count(number, -1)
+def commit_killed_before(change: int, dataset: Dataset, written: list[WrittenShard], rejects: list[str]) -> bool:
+    """Commits up to the given change to the disk; returns whether there was one.
 
-    def watch(method: Callable[..., object]) -> Callable[..., object]:
-        def watched(*args: object, **keywords: object) -> object:
+    That change and all later ones raise, so what the disk holds then is what the end of the process would leave.
+    """
+    left = itertools.count(change, -1)
+
+    def watch(function: Callable[..., object]) -> Callable[..., object]:
+        def watched(*arguments: object, **keywords: object) -> object:
             if next(left) <= 0:
                 raise Killed
-            return method(*args, **keywords)
+            return function(*arguments, **keywords)
 
         return watched
 
-    for name in CHANGES:
-        patch.setattr(storage.LocalStorage, name, watch(getattr(storage.LocalStorage, name)))
-
-
-def commit_cut_short(dataset: Dataset, number: int) -> bool:
-    """Returns whether the commit was killed before change `number` of the storage."""
-    written, rejects = dataset.write(), dataset.store_rejects()
+    plan = dataset.compare()
     with pytest.MonkeyPatch.context() as patch:
-        kill_before_change(patch, number)
+        for name in CHANGES:
+            patch.setattr(os, name, watch(getattr(os, name)))
         try:
-            dataset.committer.commit(dataset.plan, written, rejects)
+            dataset.committer.commit(plan, written, rejects)
         except Killed:
             return True
     return False
+
+
+def folders(output: pathlib.Path) -> set[pathlib.Path]:
+    return {path.relative_to(output) for path in output.rglob("*") if path.is_dir()}
 
 
 @pytest.mark.slow
@@ -448,26 +468,40 @@ def test_commit_cut_short_anywhere_shows_no_wrong_dataset_and_the_next_run_gives
     earlier: Dataset | None = request.getfixturevalue(over) if over is not None else None
     this_run: Dataset = request.getfixturevalue(cut)
     next_run: Dataset = request.getfixturevalue(follower)
-    next_run.at(tmp_path / "clean").run()
-    expected = contents(tmp_path / "clean")
+    output, before, clean = tmp_path / "out", tmp_path / "before", tmp_path / "clean"
+    with output_lock.hold(next_run.at(clean).settings.paths.control):  # which removes its folder
+        next_run.at(clean).run()
+    expected, num_images = contents(clean), sum(map(len, this_run.splits.values())) - (this_run.plan.listed == 11)
+    if earlier is not None:
+        earlier.run()
+    written, rejects = this_run.write(), this_run.store_rejects()
+    shutil.copytree(output, before)
+    cut_short = 0
     for number in itertools.count():
-        output = tmp_path / str(number)
-        if earlier is not None:
-            earlier.at(output).run()
-        killed = commit_cut_short(this_run.at(output), number)
+        killed = commit_killed_before(number, this_run, written, rejects)
         fingerprint = None
         if (output / "catalog.json").exists():
             fingerprint = catalog_lib.load_catalog(str(output)).fingerprint
             assert fingerprint in {each.plan.fingerprint for each in (earlier, this_run) if each is not None}
             assert_whole(output)
+        elif (output / ".imagebeam" / "publishing").exists():
+            cut_short += 1
+            message = rf"a dataset of {num_images} images was cut short; run .* again \(--input /data/pets\)"
+            with pytest.raises(errors.CatalogError, match=message):
+                catalog_lib.load_catalog(str(output))
         runs = next_run.at(output)
         if fingerprint == next_run.plan.fingerprint:
             runs.plan = dataclasses.replace(runs.plan, action="keep")
-        runs.run() if runs.plan.action == "write" else runs.committer.commit(runs.plan, [], [])
+        with output_lock.hold(runs.settings.paths.control):
+            runs.run() if runs.plan.action == "write" else runs.committer.commit(runs.plan, [], [])
         assert contents(output) == expected, number
+        assert folders(output) - {pathlib.Path("index")} == folders(clean) - {pathlib.Path("index")}, number
         if not killed:
             break
+        shutil.rmtree(output)
+        shutil.copytree(before, output)
     assert number > 20
+    assert cut_short > 10
 
 
 # ---- as a step of a pipeline

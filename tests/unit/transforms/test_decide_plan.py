@@ -9,6 +9,7 @@ from imagebeam import storage
 from imagebeam.transforms import dataset_settings, decide_plan, summaries
 from imagebeam.transforms.dataset_settings import Sizing
 from imagebeam.transforms.elements import DatasetPlan, Reason, Reject, SplitPlan
+from imagebeam.transforms.label_names import LabelNames
 from imagebeam.transforms.summaries import RejectSummary, RepeatedKey, Tally
 from tests.unit.transforms import small_dataset
 
@@ -68,7 +69,7 @@ def test_plan_to_write_says_all_that_will_be(
     ("fields", "labels"),
     [
         pytest.param({}, ("cat", "dog"), id="found"),
-        pytest.param({"vocabulary": ("dog", "cow", "cat")}, ("dog", "cow", "cat"), id="vocabulary"),
+        pytest.param({"names": LabelNames(("dog", "cow", "cat"))}, ("dog", "cow", "cat"), id="vocabulary"),
         pytest.param({"label_kind": "int64"}, (), id="targets"),
     ],
 )
@@ -83,7 +84,7 @@ def test_plan_takes_labels_from_the_vocabulary_or_the_images(
     [
         pytest.param({"label_by": "column"}, ("1", "2", "10"), id="column"),
         pytest.param({}, ("1", "10", "2"), id="folders"),
-        pytest.param({"label_by": "column", "vocabulary": ("10", "2", "1")}, ("10", "2", "1"), id="vocabulary"),
+        pytest.param({"label_by": "column", "names": LabelNames(("10", "2", "1"))}, ("10", "2", "1"), id="vocabulary"),
     ],
 )
 def test_plan_sorts_numbers_of_a_column_by_value(
@@ -92,7 +93,7 @@ def test_plan_sorts_numbers_of_a_column_by_value(
     plan = make_plan(small_dataset.make_settings(tmp_path, **fields), ranking_of({"train": 3}, ("1", "10", "2")))
     assert plan.labels == labels
     assert [note for note in plan.notes if note.startswith("the classes are numbers")] == [
-        note for note in plan.notes if "vocabulary" not in fields
+        note for note in plan.notes if "names" not in fields
     ]
 
 
@@ -121,7 +122,7 @@ def test_plan_of_one_class_of_folders_says_that_the_input_may_be_too_high(
         "there is one class, 'pets'; if the classes are the folders in it, give a folder below --input instead"
     )
     assert make_plan(of_folders, ranking_of({"train": 3})).notes == ()
-    for fields in ({"label_by": "column"}, {"label_by": "directory", "vocabulary": ("pets",)}):
+    for fields in ({"label_by": "column"}, {"label_by": "directory", "names": LabelNames(("pets",))}):
         assert make_plan(dataclasses.replace(dataset, **fields), ranking_of({"train": 3}, ("pets",))).notes == ()
 
 
@@ -139,7 +140,7 @@ def test_fingerprint_depends_on_images_rejects_config_and_vocabulary(dataset: da
         make_plan(dataset, ranking._replace(digest=2)),
         make_plan(dataset, ranking, rejects=RejectSummary({}, 9, None)),
         make_plan(dataclasses.replace(dataset, identity='{"seed": 1}'), ranking),
-        make_plan(dataclasses.replace(dataset, vocabulary=("cat", "dog")), ranking),
+        make_plan(dataclasses.replace(dataset, names=LabelNames(("cat", "dog"))), ranking),
     ]
     assert len({plan.fingerprint for plan in plans}) == len(plans)
     moved = dataclasses.replace(dataset, output="/elsewhere", overwrite=True, max_reject_fraction=0.5)
@@ -284,7 +285,7 @@ def test_plan_of_input_that_cannot_be_written_is_refused_with_the_reason(
             {"label_kind": None}, ranking_of({"train": 10}, labels=("test", "train")), [], id="no-labels-like-splits"
         ),
         pytest.param(
-            {"vocabulary": ("cow", "cat", "eel", "dog")},
+            {"names": LabelNames(("cow", "cat", "eel", "dog"))},
             ranking_of({"train": 10}),
             ["labels of the vocabulary without an image: 2, the first is 'cow'"],
             id="unseen-labels",

@@ -9,6 +9,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from imagebeam.transforms import label_images
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
 from imagebeam.transforms.label_images import LabelRule
+from imagebeam.transforms.label_names import LabelNames
 
 CATS_DOGS = r"(?P<label>cat|dog)\.\d+\.jpg"
 SCANS = r"(?P<label>\w+)_(?P<patient>p\d+)?_\d+\.png"
@@ -38,7 +39,10 @@ def ref(key: str, **fields: object) -> ImageRef:
         pytest.param(LabelRule("column", kind="float"), ref("1.jpg", label="3"), 3.0, id="float-of-int"),
         pytest.param(LabelRule("none", kind=None), ref("1.jpg"), None, id="none"),
         pytest.param(
-            LabelRule("directory", vocabulary=frozenset({"cat"})), ref("cat/1.jpg"), "cat", id="in-the-vocabulary"
+            LabelRule("directory", names=LabelNames(vocabulary=("cat",))),
+            ref("cat/1.jpg"),
+            "cat",
+            id="in-the-vocabulary",
         ),
     ],
 )
@@ -141,7 +145,7 @@ def test_apply_of_pattern_without_group_keeps_the_manifests_group() -> None:
             id="not-a-float",
         ),
         pytest.param(
-            LabelRule("directory", vocabulary=frozenset({"cat"})),
+            LabelRule("directory", names=LabelNames(vocabulary=("cat",))),
             ref("dog/1.jpg"),
             Reason.UNKNOWN_LABEL,
             "label 'dog' is not in label.vocabulary",

@@ -8,13 +8,13 @@ from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that, equal_to
 
-from imagebeam.transforms import label_images, labels_by_index
+from imagebeam.transforms import label_images, label_names, labels_by_index
 from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.labels_by_index import ListSurvey, ListUse
 from imagebeam.transforms.summaries import Tally
 
 LISTS = (("val", ("cat", "dog", "cat")),)
-RULE = label_images.LabelRule("directory", level=1, lists=LISTS)
+RULE = label_images.LabelRule("directory", level=1, names=label_names.LabelNames(lists=LISTS))
 
 
 def ref(key: str) -> ImageRef:

@@ -21,6 +21,7 @@ from imagebeam.transforms import (
     summaries,
 )
 from imagebeam.transforms.elements import DatasetPlan, ImageRef
+from tests import delayed_storage, races
 from tests.unit.transforms import small_dataset
 
 FOREIGN = ("train-00001-of-00003", "other-00000-of-00001.tfrecord", "val-00002-of-00007.tfrecords.gz")
@@ -91,10 +92,10 @@ def kill_in_the_middle(dataset: dataset_settings.DatasetSettings, refs: list[Ima
     store = type(storage.storage_of(dataset.output))
     rename = store.rename
 
-    def rename_or_die(self: object, source: str, target: str) -> None:
+    def rename_or_die(self: object, source: str, target: str, version: int = 0) -> None:
         if "/.imagebeam/" not in target and next(left) <= 0:
             raise Killed
-        rename(self, source, target)  # type: ignore[arg-type]
+        rename(self, source, target, version)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         patch.setattr(store, "rename", rename_or_die)
@@ -224,3 +225,40 @@ def test_catalog_that_is_not_whole_names_nothing_but_shards(tmp_path: pathlib.Pa
     (tmp_path / "catalog.json").write_text(text)
     named = output_folder.OutputFolder(str(tmp_path)).named_files()
     assert named == {"train-00000-of-00001.tfrecord", "index/train-00000-of-00001.index"}
+
+
+# ---- damage
+
+
+@pytest.mark.parametrize("thoroughly", [False, True])
+def test_whole_dataset_is_seen_by_one_listing_of_each_folder(refs: list[ImageRef], thoroughly: bool) -> None:
+    requests = {}
+    for num_shards in (2, 5):
+        store = delayed_storage.DelayedStorage()
+        with delayed_storage.mounted(store) as output:
+            run = races.make_runs(output, "same-config", refs)["A"]
+            run.num_shards = num_shards
+            assert run.run() == "committed"
+            catalog = catalog_lib.load_catalog(output)
+            store.requests.clear()
+            assert output_folder.OutputFolder(output).find_damage(catalog, thoroughly) is None
+            requests[num_shards] = dict(store.requests)
+    if thoroughly:
+        assert requests[5]["read"] > requests[2]["read"] >= 2
+    else:
+        assert requests[2] == requests[5] == {"list": 2}  # the dataset and its indexes
+
+
+def test_file_whose_size_the_storage_does_not_tell_counts_as_it_is(
+    refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = delayed_storage.DelayedStorage()
+    with delayed_storage.mounted(store) as output:
+        assert races.make_runs(output, "same-config", refs)["A"].run() == "committed"
+        catalog, folder = catalog_lib.load_catalog(output), output_folder.OutputFolder(output)
+        entries = store._entries
+        monkeypatch.setattr(store, "_entries", lambda uri: [entry._replace(size=-1) for entry in entries(uri)])
+        assert folder.find_damage(catalog, thoroughly=False) is None
+        store.remove(f"{output}/index/train-00001-of-00002.index")
+        damage = "index/train-00001-of-00002.index is missing"
+        assert folder.find_damage(catalog, thoroughly=False) == damage

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
 from imagebeam.transforms import plan_dataset, summaries
@@ -55,3 +57,13 @@ def test_describe_repeated_rows_names_the_rows_of_the_first_key_where_they_can_b
     repeated = (RepeatedKey("1", ("/a", "/b"), (3, 5)), RepeatedKey("2", ("/c", "/d"), (7, 9)))
     ranking = small_dataset.make_ranking({"train": 9}, duplicates=repeated if has_duplicates else ())
     assert plan_dataset.describe_repeated_rows(table, ranking) == rows
+
+
+@pytest.mark.parametrize("run_id", ["f00d", ""], ids=["launched", "from-a-template"])
+def test_plan_names_its_run_or_a_new_one_each_time(tmp_path: pathlib.Path, run_id: str) -> None:
+    settings = small_dataset.make_settings(tmp_path / "out", run_id=run_id)
+    step, stock = plan_dataset._PlanFn(settings, None), (Tally(3, {}, ()), summaries.RejectSummary({}, 0, None))
+    ranking = small_dataset.make_ranking({"train": 3})
+    plans = [plan for _ in range(2) for plan in step.process(b"", ranking, stock)]
+    ids = {plan.run_id for plan in plans}
+    assert ids == {"f00d"} if run_id else len(ids) == 2 and all(len(each) == 16 for each in ids)

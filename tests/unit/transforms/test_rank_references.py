@@ -13,7 +13,7 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import rank_references, summaries
+from imagebeam.transforms import elements, rank_references, summaries
 from imagebeam.transforms.elements import ImageRef, Mask, ReferenceRun
 from imagebeam.transforms.rank_references import HashOrder, ListedOrder, Order
 
@@ -73,6 +73,7 @@ def check_totals(expected: Ranked) -> Callable[[Sequence[summaries.Ranking]], No
     [
         pytest.param(BY_HASH, 500, 50_000, 1, id="hash"),
         pytest.param(BY_HASH, 500, 70, 3, id="hash-many-bundles"),
+        pytest.param(BY_HASH, 3000, 1000, 1, id="hash-in-parts"),
         pytest.param(BY_HASH, 0, 50_000, 1, id="hash-of-none"),
         pytest.param(ListedOrder(), 500, 50_000, 1, id="listed"),
         pytest.param(ListedOrder(), 500, 70, 3, id="listed-many-bundles"),
@@ -86,6 +87,7 @@ def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(
     monkeypatch.setattr(rank_references, "_MAX_PENDING", max_pending)
     monkeypatch.setattr(rank_references, "NUM_INTERVALS", 50)
     monkeypatch.setattr(rank_references, "_NUM_QUANTILE_REFS", 100)  # fewer than there are
+    monkeypatch.setattr(rank_references, "_MAX_PART_REFS", 20)  # 500 in 50 intervals are 10 in each
     refs = keyed_refs(num_refs)
     expected = rank_plainly(refs, order)
     random.Random(num_refs).shuffle(refs)
@@ -96,6 +98,25 @@ def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(
         ranked = created | rank_references.RankReferences(order)
         assert_that(ranked.runs, check_runs(expected), label="Runs")
         assert_that(ranked.ranking, check_totals(expected), label="Ranking")
+
+
+@given(st.sets(st.integers(0, 2000), max_size=100), st.integers(1, 30), st.integers(1, 40))
+def test_parts_of_an_interval_are_small_and_follow_each_other_however_rows_are_packed(
+    indices: set[int], num_rows: int, max_part_refs: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_references, "NUM_INTERVALS", 2)
+        patch.setattr(rank_references, "_MAX_PART_REFS", max_part_refs)
+        refs = [ref(f"{index}.jpg") for index in indices]
+        refs = [each for each in refs if BY_HASH.interval(BY_HASH.value(each), ()) == 1]
+        rows = [("train", BY_HASH.value(each), *each) for each in refs]
+        blocks = [rows[start : start + num_rows] for start in range(0, len(rows), num_rows)]
+        packed = [(len(block), elements.pack_rows(block)) for block in blocks]
+        parts = [part["train"] for part in rank_references.open_interval(packed, BY_HASH) if part]
+    assert [each for part in parts for each in part] == sorted(refs, key=BY_HASH.value)
+    assert len(parts) <= max(1, -(-len(refs) // max_part_refs))
+    if len(refs) > 5 * max_part_refs:
+        assert len(parts) > 1
 
 
 def test_references_of_a_bundle_are_packed_whenever_enough_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +222,7 @@ def test_digest_depends_on_every_field_but_those_left_out_on_purpose(order: Orde
 def test_digest_of_many_intervals_ignores_the_order_of_listing(monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
     monkeypatch.setattr(rank_references, "NUM_INTERVALS", 50)
     monkeypatch.setattr(rank_references, "_NUM_QUANTILE_REFS", 100)
+    monkeypatch.setattr(rank_references, "_MAX_PART_REFS", 5)
     refs = keyed_refs(500)
 
     def check(digests: Sequence[bytes]) -> None:
@@ -221,6 +243,7 @@ def test_ranking_finds_keys_that_occur_twice_even_in_two_sets(
     monkeypatch: pytest.MonkeyPatch, order: Order, num_intervals: int
 ) -> None:
     monkeypatch.setattr(rank_references, "NUM_INTERVALS", num_intervals)
+    monkeypatch.setattr(rank_references, "_MAX_PART_REFS", 30)
     unique = [("train", ref(f"{index}.jpg", position=index)) for index in range(150)]
     again = [
         ("train", ref("7\udcff.jpg", position=160)),

@@ -6,6 +6,7 @@ import pathlib
 import pytest
 
 from imagebeam.transforms import dataset_settings, reject_limit
+from imagebeam.transforms.shard import read_ahead
 from tests.unit.transforms import small_dataset
 
 
@@ -57,3 +58,18 @@ def test_note_changed_counts_the_images_and_says_how_to_include_them(
     ]
     (note,) = reject_limit.note_changed(dataset, {"changed": 1200})
     assert note.startswith("1,200 images changed after the listing and were rejected; to take them in, run")
+
+
+def test_images_of_another_size_than_the_table_says_blame_the_table(dataset: dataset_settings.DatasetSettings) -> None:
+    trusted = dataclasses.replace(dataset, read_ahead=read_ahead.READ_AHEAD._replace(size_column="bytes"))
+    end = "rejected; to take {} in, correct the table and run the same command again with --overwrite"
+    assert reject_limit.note_changed(trusted, {"changed": 1}) == [
+        "1 image differs in size from column 'bytes' of the table and was " + end.format("it")
+    ]
+    assert reject_limit.note_changed(trusted, {"changed": 2}) == [
+        "2 images differ in size from column 'bytes' of the table and were " + end.format("them")
+    ]
+    error = reject_limit.find_excess(trusted, 3, {"changed": 2})
+    assert "committed; 2 differ in size from column 'bytes' of the table: correct the table; for others fix" in str(
+        error
+    )

@@ -55,6 +55,25 @@ def test_store_dead_letters_keeps_every_reject_once_in_few_sorted_files(
     assert sorted(files)[0] == ".imagebeam/staging-f1/early-00.rejects.jsonl"
 
 
+@pytest.mark.parametrize("num_rejects", [160, 161, 1600, 10**9])
+def test_more_rejects_go_to_more_files_up_to_a_bound_and_keep_their_order(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, num_rejects: int
+) -> None:
+    monkeypatch.setattr(store_dead_letters, "_REJECTS_PER_FILE", 10)
+    monkeypatch.setattr(store_dead_letters, "_MAX_FILES", 200)
+    plan = small_dataset.make_plan({}, rejected={"no_label": num_rejects})
+    num_files = store_dead_letters.count_files(plan)
+    assert num_files == {160: 16, 161: 17, 1600: 160, 10**9: 200}[num_rejects]
+    files = store(tmp_path / "one", plan, REJECTS)
+    assert files == store(tmp_path / "other", plan, REJECTS[::-1])
+    numbers = [int(name.rpartition("early-")[2].partition(".")[0]) for name in sorted(files)]
+    assert numbers == sorted(numbers)
+    assert max(numbers) < num_files
+    assert sorted(line for data in files.values() for line in data.splitlines()) == sorted(
+        shard_writer.encode_rejects(REJECTS).splitlines()
+    )
+
+
 @pytest.mark.parametrize(
     ("action", "exit_code"), [pytest.param("keep", 0, id="keep"), pytest.param("refuse", 2, id="config-error")]
 )

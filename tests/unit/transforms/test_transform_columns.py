@@ -74,6 +74,23 @@ def test_values_are_taken_of_the_analysed_split_alone(split: str | None, expecte
     assert rows == [(b"x", 0.0), (b"x", 1.0)][:expected]
 
 
+SCALED = ColumnTransform("age", "age", 1, features.FLOAT, "scale_0_1")
+
+
+@pytest.mark.parametrize(
+    ("transforms", "num_keys"),
+    [
+        pytest.param([CITY], 2, id="vocabulary"),
+        pytest.param([CITY, SCALED], 2, id="vocabulary-and-range"),
+        pytest.param([CITY, AGE], 1, id="sums-of-floats"),
+    ],
+)
+def test_values_go_to_one_worker_only_if_their_order_matters(transforms: list[ColumnTransform], num_keys: int) -> None:
+    take = transform_columns._TakeValuesFn(transforms, None)
+    keys = {key for index in range(2) for key, _ in take.process((("train", index), [packed(make_refs(2))]))}
+    assert len(keys) == num_keys
+
+
 def test_stage_copies_both_folders_and_lists_them(tmp_path: pathlib.Path) -> None:
     small_dataset.write_transform(tmp_path / "from")
     (tmp_path / "from/temporary").mkdir()

@@ -74,23 +74,31 @@ def test_pixels_are_read_as_they_were_stored(tmp_path: pathlib.Path, kind: str) 
         assert as_stored.tolist() == PICTURES[3].ravel().tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("crop", ["random", "center", "squash"])
-def test_pixels_are_cropped_resized_and_flipped_like_decoded_ones(tmp_path: pathlib.Path, kind: str, crop: str) -> None:
-    dataset = make(tmp_path, kind)
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
+    """The pictures as PNG files."""
     files = []
     for index, stored in enumerate(PICTURES):
         buffer = io.BytesIO()
         Image.fromarray(rgb(stored)).save(buffer, "PNG")
         values = written.raw_values(stored, index)
         files.append({**values, features.ENCODED: buffer.getvalue(), "image/format": b"png"})
-    encoded = written.write(tmp_path / "png", written.IMAGE, files)
+    return written.write(tmp_path_factory.mktemp("encoded") / "png", written.IMAGE, files)
+
+
+@pytest.mark.parametrize("crop", ["random", "center", "squash"])
+def test_pixels_are_cropped_resized_and_flipped_like_decoded_ones(
+    tmp_path: pathlib.Path, encoded: imagebeam.ImageDataset, crop: str
+) -> None:
     options: dict[str, Any] = {"image_size": (8, 6), "crop": crop, "flip": True, "pad": True, "num_epochs": 1}
     options["features"] = ("image/key",)
-    for one, two in zip(dataset.as_numpy("train", 4, **options), encoded.as_numpy("train", 4, **options), strict=True):
-        assert one["image"].shape == (4, 8, 6, 3)
-        for name, value in one.items():
-            np.testing.assert_array_equal(value, two[name])
+    expected = list(encoded.as_numpy("train", 4, **options))
+    for kind in (features.BYTES, features.INT64, features.FLOAT):
+        dataset = make(tmp_path / kind, kind)
+        for one, two in zip(dataset.as_numpy("train", 4, **options), expected, strict=True):
+            assert one["image"].shape == (4, 8, 6, 3)
+            for name, value in one.items():
+                np.testing.assert_array_equal(value, two[name])
 
 
 def test_renamed_keys_of_mnist_are_read(tmp_path: pathlib.Path) -> None:
@@ -173,7 +181,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("kind", "change", "message"), BROKEN)
-def test_pixels_that_do_not_fit_are_an_error_everywhere(
+def test_pixels_that_do_not_fit_are_an_error_of_the_source_and_the_commands(
     tmp_path: pathlib.Path, kind: str, change: dict[str, Any], message: str
 ) -> None:
     examples = [written.raw_values(PICTURES[0], index, kind) for index in range(5)]
@@ -182,20 +190,43 @@ def test_pixels_that_do_not_fit_are_an_error_everywhere(
     where = r"record 3 of shard .*, key '3', byte offset \d+: "
     with pytest.raises(errors.ExampleError, match=f"{where}.*{message}"):
         dataset.as_grain("train")[3]
-    asked: list[dict[str, Any]] = [{"image_size": 6, "crop": "squash"}, {"image_size": 6, "crop": "random"}]
-    for options in asked:
-        with pytest.raises(errors.ExampleError, match=f"{where}the image cannot be decoded"):
-            list(dataset.as_numpy("train", 2, num_epochs=1, shuffle=None, **options))
-        options |= {"on_error": "skip", "features": ("image/key",)}
-        kept = dataset.as_numpy("train", 4, num_epochs=1, shuffle=None, **options)
-        assert next(kept)["image/key"].tolist() == [b"0", b"1", b"2", b"4"]
-    with pytest.raises(tf.errors.OpError, match=f"{where}the image cannot be decoded"):
-        list(dataset.as_tf("train", **WHOLE))
     [problem] = verify_dataset.verify(dataset.directory, decode=True).problems
     assert problem.shard == "train-00000-of-00001.tfrecord"
     assert re.search(f"record 3: image '3': .*{message}", problem.detail)
     with pytest.raises(errors.VerificationError, match=f"example 3 of train: .*{message}"):
         inspect_dataset.save_images(dataset.directory, dataset.catalog, "train", 5, str(tmp_path / "saved"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"image_size": 6, "crop": "squash", "batch_size": 4}, id="squash"),
+        pytest.param({"image_size": 6, "crop": "random", "batch_size": 4}, id="random"),
+        pytest.param({"image_size": None, "crop": None}, id="single-examples"),
+    ],
+)
+def test_pixels_that_do_not_fit_are_an_error_or_skipped_by_tensorflow(
+    tmp_path: pathlib.Path, kind: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = [each.values[1] for each in BROKEN if each.values[0] == kind]
+    sound = {0, 1, 2, len(changes) + 3}
+    examples = [written.raw_values(PICTURES[0], index, kind) for index in range(len(changes) + 4)]
+    for index, change in enumerate(changes, 3):
+        examples[index] |= change
+    dataset = written.write(tmp_path / "out", spec_of(kind), examples, num_shards=len(examples))
+    undecodable = r"byte offset 0: the image cannot be decoded"
+    options = {**options, "num_epochs": 1, "shuffle": None}
+    with pytest.raises(tf.errors.OpError, match=f"record 0 of shard .*, key '3', {undecodable}"):
+        list(dataset.as_tf("train", **options))
+    options |= {"on_error": "skip", "features": ("image/key",)}
+    with caplog.at_level(logging.WARNING):  # one for each shard, which has one record
+        kept = list(dataset.as_tf("train", **options).as_numpy_iterator())
+    keys = np.hstack([each["image/key"] for each in kept]).tolist()
+    assert set(keys) == {f"{index}".encode() for index in sound}
+    for index in range(len(examples)):
+        pattern = f"skipped record 0 of shard .*train-{index:05d}-.*, key '{index}', {undecodable}"
+        assert bool(re.search(pattern, caplog.text)) == (index not in sound)
 
 
 @pytest.mark.parametrize("kind", [features.INT64, features.FLOAT])

@@ -57,7 +57,7 @@ def test_repr_of_a_source_names_its_examples_and_not_the_folder(
 
 @pytest.mark.parametrize("worker_count", [0, 2])
 def test_grain_data_loader_reads_each_example_once_an_epoch(
-    source: ExampleSource, directory: pathlib.Path, worker_count: int, parsed_flags: None
+    source: ExampleSource, worker_count: int, parsed_flags: None
 ) -> None:
     import grain.python as grain
 

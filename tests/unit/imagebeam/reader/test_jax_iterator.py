@@ -91,7 +91,7 @@ def _feed_eight_devices(directory: str) -> None:
 
 
 @pytest.mark.slow
-def test_as_jax_on_eight_devices_gives_global_arrays(directory: pathlib.Path, dataset: imagebeam.ImageDataset) -> None:
+def test_as_jax_on_eight_devices_gives_global_arrays(directory: pathlib.Path) -> None:
     result = finish(start(_feed_eight_devices, str(directory), num_devices=8))
     assert sorted(flat(result["keys"])) == sorted(datasets.keys(directory))
     assert [len(batch) for batch in result["keys"]] == [16, 16, 16, SIZE - 48]

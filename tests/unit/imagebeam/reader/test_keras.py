@@ -125,8 +125,9 @@ def test_fit_reads_another_epoch_in_each_of_its_epochs(dataset: imagebeam.ImageD
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-@pytest.mark.parametrize("decoder", ["auto", "tensorflow"])
+@pytest.mark.parametrize(
+    ("decoder", "shuffle"), [("auto", "stream"), ("auto", "global"), ("auto", None), ("tensorflow", "stream")]
+)
 def test_each_iteration_has_the_order_and_the_crops_of_its_epoch(
     dataset: imagebeam.ImageDataset, shuffle: str | None, decoder: str
 ) -> None:

@@ -187,6 +187,151 @@ def test_lasting_errors_of_the_client_are_distinguished_from_passing_ones(error:
     assert type(gcs.GcsStorage().lasting_error(error, "gs://b/n")) is expected
 
 
+# Moves
+
+
+class FakeBucket:
+    """A bucket with one object "old". Says `refusal` to moves, if any; `log` has the requests that were done."""
+
+    def __init__(self, name: str, refusal: Exception | None = None) -> None:
+        self.name, self.refusal = name, refusal
+        self.objects = {"old"}
+        self.log: list[tuple[Any, ...]] = []
+
+    def blob(self, name: str, generation: int | None = None) -> FakeBlob:
+        return FakeBlob(self, name)
+
+    def move_blob(self, blob: FakeBlob, name: str, **options: Any) -> None:
+        self.log.append(
+            ("move", blob.name, name, options["if_generation_match"], options["if_source_generation_match"])
+        )
+        if self.refusal is not None:
+            raise self.refusal
+        if blob.name not in self.objects:
+            raise exceptions.NotFound("No such object: b/old")
+        self.objects = self.objects - {blob.name} | {name}
+
+
+class FakeBlob:
+    def __init__(self, bucket: FakeBucket, name: str) -> None:
+        self.bucket, self.name = bucket, name
+
+    def rewrite(self, origin: FakeBlob, token: str | None, **options: Any) -> tuple[None, int, int]:
+        conditions = options["if_generation_match"], options["if_source_generation_match"]
+        self.bucket.log.append(("copy", origin.name, self.name, *conditions))
+        if origin.name not in origin.bucket.objects:
+            raise exceptions.NotFound("No such object: b/old")
+        self.bucket.objects.add(self.name)
+        return None, 1, 1
+
+    def delete(self, **options: Any) -> None:
+        self.bucket.log.append(("delete", self.name, options["if_generation_match"]))
+        self.bucket.objects.remove(self.name)
+
+
+def store_of(monkeypatch: pytest.MonkeyPatch, *buckets: FakeBucket) -> gcs.GcsStorage:
+    store = gcs.GcsStorage()
+    monkeypatch.setattr(store, "_bucket", lambda name: next(each for each in buckets if each.name == name))
+    return store
+
+
+def test_move_within_a_bucket_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = FakeBucket("b")
+    store = store_of(monkeypatch, bucket)
+    store.rename("gs://b/old", "gs://b/a/new")
+    store.rename("gs://b/a/new", "gs://b/newer", 7)
+    assert bucket.log == [("move", "old", "a/new", None, None), ("move", "a/new", "newer", None, 7)]
+    with pytest.raises(FileNotFoundError, match="there is no gs://b/old"):
+        store.rename("gs://b/old", "gs://b/x")
+    assert bucket.log[2:] == [("move", "old", "x", None, None)]  # known to move: no copy is tried
+    assert bucket.objects == {"newer"}
+
+
+REFUSALS = [
+    pytest.param(exceptions.BadRequest("only with a hierarchical namespace"), id="400"),
+    pytest.param(exceptions.NotFound("Not Found"), id="404"),
+    pytest.param(exceptions.MethodNotAllowed("no"), id="405"),
+    pytest.param(exceptions.MethodNotImplemented("no"), id="501"),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_bucket_that_cannot_move_is_asked_once_and_gets_copies(
+    monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    bucket, other = FakeBucket("b", refusal), FakeBucket("other")
+    store = store_of(monkeypatch, bucket, other)
+    store.rename("gs://b/old", "gs://b/new", 7)
+    store.rename("gs://b/new", "gs://b/newer")
+    assert bucket.log == [
+        ("move", "old", "new", None, 7),
+        *[("copy", "old", "new", None, 7), ("delete", "old", 7)],
+        *[("copy", "new", "newer", None, None), ("delete", "new", None)],
+    ]
+    store.rename("gs://other/old", "gs://other/new")
+    assert other.log == [("move", "old", "new", None, None)]
+    store.rebuild()  # in a new process
+    store.rename("gs://b/newer", "gs://b/newest")
+    assert bucket.log[5][0] == "move"
+
+
+def test_move_of_no_object_says_nothing_about_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = FakeBucket("b")
+    store = store_of(monkeypatch, bucket)
+    with pytest.raises(FileNotFoundError, match="there is no gs://b/gone"):
+        store.rename("gs://b/gone", "gs://b/new")
+    store.rename("gs://b/old", "gs://b/new")
+    assert [request[0] for request in bucket.log] == ["move", "copy", "move"]
+
+
+def test_move_to_another_bucket_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = FakeBucket("b"), FakeBucket("c")
+    store = store_of(monkeypatch, source, target)
+    store.rename("gs://b/old", "gs://c/new")
+    assert (source.log, target.log) == ([("delete", "old", None)], [("copy", "old", "new", None, None)])
+    store.rename("gs://c/new", "gs://c/newer")
+    assert target.log[1][0] == "move"
+
+
+def test_move_with_a_client_that_lacks_it_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = FakeBucket("b")
+    monkeypatch.delattr(FakeBucket, "move_blob")
+    store_of(monkeypatch, bucket).rename("gs://b/old", "gs://b/new")
+    assert [request[0] for request in bucket.log] == ["copy", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [(exceptions.PreconditionFailed("412"), FileExistsError), (exceptions.Forbidden("403"), PermissionError)],
+    ids=["412", "403"],
+)
+def test_move_that_is_not_allowed_is_not_tried_as_a_copy(
+    monkeypatch: pytest.MonkeyPatch, refusal: Exception, expected: type[OSError]
+) -> None:
+    bucket = FakeBucket("b", refusal)
+    with pytest.raises(expected):
+        store_of(monkeypatch, bucket).rename("gs://b/old", "gs://b/new")
+    assert [request[0] for request in bucket.log] == ["move"]
+
+
+# Checksums
+
+
+@pytest.mark.parametrize(("kept", "expected"), [("4waSgw==", (9, 0xE3069283)), (None, None)])
+def test_stored_checksum_is_that_of_the_object(
+    monkeypatch: pytest.MonkeyPatch, kept: str | None, expected: tuple[int, int] | None
+) -> None:
+    class Blob:
+        size, crc32c = "9", kept
+
+        def reload(self, **_: Any) -> None:
+            pass
+
+    store = gcs.GcsStorage()
+    monkeypatch.setattr(store, "_blob", lambda uri: Blob())
+    assert store.stored_checksum("gs://b/n") == expected
+
+
 def test_address_without_a_bucket_is_refused() -> None:
     with pytest.raises(errors.ConfigError, match=r"address 'gs://' names no bucket: write gs://BUCKET/FOLDER"):
         gcs.GcsStorage().stat("gs://")

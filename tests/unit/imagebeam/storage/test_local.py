@@ -274,3 +274,58 @@ def test_download_copies_a_file_over_another(tmp_path: pathlib.Path) -> None:
     (tmp_path / "copy").write_bytes(b"longer than the content")
     LOCAL.download(str(tmp_path / "file"), str(tmp_path / "copy"))
     assert (tmp_path / "copy").read_bytes() == b"content"
+
+
+# Conditions
+
+
+def test_rename_of_another_version_is_refused(tmp_path: pathlib.Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"one")
+    version = LOCAL.stat(str(source)).version
+    os.utime(source, ns=(0, version + 1))
+    with pytest.raises(storage.ChangedError, match=f"{source} was written"):
+        LOCAL.rename(str(source), str(target), version)
+    LOCAL.rename(str(source), str(target), version + 1)
+    assert target.read_bytes() == b"one"
+
+
+@pytest.mark.parametrize("has_links", [True, False], ids=["hard-links", "no-hard-links"])
+def test_publish_moves_a_file_and_refuses_a_taken_path(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
+    source, target = tmp_path / "source", tmp_path / "target"
+    for content in (b"one", b"two"):
+        source.write_bytes(content)
+        if content == b"one":
+            LOCAL.publish(str(source), str(target))
+            assert not source.exists()
+        else:
+            with pytest.raises(FileExistsError):
+                LOCAL.publish(str(source), str(target))
+            assert source.read_bytes() == b"two"
+    assert target.read_bytes() == b"one"
+
+
+def test_new_file_is_never_seen_without_its_content(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, seen = os.link, []
+
+    def link_and_look(source: str, target: str) -> None:
+        seen.append(os.path.exists(target))
+        link(source, target)
+        seen.append(pathlib.Path(target).read_bytes())
+
+    monkeypatch.setattr(os, "link", link_and_look)
+    assert LOCAL.create_new(str(tmp_path / "file"), b"all")
+    assert seen == [False, b"all"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_no_checksum_is_kept_of_a_file(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    assert storage.storage_of(str(tmp_path)).stored_checksum(str(tmp_path / "a")) is None

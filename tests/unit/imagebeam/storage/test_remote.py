@@ -330,3 +330,9 @@ def test_operation_is_tried_as_often_as_asked_after_the_budget(store: StubStorag
     with remote.budget(0.0), pytest.raises(storage.UnavailableError):
         store._retry("x://b/a", fail, 3)
     assert store.calls["long"] == 3
+
+
+def test_no_checksum_is_kept_unless_the_storage_says_so(store: StubStorage) -> None:
+    store.files["stub://h/a"] = b"1"
+    assert store.stored_checksum("stub://h/a") is None
+    assert not store.calls

@@ -150,6 +150,21 @@ def test_fetch_of_file_of_another_size_than_listed_says_so(tmp_path: pathlib.Pat
     assert (error.reason, error.detail) == (Reason.CHANGED, detail)
 
 
+@pytest.mark.parametrize("where", ["local", "memory"])
+def test_file_of_another_size_than_the_table_says_blames_the_table(tmp_path: pathlib.Path, where: str) -> None:
+    uri = f"{tmp_path}/image.jpg" if where == "local" else f"memory://{tmp_path.name}/image.jpg"
+    storage.storage_of(uri).write_whole(uri, bytes(1083))
+    ref = ImageRef("k", uri, size=1084)
+    error = read_error(ref)
+    assert error.explain(ref, "") == error.detail
+    assert error.explain(ref, "size") == (
+        "has 1,083 bytes, column 'size' of the table says 1,084; to take it in, correct the table and run the same "
+        "convert command again with --overwrite"
+    )
+    missing = ref._replace(uri=f"{uri}-missing")
+    assert read_error(missing).explain(missing, "size") == read_error(missing).detail
+
+
 def test_fetch_of_file_written_since_it_was_listed_says_so(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "image.jpg"
     path.write_bytes(b"image")

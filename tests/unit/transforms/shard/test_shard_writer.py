@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import google_crc32c
 import pytest
@@ -15,6 +15,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.dataset_settings import DatasetSettings
 from imagebeam.transforms.elements import ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.shard import encode, read_back, shard_writer, writer_processes
+from tests import delayed_storage
 from tests.unit.transforms import small_dataset
 
 SHARD = "train-00000-of-00001.tfrecord"
@@ -120,6 +121,47 @@ def test_finished_shard_has_the_checksum_of_its_index_even_if_an_older_version_l
     done.write_text(json.dumps(fields))
     monkeypatch.setattr(shard_writer.ShardWriter, "_write", refuse_to_write)
     assert write(layout, refs) == first._replace(is_kept=True)
+
+
+@pytest.fixture
+def delayed() -> Iterator[delayed_storage.DelayedStorage]:
+    """A storage that keeps checksums."""
+    store = delayed_storage.DelayedStorage()
+    with delayed_storage.mounted(store):
+        yield store
+
+
+def test_finished_shard_is_not_read_where_the_storage_keeps_its_checksum(
+    refs: list[ImageRef],
+    layout: DatasetSettings,
+    delayed: delayed_storage.DelayedStorage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pathlib.Path(refs[3].uri).write_bytes(b"no image")
+    layout = dataclasses.replace(layout, output=f"{delayed_storage.SCHEME}://host/out")
+    first = write(layout, refs)
+    staged = f"{layout.paths.staging('f1')}/{SHARD}"
+    delayed.add(staged, delayed_storage.NotKept(first.shard.bytes, first.shard.crc32c))  # reading it fails
+    delayed.requests.clear()
+    monkeypatch.setattr(shard_writer.ShardWriter, "_write", refuse_to_write)
+    assert write(layout, refs) == first._replace(is_kept=True)
+    assert delayed.requests == {"read": 3, "checksum": 1}  # description, index, rejects; the shard
+
+
+@pytest.mark.parametrize(("more_bytes", "flipped"), [(1, 0), (0, 1)], ids=["size", "crc32c"])
+def test_staged_shard_with_another_checksum_is_written_again(
+    refs: list[ImageRef],
+    layout: DatasetSettings,
+    delayed: delayed_storage.DelayedStorage,
+    more_bytes: int,
+    flipped: int,
+) -> None:
+    layout = dataclasses.replace(layout, output=f"{delayed_storage.SCHEME}://host/out")
+    first = write(layout, refs)
+    staged = f"{layout.paths.staging('f1')}/{SHARD}"
+    delayed.add(staged, delayed_storage.NotKept(first.shard.bytes + more_bytes, first.shard.crc32c ^ flipped))
+    assert write(layout, refs) == first
+    assert storage.storage_of(staged).stored_checksum(staged) == (first.shard.bytes, first.shard.crc32c)
 
 
 def empty(path: pathlib.Path) -> None:

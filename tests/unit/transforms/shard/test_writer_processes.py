@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 import imagebeam
 from imagebeam.transforms.shard import writer_processes
-from tests import command_line, patience
+from tests import command_line, kept_writers, patience
 
 EVALUATE = eval  # tasks are expressions
 OPEN_FILES = (  # apart from the three standard streams
@@ -46,9 +47,11 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves a process that ends by itself the time for it."""
+def _fresh_and_patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Starts the processes that users get, and leaves a process that ends by itself the time for it."""
     monkeypatch.setattr(writer_processes, "_PATIENCE_SEC", patience.HANG_SEC)
+    with kept_writers.fresh():
+        yield
 
 
 needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks for processes in /proc")

@@ -19,8 +19,8 @@ from imagebeam.features import BYTES, FLOAT, INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
 from imagebeam.transforms.sources import image_source, table_formats, table_rows
-from imagebeam.transforms.sources.manifest import ManifestSource
-from tests import image_sets
+from imagebeam.transforms.sources.manifest import ManifestSource, Trust
+from tests import image_sets, listed_bucket, spread_rows
 
 JPEG = image_sets.make_image(1)
 FORMATS = ("csv", "jsonl", "parquet")
@@ -43,7 +43,7 @@ def encode(rows: Sequence[Row], manifest_format: str) -> bytes:
 
 
 def read(source: ManifestSource) -> tuple[list[ImageRef], list[Reject], list[str]]:
-    found = list(source.list_all())
+    found = spread_rows.list_both_ways(source)
     refs = [ref for item in found if item.num_refs for ref in elements.unpack_refs(item.packed_refs)]
     return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
 
@@ -423,3 +423,60 @@ def test_value_of_another_kind_is_a_reject(folder: Folder, manifest_format: str,
     several = "[1] is a list, expected one value; for a list set columns.age.list: true"
     detail = f"column 'age': {several if bad == [1] else repr(bad) + ' is not an integer'}"
     assert reject == Reject("good.jpg", "good.jpg", "list", Reason.BAD_VALUE, detail)
+
+
+# Rows that are taken as they are
+
+
+@pytest.mark.parametrize("manifest_format", FORMATS)
+def test_trusted_rows_are_taken_with_the_size_in_their_column_and_no_look_at_a_file(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, manifest_format: str
+) -> None:
+    rows = [{"image": "gone.jpg", "bytes": 5}, {"image": "b/c.jpg", "bytes": None}, {"image": "../out.jpg", "bytes": 7}]
+    source = folder.source(rows, manifest_format, trust=Trust("bytes"))
+    source.check_columns()
+    monkeypatch.setattr(storage.LocalStorage, "stat", None)
+    refs, rejects, problems = read(source)
+    root = str(folder.path)
+    assert refs == [ImageRef("gone.jpg", f"{root}/gone.jpg", 5), ImageRef("b/c.jpg", f"{root}/b/c.jpg", position=1)]
+    assert ([reject.reason for reject in rejects], problems) == ([Reason.OUTSIDE_ROOT], [])
+    assert [ref.size for ref in read(dataclasses.replace(source, trust=Trust()))[0]] == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("cell", "detail"),
+    [
+        pytest.param("many", "column 'bytes': 'many' is not an integer", id="text"),
+        pytest.param("-1", "column 'bytes': '-1' is negative; expected a number of bytes", id="negative"),
+    ],
+)
+def test_size_that_is_no_number_of_bytes_is_a_reject(folder: Folder, cell: str, detail: str) -> None:
+    reject = reject_of(folder, f"image,bytes\ngood.jpg,7\nbad.jpg,{cell}\n", trust=Trust("bytes"))
+    assert reject == Reject("bad.jpg", "bad.jpg", "list", Reason.BAD_VALUE, detail)
+
+
+def test_column_of_sizes_must_exist(folder: Folder) -> None:
+    with pytest.raises(errors.ConfigError, match="has no column 'bytes'; its columns are 'image'"):
+        folder.source("image\na.jpg\n", trust=Trust("bytes")).check_columns()
+
+
+# Rows whose files are found by listing folders
+
+
+def test_rows_of_a_bucket_are_looked_up_by_pages_with_the_same_result(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = listed_bucket.Bucket([f"all/{index:04d}.jpg" for index in range(0, 2000, 2)] + ["all/0003.jpg/below"], 100)
+    local, opened = storage.storage_of, str(tmp_path / "m.csv")
+    monkeypatch.setattr(storage, "storage_of", lambda uri: bucket if uri.startswith("stub://") else local(uri))
+    monkeypatch.setattr(table_rows, "is_absolute", lambda path: path.startswith("stub://"))
+    monkeypatch.setattr(storage, "normalize", str)
+    names = [f"stub://b/all/{index:04d}.jpg" for index in range(1000)]
+    (tmp_path / "m.csv").write_text("image\n" + "".join(f"{name}\n" for name in names))
+    refs, rejects, problems = read(ManifestSource(opened, "csv", allow_outside=True))
+    assert [ref.uri for ref in refs] == names[::2]
+    assert problems == []
+    reasons = {reject.uri: reject.reason for reject in rejects}
+    assert reasons == dict.fromkeys(names[1::2], Reason.NOT_FOUND) | {"stub://b/all/0003.jpg": Reason.UNREADABLE}
+    assert bucket.num_looks <= 4  # of 2000: `read` lists twice
+    assert bucket.num_pages <= 14

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import image_source, manifest, table_per_folder, table_rows
-from tests import image_sets
+from tests import image_sets, spread_rows
 
 TREE = (
     "m.csv",
@@ -126,7 +126,7 @@ def make_source(root: pathlib.Path, **options: Any) -> table_per_folder.TablePer
 def read(
     source: table_per_folder.TablePerFolderSource,
 ) -> tuple[list[elements.ImageRef], list[elements.Reject], list[str]]:
-    found = list(source.list_all())
+    found = spread_rows.list_both_ways(source)
     refs = [ref for item in found if item.num_refs for ref in elements.unpack_refs(item.packed_refs)]
     return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
 
@@ -186,7 +186,7 @@ def test_table_deleted_before_it_is_read_is_a_problem(tmp_path: pathlib.Path) ->
 
 def count_unnamed(source: table_per_folder.TablePerFolderSource) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for found in source.list_all():
+    for found in spread_rows.list_both_ways(source):
         for kind, count in found.passed_over.items():
             counts[kind] = counts.get(kind, 0) + count
     return counts
@@ -214,6 +214,8 @@ def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatc
     assert (len(refs), len(rejects), problems) == (5, 3, [])
     assert count_unnamed(source) == {"not_in_table": 4}  # b/other.jpg is outside of a/; b/3.PNG, c/d/5.jpeg, a/4.jpg
     assert count_unnamed(dataclasses.replace(source, folder=None)) == {}
+    trusted = (dataclasses.replace(table, trust=manifest.Trust()) for table in source.tables)
+    assert count_unnamed(dataclasses.replace(source, tables=tuple(trusted))) == {}  # no folder is listed
 
 
 def test_rejected_row_still_names_its_image(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,123 @@
+"""The arguments of every command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import imagebeam
+
+Command: TypeAlias = Callable[[argparse.Namespace, list[str]], int]
+
+_EPILOG = """\
+exit codes: 0 committed, submitted, or nothing to do; 2 the command, config or input is wrong, or a package is missing;
+3 more rejects than allowed; 4 verification failed; 5 busy: another run writes to the output; 130, 143 or 129 stopped by
+Ctrl-C, SIGTERM or SIGHUP; 141 the reader of inspect's output closed the pipe; 1 anything else.
+"""
+
+
+def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
+    """Returns the parser; `run` of its result is the function in `commands` with the name of the command."""
+    parser = argparse.ArgumentParser(
+        prog="imagebeam",
+        description="Converts images to sharded TFRecord files, and verifies and shows them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"imagebeam {imagebeam.__version__}")
+    known = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        command = known.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".", allow_abbrev=False)
+        command.add_argument("-v", "--verbose", action="store_true", help="show the libraries' own logs and warnings")
+        command.set_defaults(run=commands[name], flags=command._option_string_actions)
+        return command
+
+    convert = add("convert", "convert images to a committed dataset")
+    plan = add("plan", "list and count images, and show what convert would do; writes nothing")
+    for command in (convert, plan):
+        command.add_argument("--config", metavar="NAME_OR_YAML", help="a preset's name or a YAML file")
+        command.add_argument("--input", metavar="URI", help="a folder, a glob, or a manifest (source.uri)")
+        command.add_argument("--output", metavar="URI", help="folder of the dataset (output.uri)")
+        command.add_argument(
+            "--set", metavar="KEY=VALUE", action="append", default=[], help="override, e.g. output.num_shards=16"
+        )
+        command.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
+        command.add_argument("--overwrite", action="store_true", help="replace another dataset in the output")
+        command.epilog = "Any other option goes to Beam, such as --runner=DataflowRunner --project=..."
+    plan.add_argument("--save-listing", metavar="URI", help="save the listing, for source.by=listing")
+    convert.add_argument(
+        "--no-wait", action="store_true", help="leave a job on Dataflow once it is submitted; see status"
+    )
+    convert.add_argument(
+        "--cancel-on-interrupt",
+        action="store_true",
+        help="Ctrl-C and SIGTERM cancel a job on Dataflow; else it goes on",
+    )
+    convert.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
+    status = add("status", "tell what the last run on an output does, or how it ended")
+    status.add_argument("directory", metavar="OUTPUT")
+    status.add_argument("--json", action="store_true", help="print the same as JSON")
+    status.epilog = "exit codes: 0 committed or running; 1 failed, stopped or not known; 2 there is nothing"
+    verify = add("verify", "compare a dataset with its catalog")
+    verify.add_argument("directory", metavar="DIR")
+    verify.add_argument("--decode", action="store_true", help="also decode every image")
+    inspect = add("inspect", "show splits, features, labels and examples")
+    inspect.add_argument("directory", metavar="DIR")
+    inspect.add_argument("-n", type=_positive, metavar="N", help="also show the first N examples")
+    inspect.add_argument("--split", help="split of the examples (default: the first)")
+    inspect.add_argument(
+        "--save-to", metavar="FOLDER", help="write their images as files into this folder (5 without -n)"
+    )
+    preview = inspect.add_argument_group("a batch as the model sees it")
+    preview.add_argument(
+        "--preview", metavar="PNG", help="draw the images of a batch with their labels (32 without -n)"
+    )
+    preview.add_argument(
+        "--crop",
+        choices=("random", "center", "squash"),
+        help="random: as in training; center: as in evaluation; squash: whole images, with boxes (random)",
+    )
+    preview.add_argument("--image-size", type=_positive, metavar="PX", help="side of an image (224)")
+    preview.add_argument("--seed", type=int, metavar="N", help="seed of the order, the crops and the flips (0)")
+    bench = add("bench", "measure how fast this host reads, and find the slowest stage")
+    bench.add_argument("directory", metavar="DIR")
+    bench.add_argument("--split", help="split to read (default: train, else the first)")
+    bench.add_argument("--batch-size", type=_positive, metavar="N", default=128, help="images per batch (128)")
+    bench.add_argument("--image-size", type=_positive, metavar="PX", default=224, help="side of an image (224)")
+    bench.add_argument(
+        "--dtype",
+        choices=("uint8", "float32", "bfloat16", "float16"),
+        default="bfloat16",
+        help="type of pixels (bfloat16)",
+    )
+    bench.add_argument(
+        "--seconds", type=_duration, metavar="S", default=5.0, help="seconds for each of 6 measurements (5)"
+    )
+    bench.add_argument("--threads", type=_positive, metavar="N", help="threads that read and decode (default: cores)")
+    bench.add_argument(
+        "--json", action="store_true", help="print all figures as JSON, with the sources of those about chips"
+    )
+    for group in (preview, bench):
+        group.add_argument(
+            "--cache-dir", metavar="FOLDER", help="local folder for shards that TensorFlow cannot read in place"
+        )
+    add("schema", "print the JSON schema of the config, for editors")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _duration(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return seconds

@@ -1,0 +1,60 @@
+"""What an output holds of the work of runs: finished shards of a run that did not commit, or a committed dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, storage
+from imagebeam.storage import remote
+from imagebeam.transforms import elements, output_folder, output_paths
+from imagebeam.transforms.shard import shard_writer
+
+
+def plan_of(catalog: catalog_lib.Catalog) -> elements.DatasetPlan:
+    """Returns the plan that a committed dataset must have had, as far as its catalog tells."""
+    splits = {
+        name: elements.SplitPlan(split.num_examples, split.num_bytes, len(split.shards))
+        for name, split in catalog.splits.items()
+    }
+    counts = catalog.counts
+    return elements.DatasetPlan(
+        "write", "", 0, catalog.fingerprint, splits, catalog.labels, counts.listed, {}, counts.passed_over
+    )
+
+
+def count_finished_shards(output: str) -> int | None:
+    """Returns the number of finished shards in the staging folders of an output; None if it has no such folder.
+
+    Raises:
+        ConfigError: if the output cannot be listed with these credentials.
+        OSError: if the storage does not answer.
+    """
+    folders = output_folder.OutputFolder(output).staging_folders()
+    return sum(1 for _ in _finished_shards_in(folders)) if folders else None
+
+
+def has_finished_shards(output: str) -> bool:
+    """Returns whether a staging folder of an output holds a finished shard; False if it cannot be listed."""
+    try:
+        with remote.budget(remote.CHECK_BUDGET_SEC):  # no reason to keep the user waiting
+            return any(_finished_shards_in(output_folder.OutputFolder(output).staging_folders()))
+    except (OSError, errors.ConfigError):
+        return False
+
+
+def _finished_shards_in(folders: Iterable[str]) -> Iterator[str]:
+    """Yields the names of the records that finished shards have beside them."""
+    for folder in folders:
+        for entry in storage.storage_of(folder).list_directory(folder):
+            if entry.name.endswith(shard_writer.DONE_SUFFIX):
+                yield entry.name
+
+
+def describe_kept(output: str) -> str:
+    """Returns the end of a message on a run that failed: what of its work is kept; "" if nothing is."""
+    if not has_finished_shards(output):
+        return ""
+    is_local = storage.storage_of(output).is_local
+    where = "" if is_local else f" in {output_paths.OutputPaths(output).control}"  # not obvious for a bucket
+    return f"; finished shards are kept{where}, run the same command again to go on"

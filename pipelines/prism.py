@@ -1,0 +1,95 @@
+"""Finds Prism, Beam's runner for one machine: a Go program that Beam would otherwise download."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import logging
+import os
+import re
+import shutil
+import subprocess
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from imagebeam import errors
+
+_PROGRAM = "prism"
+_HELP_SEC = 30.0
+
+
+def added_arguments(beam_arguments: Sequence[str]) -> list[str]:
+    """Returns options for Beam that a run on Prism needs beside its own: the program, and a quiet log.
+
+    Raises:
+        ConfigError: if there is no Prism, or --prism_location is no file.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--prism_location", "--prism_log_kind", "--job_endpoint"):
+        parser.add_argument(option)
+    known = parser.parse_known_args(list(beam_arguments))[0]
+    if known.job_endpoint:  # a Prism that runs already
+        return []
+    added = []
+    if known.prism_location is None:
+        added.append(f"--prism_location={_find()}")
+    elif not _is_url(known.prism_location) and not os.path.isfile(known.prism_location):
+        raise errors.ConfigError(
+            f"--prism_location is {known.prism_location!r}, which is no file; {install_command()}, and give the path "
+            "of the program"
+        )
+    # Beam's own kind, "console", shows two lines of Prism's log whatever level the loggers of this process have.
+    if known.prism_log_kind is None and not logging.getLogger().isEnabledFor(logging.INFO):
+        added.append("--prism_log_kind=json")
+    return added
+
+
+def ignore_broken_streams() -> None:
+    """Stops threads of Beam from printing a traceback when Prism ends while they read from it, in this process.
+
+    Beam ends Prism as the last thing, when the result is known.
+    """
+    before = threading.excepthook
+
+    def show(args: Any) -> None:
+        frames = traceback.walk_tb(args.exc_traceback)
+        is_beams = any(frame.f_globals.get("__name__", "").startswith("apache_beam.") for frame, _ in frames)
+        if not (is_beams and any(each.__name__ == "RpcError" for each in args.exc_type.__mro__)):
+            before(args)
+
+    threading.excepthook = show
+
+
+def install_command() -> str:
+    """Returns how to install the Prism of this Beam."""
+    version = importlib.metadata.version("apache-beam")
+    return f"go install github.com/apache/beam/sdks/v2/go/cmd/prism@v{version}"
+
+
+def _find() -> str:
+    """Returns the path of the Prism on PATH. Other programs have the same name: only Beam's knows --job_port."""
+    found = shutil.which(_PROGRAM)
+    if found is None:
+        raise errors.ConfigError(
+            f"there is no Prism on PATH: {install_command()}, add $(go env GOPATH)/bin to PATH, or give "
+            "--prism_location=PATH"
+        )
+    if not _is_prism(found):
+        raise errors.ConfigError(
+            f"{found} on PATH is another program, not Beam's Prism: {install_command()}, and give --prism_location=PATH"
+        )
+    return found
+
+
+def _is_prism(path: str) -> bool:
+    try:
+        shown = subprocess.run([path, "--help"], capture_output=True, timeout=_HELP_SEC, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"-job_port" in shown.stdout + shown.stderr
+
+
+def _is_url(location: str) -> bool:
+    return re.match("[a-z0-9]+://", location) is not None

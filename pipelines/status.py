@@ -1,0 +1,230 @@
+"""Tells what the last run on an output does, or how it ended: from its lock, its records, the service, the catalog."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, storage
+from imagebeam.pipelines import (
+    dataflow_jobs,
+    finished_work,
+    job_progress,
+    job_states,
+    last_run,
+    output_lock,
+    progress,
+    remote_job,
+)
+from imagebeam.storage import remote
+from imagebeam.transforms import output_paths, run_record, run_report
+
+Summary: TypeAlias = Literal["running", "committed", "failed", "cancelled", "stopped", "unknown", "nothing"]
+_EXIT_CODES: dict[Summary, int] = {"running": 0, "committed": 0, "nothing": 2}  # 1 for all others
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """The state of an output.
+
+    Attributes:
+        output: its address.
+        state: "running" a job or a process writes there; "committed" it holds a dataset, and nothing writes;
+            "failed", "cancelled" or "stopped" (killed, or its lock expired) the last run has ended so;
+            "unknown" the service does not tell; "nothing" there is neither a run nor a dataset.
+        doing: what a running job does, or the process that runs.
+        job: the job of the last run, if it left one.
+        counters: of the job, added up.
+        causes: how the run ended: the text of its report, or the error messages of its job.
+        ended: when a launcher saw the job end, if it did: ISO 8601, UTC.
+        catalog: of the committed dataset, also while another run writes.
+        keeps_shards: whether finished shards are kept for the next run.
+    """
+
+    output: str
+    state: Summary
+    doing: str = ""
+    job: remote_job.RemoteJob | None = None
+    counters: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    causes: Sequence[str] = ()
+    ended: str = ""
+    catalog: catalog_lib.Catalog | None = None
+    keeps_shards: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command `imagebeam status`: 0 committed or running, 1 failed or not known, 2 nothing."""
+        return _EXIT_CODES.get(self.state, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the status as JSON, without the whole catalog."""
+        job = None if self.job is None else {**self.job.to_fields(), "console": self.job.console}
+        catalog = self.catalog
+        dataset = catalog and {
+            "name": catalog.name,
+            "fingerprint": catalog.fingerprint,
+            "created": catalog.created,
+            "written": catalog.counts.written,
+            "rejected": sum(catalog.counts.rejected.values()),
+        }
+        return {
+            "output": self.output,
+            "state": self.state,
+            "doing": self.doing,
+            "job": job,
+            "counters": dict(self.counters),
+            "causes": list(self.causes),
+            "ended": self.ended or None,
+            "dataset": dataset,
+            "keeps_shards": self.keeps_shards,
+        }
+
+
+def status(output: str) -> Status:
+    """Returns the state of an output: what writes there, or how the last run ended, and the committed dataset.
+
+    Args:
+        output: the folder that `convert` was given as --output.
+
+    Raises:
+        ConfigError: if there is no such bucket, or there are no credentials for it.
+        ImagebeamError: if the storage does not answer within a few seconds, or denies access.
+    """
+    output = storage.normalize(output)
+    try:
+        with remote.budget(remote.CHECK_BUDGET_SEC):  # an address is more likely to be wrong than down
+            found = _look(output)
+            if found.state == "nothing":
+                _require_bucket(output)
+            return found
+    except storage.UnavailableError as e:
+        raise errors.ImagebeamError(
+            f"{output} does not answer: check the network and the address, and run the command again "
+            f"({e.strerror or e})"
+        ) from e
+    except OSError as e:
+        where = f", {e.filename!r}" if e.filename else ""
+        raise errors.ImagebeamError(f"{output} cannot be read: {e.strerror or e}{where}") from e
+
+
+def _look(output: str) -> Status:
+    control = output_paths.OutputPaths(output).control
+    record = run_record.read(output_paths.OutputPaths(output).lock)
+    known = Status(output, "nothing", catalog=_find_catalog(output))
+    if record is not None:
+        job = output_lock.job_in(record)
+        known = _of_process(known, record) if job is None else _of_job(known, job)
+    if known.state in ("running", "unknown"):
+        return known
+    shards: int | None = None
+    with contextlib.suppress(storage.UnavailableError):  # how the run ended is what counts
+        shards = finished_work.count_finished_shards(output)
+    known = dataclasses.replace(known, keeps_shards=bool(shards))
+    last = last_run.read(output) if record is None else None
+    if last is not None:
+        ended: Summary = "cancelled" if last.state == "cancelled" else "failed"
+        return dataclasses.replace(known, state=ended, job=last.job, causes=last.causes, ended=last.ended)
+    refusal = _find_refusal(control)
+    if refusal is not None:
+        return dataclasses.replace(known, state="failed", causes=[refusal])
+    if known.state == "nothing" and known.catalog is not None:
+        return dataclasses.replace(known, state="committed")
+    if known.state == "nothing" and shards is not None:
+        left = progress.count(shards, "finished shard")
+        return dataclasses.replace(known, state="stopped", causes=[f"an unfinished run left {left}"])
+    return known
+
+
+def _find_catalog(output: str) -> catalog_lib.Catalog | None:
+    try:
+        return catalog_lib.load_catalog(output)
+    except errors.CatalogError as e:
+        if isinstance(e.__cause__, storage.UnavailableError):  # there may be one
+            raise e.__cause__ from e
+        return None
+
+
+def _require_bucket(output: str) -> None:
+    """Refuses an address in a bucket that does not exist, where nothing was found."""
+    store = storage.storage_of(output)
+    if store.is_local:
+        return
+    try:
+        store.stat(storage.root_of(output))
+    except FileNotFoundError as e:
+        raise errors.ConfigError(f"{output}: {e.strerror or e}; check the address") from e
+    except PermissionError:  # some may read a part of a bucket only
+        return
+
+
+def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
+    """Returns the status of an output whose lock names a job."""
+    service = remote_job.service_of(job)
+    try:
+        seen = dataflow_jobs.look_up(service, job.id, job.name)
+        job, state = dataclasses.replace(job, id=seen.id), seen.state
+        counters: Mapping[str, int] = {}
+        with contextlib.suppress(OSError, errors.ConfigError):  # the state is what counts
+            counters = service.counters(job.id) if job.id else {}
+        if state not in job_states.ENDED:
+            doing = job_progress.describe(state, counters)
+            return dataclasses.replace(known, state="running", doing=doing, job=job, counters=counters)
+        if state == "done":
+            if known.catalog is not None:
+                return dataclasses.replace(known, state="committed", job=job, counters=counters)
+            causes = ["the job is done, and there is no dataset: something else has removed it"]
+            return dataclasses.replace(known, state="failed", job=job, counters=counters, causes=causes)
+        causes = service.error_lines(job.id) if job.id else ["it was never submitted, or has ended"]
+        ended: Summary = "failed" if state == "failed" else "cancelled"
+        return dataclasses.replace(known, state=ended, job=job, counters=counters, causes=causes)
+    except (OSError, errors.ConfigError) as e:
+        cause = str(getattr(e, "strerror", None) or e)
+        return dataclasses.replace(known, state="unknown", job=job, causes=[cause])
+
+
+def _of_process(known: Status, record: run_record.RunRecord) -> Status:
+    """Returns the status of an output that a process writes, or wrote until it was killed."""
+    is_renewed = not storage.storage_of(known.output).is_local
+    who = record.describe(is_renewed)
+    if record.is_gone(is_renewed):
+        return dataclasses.replace(known, state="stopped", causes=[f"{who}, is gone"])
+    return dataclasses.replace(known, state="running", doing=who)
+
+
+def _find_refusal(control: str) -> str | None:
+    """Returns why a run was refused, from the report that its job left; None if there is none."""
+    try:
+        names = [entry.name for entry in storage.storage_of(control).list_directory(control)]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    for name in sorted(names):
+        if name.startswith(output_paths.REPORT_PREFIX) and name.endswith(".json"):
+            report = run_report.read_report(storage.join(control, name))
+            if report is not None and report["state"] == "refused":
+                return str(report["message"])
+    return None
+
+
+def status_rows(found: Status) -> list[tuple[str, str]]:
+    """Returns a status as rows of a table."""
+    rows = [("state", found.state + (f": {found.doing}" if found.doing else ""))]
+    if found.job is not None:
+        rows.append(("job", found.job.id or f"{found.job.name} (its id is not known)"))
+        rows.append(("console", found.job.console))
+        if found.state in ("running", "unknown") and found.job.id:
+            rows.append(("to cancel", found.job.cancel_command))
+    rows += [("counter", f"{name} {value:,}") for name, value in sorted(found.counters.items())]
+    if found.ended:
+        rows.append(("ended", found.ended))
+    rows += [("cause", cause) for cause in found.causes]
+    if found.keeps_shards:
+        rows.append(("kept", "finished shards; run the same command again to go on"))
+    if found.catalog is not None:
+        counts = found.catalog.counts
+        images = progress.count(counts.written, "image")
+        rows.append(("dataset", f"{found.catalog.name}, {images}, written {found.catalog.created}"))
+    rows.append(("output", found.output))
+    return rows

@@ -1,0 +1,49 @@
+"""Virtual environments apart from the one of the tests, and what is installed into them."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests import command_line, patience
+
+_LOCK = command_line.ROOT / "requirements.lock"
+
+
+def copy_sources(folder: pathlib.Path) -> pathlib.Path:
+    """Copies the checkout without what builds leave behind, so that neither is in the other's way; returns the copy."""
+    folder.mkdir()
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        if (command_line.ROOT / name).exists():
+            shutil.copy(command_line.ROOT / name, folder)
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    for name in ("imagebeam", "pipelines", "transforms", "configs"):
+        shutil.copytree(command_line.ROOT / name, folder / name, symlinks=True, ignore=ignored)
+    return folder
+
+
+def make(folder: pathlib.Path, *requirements: str) -> pathlib.Path:
+    """Makes an environment with only these packages, in the versions of the lock; returns its Python.
+
+    Skips the test if they cannot be installed.
+    """
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=patience.HANG_SEC)
+    python = folder / "bin" / "python"
+    install(python, *requirements, "setuptools")
+    return python
+
+
+def install(python: pathlib.Path, *requirements: str) -> None:
+    """Installs packages, and what they require, into an environment: by uv, which keeps them, otherwise by pip."""
+    given = ["--quiet", "--constraint", str(_LOCK), *requirements]
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--python", str(python), *given]
+    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *given]
+    for command in (uv, pip):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience.HANG_SEC, check=False)
+        if done.returncode == 0:
+            return
+    pytest.skip(f"{' '.join(requirements)} cannot be installed: {done.stderr[-1000:]}")

@@ -1,0 +1,321 @@
+"""Jobs on Dataflow, from the command to their end: Beam's real client, a stub of the service, the GCS emulator.
+
+The stub runs nothing: where a job is to do its work, the test runs the pipeline that the client staged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests import captured_jobs, command_line, datasets, forked_commands, patience
+from tests.servers import dataflow, gcs
+from tests.stored import assert_same, write_images
+
+pytestmark = pytest.mark.integration
+
+IMAGE = "europe-docker.pkg.dev/p/r/worker:latest"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cloud:
+    """A bucket with images, the service, and a local run of the same images."""
+
+    emulator: gcs.Emulator
+    bucket: Any
+    expected: pathlib.Path
+    service: dataflow.Service
+    output: str  # the address of a folder that is new for each test
+
+    def start(self, command: str = "convert", *more: str, **options: str) -> forked_commands.Process:
+        options = {"temp_location": "gs://pets/tmp", "sdk_container_image": IMAGE, **options}
+        arguments = ["--input", "gs://pets/images", "--output", self.output, *self.service.arguments(**options)]
+        settings = ["--set", "output.num_shards=2", *more]
+        return command_line.start(command, *arguments, *settings, environment=self.emulator.environment)
+
+    def run(self, command: str = "convert", *more: str, **options: str) -> command_line.Completed:
+        return finish(self.start(command, *more, **options))
+
+    def status(self) -> tuple[int, dict[str, Any]]:
+        done = command_line.run("status", self.output, "--json", environment=self.emulator.environment)
+        return done.returncode, json.loads(done.stdout)
+
+    def wait_for_job(self, number: int = 0, looks: int = 1) -> dataflow.Job:
+        """Waits until a job was submitted and looked at."""
+        patience.wait_until(lambda: len(self.service.jobs) > number and self.service.requests.count("get") >= looks)
+        return self.service.jobs[number]
+
+    def do_work(self, job: dataflow.Job) -> command_line.Completed:
+        """Runs what the job would run on its workers."""
+        return captured_jobs.run(job.options["pipelineUrl"], self.emulator.environment)
+
+    def left(self, prefix: str = "") -> set[str]:
+        """Returns the names of objects below the output, or below another prefix."""
+        begin = prefix or self.output.removeprefix("gs://pets/") + "/"
+        return {blob.name.removeprefix(begin) for blob in self.bucket.list_blobs(prefix=begin)}
+
+    def lock(self) -> dict[str, Any] | None:
+        blob = self.bucket.get_blob(self.output.removeprefix("gs://pets/") + "/.imagebeam/lock")
+        return None if blob is None else json.loads(blob.download_as_bytes())
+
+    def assert_committed(self, folder: pathlib.Path) -> None:
+        """Compares the output with that of a local run; nothing else may be left there."""
+        begin = self.output.removeprefix("gs://pets/") + "/"
+        for name in self.left():
+            assert not name.startswith(".imagebeam/"), name
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self.bucket.blob(begin + name).download_as_bytes())
+        assert_same(folder, self.expected)
+
+
+def finish(process: forked_commands.Process) -> command_line.Completed:
+    try:
+        stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
+    finally:
+        process.kill()
+    return command_line.Completed(["imagebeam"], process.wait(), stdout, stderr)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[gcs.Emulator, Any, pathlib.Path]]:
+    folder = tmp_path_factory.mktemp("dataflow")
+    write_images(folder / "in")
+    datasets.make(folder / "in", folder / "out", output={"num_shards": 2})
+    with gcs.run(folder) as emulator:
+        bucket = emulator.bucket("pets")
+        gcs.upload(folder / "in", bucket, "images")
+        yield emulator, bucket, folder / "out"
+
+
+@pytest.fixture
+def cloud(stored: tuple[gcs.Emulator, Any, pathlib.Path], request: pytest.FixtureRequest) -> Iterator[Cloud]:
+    name = re.sub(r"\W+", "-", request.node.name)
+    with dataflow.run() as service:
+        yield Cloud(*stored, service, f"gs://pets/{name}/out")
+
+
+# --- whole lives -----------------------------------------------------------------------------------------------------
+
+
+def test_job_is_submitted_waited_for_and_committed(cloud: Cloud, tmp_path: pathlib.Path) -> None:
+    process = cloud.start()
+    job = cloud.wait_for_job()
+    assert job.name.startswith("imagebeam-out-") and job.fields["labels"]["imagebeam-dataset"] == "out"
+    assert (job.pool["machineType"], job.pool["numThreadsPerWorker"]) == ("e2-standard-2", 4)
+    assert cloud.do_work(job).returncode == 0
+    job.set(dataflow.DONE)
+    done = finish(process)
+    assert done.returncode == 0, done.stderr
+    assert f"submitted Dataflow job {job.id}: https://console.cloud.google.com/dataflow/jobs/" in done.stderr
+    assert re.search(r"^output +gs://pets/", done.stdout, re.MULTILINE)
+    assert re.search(r"^time +[\d.]+ s, [\d,]+ images/s$", done.stdout, re.MULTILINE)
+    cloud.assert_committed(tmp_path)
+    assert cloud.service.most_at_once == 1
+    staged = {name.rpartition("/")[2] for name in cloud.left(f"tmp/{job.name}")}
+    assert staged == {"pipeline.pb"}  # nothing else of this machine
+    assert not [name for name in cloud.left("tmp/") if name.endswith(".trial")]
+
+
+def test_job_that_nobody_waits_for_goes_on_and_cleans_up(cloud: Cloud, tmp_path: pathlib.Path) -> None:
+    submitted = cloud.run("convert", "--no-wait")
+    (job,) = cloud.service.jobs
+    assert submitted.returncode == 0, submitted.stderr
+    assert submitted.stdout.splitlines()[0] == f"job      {job.id}"
+    assert submitted.stdout.splitlines()[-1] == f"next: imagebeam status {cloud.output}"
+    assert cloud.service.requests == ["create"]
+    assert (cloud.lock() or {})["job"]["id"] == job.id
+    job.set(dataflow.Step(counters={"images-listed": 9, "images-planned": 9, "images-out": 3}))
+    code, status = cloud.status()
+    assert (code, status["state"], status["doing"], status["job"]["id"]) == (0, "running", "writing images 3/9", job.id)
+
+    other = cloud.run("convert", "--set", "output.num_shards=1")
+    assert other.returncode == 5, other.stderr
+    assert f"Dataflow job {job.id}" in other.stderr and f"gcloud dataflow jobs cancel {job.id} " in other.stderr
+    same = cloud.run("convert", "--no_wait_until_finish")
+    assert (same.returncode, same.stdout.splitlines()[0]) == (0, f"job      {job.id} (was running already)")
+    assert len(cloud.service.jobs) == 1
+
+    waiting = cloud.start()
+    cloud.wait_for_job(looks=cloud.service.requests.count("get") + 2)
+    assert cloud.do_work(job).returncode == 0
+    job.set(dataflow.DONE)
+    done = finish(waiting)
+    assert done.returncode == 0, done.stderr
+    assert f"Dataflow job {job.id} does the same already" in done.stderr
+    assert re.search(r"^output +gs://", done.stdout, re.MULTILINE) and "images/s" not in done.stdout
+    cloud.assert_committed(tmp_path)
+    code, status = cloud.status()
+    assert (code, status["state"], status["job"]) == (0, "committed", None)
+
+
+def test_launcher_that_was_killed_is_replaced_by_the_next(cloud: Cloud, tmp_path: pathlib.Path) -> None:
+    first = cloud.start()
+    job = cloud.wait_for_job()
+    first.kill()
+    first.wait(patience.HANG_SEC)
+    second = cloud.start()
+    cloud.wait_for_job(looks=cloud.service.requests.count("get") + 2)
+    job.set(dataflow.failed("worker pool lost"))
+    attached = finish(second)
+    assert attached.returncode == 1
+    assert f"imagebeam: Dataflow job {job.id} failed: worker pool lost (https://" in attached.stderr
+    assert "finished shards" not in attached.stderr
+    code, status = cloud.status()
+    assert (code, status["state"], status["causes"]) == (1, "failed", ["worker pool lost"])
+
+    third = cloud.start()
+    again = cloud.wait_for_job(1)
+    assert cloud.do_work(again).returncode == 0
+    again.set(dataflow.DONE)
+    assert finish(third).returncode == 0
+    cloud.assert_committed(tmp_path)
+
+
+def test_job_that_failed_is_told_after_its_launcher_until_the_next_commit(cloud: Cloud, tmp_path: pathlib.Path) -> None:
+    process = cloud.start()
+    failed = cloud.wait_for_job()
+    failed.set(dataflow.failed("worker pool lost"))
+    assert finish(process).returncode == 1
+    assert cloud.lock() is None
+    code, status = cloud.status()
+    assert (code, status["state"], status["causes"]) == (1, "failed", ["worker pool lost"])
+    assert status["job"]["id"] == failed.id
+
+    process = cloud.start()
+    job = cloud.wait_for_job(1)
+    assert cloud.do_work(job).returncode == 0
+    job.set(dataflow.DONE)
+    assert finish(process).returncode == 0
+    cloud.assert_committed(tmp_path)
+
+
+def test_refused_job_ends_with_its_own_exit_code(cloud: Cloud) -> None:
+    broken = cloud.bucket.blob("images/dog/broken.jpg")
+    broken.upload_from_string("<html>404 Not Found</html>")
+    try:
+        process = cloud.start("convert", "--set", "rejects.max_fraction=0")
+        job = cloud.wait_for_job()
+        assert cloud.do_work(job).returncode == 1
+    finally:
+        broken.delete()
+    job.set(dataflow.failed("Traceback (most recent call last):\nimagebeam.errors.TooManyRejectsError: 1 of 41"))
+    done = finish(process)
+    assert done.returncode == 3
+    assert re.search(r"imagebeam: 1 of \d+ images were rejected", done.stderr)
+    assert cloud.lock() is None
+    code, status = cloud.status()
+    assert (code, status["state"], status["job"]["id"]) == (1, "failed", job.id)
+    nowhere = command_line.run("status", "gs://nowhere/out", environment=cloud.emulator.environment)
+    assert (nowhere.returncode, nowhere.stdout) == (2, "")
+    assert nowhere.stderr == "imagebeam: gs://nowhere/out: there is no bucket 'nowhere'; check the address\n"
+    assert re.match(r"1 of \d+ images were rejected", status["causes"][0])
+
+
+# --- interruption ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "cause"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_interrupted_launcher_leaves_the_job_and_its_lock(cloud: Cloud, number: signal.Signals, cause: str) -> None:
+    process = cloud.start()
+    job = cloud.wait_for_job()
+    process.send_signal(number)
+    done = finish(process)
+    assert done.returncode == 128 + number
+    command = f"gcloud dataflow jobs cancel {job.id} --project=test --region=europe-west1"
+    assert done.stderr.splitlines()[-1] == (
+        f"imagebeam: {cause}; Dataflow job {job.id} goes on: https://console.cloud.google.com/dataflow/jobs/europe-west1/"
+        f"{job.id}?project=test; to ask for it: imagebeam status {cloud.output}; to cancel it: {command}"
+    )
+    assert job.state == "JOB_STATE_RUNNING"
+    assert (cloud.lock() or {})["job"]["id"] == job.id
+
+
+def test_interrupted_launcher_cancels_where_asked_to(cloud: Cloud) -> None:
+    process = cloud.start("convert", "--cancel-on-interrupt")
+    job = cloud.wait_for_job()
+    process.send_signal(signal.SIGINT)
+    done = finish(process)
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1] == f"imagebeam: interrupted; Dataflow job {job.id} was cancelled"
+    assert (job.state, cloud.lock()) == ("JOB_STATE_CANCELLED", None)
+
+
+# --- without a dataset -----------------------------------------------------------------------------------------------
+
+
+def test_plan_comes_from_a_job_and_leaves_nothing(cloud: Cloud) -> None:
+    process = cloud.start("plan")
+    job = cloud.wait_for_job()
+    assert job.name.startswith("imagebeam-plan-out-")
+    worked = cloud.do_work(job)
+    assert worked.returncode == 0, worked.stderr
+    job.set(dataflow.DONE)
+    done = finish(process)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"^output +{cloud.output}: would be written$", done.stdout, re.MULTILINE)
+    assert cloud.left() == set()
+    assert not [name for name in cloud.left("tmp/") if "report" in name]
+
+
+def test_template_is_written_and_nothing_is_submitted(cloud: Cloud) -> None:
+    done = cloud.run("convert", template_location=f"{cloud.output}-template/convert.json")
+    assert (done.returncode, done.stdout) == (0, f"template written to {cloud.output}-template/convert.json\n")
+    (blob,) = cloud.bucket.list_blobs(prefix=f"{cloud.output.removeprefix('gs://pets/')}-template/")
+    assert json.loads(blob.download_as_bytes())["name"].startswith("imagebeam-out-")
+    assert (cloud.service.requests, cloud.left()) == ([], set())
+
+
+# --- errors before there is a job ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param({"temp_location": "gs://nowhere/tmp"}, "--temp_location is 'gs://nowhere/tmp': there is no bucket "
+                     "'nowhere'; create it", id="no-bucket"),
+        pytest.param({"region": ""}, "--region is missing", id="no-region"),
+        pytest.param({"sdk_container_image": ""}, "the workers would not have imagebeam", id="no-image"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused_before_anything_is_written(
+    cloud: Cloud, options: dict[str, str], message: str
+) -> None:
+    done = cloud.run("convert", **options)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"imagebeam: {message}")
+    assert (cloud.service.requests, cloud.left()) == ([], set())
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "message"),
+    [
+        pytest.param(400, 2, "Dataflow refuses the job: scripted answer 400; check that there is a region", id="400"),
+        pytest.param(403, 2, "Dataflow refuses the job .*the credentials need the role roles/dataflow", id="403"),
+        pytest.param(404, 2, "Dataflow refuses the job: ", id="404"),
+        pytest.param(409, 5, "Dataflow runs a job named imagebeam-out-[0-9a-f]{8} already", id="409"),
+        pytest.param(429, 1, "Dataflow takes no more jobs at this moment .*: run the command again later", id="429"),
+    ],
+)
+def test_refused_submission_leaves_no_lock(cloud: Cloud, code: int, exit_code: int, message: str) -> None:
+    cloud.service.fail("create", code)
+    done = cloud.run("convert", "--quiet")
+    assert done.returncode == exit_code, done.stderr
+    (line,) = done.stderr.splitlines()  # Beam logs nothing
+    assert re.search(f"^imagebeam: {message}", line)
+    assert (cloud.service.requests, cloud.left()) == (["create"], set())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [503, dataflow.CLOSED])
+def test_submission_survives_a_fault(cloud: Cloud, code: int) -> None:
+    cloud.service.fail("create", code)
+    assert cloud.run("convert", "--no-wait").returncode == 0
+    assert cloud.service.requests == ["create", "create"]

@@ -1,0 +1,152 @@
+"""Two runs on one output at the same time, on gs://: one commits, and the other one says why not. See test_hdfs.py."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import storage
+from imagebeam.pipelines import verify_dataset
+from tests import command_line, forked_commands, image_sets, patience, races
+from tests.servers import gcs
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gcs.Emulator]:
+    with gcs.run(tmp_path_factory.mktemp("gcs")) as emulator:
+        emulator.bucket("pets")
+        yield emulator
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("images")
+    image_sets.write_folder(folder, per_label=100)
+    return folder
+
+
+def test_two_runs_on_gs_commit_one_whole_dataset(emulator: gcs.Emulator) -> None:
+    with emulator.process(preloaded="remote") as call:
+        for number, case in enumerate(races.CASES_OF_STORAGES):
+            call(races.play, f"gs://pets/races/{number}", *case)
+
+
+def swap_and_move(folder: str) -> None:
+    """Replaces and moves one version of a file and no other."""
+    store = storage.storage_of(folder)
+    record, aside = f"{folder}/record", f"{folder}/aside"
+    assert not store.replace(record, b"", b"1")
+    store.write_whole(record, b"1")
+    assert not store.replace(record, b"0", b"2")
+    assert store.replace(record, b"1", b"2")
+    assert not store.replace(record, b"1", b"3")
+    version = store.stat(record).version
+    store.write_whole(record, b"3")
+    with pytest.raises(storage.ChangedError):
+        store.rename(record, aside, version)
+    assert (store.read(record), store.exists(aside)) == (b"3", False)
+    store.rename(record, aside, store.stat(record).version)
+    assert (store.exists(record), store.read(aside)) == (False, b"3")
+    with pytest.raises((storage.ChangedError, FileNotFoundError)):
+        store.rename(record, aside, version)
+    assert [entry.name for entry in store.list_directory(folder)] == ["aside"]
+
+
+def test_one_version_of_a_file_is_swapped_and_moved_on_gs(emulator: gcs.Emulator) -> None:
+    with emulator.process(preloaded="remote") as call:
+        call(swap_and_move, "gs://pets/swap")
+
+
+def _is_written(path: pathlib.Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size > 0  # the lock is empty for a moment
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(params=["local", "gs"])
+def place(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> tuple[str, dict[str, str], Callable[[], set[str]]]:
+    """Where to write: the address, the environment for it, and the names of all files there."""
+    if request.param == "local":
+        root = tmp_path / "out"
+        return str(root), {}, lambda: {str(path.relative_to(root)) for path in root.rglob("*") if _is_written(path)}
+    emulator: gcs.Emulator = request.getfixturevalue("emulator")
+    bucket: Any = emulator.bucket(f"b{time.monotonic_ns()}")
+    environment = {**emulator.environment, "HADOOP_USER_NAME": "nobody"}
+    return (
+        f"gs://{bucket.name}/out",
+        environment,
+        lambda: {blob.name.removeprefix("out/") for blob in bucket.list_blobs(prefix="out/")},
+    )
+
+
+def start(images: pathlib.Path, output: str, environment: dict[str, str], *more: str) -> forked_commands.Process:
+    where = ["--input", images, "--output", output, "--workers", "1", "--set", "output.num_shards=4"]
+    return command_line.start("convert", *where, *more, environment=environment)
+
+
+def finish(process: forked_commands.Process, exit_code: int) -> str:
+    _, complaint = process.communicate(timeout=patience.HANG_SEC)
+    assert process.returncode == exit_code, complaint
+    return complaint
+
+
+def stop_once(process: forked_commands.Process, is_there: Callable[[], bool]) -> bool:
+    """Stops all processes of a run as soon as a file is there; returns whether that was before the run ended."""
+    while process.poll() is None:
+        if is_there():
+            os.killpg(process.pid, signal.SIGSTOP)
+            return process.poll() is None
+        time.sleep(0.001)
+    return False
+
+
+def test_second_of_two_runs_at_once_ends_with_exit_code_5(images: pathlib.Path, place: Any) -> None:
+    output, environment, names = place
+    first = start(images, output, environment)
+    assert stop_once(first, lambda: ".imagebeam/lock" in names())  # however slow the second one starts
+    complaint = finish(start(images, output, environment, "--set", "split.seed=1"), exit_code=5)
+    os.killpg(first.pid, signal.SIGCONT)
+    assert "another run writes to this output" in complaint and f"(process {first.pid} on " in complaint
+    finish(first, exit_code=0)
+    assert not {name for name in names() if name.startswith(".imagebeam")}
+
+
+def test_run_that_lost_its_lock_leaves_the_dataset_of_the_other_run(
+    images: pathlib.Path, emulator: gcs.Emulator
+) -> None:
+    for number in itertools.count():
+        bucket: Any = emulator.bucket(f"lost{number}")
+        output = f"gs://lost{number}/out"
+
+        def reports(bucket: Any = bucket) -> list[Any]:
+            return [blob for blob in bucket.list_blobs(prefix="out/.imagebeam/") if "/run-" in blob.name]
+
+        loser = start(images, output, emulator.environment)
+        if stop_once(loser, lambda: bool(reports())) and not bucket.blob("out/catalog.json").exists():
+            break
+        loser.kill()
+    bucket.blob("out/.imagebeam/lock").delete()  # as if its launcher had died, and the lock had been taken over
+    finish(start(images, output, emulator.environment, "--set", "split.seed=1"), exit_code=0)
+    os.killpg(loser.pid, signal.SIGCONT)
+    complaint = finish(loser, exit_code=5)
+    message = f"{output} has changed since this run was planned: another run committed to it: out, 200 images, written "
+    assert message in complaint
+    with emulator.process(preloaded="remote") as call:
+        assert call(seed_of, output) == 1
+
+
+def seed_of(output: str) -> int:
+    """Returns the seed of the dataset, which is whole."""
+    assert verify_dataset.verify(output).problems == ()
+    return catalog_lib.load_catalog(output).config["split"]["seed"]

@@ -1,0 +1,37 @@
+"""Job graphs, as runners receive them."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from imagebeam.pipelines import call_arguments, convert, make_job, runners
+
+_FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+_PICKLED = re.compile(rb"QlpoOTFBWSZTW[A-Za-z0-9+/]+")  # bz2 in base64, as Beam packs
+
+
+def graph_of(folder: pathlib.Path, **sections: Any) -> bytes:
+    """The graph of a conversion into `folder`, which need not exist."""
+    fields = {"output": {"uri": str(folder / "out")}, **sections}
+    config = call_arguments.as_config(fields)
+    job = make_job.make_job(config, scratch=str(folder), names_file=str(folder / "names.json"))
+    pipeline = beam.Pipeline(options=PipelineOptions([_FN_API]))
+    convert.add_steps(pipeline, job)
+    with runners.relative_paths():
+        graph: bytes = pipeline.to_runner_api().SerializeToString()
+    return graph
+
+
+def pickles_in(graph: bytes) -> Iterator[bytes]:
+    """The pickled functions and coders in a graph, unpacked."""
+    for packed in _PICKLED.findall(graph):
+        packed = packed[: len(packed) // 4 * 4]  # without its end, which holds a checksum
+        yield bz2.BZ2Decompressor().decompress(base64.b64decode(packed))

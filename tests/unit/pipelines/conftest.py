@@ -1,0 +1,24 @@
+"""A stub of Dataflow for the tests of this folder, asked by google-cloud-dataflow-client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from imagebeam.pipelines import remote_job
+from tests.servers import dataflow, gcs
+
+
+@pytest.fixture
+def service(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[dataflow.Service]:
+    credentials = gcs.write_credentials(tmp_path_factory.mktemp("credentials"))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(credentials))
+    with dataflow.run() as running:
+        yield running
+
+
+@pytest.fixture
+def job(service: dataflow.Service) -> remote_job.RemoteJob:
+    """A job of the stub, before it is submitted."""
+    return remote_job.RemoteJob("DataflowRunner", "test", "europe-west1", "imagebeam-cats", endpoint=service.url)

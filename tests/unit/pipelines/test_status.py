@@ -1,0 +1,359 @@
+"""What `imagebeam status` finds: a table of locks, jobs, reports and datasets."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from imagebeam import errors, storage
+from imagebeam.pipelines import cli, last_run, remote_job, status
+from imagebeam.storage import remote
+from imagebeam.transforms import elements, run_record, run_report
+from tests import datasets, image_sets
+from tests.servers import dataflow
+
+PLAN = elements.DatasetPlan("write", "", 0, "f00d", {}, (), 0, {}, {})
+COUNTERS = {"images-listed": 10, "images-planned": 10, "images-out": 4}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("dataset")
+    image_sets.write_folder(folder / "in", per_label=2)
+    datasets.make(folder / "in", folder / "out")
+    return folder / "out"
+
+
+@pytest.fixture
+def output(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "out"
+    (folder / ".imagebeam").mkdir(parents=True)
+    return folder
+
+
+def leave_lock(output: pathlib.Path, job: remote_job.RemoteJob | None = None, **fields: Any) -> None:
+    record = {"process": os.getpid(), "host": socket.gethostname(), "time": time.time(), "run": "1", **fields}
+    record["job"] = None if job is None else job.to_fields()
+    (output / ".imagebeam" / "lock").write_text(json.dumps(record))
+
+
+def leave_shard(output: pathlib.Path) -> None:
+    (output / ".imagebeam" / "staging-f00d").mkdir()
+    (output / ".imagebeam" / "staging-f00d" / "train-00000-of-00001.tfrecord.done.json").write_text("{}")
+
+
+def leave_refusal(output: pathlib.Path) -> None:
+    run_report.write_report(str(output / ".imagebeam" / "run-1.json"), "refused", PLAN, "too many rejects", 3)
+
+
+def leave_dataset(output: pathlib.Path, dataset: pathlib.Path) -> None:
+    shutil.copytree(dataset, output, dirs_exist_ok=True)
+
+
+def test_output_without_a_trace_has_nothing(tmp_path: pathlib.Path) -> None:
+    found = status.status(str(tmp_path / "nowhere"))
+    assert (found.state, found.exit_code, found.catalog) == ("nothing", 2, None)
+
+
+def test_committed_dataset_without_a_run_is_told(dataset: pathlib.Path) -> None:
+    found = status.status(str(dataset))
+    assert (found.state, found.exit_code) == ("committed", 0)
+    rows = dict(status.status_rows(found))
+    assert rows["dataset"].startswith("out, 4 images, written 20")
+
+
+@pytest.mark.parametrize("has_dataset", [False, True], ids=["new", "replaces"])
+@pytest.mark.parametrize("has_id", [False, True], ids=["no-id", "id"])
+@pytest.mark.parametrize(
+    ("step", "state", "exit_code", "doing", "causes"),
+    [
+        pytest.param(dataflow.QUEUED, "running", 0, "queued", [], id="queued"),
+        pytest.param(dataflow.Step(counters=COUNTERS), "running", 0, "writing images 4/10", [], id="running"),
+        pytest.param(dataflow.failed("boom"), "failed", 1, "", ["boom"], id="failed"),
+        pytest.param(dataflow.CANCELLED, "cancelled", 1, "", [], id="cancelled"),
+    ],
+)
+def test_job_in_the_lock_decides(
+    service: dataflow.Service,
+    job: remote_job.RemoteJob,
+    output: pathlib.Path,
+    dataset: pathlib.Path,
+    step: dataflow.Step,
+    state: str,
+    exit_code: int,
+    doing: str,
+    causes: list[str],
+    has_id: bool,
+    has_dataset: bool,
+) -> None:
+    submitted = service.add(job.name, step)
+    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": submitted.id}) if has_id else job, time=0.0)
+    if has_dataset:
+        leave_dataset(output, dataset)
+    found = status.status(str(output))
+    if exit_code and not has_id:  # among the active jobs there is none of its name
+        state, causes = "failed", ["it was never submitted, or has ended"]
+    assert (found.state, found.exit_code, found.doing, list(found.causes)) == (state, exit_code, doing, causes)
+    assert found.job is not None and found.job.id == (submitted.id if has_id or not exit_code else "")
+    assert (found.catalog is not None) == has_dataset
+    assert service.most_at_once == 1
+
+
+def test_job_that_is_done_has_a_dataset_or_failed(
+    service: dataflow.Service, job: remote_job.RemoteJob, output: pathlib.Path, dataset: pathlib.Path
+) -> None:
+    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": service.add(job.name, dataflow.DONE).id}))
+    assert (status.status(str(output)).state, status.status(str(output)).exit_code) == ("failed", 1)
+    leave_dataset(output, dataset)
+    assert (status.status(str(output)).state, status.status(str(output)).exit_code) == ("committed", 0)
+
+
+@pytest.mark.parametrize("code", [403, 404])
+def test_service_that_does_not_tell_is_named(
+    service: dataflow.Service, job: remote_job.RemoteJob, output: pathlib.Path, code: int
+) -> None:
+    service.fail_always("get", code)
+    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": "j1"}))
+    found = status.status(str(output))
+    assert (found.state, found.exit_code) == ("unknown", 1)
+    assert found.causes[0].startswith("Dataflow ")
+    assert dict(status.status_rows(found))["to cancel"].startswith("gcloud dataflow jobs cancel j1 ")
+
+
+def test_job_without_readable_counters_has_its_state(
+    service: dataflow.Service, job: remote_job.RemoteJob, output: pathlib.Path
+) -> None:
+    service.fail_always("metrics", 403)
+    running = service.add(job.name)
+    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": running.id}))
+    found = status.status(str(output))
+    assert (found.state, found.doing, found.counters) == ("running", "starting workers", {})
+
+
+def test_job_of_another_runner_is_refused(output: pathlib.Path) -> None:
+    leave_lock(output, remote_job.RemoteJob("FlinkRunner", "p", "r", "cats", "j1"))
+    with pytest.raises(errors.ConfigError, match="imagebeam cannot ask FlinkRunner for the state of cats"):
+        status.status(str(output))
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        pytest.param({}, "running", id="alive"),
+        pytest.param({"time": 0.0}, "running", id="alive-for-long"),
+        pytest.param({"host": "elsewhere"}, "running", id="elsewhere"),
+        pytest.param({"process": 2**22 + 1}, "stopped", id="gone"),
+    ],
+)
+def test_process_in_a_local_lock_runs_or_was_stopped(output: pathlib.Path, fields: dict[str, Any], state: str) -> None:
+    leave_lock(output, **fields)
+    assert status.status(str(output)).state == state
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "doing"),
+    [
+        pytest.param({}, "running", f"process 7 on {socket.gethostname()}, last renewed 0 s ago", id="alive"),
+        pytest.param(
+            {"host": "elsewhere", "age": 90.0}, "running", "process 7 on elsewhere, last renewed 90 s ago", id="fresh"
+        ),
+        pytest.param({"host": "elsewhere", "age": 1e4}, "stopped", "", id="expired"),
+        pytest.param({"process": 2**22 + 1}, "stopped", "", id="gone"),
+    ],
+)
+def test_process_in_a_lease_runs_until_it_expires(
+    fields: dict[str, Any], state: str, doing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "kill", lambda number, _: None if number == 7 else _raise(ProcessLookupError()))
+    monkeypatch.setattr(time, "time", lambda: 2e9)
+    age = fields.get("age", 0.0)
+    fields = {name: value for name, value in fields.items() if name != "age"}
+    record = run_record.RunRecord("1", **{"process": 7, "host": socket.gethostname(), **fields}, time=2e9 - age)
+    found = status._of_process(status.Status("gs://b/out", "nothing"), record)
+    assert (found.state, found.doing) == (state, doing)
+    assert [cause.endswith("is gone") for cause in found.causes] == [True] * (state == "stopped")
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_lock_that_is_not_understood_counts_for_nothing(output: pathlib.Path) -> None:
+    (output / ".imagebeam" / "lock").write_text("process 1 on h")  # of an imagebeam before locks had records
+    assert status.status(str(output)).state == "nothing"
+
+
+@pytest.mark.parametrize("has_dataset", [False, True], ids=["new", "replaces"])
+def test_refused_run_tells_its_reason(output: pathlib.Path, dataset: pathlib.Path, has_dataset: bool) -> None:
+    leave_refusal(output)
+    if has_dataset:
+        leave_dataset(output, dataset)
+    found = status.status(str(output))
+    assert (found.state, found.exit_code, list(found.causes)) == ("failed", 1, ["too many rejects"])
+
+
+def test_refusal_counts_more_than_the_messages_of_its_job(
+    service: dataflow.Service, job: remote_job.RemoteJob, output: pathlib.Path
+) -> None:
+    leave_refusal(output)
+    ended = service.add(job.name, dataflow.failed("Traceback"))
+    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": ended.id}))
+    found = status.status(str(output))
+    assert (found.state, list(found.causes)) == ("failed", ["too many rejects"])
+    assert found.job is not None and found.job.id == ended.id
+
+
+def test_run_that_was_killed_keeps_its_shards(output: pathlib.Path) -> None:
+    leave_shard(output)
+    found = status.status(str(output))
+    assert (found.state, found.exit_code, found.keeps_shards) == ("stopped", 1, True)
+    assert dict(status.status_rows(found))["kept"] == "finished shards; run the same command again to go on"
+    assert found.causes == ["an unfinished run left 1 finished shard"]
+
+
+def test_run_that_was_killed_before_its_first_shard_is_told(output: pathlib.Path) -> None:
+    (output / ".imagebeam" / "staging-f00d").mkdir()
+    found = status.status(str(output))
+    assert (found.state, found.exit_code, found.keeps_shards) == ("stopped", 1, False)
+    assert found.causes == ["an unfinished run left 0 finished shards"]
+
+
+@pytest.mark.parametrize("has_dataset", [False, True], ids=["new", "replaces"])
+@pytest.mark.parametrize("keeps", [False, True], ids=["nothing-kept", "shards-kept"])
+@pytest.mark.parametrize(("ended", "state"), [("failed", "failed"), ("cancelled", "cancelled"), ("refused", "failed")])
+def test_job_whose_launcher_released_the_lock_is_told_by_its_record(
+    job: remote_job.RemoteJob,
+    output: pathlib.Path,
+    dataset: pathlib.Path,
+    ended: last_run.State,
+    state: str,
+    keeps: bool,
+    has_dataset: bool,
+) -> None:
+    last_run.record(str(output), ended, job, ["boom"], 3)
+    if keeps:
+        leave_shard(output)
+    if has_dataset:
+        leave_dataset(output, dataset)
+    found = status.status(str(output))
+    assert (found.state, found.exit_code, list(found.causes), found.job) == (state, 1, ["boom"], job)
+    assert (found.keeps_shards, found.catalog is not None) == (keeps, has_dataset)
+    assert dict(status.status_rows(found))["ended"] == found.ended == found.to_json()["ended"] != ""
+
+
+def test_lock_counts_more_than_the_record_of_an_earlier_run(job: remote_job.RemoteJob, output: pathlib.Path) -> None:
+    last_run.record(str(output), "failed", job, ["boom"], 1)
+    leave_lock(output)
+    found = status.status(str(output))
+    assert (found.state, found.causes, found.ended) == ("running", (), "")
+
+
+# --- addresses on a network -------------------------------------------------------------------------------------------
+
+
+class Bucket:
+    """A storage on a network that holds nothing, and fails as it is told."""
+
+    is_local = False
+
+    def __init__(self, read: OSError | None = None, list_directory: OSError | None = None, stat: OSError | None = None):
+        self._failing = {"read": read, "list": list_directory, "stat": stat}
+        self.budgets: list[float] = []
+
+    def _answer(self, what: str, default: OSError | None) -> None:
+        self.budgets.append(remote._budget_sec.get())
+        error = self._failing[what] or default
+        if error is not None:
+            raise error
+
+    def read(self, uri: str) -> bytes:
+        self._answer("read", FileNotFoundError(2, f"there is no {uri}"))
+        raise AssertionError
+
+    def list_directory(self, uri: str) -> list[Any]:
+        self._answer("list", FileNotFoundError(2, f"there is no {uri}"))
+        raise AssertionError
+
+    def stat(self, uri: str) -> None:
+        assert uri == "gs://b"
+        self._answer("stat", None)
+
+
+SILENT = storage.UnavailableError(5, "gs://b/out: ConnectionError (tried for 3 s)")
+DENIED = PermissionError(13, "gs://b/out: access denied")
+ABSENT = FileNotFoundError(2, "there is no bucket 'b'")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "exit_code", "message"),
+    [
+        pytest.param(Bucket(), 2, "", id="empty"),
+        pytest.param(Bucket(stat=DENIED), 2, "", id="part-of-a-bucket"),
+        pytest.param(Bucket(stat=ABSENT), 2, "gs://b/out: there is no bucket 'b'; check the address", id="no-bucket"),
+        pytest.param(
+            Bucket(read=SILENT),
+            1,
+            "gs://b/out does not answer: check the network and the address, and run the command again (gs://b/out: "
+            "ConnectionError (tried for 3 s))",
+            id="silent",
+        ),
+        pytest.param(Bucket(read=DENIED), 1, "gs://b/out cannot be read: gs://b/out: access denied", id="denied"),
+    ],
+)
+def test_address_that_does_not_answer_is_told_after_seconds(
+    bucket: Bucket, exit_code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(storage, "storage_of", lambda uri: bucket)
+    assert cli.main(["status", "gs://b/out"]) == exit_code
+    printed = capsys.readouterr()
+    assert printed.err == (f"imagebeam: {message}\n" if message else "")
+    assert printed.out == ("" if message else "state   nothing\noutput  gs://b/out\n")
+    assert set(bucket.budgets) == {remote.CHECK_BUDGET_SEC}
+
+
+def test_catalog_that_does_not_answer_may_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoCatalog(Bucket):
+        def read(self, uri: str) -> bytes:
+            if uri.endswith("catalog.json"):
+                raise SILENT
+            return super().read(uri)
+
+    monkeypatch.setattr(storage, "storage_of", lambda uri: NoCatalog())
+    with pytest.raises(errors.ImagebeamError, match="gs://b/out does not answer"):
+        status.status("gs://b/out")
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_command_prints_a_table_or_json(
+    service: dataflow.Service, job: remote_job.RemoteJob, output: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = service.add(job.name, dataflow.Step(counters=COUNTERS))
+    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": running.id}))
+    assert cli.main(["status", str(output)]) == 0
+    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert rows[:2] == [["state", "running: writing images 4/10"], ["job", running.id]]
+    assert ["counter", "images-out 4"] in rows and rows[-1] == ["output", str(output)]
+    assert cli.main(["status", str(output), "--json"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert fields["job"]["id"] == running.id and fields["job"]["console"].startswith("https://console.cloud")
+    assert (fields["state"], fields["counters"], fields["dataset"]) == ("running", COUNTERS, None)
+
+
+def test_command_on_a_dataset_describes_it(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", str(dataset), "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)["dataset"]
+    assert (described["name"], described["written"], described["rejected"]) == ("out", 4, 0)
+
+
+def test_command_on_nothing_exits_2(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().out == f"state   nothing\noutput  {tmp_path / 'nowhere'}\n"

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Sequence
+
+import pytest
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.testing import test_pipeline
+from apache_beam.testing.util import assert_that
+
+from imagebeam.transforms import elements, list_images, summaries
+from imagebeam.transforms.sources import files, image_source, manifest
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Images at four depths, and a table that names them all and one more."""
+    names = [f"{'a/b/c/'[: 2 * depth]}{index}.jpg" for depth in range(4) for index in range(3)]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "m.csv").write_text("image\n" + "".join(f"{name}\n" for name in [*names, "gone.jpg"]))
+    return tmp_path
+
+
+def list_in_place(source: image_source.ImageSource) -> tuple[list[elements.ImageRef], list[elements.Reject], int]:
+    found = list(source.list_all())
+    refs = [ref for each in found if each.num_refs for ref in elements.unpack_refs(each.packed_refs)]
+    rejects = [reject for each in found for reject in each.rejects]
+    return sorted(refs), sorted(rejects), len(refs) + len(rejects)
+
+
+def is_sorted_list(expected: Sequence[object]) -> Callable[[Sequence[object]], None]:
+    def check(found: Sequence[object]) -> None:
+        assert sorted(found) == expected  # type: ignore[type-var]
+
+    return check
+
+
+@pytest.mark.parametrize("by", ["folder", "manifest", "trusted-manifest"])
+def test_workers_list_what_one_process_lists(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    monkeypatch.setattr(image_source, "MAX_REFS", 4)
+    source: image_source.ImageSource = files.FilesSource(str(folder))
+    if by != "folder":
+        trust = manifest.Trust() if by == "trusted-manifest" else None
+        source = manifest.ManifestSource(str(folder / "m.csv"), "csv", trust=trust)
+    refs, rejects, count = list_in_place(source)
+    assert (len(refs), len(rejects)) == {"folder": (12, 0), "manifest": (12, 1), "trusted-manifest": (13, 0)}[by]
+
+    def check_tallies(tallies: Sequence[summaries.Tally]) -> None:
+        assert sum(tally.listed for tally in tallies) == count
+
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        listed = pipeline | list_images.ListImages(source)
+        assert_that(listed.images, is_sorted_list(refs), label="Images")
+        assert_that(listed.rejects, is_sorted_list(rejects), label="Rejects")
+        assert_that(listed.tallies, check_tallies, label="Tallies")

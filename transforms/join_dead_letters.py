@@ -1,0 +1,60 @@
+"""Joins the files of rejects that the steps of a run have stored into `rejects.jsonl`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import look_ahead, records, storage
+
+_COPY_BYTES = 1 << 20
+_READS_AT_ONCE = 64  # over a network
+_LARGE_READS_AT_ONCE = 16  # of files with the rejects of the listing, which have some MB each
+
+
+class RejectFiles(NamedTuple):
+    """Names of files in the staging folder, in their order in `rejects.jsonl`."""
+
+    early: Sequence[str]  # of the listing and the plan
+    of_shards: Sequence[str]  # of images that were rejected while a shard was written
+
+
+def join_rejects(
+    staging: str, staged: RejectFiles, target: str, check: Callable[[], None] = lambda: None
+) -> catalog_lib.File:
+    """Concatenates files of rejects; returns size and checksum of the new file.
+
+    Args:
+        staging: the folder of the files.
+        staged: their names.
+        target: address of the new file.
+        check: is called after each piece, so that a marker is renewed while there are many.
+    """
+    num_bytes = crc = 0
+    with storage.storage_of(target).write_file(target) as pending:
+        for chunk in itertools.chain(
+            _read_in_order(staging, staged.early, _LARGE_READS_AT_ONCE),
+            _read_in_order(staging, staged.of_shards, _READS_AT_ONCE),
+        ):
+            check()
+            num_bytes, crc = num_bytes + len(chunk), records.extend_crc(crc, chunk)
+            rest = memoryview(chunk)
+            while rest:  # an unbuffered file may write only a part
+                rest = rest[pending.file.write(rest) :]
+        pending.checksum = num_bytes, crc
+    return catalog_lib.File(num_bytes, crc)
+
+
+def _read_in_order(folder: str, names: Iterable[str], num_at_once: int) -> Iterator[bytes]:
+    """Yields the content of files. Over a network whole files are read ahead: they are small, and there may be many."""
+    store = storage.storage_of(folder)
+    uris = (storage.join(folder, name) for name in names)
+    if not store.is_local:
+        yield from look_ahead.map_ahead(store.read, uris, num_at_once)
+        return
+    for uri in uris:
+        with store.open_read(uri) as file:
+            while chunk := file.read(_COPY_BYTES):
+                yield chunk

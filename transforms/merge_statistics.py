@@ -1,0 +1,81 @@
+"""Merges the statistics of all shards of a split on the workers that wrote them.
+
+They name every class. So the commit gets one merged value for each split, and shards without statistics.
+"""
+
+import dataclasses
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.typehints import decorators
+
+from imagebeam.transforms import elements
+from imagebeam.transforms.shard import statistics
+
+SplitStatistics = tuple[str, bytes]  # split, pickled statistics: Beam encodes the strings of a dict as UTF-8
+
+
+class MergedStatistics(NamedTuple):
+    """The outputs of MergeStatistics."""
+
+    written: beam.PCollection[elements.WrittenShard]  # without statistics
+    statistics: beam.PCollection[SplitStatistics]  # one for each split
+
+
+class _TakeStatisticsFn(beam.DoFn):
+    """WrittenShard -> the same without its statistics; its split and statistics."""
+
+    def process(self, written: elements.WrittenShard) -> Iterator[Any]:
+        yield written._replace(statistics={})
+        yield beam.pvalue.TaggedOutput("statistics", (written.split, pickle.dumps(written.statistics)))
+
+
+class _MergeFn(beam.CombineFn):
+    """Pickled statistics of shards -> those of all."""
+
+    def create_accumulator(self) -> statistics.StatisticsMerger:
+        return statistics.StatisticsMerger()
+
+    def add_input(self, merger: statistics.StatisticsMerger, part: bytes) -> statistics.StatisticsMerger:
+        merger.add(pickle.loads(part))
+        return merger
+
+    def merge_accumulators(self, mergers: Iterable[statistics.StatisticsMerger]) -> statistics.StatisticsMerger:
+        merged = statistics.StatisticsMerger()
+        for each in mergers:
+            merged.merge(each)
+        return merged
+
+    def extract_output(self, merger: statistics.StatisticsMerger) -> bytes:
+        return pickle.dumps(merger.result())
+
+
+@decorators.with_input_types(elements.WrittenShard)
+@dataclasses.dataclass
+class MergeStatistics(beam.PTransform):
+    """Takes the statistics out of written shards and merges them by split."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, written: beam.PCollection[elements.WrittenShard]) -> MergedStatistics:
+        taken = written | "TakeStatistics" >> beam.ParDo(_TakeStatisticsFn()).with_output_types(
+            elements.WrittenShard, statistics=SplitStatistics
+        ).with_outputs("statistics", main="written")
+        return MergedStatistics(taken.written, taken.statistics | "Merge" >> beam.CombinePerKey(_MergeFn()))
+
+
+def merge_by_split(written: Iterable[elements.WrittenShard]) -> dict[str, dict[str, Any]]:
+    """Returns the merged statistics of each split, in this process."""
+    mergers: dict[str, statistics.StatisticsMerger] = {}
+    for each in written:
+        mergers.setdefault(each.split, statistics.StatisticsMerger()).add(each.statistics)
+    return {split: merger.result() for split, merger in mergers.items()}
+
+
+def unpack_by_split(merged: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+    """Returns the statistics of each split from the output of MergeStatistics."""
+    return {split: pickle.loads(packed) for split, packed in merged.items()}

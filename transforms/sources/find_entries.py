@@ -1,0 +1,67 @@
+"""Looks up many files at once, with a listing of their folders where that takes fewer requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from imagebeam import errors, look_ahead, storage
+
+Entries: TypeAlias = "Mapping[str, storage.Entry | None]"  # by address; None where there is no file
+
+REQUESTS_AT_ONCE = 32
+_MIN_FILES = 50  # of one folder, for which it is listed
+_FILES_PER_PAGE = 20  # wanted ones at least; otherwise they are looked up one by one
+
+
+def find_together(uris: Iterable[str]) -> Entries:
+    """Returns the entries of files that were found, or missed, by listing their folders.
+
+    A folder is listed between the first and the last of its files that are wanted, as long as this takes at most one
+    request for each 20 of them. Only storages that can list a range of names are asked. The caller looks up the rest.
+    """
+    wanted: dict[str, list[str]] = {}
+    for uri in uris:
+        folder, _, name = uri.rpartition("/")
+        if name and "://" in folder:
+            wanted.setdefault(folder, []).append(name)
+    many = [(folder, names) for folder, names in wanted.items() if len(names) >= _MIN_FILES]
+    entries: dict[str, storage.Entry | None] = {}
+    for found in look_ahead.map_ahead(lambda each: _list(*each), many, REQUESTS_AT_ONCE):
+        entries.update(found)
+    return entries
+
+
+def _list(folder: str, names: Sequence[str]) -> Entries:
+    """Returns the entries of the wanted files of a folder that a short listing decides on."""
+    try:
+        store = storage.storage_of(folder)
+    except errors.ConfigError:  # of an unknown scheme
+        return {}
+    if not isinstance(store, storage.RangeLister):
+        return {}
+    last = max(names)
+    found: dict[str, storage.Entry] = {}
+    reached = ""  # all names before it are listed
+    try:
+        pages = store.list_range(folder, min(names), f"{last} ")
+        for num_pages, page in enumerate(pages, start=1):
+            for entry in page:
+                if entry.kind == storage.FILE or entry.name not in found:  # a folder may have the name of a file
+                    found[entry.name] = entry
+            reached = max((entry.name for entry in page if entry.kind == storage.FILE), default=reached)
+            if num_pages * _FILES_PER_PAGE >= len(names):
+                break
+        else:
+            reached = f"{last} "
+    except (OSError, errors.ConfigError) as e:
+        if isinstance(e, OSError) and storage.is_fault(e):
+            raise
+        return {}  # the folder may not be listed, but its files may be read
+    entries: dict[str, storage.Entry | None] = {}
+    for name in names:
+        known = found.get(name)
+        is_file = known is not None and known.kind == storage.FILE
+        if is_file or f"{name}/" < reached:  # otherwise a later page may have a file of this name, or a folder
+            entries[f"{folder}/{name}"] = known
+    return entries
