@@ -28,7 +28,7 @@ class Bucket:
             if name < start or (end and name >= end):
                 continue
             first, slash, _ = name.partition("/")
-            kind = storage.DIRECTORY if slash else storage.FILE
+            kind = storage.FILE if not slash else storage.DIRECTORY if first else storage.SPECIAL
             entries[f"{first}{slash}"] = storage.Entry(first, kind, 1, 1, (0, hash(prefix + first)))
         self.num_pages += 1
         listed = sorted(entries)

@@ -17,7 +17,7 @@ _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # of 
 class Entry(NamedTuple):
     """One entry of a directory. Symbolic links are followed."""
 
-    name: str
+    name: str  # "" and SPECIAL: a folder in a bucket whose name is empty, because two slashes follow each other
     kind: str  # FILE, DIRECTORY, SPECIAL (a pipe, a device, a socket) or BROKEN_LINK
     size: int  # bytes; 0 for anything but a file; -1 for a file whose size the storage does not tell
     version: int  # changes with the content: GCS generation; elsewhere the change time in ns; 0 if unknown

@@ -94,7 +94,9 @@ class FilesSource:
                         yield entry
                     continue
                 path = f"{current.path}/{entry.name}" if current.path else entry.name
-                if entry.kind == storage.DIRECTORY:
+                if not entry.name:
+                    found.problems.append(_NAMELESS_FOLDER.format(storage.join(self.root, current.path).rstrip("/")))
+                elif entry.kind == storage.DIRECTORY:
                     below = self._enter(current, path, entry, found)
                     if below is not None and recursive:
                         waiting.append(below)
@@ -229,6 +231,10 @@ def _list_or_cut(store: storage.RangeLister, uri: str, directory: Directory) -> 
             yield directory._replace(start=first, end=last, num_cuts=num_cuts + 1)
 
 
+_NAMELESS_FOLDER = (
+    "folder {}//: two slashes follow each other in the names of its objects, which no path below the input can "
+    "tell, so the images in it would be lost: rename the objects, or move them away"
+)
 _REMEDIES = {
     elements.Reason.NOT_FOUND: "run again when nothing removes files there",
     elements.Reason.UNREADABLE: "grant read access, or leave it out with source.include",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -16,7 +17,7 @@ from tests.listed_bucket import Bucket
 
 # Few characters, so that names share beginnings; among them the neighbours of the slash, and of the surrogates.
 NAMES = st.text(st.sampled_from("ab./0 \x01\ud7ff\ue000\U0010ffff"), min_size=1, max_size=6)
-PATHS = NAMES.map(lambda name: name.strip("/").replace("//", "/")).filter(bool)
+PATHS = NAMES.map(lambda name: re.sub("/+", "/", name).strip("/")).filter(bool)
 BOUNDS = st.text(st.sampled_from("ab.0\ud7ff\U0010ffff"), max_size=3)
 
 
@@ -79,6 +80,25 @@ def test_every_object_is_listed_once_however_a_folder_is_cut(
         patch.setattr(files, "_PAGES_AND_RANGES", ((1, 3), (1, 4)))
         keys, _ = list_everything(Bucket(sorted(names), page_entries, early_folders), recursive, patch)
     assert sorted(keys) == sorted(names)
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_objects_behind_two_slashes_are_a_problem(recursive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["//1.jpg", "a//2.jpg", "a//b/3.jpg", "a/4.jpg", "c/a///5.jpg"]
+    monkeypatch.setattr(storage, "storage_of", lambda _: Bucket(names, 2))
+    source = files.FilesSource("stub://b")
+    waiting, problems, keys = [source.start()], [], []
+    while waiting:
+        for found in source.list_directory(waiting.pop(), recursive):
+            if isinstance(found, files.Directory):
+                waiting.append(found)
+            else:
+                problems += found.problems
+                keys += [ref.key for ref in elements.unpack_refs(found.packed_refs)] if found.num_refs else []
+    assert keys == ["a/4.jpg"]
+    assert sorted(problem.split(": ")[0] for problem in problems) == [
+        "folder stub://b//", "folder stub://b/a//", "folder stub://b/c/a//"
+    ]  # fmt: skip
 
 
 def test_flat_folder_is_cut_into_ranges_and_a_small_one_costs_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
