@@ -39,6 +39,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     commands = {
         "convert": _convert,
         "plan": _plan,
+        "compact": _compact,
         "status": _status,
         "verify": _verify,
         "inspect": _inspect,
@@ -47,7 +48,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     }
     parser = command_parser.make_parser(commands)
     known, beam_arguments = parser.parse_known_args(arguments)
-    if known.run not in (_convert, _plan) and beam_arguments:
+    if known.run not in (_convert, _plan, _compact) and beam_arguments:
         near = difflib.get_close_matches(beam_arguments[0], known.flags, n=1)
         parser.error(f"unknown argument {beam_arguments[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
     _quieten(known.verbose)
@@ -190,6 +191,25 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         ]
     )
     _say(f"next: imagebeam status {shlex.quote(output)}")
+    return 0
+
+
+def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
+    from imagebeam.pipelines import compact, progress
+
+    result = compact.compact(
+        known.directory,
+        beam_arguments,
+        workers=known.workers,
+        show_progress=not known.quiet,
+        _own_process=True,
+    )
+    if known.quiet:
+        return 0
+    if result.state == "kept":
+        _say(f"snapshot {result.snapshot} of {known.directory} stands alone already; nothing to do")
+        return 0
+    progress.print_table(progress.summary_rows(result.catalog, known.directory, result.seconds))
     return 0
 
 

@@ -61,6 +61,11 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         help="Ctrl-C and SIGTERM cancel a job on Dataflow; else it goes on",
     )
     convert.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
+    compact = add("compact", "copy the latest snapshot of a dataset into fresh shards, which stand alone")
+    compact.add_argument("directory", metavar="DIR")
+    compact.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
+    compact.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
+    compact.epilog = "Any other option goes to Beam, such as --runner=PrismRunner."
     status = add("status", "tell what the last run on an output does, or how it ended")
     status.add_argument("directory", metavar="OUTPUT")
     status.add_argument("--json", action="store_true", help="print the same as JSON")

@@ -17,14 +17,13 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam import errors, storage
 from imagebeam.transforms import (
-    commit_snapshot,
     elements,
     hashing,
     image_states,
     rank_references,
     snapshot_settings,
+    snapshot_states,
     summaries,
 )
 
@@ -84,46 +83,31 @@ class _ReadStatesFn(beam.DoFn):
 
     def __init__(self, settings: snapshot_settings.SnapshotSettings):
         self._settings = settings
-        self._base: _Base | None = None
+        self._states: snapshot_states.SnapshotStates | None = None
 
     def process(self, index: int) -> Iterator[tuple[int, PackedRows]]:
-        if self._base is None:
-            self._base = _Base(self._settings)
+        if self._states is None:
+            self._states = snapshot_states.SnapshotStates(self._settings.base_folder)
         pending = _PendingRows()
-        for row in self._base.rows_of(index):
-            yield from pending.add(row.key, row)
+        for image in known_images(self._states.read(index), index):
+            if image.reject is None or not self._settings.retry_rejects:
+                yield from pending.add(image.key, image)
         yield from pending.take()
 
 
-class _Base:
-    """The snapshot before, as one worker reads it."""
+def known_images(states: snapshot_states.ShardStates, index: int) -> Iterator[KnownImage]:
+    """Yields the images of a shard that belong to the snapshot, and those rejected while it was written.
 
-    def __init__(self, settings: snapshot_settings.SnapshotSettings):
-        self._settings = settings
-        catalog = settings.load_base()
-        assert catalog is not None, "there is a snapshot before this one"
-        self._shards = [(split, shard) for split, each in catalog.splits.items() for shard in each.shards]
-        self._removed = commit_snapshot.load_removed(settings.base_folder, catalog)
-
-    def rows_of(self, index: int) -> Iterator[KnownImage]:
-        """Yields the images of a shard that belong to the snapshot, and those rejected while it was written."""
-        split, shard = self._shards[index]
-        uri = storage.join(self._settings.base_folder, image_states.state_name(shard))
-        try:
-            data = storage.storage_of(uri).read(uri)
-        except FileNotFoundError as e:
-            raise errors.CatalogError(
-                f"{uri} is gone, so it is not known which images are new: restore it, or run imagebeam convert "
-                "--update --overwrite, which writes a whole new snapshot"
-            ) from e
-        state = image_states.decode_state(data, shard, uri)
-        removed = frozenset(self._removed.get(shard.name, ()))
-        number = int(shard.name.split("/")[1] if shard.is_elsewhere else self._settings.base)
-        for record, image in enumerate(state.images):
-            if record not in removed:
-                yield KnownImage(image.key, image.facts, number, index, record, split, image.labels, None)
-        for facts, reject in state.rejects if not self._settings.retry_rejects else ():
-            yield KnownImage(reject.key, facts, number, index, _NO_RECORD, split, (), tuple(reject))
+    Args:
+        states: of the shard.
+        index: of the shard in the catalog.
+    """
+    removed, number = frozenset(states.removed), states.snapshot
+    for record, image in enumerate(states.images):
+        if record not in removed:
+            yield KnownImage(image.key, image.facts, number, index, record, states.split, image.labels, None)
+    for facts, reject in states.rejects:
+        yield KnownImage(reject.key, facts, number, index, _NO_RECORD, states.split, (), tuple(reject))
 
 
 class _PendingRows:
@@ -315,15 +299,14 @@ class _MergeComparisonsFn(beam.CombineFn):
 
 
 class _NameShardsFn(beam.DoFn):
-    """-> the index of each shard in the catalog of the snapshot before."""
+    """-> the index of each file of states in the snapshot before."""
 
     def __init__(self, settings: snapshot_settings.SnapshotSettings):
         self._settings = settings
 
     def process(self, _: bytes) -> Iterator[int]:
-        catalog = self._settings.load_base()
-        if catalog is not None:
-            yield from range(sum(len(split.shards) for split in catalog.splits.values()))
+        if self._settings.base:
+            yield from range(len(snapshot_states.SnapshotStates(self._settings.base_folder)))
 
 
 @decorators.with_input_types(elements.ImageRef)

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from imagebeam import errors, snapshots
-from imagebeam.pipelines import convert, output_lock
+from imagebeam.pipelines import compact, convert, output_lock
 from imagebeam.transforms import publish_dataset
 from tests import datasets, image_sets, snapshot_sets
 
@@ -163,13 +163,15 @@ def test_other_config_is_refused_with_the_keys_that_differ(source: Source, outpu
 
 def test_new_classes_are_refused_where_the_config_says_so(source: Source, output: pathlib.Path) -> None:
     source.add(2, "bee")
-    with pytest.raises(errors.ConfigError, match="1 class is new, the first is 'bee', and update.new_labels is refuse"):
+    with pytest.raises(
+        errors.ConfigError, match=r"1 class is new, the first is 'bee', and update\.new_labels is refuse"
+    ):
         snapshot_sets.update(source.folder, output, **CONFIG, update={"new_labels": "refuse"})
 
 
 def test_stratified_split_and_plain_dataset_are_refused(source: Source, output: pathlib.Path) -> None:
     stratified = {"split": {**CONFIG["split"], "stratify": True}}
-    with pytest.raises(errors.ConfigError, match="split.stratify moves images to other splits"):
+    with pytest.raises(errors.ConfigError, match=r"split\.stratify moves images to other splits"):
         snapshot_sets.update(source.folder, output, **stratified)
     plain = output.with_name("plain")
     datasets.make(source.folder, plain)
@@ -229,3 +231,28 @@ def test_damaged_state_is_an_error_that_names_the_file(source: Source, output: p
     source.add(1, "cat")
     with pytest.raises(errors.ImagebeamError, match=f"{state} is damaged .*which images are new: restore it"):
         snapshot_sets.update(source.folder, output, **CONFIG)
+
+
+def test_compacted_snapshot_has_the_bytes_of_a_fresh_conversion(source: Source, output: pathlib.Path) -> None:
+    source.add(30, "cat")
+    source.break_some(2)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    source.change(5)
+    source.remove(5)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    before = snapshot_sets.digests(output), snapshot_sets.living(output)
+    result = compact.compact(output, workers=1)
+    assert (result.state, result.snapshot) == ("committed", "000004")
+    after = snapshot_sets.digests(output), snapshot_sets.living(output)
+    assert (before[0].items() <= after[0].items(), before[1]) == (True, after[1])
+    datasets.make(source.folder, output.with_name("fresh"), **CONFIG)
+    latest = snapshot_sets.latest(output)
+    assert datasets.shard_digests(latest) == datasets.shard_digests(output.with_name("fresh"))
+    assert datasets.rejects(latest) == datasets.rejects(output.with_name("fresh"))
+    assert compact.compact(output).state == "kept"
+    result = snapshot_sets.update(source.folder, output, **CONFIG)
+    assert result.message == "nothing has changed since snapshot 000004"
+    source.change(1)
+    source.add(1, "dog")
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    assert len(snapshot_sets.living(output)) == len(after[1]) + 1
