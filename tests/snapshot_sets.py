@@ -22,13 +22,13 @@ class Stored(NamedTuple):
 
 
 def update(
-    images: pathlib.Path, output: pathlib.Path, overwrite: bool = False, **sections: Any
+    images: pathlib.Path, output: pathlib.Path, overwrite: bool = False, retry_rejects: bool = False, **sections: Any
 ) -> convert.ConvertResult:
     """Writes the next snapshot; checks that no earlier one has changed, and that it holds nothing twice."""
     sections = {**sections, "source": {"uri": str(images), **sections.get("source", {})}}
     sections["output"] = {"uri": str(output), **sections.get("output", {})}
     before = digests(output)
-    result = convert.convert(sections, workers=1, update=True, overwrite=overwrite)
+    result = convert.convert(sections, workers=1, update=True, overwrite=overwrite, retry_rejects=retry_rejects)
     after = digests(output)
     assert {name: after.get(name) for name in before} == before
     counts = result.catalog.counts

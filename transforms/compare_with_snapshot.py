@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
+from imagebeam import catalog as catalog_lib
+from imagebeam import storage
 from imagebeam.transforms import (
     elements,
     hashing,
@@ -33,6 +36,7 @@ _MAX_PART_ROWS = 400_000  # of an interval that are objects at the same time: 20
 _MAX_DUPLICATES = 5  # named in the comparison
 _DIGEST_BITS = 128
 _NO_RECORD = -1
+_REJECTS_FILE = -1  # instead of the index of a shard
 
 
 PackedRows = tuple[int, bytes]  # number of rows, packed rows
@@ -89,8 +93,12 @@ class _ReadStatesFn(beam.DoFn):
         if self._states is None:
             self._states = snapshot_states.SnapshotStates(self._settings.base_folder)
         pending = _PendingRows()
-        for image in known_images(self._states.read(index), index):
-            if image.reject is None or not self._settings.retry_rejects:
+        if index == _REJECTS_FILE:
+            known = known_rejects(self._settings.base_folder)
+        else:
+            known = known_images(self._states.read(index), index)
+        for image in known:
+            if image.reject is None or index == _REJECTS_FILE or not self._settings.retry_rejects:
                 yield from pending.add(image.key, image)
         yield from pending.take()
 
@@ -108,6 +116,16 @@ def known_images(states: snapshot_states.ShardStates, index: int) -> Iterator[Kn
             yield KnownImage(image.key, image.facts, number, index, record, states.split, image.labels, None)
     for facts, reject in states.rejects:
         yield KnownImage(reject.key, facts, number, index, _NO_RECORD, states.split, (), tuple(reject))
+
+
+def known_rejects(folder: str) -> Iterator[KnownImage]:
+    """Yields all rejects of the snapshot in a folder, also of images that never came as far as a shard."""
+    uri = storage.join(folder, catalog_lib.REJECTS_FILE)
+    with storage.storage_of(uri).open_read(uri) as file:
+        for line in file:
+            fields = json.loads(line)
+            reject = elements.Reject(**fields | {"reason": elements.Reason(fields["reason"])})
+            yield KnownImage(reject.key, b"", 0, _REJECTS_FILE, _NO_RECORD, "", (), tuple(reject))
 
 
 class _PendingRows:
@@ -133,13 +151,16 @@ class _PendingRows:
 class _CompareFn(beam.DoFn):
     """(interval, listed and known images in it) -> images to write; rejects, removed records, and a Comparison."""
 
+    def __init__(self, retry_rejects: bool):
+        self._compare = compare_with_rejects if retry_rejects else compare
+
     def process(self, element: tuple[int, Mapping[str, Iterable[PackedRows]]]) -> Iterator[Any]:
         _, found = element
         listed, known = list(found["listed"]), list(found["known"])
         num_rows = sum(num_rows for num_rows, _ in itertools.chain(listed, known))
         num_parts = -(-num_rows // _MAX_PART_ROWS)
         for part in range(num_parts):
-            compared = compare(
+            compared = self._compare(
                 map(elements.ImageRef._make, _rows_of_part(listed, part, num_parts)),
                 map(KnownImage._make, _rows_of_part(known, part, num_parts)),
             )
@@ -232,6 +253,23 @@ def compare(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) ->
     return Compared(images, rejects, removed, comparison)
 
 
+def compare_with_rejects(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) -> Compared:
+    """Compares like `compare`, but lets only images go on that were rejected before; no other image is touched."""
+    rows: dict[str, KnownImage] = {}
+    unchanged: collections.Counter[str] = collections.Counter()
+    for image in known:
+        if image.record == _NO_RECORD:
+            rows[image.key] = image
+        else:
+            unchanged[image.split] += 1
+    images = {ref.key: ref for ref in listed if ref.key in rows}
+    rejects = [elements.Reject(*row.reject or ()) for key, row in rows.items() if key not in images]
+    added = collections.Counter(ref.split for ref in images.values())
+    digest = sum(map(summaries.digest_reject, rejects)) % (1 << _DIGEST_BITS)
+    comparison = summaries.Comparison(unchanged, added, kept_rejects=len(rejects), kept_rejects_digest=digest)
+    return Compared(list(images.values()), rejects, {}, comparison)
+
+
 def _rank(image: KnownImage) -> tuple[bool, int]:
     return image.record != _NO_RECORD, image.snapshot
 
@@ -307,6 +345,8 @@ class _NameShardsFn(beam.DoFn):
     def process(self, _: bytes) -> Iterator[int]:
         if self._settings.base:
             yield from range(len(snapshot_states.SnapshotStates(self._settings.base_folder)))
+            if self._settings.retry_rejects:
+                yield _REJECTS_FILE
 
 
 @decorators.with_input_types(elements.ImageRef)
@@ -338,7 +378,7 @@ class CompareWithSnapshot(beam.PTransform):
             {"listed": listed, "known": known}
             | "Meet" >> beam.CoGroupByKey()  # (interval, {listed: [PackedRows], known: [PackedRows]})
             | "Compare"
-            >> beam.ParDo(_CompareFn())
+            >> beam.ParDo(_CompareFn(self.settings.retry_rejects))
             .with_output_types(
                 elements.ImageRef,
                 rejects=elements.Reject,

@@ -171,6 +171,9 @@ class TransformColumns(beam.PTransform):
     ) -> beam.PCollection[place_in_shards.PlacedShard]:
         if not self.transforms:
             return shards
+        snapshot = self.settings.snapshot
+        if snapshot is not None and snapshot.base:  # one dataset has one transform
+            return self._with_saved(shards, snapshot.base_folder)
         from imagebeam.transforms import column_preprocessing
 
         split = None if self.settings.analyze == "all" else self.settings.analyze
@@ -193,6 +196,16 @@ class TransformColumns(beam.PTransform):
                 analysed=beam.pvalue.AsIter(analysed),
             ).with_output_types(str)
         )
+        return shards | "Apply" >> beam.ParDo(
+            _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
+        ).with_output_types(place_in_shards.PlacedShard)
+
+    def _with_saved(
+        self, shards: beam.PCollection[place_in_shards.PlacedShard], saved: str
+    ) -> beam.PCollection[place_in_shards.PlacedShard]:
+        """Transforms the columns as an earlier snapshot did, with the numbers that are kept in its folder."""
+        stage = beam.ParDo(_StageFn(self.settings, saved), plan=beam.pvalue.AsSingleton(self.plan), analysed=())
+        folder = shards.pipeline | "StartStaging" >> beam.Impulse() | "Stage" >> stage.with_output_types(str)
         return shards | "Apply" >> beam.ParDo(
             _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
         ).with_output_types(place_in_shards.PlacedShard)

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from imagebeam import errors, snapshots
-from imagebeam.pipelines import compact, convert, output_lock
+from imagebeam.pipelines import compact, convert, keep_snapshots, output_lock
 from imagebeam.transforms import publish_dataset
 from tests import datasets, image_sets, snapshot_sets
 
@@ -256,3 +256,45 @@ def test_compacted_snapshot_has_the_bytes_of_a_fresh_conversion(source: Source, 
     source.add(1, "dog")
     snapshot_sets.update(source.folder, output, **CONFIG)
     assert len(snapshot_sets.living(output)) == len(after[1]) + 1
+
+
+def test_old_snapshots_are_removed_with_the_files_that_no_other_needs(source: Source, output: pathlib.Path) -> None:
+    for _ in range(3):
+        source.change(4)
+        snapshot_sets.update(source.folder, output, **CONFIG)
+    keep_snapshots.set_pin(output, "000002", is_pinned=True)
+    names = ("000002", "000004")
+    before = {name: snapshot_sets.living(output, name) for name in names}
+    removal = keep_snapshots.keep_snapshots(output, 1)
+    assert (removal.removed, removal.pinned) == (["000001", "000003"], ["000002"])
+    assert [each.name for each in keep_snapshots.list_snapshots(output)] == ["000002", "000004"]
+    assert {name: snapshot_sets.living(output, name) for name in names} == before
+    source.add(2, "cat")
+    snapshot_sets.update(source.folder, output, **CONFIG)  # the states in the folders of removed snapshots are there
+    compact.compact(output)
+    keep_snapshots.set_pin(output, "000002", is_pinned=False)
+    removal = keep_snapshots.keep_snapshots(output, 1)
+    assert removal.removed == ["000002", "000004", "000005"]
+    assert [path.name for path in sorted((output / "snapshots").iterdir())] == ["000006"]
+    assert len(snapshot_sets.living(output)) == 22
+
+
+def test_rejects_are_read_again_only_where_that_is_asked_for(source: Source, output: pathlib.Path) -> None:
+    (broken,) = source.choose(1)
+    good = (source.folder / broken).read_bytes()
+    times = os.stat(source.folder / broken)
+    source.write(broken, b"\xff\xd8\xff\xe0".ljust(len(good), b"?"))
+    changed = os.stat(source.folder / broken)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    assert datasets.rejects(snapshot_sets.latest(output)).keys() == {broken}
+    (source.folder / broken).write_bytes(good)  # a disk that failed and is whole again
+    os.utime(source.folder / broken, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    assert times.st_size == changed.st_size
+    source.add(3, "cat")
+    result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
+    assert result.plan.snapshot["added"] == 1  # the new images wait for the next night
+    assert broken in snapshot_sets.living(output)
+    assert not datasets.rejects(snapshot_sets.latest(output))
+    result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
+    assert result.message == "nothing has changed since snapshot 000003"
+    assert snapshot_sets.update(source.folder, output, **CONFIG).plan.snapshot["added"] == 3
