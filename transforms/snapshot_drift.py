@@ -99,7 +99,7 @@ def compare_labels(split: str, before: Counts, written: Counts, removed: Counts)
         moves.append(Move(label, before.get(label, 0) / num_before, count / num_after))
         share = (before.get(label, 0) + written.get(label, 0)) / (num_before + num_written)
         deviations.append(math.sqrt(max(0.0, share * (1 - share) * draws)) / num_after)
-    moves.sort(key=lambda move: (-abs(move.after - move.before), move.label))
+    moves.sort(key=lambda move: (-round(abs(move.after - move.before), _DIGITS), move.label))
     by_chance = None
     if num_before >= MIN_IMAGES and num_written + num_removed >= MIN_IMAGES:
         # Of two labels, one moves as far as the other: then the deviation of the sum is exact, and of more it is less.
