@@ -316,8 +316,8 @@ def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
     command = ["convert", "--update", "--fail-on-drift", "--workers", "1", "-q", "--input", str(source.folder)]
     assert cli.main([*command, "--output", str(output)]) == 3
     assert capsys.readouterr().err.startswith(
-        "imagebeam: snapshot 000002 drifts too far from 000001: labels of train moved by 0.333 (cat 50.0% -> 83.3%, dog 50.0% -> "
-        "16.7%); update.drift.labels allows 0.1, and chance explains 0.102; nothing was committed; the report is in "
+        "imagebeam: snapshot 000002 drifts too far from 000001: labels of train moved by 0.333 (cat 50.0% -> 83.3%, dog "
+        "50.0% -> 16.7%); update.drift.labels allows 0.1, and chance explains 0.102; nothing was committed; the report is in "
         f"{control}/report.json; look whether"
     )
     report = json.loads((control / "report.json").read_text())
