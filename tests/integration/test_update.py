@@ -316,9 +316,9 @@ def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
     command = ["convert", "--update", "--fail-on-drift", "--workers", "1", "-q", "--input", str(source.folder)]
     assert cli.main([*command, "--output", str(output)]) == 3
     assert capsys.readouterr().err.startswith(
-        "imagebeam: snapshot 000002 drifts too far from 000001: labels of train moved by 0.333 (cat 50.0% -> 83.3%, dog "
-        "50.0% -> 16.7%); update.drift.labels allows 0.1, and chance explains 0.102; nothing was committed; the report is in "
-        f"{control}/report.json; look whether"
+        "imagebeam: snapshot 000002 drifts too far from 000001: labels of train moved by 0.333 (cat 50.0% -> 83.3%, "
+        "dog 50.0% -> 16.7%); update.drift.labels allows 0.1, and chance explains 0.102; nothing was committed; the "
+        f"report is in {control}/report.json; look whether"
     )
     report = json.loads((control / "report.json").read_text())
     assert (output / "LATEST").read_text() == "000001\n"
@@ -331,7 +331,7 @@ def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
     assert "drift of labels   train 0.333 (0.102 by chance, MORE THAN 0.1)" in capsys.readouterr().out
     assert keep_snapshots.load_report(output) == report
     assert keep_snapshots.load_report(output, "000001")["drift"] is None
-    assert not verify_dataset.verify(output).problems
+    assert not verify_dataset.verify(snapshot_sets.latest(output)).problems
     with pytest.raises(errors.ConfigError, match="has no snapshot '000007'; it has 000001, 000002"):
         keep_snapshots.load_report(output, "000007")
     (output / "snapshots" / "000001" / "report.json").unlink()
