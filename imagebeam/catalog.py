@@ -130,6 +130,7 @@ def _checked(catalog: Catalog) -> Catalog:
         ("label_base", catalog.label_base, int),
         ("config", catalog.config, dict),
         ("files", catalog.files, dict),
+        ("snapshot", catalog.snapshot, dict),
         *(("labels", label, str) for label in catalog.labels),
         *((f"config.{name}", catalog.config.get(name, {}), (dict, type(None))) for name in ("image", "source")),
     ]
@@ -172,6 +173,9 @@ class Catalog:
     # By name, without the shards, the indexes and the catalog.
     files: Mapping[str, File] = dataclasses.field(default_factory=dict)
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for convert: transforms/recorded_inputs.py
+    # {} without snapshots; otherwise name and base (None for the first), and how many images were added, changed,
+    # removed and left unchanged since the base
+    snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def is_self_contained(self) -> bool:
@@ -208,6 +212,7 @@ class Catalog:
             "versions": self.versions,
         } | ({"files": {name: _file_fields(file) for name, file in self.files.items()}} if self.files else {})
         fields |= {"inputs": self.inputs} if self.inputs else {}
+        fields |= {"snapshot": self.snapshot} if self.snapshot else {}
         return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
 
     @classmethod
@@ -259,6 +264,7 @@ class Catalog:
             created=fields["created"],
             files={name: _file(file) for name, file in fields.get("files", {}).items()},
             inputs=fields.get("inputs", {}),
+            snapshot=fields.get("snapshot", {}),
         )
 
 

@@ -4,7 +4,7 @@
 DATASET/LATEST                    the name of the latest snapshot, such as 000003; moved last
 DATASET/snapshots/000001/         a dataset: catalog.json, shards, index/, labels.txt, statistics.json, rejects.jsonl
 DATASET/snapshots/000002/         the same, with the shards of what was new; its catalog names those of 000001, too
-    catalog.json                  names shards as "train-00000-of-00002.tfrecord" and "../000001/train-00000-of-00016..."
+    catalog.json                  names "train-00000-of-00002.tfrecord" and "../000001/train-00000-of-00016.tfrecord"
     removed.bin                   the records that were removed or replaced, in all shards that the catalog names
     state/                        for the next update: the key and the version of each image, by shard
 ```
@@ -65,6 +65,46 @@ def latest_name(dataset: str, read: Callable[[str], bytes] | None = None) -> str
             "000001: write the newest one into it that has a catalog.json"
         )
     return text
+
+
+def move_latest(dataset: str, name: str) -> None:
+    """Makes a snapshot the latest one, unless a newer one is.
+
+    Raises:
+        OSError: if the storage does not answer.
+    """
+    uri = storage.join(dataset, LATEST_FILE)
+    store = storage.storage_of(uri)
+    latest = latest_name(dataset)
+    while latest is None or int(latest) < int(name):
+        store.write_whole(uri, f"{name}\n".encode())
+        store.sync(dataset)
+        latest = name
+        if _is_committed(dataset, name_after(name)):  # and its run may have written its name before this one did
+            name = name_after(name)
+
+
+def find_latest(dataset: str) -> str | None:
+    """Returns the name of the newest snapshot that is committed; None if there is none.
+
+    A run may have been killed after it committed a snapshot and before it became the latest one; it becomes that now.
+
+    Raises:
+        CatalogError: if the file that names the latest snapshot is damaged.
+        OSError: if the storage does not answer.
+    """
+    latest = latest_name(dataset)
+    newest = latest
+    while _is_committed(dataset, name_after(newest)):
+        newest = name_after(newest)
+    if newest is not None and newest != latest:
+        move_latest(dataset, newest)
+    return newest
+
+
+def _is_committed(dataset: str, name: str) -> bool:
+    uri = storage.join(folder_of(dataset, name), catalog_lib.CATALOG_FILE)
+    return storage.storage_of(uri).exists(uri)
 
 
 def encode_removed(removed: Iterable[Sequence[int]]) -> bytes:

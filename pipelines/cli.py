@@ -149,6 +149,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         beam_arguments,
         workers=known.workers,
         overwrite=known.overwrite,
+        update=known.update,
         show_progress=not known.quiet,
         cancel_on_interrupt=known.cancel_on_interrupt,
         _own_process=True,
@@ -174,7 +175,9 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import convert, progress
 
     config = _load_config(known)
-    done = convert.submit(config, beam_arguments, overwrite=known.overwrite, show_progress=not known.quiet)
+    done = convert.submit(
+        config, beam_arguments, overwrite=known.overwrite, update=known.update, show_progress=not known.quiet
+    )
     output = str(config.output.uri)
     if done.job is None:
         _say(f"template written to {done.template}")
@@ -209,7 +212,14 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         command = _convert_command(known, beam_arguments, config)
         config = convert.save_listing(config, known.save_listing)
         _say(f"listed into {known.save_listing}; next: {command}")
-    planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, show_progress=True, _own_process=True)
+    planned = convert.plan(
+        config,
+        beam_arguments,
+        overwrite=known.overwrite,
+        update=known.update,
+        show_progress=True,
+        _own_process=True,
+    )
     progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     return planned.exit_code
 
@@ -227,7 +237,7 @@ def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-
     for setting in settings:
         words += ["--set", setting]
     words += ["--workers", str(known.workers)] * (known.workers is not None)
-    words += ["--overwrite"] * known.overwrite
+    words += ["--overwrite"] * known.overwrite + ["--update"] * known.update
     return shlex.join([*words, *beam_arguments])
 
 

@@ -45,6 +45,11 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         )
         command.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
         command.add_argument("--overwrite", action="store_true", help="replace another dataset in the output")
+        command.add_argument(
+            "--update",
+            action="store_true",
+            help="write a snapshot with what is new, changed or gone since the last one (with --overwrite: with all)",
+        )
         command.epilog = "Any other option goes to Beam, such as --runner=DataflowRunner --project=..."
     plan.add_argument("--save-listing", metavar="URI", help="save the listing, for source.by=listing")
     convert.add_argument(
