@@ -112,7 +112,7 @@ class ImageDataset:
     @property
     def snapshot(self) -> str | None:
         """Name of the snapshot, such as "000002"; None for a dataset without snapshots."""
-        return find_snapshot.name_of(self.directory)
+        return find_snapshot.name_of(self.catalog)
 
     @property
     def unfiltered(self) -> ImageDataset:
@@ -267,9 +267,7 @@ class ImageDataset:
 
     def select(self, split: str) -> selection.Selection:
         """Returns the records of a split, or of a part such as "train[:10%]", that the filters keep."""
-        return selection.select(
-            self.catalog, split, self._filters, self._read_labels, self._removed_records, self.snapshot
-        )
+        return selection.select(self.catalog, split, self._filters, self._read_labels, self._removed_records)
 
     def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         """Returns the plan for reading a split in batches: its records in their order, and what is known of them.

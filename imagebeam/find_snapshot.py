@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import array
 
 _MAX_NAMED = 8  # snapshots in an error
-_IN_SNAPSHOT = re.compile(rf"(?:.*/)?{snapshots.DIRECTORY}/(?P<name>\d{{6,}})")
 
 
 class Found(NamedTuple):
@@ -23,16 +22,11 @@ class Found(NamedTuple):
     folder: str
     catalog: catalog_lib.Catalog
 
-    @property
-    def snapshot(self) -> str | None:
-        """Name of the snapshot, such as "000002"; None for a dataset without snapshots."""
-        return name_of(self.folder)
 
-
-def name_of(folder: str) -> str | None:
-    """Returns the name of the snapshot in a folder, such as "000002"; None if it is not the folder of a snapshot."""
-    match = _IN_SNAPSHOT.fullmatch(folder)
-    return match["name"] if match else None
+def name_of(catalog: catalog_lib.Catalog) -> str | None:
+    """Returns the name of the snapshot that a catalog is of, such as "000002"; None for any other dataset."""
+    name = catalog.snapshot.get("name")
+    return None if name is None else str(name)
 
 
 def check_name(snapshot: object) -> str:
@@ -58,7 +52,7 @@ def find(
 ) -> Found:
     """Returns the catalog to read and the folder that it is in.
 
-    A folder with a catalog costs one read. Otherwise the file LATEST names the snapshot.
+    A folder with a catalog costs one read, and so does a snapshot that is named. Otherwise the file LATEST names it.
 
     Args:
         directory: a path or an address.
@@ -71,31 +65,41 @@ def find(
         ConfigError: if there is no such snapshot.
     """
     dataset = storage.normalize(directory)
-    if snapshot is None:
-        catalog = catalog_lib.find_catalog(dataset, read)
-        if catalog is not None:
-            return Found(dataset, catalog)
-    name = None if snapshot is None else check_name(snapshot)
+    if snapshot is not None:
+        return _find_pinned(dataset, check_name(snapshot), read, list_names)
+    catalog = catalog_lib.find_catalog(dataset, read)
+    if catalog is not None:
+        return Found(dataset, catalog)
     latest = _latest_name(dataset, read)
     if latest is None:
-        if name is None:
-            raise catalog_lib.missing_catalog(dataset, read, list_names)
-        raise errors.ConfigError(
-            f"snapshot is {snapshot!r}, and {dataset} has no snapshots: there is no {snapshots.LATEST_FILE}; leave "
-            "snapshot out, or give the folder that imagebeam convert --update writes to"
+        raise catalog_lib.missing_catalog(dataset, read, list_names)
+    folder = snapshots.folder_of(dataset, latest)
+    catalog = catalog_lib.find_catalog(folder, read)
+    if catalog is None:
+        raise errors.CatalogError(
+            f"{storage.join(dataset, snapshots.LATEST_FILE)} names {latest}, and {folder} holds no "
+            f"{catalog_lib.CATALOG_FILE}: it was removed; restore it, or give one of the snapshots that are there: "
+            f"{_describe(_names_in(dataset, list_names), latest) or 'none'}"
         )
-    name = name or latest
+    return Found(folder, catalog)
+
+
+def _find_pinned(
+    dataset: str,
+    name: str,
+    read: Callable[[str], bytes] | None,
+    list_names: Callable[[str], Iterable[str]] | None,
+) -> Found:
     folder = snapshots.folder_of(dataset, name)
-    # A snapshot after the latest is still being written, or its run ended before the commit.
-    catalog = None if int(name) > int(latest) else catalog_lib.find_catalog(folder, read)
+    catalog = catalog_lib.find_catalog(folder, read)
     if catalog is not None:
         return Found(folder, catalog)
-    others = _describe(_names_in(dataset, list_names), latest)
-    if snapshot is not None:
+    others = _describe(_names_in(dataset, list_names), _latest_name(dataset, read))
+    if others:
         raise errors.ConfigError(f"there is no snapshot {name} in {dataset}; it has {others}")
-    raise errors.CatalogError(
-        f"{dataset} has {latest} as its latest snapshot, and {folder} holds no {catalog_lib.CATALOG_FILE}: it was "
-        f"removed; restore it, or give one of those there are: {others}"
+    raise errors.ConfigError(
+        f"there is no snapshot {name} in {dataset}, which has no snapshots: leave snapshot out, or give the folder "
+        "that imagebeam convert --update writes to"
     )
 
 
@@ -168,10 +172,7 @@ def _names_in(dataset: str, list_names: Callable[[str], Iterable[str]] | None) -
     return sorted((name for name in names if re.fullmatch(r"\d{6,}", name)), key=int)
 
 
-def _describe(names: list[str], latest: str) -> str:
-    """Returns the snapshots up to the latest as a text."""
-    committed = [name for name in names if int(name) <= int(latest)]
-    if not committed:
-        return f"{latest} as the latest"
-    shown = [f"{name} (the latest)" if name == latest else name for name in committed[-_MAX_NAMED:]]
-    return ("..., " if len(committed) > _MAX_NAMED else "") + ", ".join(shown)
+def _describe(names: list[str], latest: str | None) -> str:
+    """Returns the names of snapshots as a text; "" if there are none."""
+    shown = [f"{name} (the latest)" if name == latest else name for name in names[-_MAX_NAMED:]]
+    return ("..., " if len(names) > _MAX_NAMED else "") + ", ".join(shown)

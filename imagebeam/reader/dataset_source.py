@@ -29,10 +29,10 @@ class Source(Protocol):
         """Reads all bytes of a small file."""
 
     def load_catalog(self, snapshot: str | int | None = None) -> catalog_lib.Catalog:
-        """Reads the catalog of the folder or of a snapshot in it, which becomes `directory`: as `find_snapshot.find`."""
+        """Reads the catalog of the folder, or of a snapshot in it, whose folder becomes `directory`."""
 
     def load_removed(self, catalog: catalog_lib.Catalog) -> Mapping[str, array.array[int]]:
-        """Returns the removed records by shard: as `find_snapshot.load_removed`."""
+        """Returns the removed records by the name of their shard: ascending indexes in it."""
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         """Raises ShardError if a shard is missing or has another length."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, snapshots
+from imagebeam import errors, find_snapshot, snapshots
 
 _PART_OF_SPLIT = re.compile(r"(?P<split>[^\[\]]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
@@ -98,7 +98,6 @@ def select(
     filters: Sequence[frozenset[int]] = (),
     read_labels: Callable[[str], LabelRows] | None = None,
     removed_of: Callable[[str], np.ndarray] | None = None,
-    snapshot: str | None = None,
 ) -> Selection:
     """Returns the records that `text` names and that have a label in each of `filters`.
 
@@ -109,7 +108,6 @@ def select(
         read_labels: returns the labels of a split, of records that are not removed; needed only with `filters`.
         removed_of: returns the removed records of a split by their numbers, int64 [removed], ascending; needed only if
             the catalog says that records are removed.
-        snapshot: name of the snapshot; None for a dataset without snapshots.
 
     Raises:
         ConfigError: if there is no such split, or no record is selected.
@@ -119,14 +117,18 @@ def select(
     records = np.array([shard.records for shard in shards], np.int64)
     removed = np.array([shard.removed for shard in shards], np.int64)
     split_size = int(records.sum())
-    chosen: np.ndarray | Remaining | None = None
+    part: Remaining | None = None
     counts = np.diff(np.clip(np.cumsum(records - removed), start, stop), prepend=start)
     if stop - start < split_size:
-        numbers = removed_of(split) if removed_of is not None and removed.any() else np.zeros(0, np.int64)
+        numbers = np.zeros(0, np.int64)
+        if removed.any():
+            assert removed_of is not None, "the catalog says that records are removed"
+            numbers = removed_of(split)
         before = numbers - np.arange(len(numbers))
-        chosen = Remaining(start, stop - start, int((records - removed).sum()), before)
+        part = Remaining(start, stop - start, int((records - removed).sum()), before)
+    chosen: np.ndarray | Remaining | None = part
     if filters:
-        chosen = _with_labels(split, chosen, filters, read_labels)
+        chosen = _with_labels(split, part, filters, read_labels)
         counts = np.bincount(np.searchsorted(np.cumsum(records), chosen, side="right"), minlength=len(shards))
     labels = sorted(f" of labels {' '.join(map(str, sorted(ids)))}" for ids in filters)  # in any order the same name
     return Selection(
@@ -138,7 +140,7 @@ def select(
         mean_record_bytes=max(1, catalog.splits[split].num_bytes // max(1, split_size)),
         is_compressed=catalog.compression != "none",
         fingerprint=fingerprint_of(catalog),
-        snapshot=snapshot,
+        snapshot=find_snapshot.name_of(catalog),
     )
 
 

@@ -34,7 +34,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from imagebeam import after_fork, errors, find_snapshot, storage
+from imagebeam import after_fork, errors, storage
 from imagebeam import catalog as catalog_lib
 from imagebeam.reader import dataset_source, record_bytes
 from imagebeam.reader.shard_cache import cache_room, cached_shards
@@ -100,7 +100,7 @@ class CachedSource(dataset_source.DatasetSource):
                     f"{self.directory} names a shard {shard.name!r}, which is not a plain file name; convert again"
                 )
         content = repr((self.directory, catalog.fingerprint, [(each.name, each.bytes, each.crc32c) for each in shards]))
-        is_snapshot = find_snapshot.name_of(self.directory) or any(shard.is_elsewhere for shard in shards)
+        is_snapshot = catalog.snapshot or not catalog.is_self_contained
         name = None if is_snapshot else cached_shards.name_in_cache(content)
         self._kept = cached_shards.KeptShards(self._remote, self._room, name, self._num_downloads)
         self._places = {}
