@@ -86,8 +86,8 @@ def _content_problems(
                 if count == shard.records:
                     detail = f"an extra record; the catalog says {shard.records:,} records"
                     yield Problem(shard.name, record.offset, detail)
-                is_checked = check_record is not None and count not in removed
-                if is_checked and (complaint := check_record(record.data)):
+                check = None if count in removed else check_record
+                if check is not None and (complaint := check(record.data)):
                     yield Problem(shard.name, record.offset, f"record {count}: {complaint}", is_in_record=same)
                 count += 1
                 end = record.offset + records.HEADER_BYTES + len(record.data) + records.FOOTER_BYTES
