@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagebeam import catalog as catalog_lib
@@ -79,7 +79,7 @@ def find(
         raise errors.CatalogError(
             f"{storage.join(dataset, snapshots.LATEST_FILE)} names {latest}, and {folder} holds no "
             f"{catalog_lib.CATALOG_FILE}: it was removed; restore it, or give one of the snapshots that are there: "
-            f"{_describe(_names_in(dataset, list_names), latest) or 'none'}"
+            f"{_describe_all(dataset, latest, list_names) or 'none'}"
         )
     return Found(folder, catalog)
 
@@ -94,7 +94,7 @@ def _find_pinned(
     catalog = catalog_lib.find_catalog(folder, read)
     if catalog is not None:
         return Found(folder, catalog)
-    others = _describe(_names_in(dataset, list_names), _latest_name(dataset, read))
+    others = _describe_all(dataset, _latest_name(dataset, read), list_names)
     if others:
         raise errors.ConfigError(f"there is no snapshot {name} in {dataset}; it has {others}")
     raise errors.ConfigError(
@@ -159,20 +159,23 @@ def _latest_name(dataset: str, read: Callable[[str], bytes] | None) -> str | Non
         raise catalog_lib.unreadable(storage.join(dataset, snapshots.LATEST_FILE), e) from e
 
 
-def _names_in(dataset: str, list_names: Callable[[str], Iterable[str]] | None) -> list[str]:
-    """Returns the names of the snapshots' folders, ascending; [] if they cannot be listed."""
-    folder = storage.join(dataset, snapshots.DIRECTORY)
+def _describe_all(dataset: str, latest: str | None, list_names: Callable[[str], Iterable[str]] | None) -> str:
+    """Returns the names of the newest snapshots as a text; "" if there are none, or they cannot be listed."""
     try:
-        if list_names is None:
-            names = [entry.name for entry in storage.storage_of(folder).list_directory(folder)]
-        else:
-            names = [name.rstrip("/") for name in list_names(folder)]
+        found = list(itertools.islice(_names_of(dataset, list_names or _list_names), _MAX_NAMED + 1))
     except (OSError, errors.ImagebeamError):  # this only adds detail to an error that is raised anyway
-        return []
-    return sorted((name for name in names if re.fullmatch(r"\d{6,}", name)), key=int)
+        return ""
+    shown = [f"{name} (the latest)" if name == latest else name for name in found[:_MAX_NAMED]]
+    return ", ".join([*(["..."] if len(found) > _MAX_NAMED else []), *reversed(shown)])
 
 
-def _describe(names: list[str], latest: str | None) -> str:
-    """Returns the names of snapshots as a text; "" if there are none."""
-    shown = [f"{name} (the latest)" if name == latest else name for name in names[-_MAX_NAMED:]]
-    return ("..., " if len(names) > _MAX_NAMED else "") + ", ".join(shown)
+def _names_of(dataset: str, list_names: Callable[[str], Iterable[str]]) -> Iterator[str]:
+    """Yields the names of the snapshots, the newest first. A folder without a catalog only keeps shards for others."""
+    names = [name.rstrip("/") for name in list_names(storage.join(dataset, snapshots.DIRECTORY))]
+    for name in sorted(filter(snapshots.is_name, names), key=int, reverse=True):
+        if catalog_lib.CATALOG_FILE in list_names(snapshots.folder_of(dataset, name)):
+            yield name
+
+
+def _list_names(folder: str) -> list[str]:
+    return [entry.name for entry in storage.storage_of(folder).list_directory(folder)]

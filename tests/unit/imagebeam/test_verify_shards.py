@@ -13,7 +13,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, verify_shards
 from imagebeam.catalog import Catalog, Counts, File, Shard, Split
 from imagebeam.verify_shards import Problem
-from tests import snapshot_sets
+from tests import linked_snapshots
 
 FIRST, SECOND = "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"
 FIRST_INDEX = "index/train-00000-of-00002.index"
@@ -382,8 +382,8 @@ REMOVED = {IN_FIRST: [1], f"../000001/{SECOND}": [0, 1]}
 @pytest.fixture
 def snapshots(tmp_path: pathlib.Path) -> pathlib.Path:
     """A dataset of two snapshots with the same records, three of which are removed from the first one's shards."""
-    snapshot_sets.add(tmp_path / "out", write_dataset(tmp_path / "new"))
-    snapshot_sets.add(tmp_path / "out", write_dataset(tmp_path / "new"), REMOVED)
+    linked_snapshots.add(tmp_path / "out", write_dataset(tmp_path / "new"))
+    linked_snapshots.add(tmp_path / "out", write_dataset(tmp_path / "new"), REMOVED)
     return tmp_path / "out"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from imagebeam import errors, features
 from imagebeam.pipelines import cli
-from tests import snapshot_sets
+from tests import linked_snapshots
 from tests.unit.imagebeam.reader import written
 
 SHARD = "train-00000-of-00001.tfrecord"
@@ -31,7 +31,7 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         written.write(
             folder / f"{index}", (*written.IMAGE, written.LABEL), examples, labels=("cat", "dog"), num_shards=1
         )
-        snapshot_sets.add(folder / "out", folder / f"{index}", removed)
+        linked_snapshots.add(folder / "out", folder / f"{index}", removed)
     return folder / "out"
 
 

@@ -14,7 +14,7 @@ import pytest
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
-from tests import snapshot_sets
+from tests import linked_snapshots
 from tests.unit.imagebeam.reader import far_dataset, written
 
 OPTIONS: Mapping[str, Any] = {"image_size": 16, "features": ("image/key",), "shuffle_records": 6}
@@ -22,7 +22,7 @@ LABELS = ("cat", "dog", "owl")
 FIRST = [f"../000001/train-0000{number}-of-00003.tfrecord" for number in range(3)]
 SECOND = [f"../000002/train-0000{number}-of-00002.tfrecord" for number in range(2)]
 # By snapshot: its new examples and its shards; what it removes; the examples that remain.
-STEPS: Sequence[tuple[range, int, snapshot_sets.Removed, Sequence[int]]] = [
+STEPS: Sequence[tuple[range, int, linked_snapshots.Removed, Sequence[int]]] = [
     (range(14), 3, {}, range(14)),
     (range(14, 20), 2, {FIRST[0]: [0, 4], FIRST[1]: range(5)}, [1, 2, 3, *range(10, 20)]),
     (range(20, 21), 1, {SECOND[0]: [1], FIRST[2]: [3]}, [1, 2, 3, 10, 11, 12, 14, *range(16, 21)]),
@@ -38,7 +38,7 @@ def make(folder: pathlib.Path, compression: str = "none") -> pathlib.Path:
         examples = [values_of(index) for index in new]
         wanted = (*written.IMAGE, written.LABEL)
         written.write(folder / "new", wanted, examples, labels=LABELS, num_shards=num_shards, compression=compression)
-        snapshot_sets.add(folder / "out", folder / "new", removed)
+        linked_snapshots.add(folder / "out", folder / "new", removed)
     return folder / "out"
 
 
@@ -184,7 +184,7 @@ def test_damage_of_removed_records_is_met_by_no_reader(tmp_path: pathlib.Path) -
 
 def test_split_from_which_all_is_removed_is_refused_as_one_without_examples(tmp_path: pathlib.Path) -> None:
     for name, removed in (("first", {}), ("second", {"../000001/test-00000-of-00001.tfrecord": range(3)})):
-        snapshot_sets.add(tmp_path / "out", far_dataset.write_dataset(tmp_path / name, 1), removed)
+        linked_snapshots.add(tmp_path / "out", far_dataset.write_dataset(tmp_path / name, 1), removed)
     second = json.loads((tmp_path / "out/snapshots/000002/catalog.json").read_text())
     assert second["splits"]["test"]["num_examples"] == 3  # its own; the other three are gone
     assert imagebeam.open_dataset(tmp_path / "out").num_examples("test") == 3
@@ -247,7 +247,7 @@ def test_replaced_shard_of_the_same_name_is_downloaded_again(tmp_path: pathlib.P
     keys_of(far(tmp_path / "out", tmp_path / "cache", snapshot=1).as_numpy("train", 4, **asked))
     examples = [values_of(index) for index in range(100, 114)]
     written.write(tmp_path / "new", (*written.IMAGE, written.LABEL), examples, labels=LABELS, num_shards=3)
-    snapshot_sets.add(tmp_path / "second", tmp_path / "new")
+    linked_snapshots.add(tmp_path / "second", tmp_path / "new")
     (tmp_path / "out").unlink()
     (tmp_path / "out").symlink_to(tmp_path / "second")
     read = keys_of(far(tmp_path / "out", tmp_path / "cache").as_numpy("train", 4, **asked))
