@@ -33,6 +33,11 @@ _INDEX_BYTES = 4  # an unsigned integer, little-endian
 _NAME = re.compile(r"\d{6,}")
 
 
+def is_name(text: str) -> bool:
+    """Returns whether a text can be the name of a snapshot."""
+    return _NAME.fullmatch(text) is not None
+
+
 def folder_of(dataset: str, name: str) -> str:
     """Returns the folder of a snapshot."""
     return storage.join(dataset, DIRECTORY, name)

@@ -62,7 +62,8 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
         compare = compare_with_snapshot.CompareWithSnapshot(settings.snapshot, job.keeps_position)
         compared = assigned.images | "CompareWithSnapshot" >> compare
         images = compared.images  # ImageRef that is new or has changed
-        rejects = (rejects, compared.rejects) | "AllRejects" >> beam.Flatten()
+        early = () if settings.snapshot.retry_rejects else (rejects,)
+        rejects = (*early, compared.rejects) | "AllRejects" >> beam.Flatten()
     ranked = images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
     comparison = None if compared is None else compared.comparison
     plan = ranked.ranking | "Plan" >> plan_dataset.PlanDataset(
@@ -109,6 +110,7 @@ def convert(
     workers: int | None = None,
     overwrite: bool = False,
     update: bool = False,
+    retry_rejects: bool = False,
     show_progress: bool = False,
     cancel_on_interrupt: bool = False,
     _own_process: bool = False,
@@ -128,6 +130,7 @@ def convert(
             written.
         update: whether to keep a dataset of snapshots up to date: reads only images that are new or have changed since
             the last one. With `overwrite` the new snapshot takes nothing from the last one.
+        retry_rejects: with `update`, whether to read only images that the last snapshot rejected.
         show_progress: whether to keep a progress line on standard error.
         cancel_on_interrupt: whether KeyboardInterrupt cancels a job on Dataflow; otherwise the job goes on.
 
@@ -148,7 +151,7 @@ def convert(
         )
     call_arguments.check_flags(show_progress=show_progress, cancel_on_interrupt=cancel_on_interrupt)
     request = start_run.Request(
-        config, arguments, workers, overwrite, show_progress, _own_process, _while_building, update
+        config, arguments, workers, overwrite, show_progress, _own_process, _while_building, update, retry_rejects
     )
     is_attached = False
     if runners.is_dataflow(arguments):

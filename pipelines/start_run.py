@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from imagebeam import records, storage
+from imagebeam import errors, records, storage
 from imagebeam.pipelines import (
     call_arguments,
     column_settings,
@@ -39,6 +39,7 @@ class Request(NamedTuple):
     own_process: bool = False  # whether this process does nothing else, so that it may import a part of Beam only
     while_building: contextlib.AbstractContextManager[None] | None = None  # entered if building imports TensorFlow
     update: bool = False  # whether to write a snapshot
+    retry_rejects: bool = False  # whether the snapshot takes only images that the last one rejected
 
 
 @contextlib.contextmanager
@@ -142,12 +143,14 @@ def on_dataflow(request: Request, add_steps: AddSteps) -> Iterator[Started]:
 def _check(request: Request):  # type: ignore[no-untyped-def]  # a type would import pydantic
     """Returns the config, the number of workers, and the settings of the snapshot of a request."""
     call_arguments.require_utf8_file_names()
-    call_arguments.check_flags(overwrite=request.overwrite, update=request.update)
+    call_arguments.check_flags(overwrite=request.overwrite, update=request.update, retry_rejects=request.retry_rejects)
     config, snapshot = call_arguments.as_config(request.config), None
     runners.take_hdfs_user(request.arguments)
     records.require_fast_crc32c()
     if request.update:
-        snapshot = update_settings.find_base(config, request.overwrite)
+        snapshot = update_settings.find_base(config, request.overwrite, request.retry_rejects)
+    elif request.retry_rejects:
+        raise errors.ConfigError("--retry-rejects is for datasets of snapshots: add --update")
     return config, call_arguments.as_workers(request.workers), snapshot
 
 

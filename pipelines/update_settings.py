@@ -8,12 +8,15 @@ from imagebeam.pipelines import config as config_lib
 from imagebeam.transforms import snapshot_settings
 
 
-def find_base(config: config_lib.Config, overwrite: bool) -> snapshot_settings.SnapshotSettings:
+def find_base(
+    config: config_lib.Config, overwrite: bool, retry_rejects: bool = False
+) -> snapshot_settings.SnapshotSettings:
     """Returns the settings of the next snapshot.
 
     Args:
         config: with the folder of all snapshots as `output.uri`.
         overwrite: whether the snapshot takes nothing from the one before.
+        retry_rejects: whether it takes only images that the one before rejected.
 
     Raises:
         ConfigError: if the config or the output allows no snapshots.
@@ -33,12 +36,18 @@ def find_base(config: config_lib.Config, overwrite: bool) -> snapshot_settings.S
         raise errors.ConfigError(f"--output {dataset} cannot be read: {e.strerror or e}") from e
     except errors.CatalogError as e:
         raise errors.ConfigError(str(e)) from e
+    if retry_rejects and (overwrite or latest is None):
+        raise errors.ConfigError(
+            "--retry-rejects reads again what the last snapshot rejected, "
+            + ("and --overwrite all images: leave out one of the two" if overwrite else f"and {dataset} holds none yet")
+        )
     return snapshot_settings.SnapshotSettings(
         dataset,
         snapshots.name_after(latest),
         "" if overwrite or latest is None else latest,
         config.update.new_labels,
         config.update.max_removed_fraction,
+        retry_rejects=retry_rejects,
     )
 
 

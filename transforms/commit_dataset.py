@@ -313,7 +313,7 @@ class Committer:
         return [*reject_limit.note_changed(self.settings, rejected), *self._note_absent_classes(plan, merged)]
 
     def _note_absent_classes(self, plan: elements.DatasetPlan, merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        if self.settings.label_kind != "class" or plan.snapshot.get("base") is not None:
+        if self.settings.label_kind != "class" or (self.settings.snapshot and self.settings.snapshot.continues):
             return []
         counts = {split: merged.get(split, {}).get("labels", {}) for split in plan.splits}
         found = {label for split in counts.values() for label in split}
@@ -395,9 +395,10 @@ class _CommitFn(beam.DoFn):
         merged: Mapping[str, bytes],
         comparison: summaries.Comparison = summaries.NO_SNAPSHOT,
         removed: Iterable[elements.RemovedRecords] = (),
+        reject_states: Iterable[elements.NamedFile] = (),
     ) -> Iterator[str]:
         by_split = merge_statistics.unpack_by_split(merged)
-        changes = commit_snapshot.Changes(comparison, removed)
+        changes = commit_snapshot.Changes(comparison, removed, reject_states)
         try:
             catalog = self._committer.commit(plan, written, early_rejects, by_split, changes)
         except errors.ImagebeamError as e:
@@ -430,6 +431,7 @@ class CommitDataset(beam.PTransform):
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     early_rejects: beam.PCollection[str]  # names of staged files
     compared: compare_with_snapshot.ComparedImages | None = None  # with the snapshot before
+    reject_states: "beam.PCollection[elements.NamedFile] | None" = None  # of a snapshot that is compacted
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -440,6 +442,8 @@ class CommitDataset(beam.PTransform):
         if self.compared is not None:
             changes["comparison"] = beam.pvalue.AsSingleton(self.compared.comparison)
             changes["removed"] = beam.pvalue.AsIter(self.compared.removed)
+        if self.reject_states is not None:
+            changes["reject_states"] = beam.pvalue.AsIter(self.reject_states)
         return (
             written.pipeline
             | "StartCommit" >> beam.Impulse()

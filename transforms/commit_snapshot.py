@@ -7,8 +7,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, snapshots, storage
-from imagebeam.transforms import continue_snapshot, elements, image_states, snapshot_settings, summaries
+from imagebeam import snapshots, storage
+from imagebeam.transforms import (
+    continue_snapshot,
+    elements,
+    image_states,
+    snapshot_settings,
+    snapshot_states,
+    summaries,
+)
 
 Statistics = Mapping[str, Mapping[str, Any]]  # merged, by split
 
@@ -18,6 +25,7 @@ class Changes(NamedTuple):
 
     comparison: summaries.Comparison = summaries.NO_SNAPSHOT
     removed: Iterable[elements.RemovedRecords] = ()
+    files: Iterable[elements.NamedFile] = ()  # of the states of rejects, when a snapshot is compacted
 
 
 NO_CHANGES = Changes()
@@ -52,29 +60,15 @@ def continue_dataset(
         return Continued(written, merged, {})
     base, removed = settings.load_base(), b""
     if base is not None:
-        removed_before = load_removed(settings.base_folder, base)
+        removed_before = snapshot_states.load_removed(settings.base_folder, base)
         written, removed = continue_snapshot.continue_catalog(settings, base, removed_before, written, changes.removed)
         merged = continue_snapshot.continue_statistics(
             _load_statistics(settings.base_folder), merged, changes.comparison
         )
-    files = {image_states.STATISTICS_FILE: json.dumps(merged).encode()}
+    if settings.compacted:
+        merged = _load_statistics(settings.compacted_folder)
+    files = {name: data for name, data in changes.files} | {image_states.STATISTICS_FILE: json.dumps(merged).encode()}
     return Continued(written, merged, files | ({snapshots.REMOVED_FILE: removed} if removed else {}))
-
-
-def load_removed(folder: str, catalog: catalog_lib.Catalog) -> Mapping[str, Any]:
-    """Returns the removed records of the snapshot in a folder, by the name of their shard.
-
-    Raises:
-        CatalogError: if the file that names them is missing or damaged.
-    """
-    if snapshots.REMOVED_FILE not in catalog.files:
-        return {}
-    uri = storage.join(folder, snapshots.REMOVED_FILE)
-    try:
-        data = storage.storage_of(uri).read(uri)
-    except FileNotFoundError as e:
-        raise errors.CatalogError(f"{uri} is gone: restore it, or write a whole new snapshot (--overwrite)") from e
-    return snapshots.decode_removed(data, catalog, uri)
 
 
 def _load_statistics(folder: str) -> dict[str, dict[str, Any]]:

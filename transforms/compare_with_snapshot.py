@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -17,14 +18,15 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam import errors, storage
+from imagebeam import catalog as catalog_lib
+from imagebeam import storage
 from imagebeam.transforms import (
-    commit_snapshot,
     elements,
     hashing,
     image_states,
     rank_references,
     snapshot_settings,
+    snapshot_states,
     summaries,
 )
 
@@ -34,6 +36,7 @@ _MAX_PART_ROWS = 400_000  # of an interval that are objects at the same time: 20
 _MAX_DUPLICATES = 5  # named in the comparison
 _DIGEST_BITS = 128
 _NO_RECORD = -1
+_REJECTS_FILE = -1  # instead of the index of a shard
 
 
 PackedRows = tuple[int, bytes]  # number of rows, packed rows
@@ -84,46 +87,45 @@ class _ReadStatesFn(beam.DoFn):
 
     def __init__(self, settings: snapshot_settings.SnapshotSettings):
         self._settings = settings
-        self._base: _Base | None = None
+        self._states: snapshot_states.SnapshotStates | None = None
 
     def process(self, index: int) -> Iterator[tuple[int, PackedRows]]:
-        if self._base is None:
-            self._base = _Base(self._settings)
+        if self._states is None:
+            self._states = snapshot_states.SnapshotStates(self._settings.base_folder)
         pending = _PendingRows()
-        for row in self._base.rows_of(index):
-            yield from pending.add(row.key, row)
+        if index == _REJECTS_FILE:
+            known = known_rejects(self._settings.base_folder)
+        else:
+            known = known_images(self._states.read(index), index)
+        for image in known:
+            if image.reject is None or index == _REJECTS_FILE or not self._settings.retry_rejects:
+                yield from pending.add(image.key, image)
         yield from pending.take()
 
 
-class _Base:
-    """The snapshot before, as one worker reads it."""
+def known_images(states: snapshot_states.ShardStates, index: int) -> Iterator[KnownImage]:
+    """Yields the images of a shard that belong to the snapshot, and those rejected while it was written.
 
-    def __init__(self, settings: snapshot_settings.SnapshotSettings):
-        self._settings = settings
-        catalog = settings.load_base()
-        assert catalog is not None, "there is a snapshot before this one"
-        self._shards = [(split, shard) for split, each in catalog.splits.items() for shard in each.shards]
-        self._removed = commit_snapshot.load_removed(settings.base_folder, catalog)
+    Args:
+        states: of the shard.
+        index: of the shard in the catalog.
+    """
+    removed, number = frozenset(states.removed), states.snapshot
+    for record, image in enumerate(states.images):
+        if record not in removed:
+            yield KnownImage(image.key, image.facts, number, index, record, states.split, image.labels, None)
+    for facts, reject in states.rejects:
+        yield KnownImage(reject.key, facts, number, index, _NO_RECORD, states.split, (), tuple(reject))
 
-    def rows_of(self, index: int) -> Iterator[KnownImage]:
-        """Yields the images of a shard that belong to the snapshot, and those rejected while it was written."""
-        split, shard = self._shards[index]
-        uri = storage.join(self._settings.base_folder, image_states.state_name(shard))
-        try:
-            data = storage.storage_of(uri).read(uri)
-        except FileNotFoundError as e:
-            raise errors.CatalogError(
-                f"{uri} is gone, so it is not known which images are new: restore it, or run imagebeam convert "
-                "--update --overwrite, which writes a whole new snapshot"
-            ) from e
-        state = image_states.decode_state(data, shard, uri)
-        removed = frozenset(self._removed.get(shard.name, ()))
-        number = int(shard.name.split("/")[1] if shard.is_elsewhere else self._settings.base)
-        for record, image in enumerate(state.images):
-            if record not in removed:
-                yield KnownImage(image.key, image.facts, number, index, record, split, image.labels, None)
-        for facts, reject in state.rejects if not self._settings.retry_rejects else ():
-            yield KnownImage(reject.key, facts, number, index, _NO_RECORD, split, (), tuple(reject))
+
+def known_rejects(folder: str) -> Iterator[KnownImage]:
+    """Yields all rejects of the snapshot in a folder, also of images that never came as far as a shard."""
+    uri = storage.join(folder, catalog_lib.REJECTS_FILE)
+    with storage.storage_of(uri).open_read(uri) as file:
+        for line in file:
+            fields = json.loads(line)
+            reject = elements.Reject(**fields | {"reason": elements.Reason(fields["reason"])})
+            yield KnownImage(reject.key, b"", 0, _REJECTS_FILE, _NO_RECORD, "", (), tuple(reject))
 
 
 class _PendingRows:
@@ -149,13 +151,16 @@ class _PendingRows:
 class _CompareFn(beam.DoFn):
     """(interval, listed and known images in it) -> images to write; rejects, removed records, and a Comparison."""
 
+    def __init__(self, retry_rejects: bool):
+        self._compare = compare_with_rejects if retry_rejects else compare
+
     def process(self, element: tuple[int, Mapping[str, Iterable[PackedRows]]]) -> Iterator[Any]:
         _, found = element
         listed, known = list(found["listed"]), list(found["known"])
         num_rows = sum(num_rows for num_rows, _ in itertools.chain(listed, known))
         num_parts = -(-num_rows // _MAX_PART_ROWS)
         for part in range(num_parts):
-            compared = compare(
+            compared = self._compare(
                 map(elements.ImageRef._make, _rows_of_part(listed, part, num_parts)),
                 map(KnownImage._make, _rows_of_part(known, part, num_parts)),
             )
@@ -248,6 +253,23 @@ def compare(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) ->
     return Compared(images, rejects, removed, comparison)
 
 
+def compare_with_rejects(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) -> Compared:
+    """Compares like `compare`, but lets only images go on that were rejected before; no other image is touched."""
+    rows: dict[str, KnownImage] = {}
+    unchanged: collections.Counter[str] = collections.Counter()
+    for image in known:
+        if image.record == _NO_RECORD:
+            rows[image.key] = image
+        else:
+            unchanged[image.split] += 1
+    images = {ref.key: ref for ref in listed if ref.key in rows}
+    rejects = [elements.Reject(*row.reject or ()) for key, row in rows.items() if key not in images]
+    added = collections.Counter(ref.split for ref in images.values())
+    digest = sum(map(summaries.digest_reject, rejects)) % (1 << _DIGEST_BITS)
+    comparison = summaries.Comparison(unchanged, added, kept_rejects=len(rejects), kept_rejects_digest=digest)
+    return Compared(list(images.values()), rejects, {}, comparison)
+
+
 def _rank(image: KnownImage) -> tuple[bool, int]:
     return image.record != _NO_RECORD, image.snapshot
 
@@ -315,15 +337,16 @@ class _MergeComparisonsFn(beam.CombineFn):
 
 
 class _NameShardsFn(beam.DoFn):
-    """-> the index of each shard in the catalog of the snapshot before."""
+    """-> the index of each file of states in the snapshot before."""
 
     def __init__(self, settings: snapshot_settings.SnapshotSettings):
         self._settings = settings
 
     def process(self, _: bytes) -> Iterator[int]:
-        catalog = self._settings.load_base()
-        if catalog is not None:
-            yield from range(sum(len(split.shards) for split in catalog.splits.values()))
+        if self._settings.base:
+            yield from range(len(snapshot_states.SnapshotStates(self._settings.base_folder)))
+            if self._settings.retry_rejects:
+                yield _REJECTS_FILE
 
 
 @decorators.with_input_types(elements.ImageRef)
@@ -355,7 +378,7 @@ class CompareWithSnapshot(beam.PTransform):
             {"listed": listed, "known": known}
             | "Meet" >> beam.CoGroupByKey()  # (interval, {listed: [PackedRows], known: [PackedRows]})
             | "Compare"
-            >> beam.ParDo(_CompareFn())
+            >> beam.ParDo(_CompareFn(self.settings.retry_rejects))
             .with_output_types(
                 elements.ImageRef,
                 rejects=elements.Reject,

@@ -80,19 +80,22 @@ def is_unchanged(base: catalog_lib.Catalog, plan: elements.DatasetPlan, comparis
 
 def describe(
     settings: snapshot_settings.SnapshotSettings,
+    base: catalog_lib.Catalog | None,
     rejects: summaries.RejectSummary,
     plan: elements.DatasetPlan,
     comparison: summaries.Comparison | None,
 ) -> dict[str, Any]:
     """Returns the facts of a snapshot for its catalog."""
-    digest = rejects.digest - (comparison.kept_rejects_digest if comparison else 0)
+    digest = f"{(rejects.digest - (comparison.kept_rejects_digest if comparison else 0)) % (1 << 128):032x}"
+    if base is not None and settings.retry_rejects:  # images that were not rejected before are not looked at
+        digest = base.snapshot.get(EARLY_REJECTS, "")
     num_images = sum(split.num_records for split in plan.splits.values())
     totals = comparison.totals() if comparison else {"added": num_images, "changed": 0, "removed": 0, "unchanged": 0}
     return {
         "name": settings.name,
         "base": settings.base or None,
         **totals,
-        EARLY_REJECTS: f"{digest % (1 << 128):032x}",
+        EARLY_REJECTS: digest,
     }
 
 

@@ -9,7 +9,7 @@ from imagebeam import features as features_lib
 from imagebeam import shard_names
 from imagebeam.transforms import elements, kept_features, label_names, output_paths, snapshot_settings
 from imagebeam.transforms.images import prepare
-from imagebeam.transforms.shard import encode, shard_writer
+from imagebeam.transforms.shard import encode, record_copier, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
@@ -120,7 +120,8 @@ class DatasetSettings:
         return dataclasses.replace(self.policy, turn_upright=False)
 
     def writer_of(self, plan: elements.DatasetPlan) -> shard_writer.ShardWriter:
-        return shard_writer.ShardWriter(
+        copies = self.snapshot is not None and self.snapshot.compacted
+        return (record_copier.RecordCopier if copies else shard_writer.ShardWriter)(
             staging=self.paths.staging(plan.fingerprint),
             output=self.output,
             recipe=self.recipe(plan),

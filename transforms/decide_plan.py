@@ -51,6 +51,8 @@ def make_plan(
         comparison: of the listed images with that snapshot.
     """
     splits = {}
+    if base is not None and settings.snapshot is not None and settings.snapshot.retry_rejects:
+        tally = tally._replace(listed=base.counts.listed, passed_over=base.counts.passed_over)
     if comparison is not None:
         ranking = ranking._replace(duplicates=comparison.duplicates, num_duplicates=comparison.num_duplicates)
     for split in _in_order(settings, ranking.starts):
@@ -106,7 +108,7 @@ def _continue(
     comparison: summaries.Comparison | None,
 ) -> elements.DatasetPlan:
     """Returns the plan to write a snapshot; to keep the one before if the input has not changed since."""
-    facts = continue_snapshot.describe(snapshot, rejects, plan, comparison if base is not None else None)
+    facts = continue_snapshot.describe(snapshot, base, rejects, plan, comparison if base is not None else None)
     plan = dataclasses.replace(plan, snapshot=facts)
     if base is None or comparison is None:
         return plan

@@ -14,6 +14,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import features
 
 RemovedRecords: TypeAlias = tuple[int, bytes]  # index of a shard in its catalog; uint32 indexes of records, unordered
+NamedFile: TypeAlias = tuple[str, bytes]  # path below the output, content
 Label: TypeAlias = "str | int | float | tuple[str, ...] | None"  # a class, a target's value, or several classes
 Stage: TypeAlias = Literal["list", "label", "split", "read", "check"]
 Action: TypeAlias = Literal["write", "keep", "refuse"]

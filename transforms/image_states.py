@@ -110,12 +110,32 @@ def encode_state(state: ShardState) -> bytes:
     return gzip.compress(json.dumps(fields, separators=(",", ":")).encode(), _LEVEL, mtime=0)
 
 
-def decode_state(data: bytes, shard: catalog_lib.Shard, where: str) -> ShardState:
+def rejects_name(snapshot: int, index: int) -> str:
+    """Returns the path, relative to the dataset, of the states of images that were rejected by an earlier snapshot.
+
+    Args:
+        snapshot: number of the snapshot that rejected them.
+        index: number of the file.
+    """
+    return f"{snapshots.STATE_DIRECTORY}/rejects-{snapshot:06d}-{index:06d}{STATE_SUFFIX}"
+
+
+def is_rejects_name(name: str) -> bool:
+    """Returns whether a path is a result of `rejects_name`."""
+    return name.startswith(f"{snapshots.STATE_DIRECTORY}/rejects-")
+
+
+def snapshot_of_rejects(name: str) -> int:
+    """Returns the number of the snapshot in the result of `rejects_name`."""
+    return int(name.split("-")[1])
+
+
+def decode_state(data: bytes, num_images: int, where: str) -> ShardState:
     """Parses the state of a shard.
 
     Args:
         data: content of the file.
-        shard: its entry in the catalog.
+        num_images: number of records in the shard.
         where: address of the file, for errors.
 
     Raises:
@@ -134,8 +154,8 @@ def decode_state(data: bytes, shard: catalog_lib.Shard, where: str) -> ShardStat
         ]
     except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as e:
         raise _damaged(where, f"{type(e).__name__}: {e}") from e
-    if not len(images) == len(keys) == len(facts) == shard.records:
-        raise _damaged(where, f"it has {len(images):,} images, its shard {shard.records:,} records")
+    if not len(images) == len(keys) == len(facts) == num_images:
+        raise _damaged(where, f"it has {len(images):,} images, its shard {num_images:,} records")
     return ShardState(images, rejects)
 
 

@@ -165,10 +165,14 @@ def files_of(catalog: catalog_lib.Catalog) -> set[str]:
 
 def _shards_of(catalog: catalog_lib.Catalog) -> set[str]:
     """Returns the names of the shards in its folder, of their indexes, and of the states of their images."""
-    every = [shard for split in catalog.splits.values() for shard in split.shards if not shard.is_elsewhere]
-    indexes = [shard.index_name for shard in every] if catalog.compression == "none" else []
-    states = [image_states.state_name(shard) for shard in every] if catalog.snapshot else []
-    return {*indexes, *states, *(shard.name for shard in every)}
+    every = (shard for split in catalog.splits.values() for shard in split.shards if not shard.is_elsewhere)
+    return {name for shard in every for name in files_of_shard(shard, catalog)}
+
+
+def files_of_shard(shard: catalog_lib.Shard, catalog: catalog_lib.Catalog) -> list[str]:
+    """Returns the name of a shard, of its index, and of the state of its images, as far as the dataset has them."""
+    indexes = [shard.index_name] if catalog.compression == "none" else []
+    return [shard.name, *indexes, *([image_states.state_name(shard)] if catalog.snapshot else [])]
 
 
 def _shards_in(text: str) -> set[str]:

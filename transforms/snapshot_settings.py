@@ -20,7 +20,13 @@ class SnapshotSettings:
     base: str = ""  # name of the snapshot before it; "" takes nothing from any
     new_labels: NewLabels = "append"  # at the end of the vocabulary
     max_removed_fraction: float = 1.0  # of the images in the snapshot before
+    compacted: str = ""  # name of the snapshot whose records are copied; "" if images are read
     retry_rejects: bool = False  # whether only images that the snapshot before rejected are read again
+
+    @property
+    def continues(self) -> bool:
+        """Whether the snapshot takes records from an earlier one."""
+        return bool(self.base or self.compacted)
 
     @property
     def folder(self) -> str:
@@ -29,6 +35,10 @@ class SnapshotSettings:
     @property
     def base_folder(self) -> str:
         return snapshots.folder_of(self.dataset, self.base)
+
+    @property
+    def compacted_folder(self) -> str:
+        return snapshots.folder_of(self.dataset, self.compacted)
 
     def load_base(self) -> catalog_lib.Catalog | None:
         """Returns the catalog of the snapshot before; None if there is none.

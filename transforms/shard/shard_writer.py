@@ -84,7 +84,7 @@ class ShardWriter:
         for uri in (staged, storage.join(self.output, image_states.state_name(written.shard))):
             try:
                 data = storage.storage_of(uri).read(uri)
-                image_states.decode_state(data, written.shard, uri)
+                image_states.decode_state(data, written.shard.records, uri)
             except (FileNotFoundError, errors.CatalogError):
                 continue
             return len(data) == written.state_bytes
