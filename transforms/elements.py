@@ -64,10 +64,6 @@ class ImageRef(NamedTuple):
             return (self.label,)
         return self.label if isinstance(self.label, tuple) else ()
 
-    def with_facts(self, facts: bytes) -> ImageRef:
-        """Returns this reference with a digest of its facts."""
-        return _new_ref((*self[:-1], facts))
-
     def with_split(self, split: str) -> ImageRef:
         """Returns this reference with a split."""
         return _new_ref((*self[:_SPLIT], split, *self[_AFTER_SPLIT:]))
