@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import hashlib
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -123,11 +124,13 @@ class _PlanFn(beam.DoFn):
     def process(
         self, _: bytes, ranking: summaries.Ranking, stock: tuple[summaries.Tally, summaries.RejectSummary]
     ) -> Iterator[elements.DatasetPlan]:
+        begun = time.time()
         rows = describe_repeated_rows(self._table, ranking)
         plan = decide_plan.make_plan(self._settings, ranking, *stock, rows)
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
         # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
-        plan = dataclasses.replace(plan, run_id=self._settings.run_id or output_paths.new_run_id())
+        run_id = self._settings.run_id or output_paths.new_run_id()
+        plan = dataclasses.replace(plan, run_id=run_id, times={"planning": begun, "planned": time.time()})
         run_report.write_report(self._settings.report, "planned", plan)
         num_images = sum(split.num_records for split in plan.splits.values())
         num_shards = sum(split.num_shards for split in plan.splits.values())
