@@ -9,6 +9,7 @@ import datetime
 import os
 import platform
 import re
+import urllib.parse
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -17,7 +18,7 @@ import imagebeam
 from imagebeam import errors, missing_packages, storage
 from imagebeam.pipelines import run_journal, run_summary
 
-_PRODUCER = f"https://pypi.org/project/imagebeam/{imagebeam.__version__}"  # a URI that identifies this code
+_PRODUCER = f"urn:imagebeam:{imagebeam.__version__}"  # a URI that identifies this code
 _ENVIRONMENT = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")  # variables of the client, and all with this prefix:
 _TRANSPORT_PREFIX = "OPENLINEAGE__TRANSPORT"
 _NAMESPACE, _PARENT = "OPENLINEAGE_NAMESPACE", "OPENLINEAGE_PARENT_ID"
@@ -80,6 +81,8 @@ def _read_config(where: str) -> dict[str, Any]:
     uri = storage.normalize(where)
     try:
         found = yaml.safe_load(storage.storage_of(uri).read(uri))
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise errors.ConfigError(f"--openlineage {where!r} is no YAML: {' '.join(str(e).split())}") from e
     except OSError as e:
         raise errors.ConfigError(
             f"--openlineage {where!r} cannot be read ({e.strerror or e}): give the URL of a service (https://...), or "
@@ -172,7 +175,7 @@ def _make_input(kind: _EventType, journal: run_journal.Journal) -> Any:
     from openlineage.client.facet_v2 import datasource_dataset, input_statistics_input_dataset
 
     uri = str(journal.input)
-    facets = {"dataSource": datasource_dataset.DatasourceDatasetFacet(_name_of(uri)[0], uri, producer=_PRODUCER)}
+    facets = {"dataSource": datasource_dataset.DatasourceDatasetFacet(*_source_of(uri), producer=_PRODUCER)}
     statistics = {}
     if journal.plan is not None:
         num_bytes = sum(split.num_bytes for split in journal.plan.splits.values())
@@ -193,7 +196,7 @@ def _make_output(kind: _EventType, journal: run_journal.Journal) -> Any:
 
     uri = str(journal.output)
     facets: dict[str, Any] = {
-        "dataSource": datasource_dataset.DatasourceDatasetFacet(_name_of(uri)[0], uri, producer=_PRODUCER)
+        "dataSource": datasource_dataset.DatasourceDatasetFacet(*_source_of(uri), producer=_PRODUCER)
     }
     statistics = {}
     if (catalog := journal.catalog) is not None:
@@ -229,3 +232,9 @@ def _name_of(uri: str) -> tuple[str, str]:
         return "file", uri
     host, _, path = rest.partition("/")
     return f"{scheme}://{host}", path.rstrip("/") or "/"
+
+
+def _source_of(uri: str) -> tuple[str, str]:
+    """Returns the namespace of a dataset and its address as a URI."""
+    namespace, name = _name_of(uri)
+    return namespace, f"file://{urllib.parse.quote(name)}" if namespace == "file" else uri
