@@ -140,7 +140,7 @@ def find_outputs(arguments: Sequence[str]) -> run_outputs.Options:
     """Returns where a command tells what it does, before its arguments are parsed: also errors in them are told."""
     command = arguments[0] if arguments else ""
     if command not in ("convert", "plan", "verify"):
-        return run_outputs.Options(command)
+        return run_outputs.Options()
     parser = option_variables.Parser(add_help=False, allow_abbrev=False)
     _add_outputs(parser)
     parser.add_argument("--openlineage")

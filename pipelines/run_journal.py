@@ -164,7 +164,7 @@ class Journal:
         ended = self.times.get("ended", time.time())
         begun = {stage: self.times[key] for stage, key in _STAGE_BEGINS.items() if key in self.times}
         bounds = [*begun.values(), self.times.get("committed", ended)]
-        if self.state in ("planned", "kept") and "planned" in self.times:
+        if self.state in ("planned", "kept", "nothing_new") and "planned" in self.times:
             begun.pop("writing", None)  # nothing was
             begun.pop("committing", None)
             bounds = [*begun.values(), self.times["planned"]]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
 from typing import NamedTuple, TextIO
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import json_log, metrics_textfile, openlineage_events, run_journal, run_summary
+from imagebeam.pipelines import json_log, metrics_textfile, openlineage_events, run_journal, run_summary, terminal
 from imagebeam.storage import remote
 
 _STANDARD_OUTPUT = "-"
@@ -70,8 +71,10 @@ class RunOutputs:
         document = run_summary.encode(summary)
         path = self._options.summary_json
         if self._options.takes_standard_output:
-            self._standard_output.write(document.decode())
-            self._standard_output.flush()
+            with contextlib.redirect_stdout(self._standard_output):
+                print(document.decode(), end="")
+                if (failure := terminal.output_failure()) is not None:
+                    self._warn(f"the summary cannot be written to standard output ({failure.strerror})")
         elif path:
             self._write(path, document, "the summary")
         if path := self._options.metrics_textfile:

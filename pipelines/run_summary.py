@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import time
 from typing import Any
 
 import imagebeam
@@ -42,7 +43,7 @@ def summarize(journal: run_journal.Journal) -> dict[str, Any]:
         "template": journal.template,
         "notes": journal.notes,
         "started": _iso(journal.times["started"]),
-        "ended": _iso(journal.times["ended"]),
+        "ended": _iso(journal.times.get("ended", time.time())),
     }
 
 
