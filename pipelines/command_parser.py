@@ -14,6 +14,8 @@ from imagebeam.pipelines import option_variables, run_outputs
 
 Command: TypeAlias = Callable[[argparse.Namespace, list[str]], int]
 
+_WITH_OUTPUTS = ("convert", "plan", "verify")  # commands that tell a platform how they ended
+
 _EPILOG = """\
 exit codes: 0 committed, submitted, or nothing to do; 2 the command, config or input is wrong, or a package is missing;
 3 more rejects than allowed; 4 verification failed; 5 busy: another run writes to the output; 130, 143 or 129 stopped by
@@ -108,8 +110,8 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
             "--cache-dir", metavar="FOLDER", help="local folder for shards that TensorFlow cannot read in place"
         )
     add("schema", "print the JSON schema of the config, for editors")
-    for command in (convert, plan, verify):
-        _add_outputs(command)
+    for name in _WITH_OUTPUTS:
+        _add_outputs(known.choices[name])
     convert.add_argument(
         "--openlineage",
         metavar="URL_OR_YAML",
@@ -139,17 +141,17 @@ def _add_outputs(command: argparse.ArgumentParser) -> None:
 def find_outputs(arguments: Sequence[str]) -> run_outputs.Options:
     """Returns where a command tells what it does, before its arguments are parsed: also errors in them are told."""
     command = arguments[0] if arguments else ""
-    if command not in ("convert", "plan", "verify"):
+    if command not in _WITH_OUTPUTS:
         return run_outputs.Options()
     parser = option_variables.Parser(add_help=False, allow_abbrev=False)
     _add_outputs(parser)
     parser.add_argument("--openlineage")
-    parser.add_argument("-v", "--verbose", dest="is_verbose", action="count")  # a count takes any text of its variable
+    parser.add_argument("-v", "--verbose", action="store_const", const="1")  # takes any text of its variable
     for action in parser._actions:
         action.choices = None
     with contextlib.suppress(option_variables.UsageError), contextlib.redirect_stderr(io.StringIO()):
         found, _ = parser.parse_known_args(arguments[1:])
-        verbose = found.is_verbose not in (None, "0", "false")
+        verbose = (found.verbose or "0").lower() not in ("0", "false")
         return run_outputs.Options(
             command, found.summary_json, found.metrics_textfile, found.log_format, found.openlineage, verbose
         )

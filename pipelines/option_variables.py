@@ -14,8 +14,7 @@ HELP = f"""\
 Each option can also be set by an environment variable: --summary-json by {PREFIX}SUMMARY_JSON. The command line has
 precedence. Flags are 1 or 0; {PREFIX}SET has a line for each setting.
 """
-# Variables that are no options: of the tests, and of the decoder in C.
-OTHER_VARIABLES = frozenset({f"{PREFIX}CI", f"{PREFIX}NO_AVX2", f"{PREFIX}TEST"})
+OTHER_VARIABLES = frozenset({f"{PREFIX}CI", f"{PREFIX}NO_AVX2"})  # no options: of the tests, and of the decoder in C
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}
 _ALIKE = 0.75  # of difflib: how near a name must be to count as misspelt
 _NOT_GIVEN: Any = object()

@@ -136,3 +136,30 @@ def test_help_says_once_that_options_are_variables(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         parse("--help")
     assert capsys.readouterr().out.count("environment variable") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "expected"),
+    [
+        (["convert"], {}, ("convert", None, "text", False)),
+        (["convert", "--bogus", "--summary-json=s", "--workers", "x"], {}, ("convert", "s", "text", False)),
+        (["plan", "-v", "--log-format", "json"], {"SUMMARY_JSON": "s", "VERBOSE": "1"}, ("plan", "s", "json", True)),
+        (["verify", "DIR"], {"LOG_FORMAT": "json", "VERBOSE": "0"}, ("verify", None, "json", False)),
+        (["convert", "--log-format", "xml"], {"SUMMARY_JSON": "s"}, ("convert", "s", "xml", False)),
+        (["convert", "--summary-json"], {}, ("convert", None, "text", False)),
+        (["bench", "--summary-json", "s"], {}, ("", None, "text", False)),
+        ([], {}, ("", None, "text", False)),
+    ],
+)
+def test_outputs_are_found_before_the_arguments_are_parsed(
+    arguments: list[str],
+    variables: dict[str, str],
+    expected: tuple[str, str | None, str, bool],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, text in variables.items():
+        monkeypatch.setenv(f"IMAGEBEAM_{name}", text)
+    found = command_parser.find_outputs(arguments)
+    assert (found.command, found.summary_json, found.log_format, found.verbose) == expected
+    assert capsys.readouterr() == ("", "")

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -279,6 +280,13 @@ def test_address_that_cannot_be_written_is_refused_before_any_work(
     assert completed.returncode == 2
     assert why in completed.stderr.splitlines()[0]
     assert not (tmp_path / "out").exists()
+
+
+def test_folder_that_is_not_writable_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    completed = command_line.call("verify", tmp_path, "--summary-json", tmp_path / "s")
+    assert completed.returncode == 2
+    assert "cannot be written (its folder is not writable): give the address of a file" in completed.stderr
 
 
 def test_summary_that_cannot_be_written_at_the_end_is_a_warning(
