@@ -23,7 +23,7 @@ import imagebeam
 from imagebeam import errors, storage
 from imagebeam.pipelines import cli, convert, launch, remote_job, run_journal, run_summary
 from imagebeam.transforms import run_report
-from tests import command_line, image_sets
+from tests import command_line, docs_pages, image_sets
 
 SCHEMA = json.loads((command_line.ROOT / "docs" / "summary.schema.json").read_text())
 
@@ -377,6 +377,16 @@ def test_schema_is_a_schema_and_knows_every_state() -> None:
     assert set(SCHEMA["properties"]["state"]["enum"]) == set(typing.get_args(run_journal.State))
     assert SCHEMA["properties"]["schema_version"]["const"] == run_summary.SCHEMA_VERSION
     assert set(SCHEMA["required"]) == set(SCHEMA["properties"])
+
+
+def test_page_of_the_docs_shows_what_is_written(committed: tuple[pathlib.Path, Finished]) -> None:
+    document, lines = docs_pages.blocks("platforms.md", "json")
+    assert list(checked(document, 0)) == list(committed[1].summary)
+    shown, known = json.loads(lines.splitlines()[-1]), committed[1].log[-1]
+    assert set(shown) <= set(known) and shown["message"] == known["message"]
+    text = (command_line.ROOT / "docs" / "platforms.md").read_text()
+    for state in typing.get_args(run_journal.State):
+        assert f"`{state}`" in text
 
 
 def test_snapshot_is_summed_up_with_its_changes(committed: tuple[pathlib.Path, Finished]) -> None:
