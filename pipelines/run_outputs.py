@@ -13,7 +13,7 @@ from imagebeam.pipelines import json_log, metrics_textfile, openlineage_events, 
 from imagebeam.storage import remote
 
 _STANDARD_OUTPUT = "-"
-_LOGGED = ("state", "exit_code", "fingerprint", "snapshot", "counts", "splits", "bytes", "digest", "durations", "job")
+_SAID = ("command", "output", "run_id", "message")  # fields of the summary that a line of the log has anyway
 _WRITE_SEC = 20.0  # for each file; a container that is stopped is killed 30 s later
 
 
@@ -83,8 +83,9 @@ class RunOutputs:
         if self._events is not None:
             self._events.end(self._journal)
         if (log := json_log.current()) is not None:
-            fields = {name: summary[name] for name in _LOGGED if summary[name] not in (None, "")}
-            log.log(f"{summary['command']} {summary['state']}", "ERROR" if summary["exit_code"] else "INFO", **fields)
+            text = f"{summary['command']} {summary['state']}" + (summary["message"] and f": {summary['message']}")
+            fields = {name: value for name, value in summary.items() if name not in _SAID}
+            log.log(text, "ERROR" if summary["exit_code"] else "INFO", **fields)
 
     def _write(self, path: str, data: bytes, what: str) -> None:
         try:
