@@ -17,7 +17,8 @@ from imagebeam import errors, features, storage
 
 # Raised when an older imagebeam would misread a newer catalog. A new field that only adds facts does not raise it:
 # catalogs without the field stay readable, and an imagebeam that does not know the field reads the rest.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_SELF_CONTAINED_FORMAT = 1  # written if no shard lies in another folder or has removed records
 CATALOG_FILE = "catalog.json"
 LABELS_FILE = "labels.txt"
 REJECTS_FILE = "rejects.jsonl"
@@ -41,17 +42,28 @@ class File(NamedTuple):
 class Shard:
     """One file of a split."""
 
-    name: str
-    records: int
+    name: str  # path relative to the dataset: in its folder, or in that of an earlier snapshot beside it
+    records: int  # in the file, removed ones included
     bytes: int  # of the stored file
     crc32c: int  # of the stored file
     index_crc32c: int | None = None  # of its index; None without an index, and in old catalogs
+    removed: int = 0  # records that belong to the dataset no more; `snapshots.REMOVED_FILE` names them
+
+    @property
+    def num_examples(self) -> int:
+        """Number of records that belong to the dataset."""
+        return self.records - self.removed
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the shard lies in the folder of an earlier snapshot."""
+        return self.name.startswith("../")
 
     @property
     def index_name(self) -> str:
         """Path of the byte-offset index, relative to the dataset. Compressed shards have no index."""
-        stem = self.name.removesuffix(".tfrecord")
-        return f"{INDEX_DIRECTORY}/{stem}.index"
+        folder, slash, name = self.name.rpartition("/")
+        return f"{folder}{slash}{INDEX_DIRECTORY}/{name.removesuffix('.tfrecord')}.index"
 
     @property
     def index_file(self) -> File:
@@ -67,7 +79,7 @@ class Split:
 
     @property
     def num_examples(self) -> int:
-        return sum(shard.records for shard in self.shards)
+        return sum(shard.num_examples for shard in self.shards)
 
     @property
     def num_bytes(self) -> int:
@@ -118,6 +130,7 @@ def _checked(catalog: Catalog) -> Catalog:
         ("label_base", catalog.label_base, int),
         ("config", catalog.config, dict),
         ("files", catalog.files, dict),
+        ("snapshot", catalog.snapshot, dict),
         *(("labels", label, str) for label in catalog.labels),
         *((f"config.{name}", catalog.config.get(name, {}), (dict, type(None))) for name in ("image", "source")),
     ]
@@ -128,8 +141,11 @@ def _checked(catalog: Catalog) -> Catalog:
         for shard in split.shards:
             expected.append(("shards", shard.name, str))
             expected += [("shards", each, int) for each in (shard.records, shard.bytes, shard.crc32c)]
+            expected.append(("shards", shard.removed, int))
             if min(shard.records, shard.bytes) < 0:
                 raise TypeError(f"{shard.name!r} has {shard.records} records in {shard.bytes} bytes")
+            if not 0 <= shard.removed <= shard.records:
+                raise TypeError(f"{shard.name!r} has {shard.removed} removed records of {shard.records}")
     if catalog.compression not in ("none", "gzip"):
         raise ValueError(f"compression is {catalog.compression!r}")
     for name, value, kind in expected:
@@ -157,11 +173,20 @@ class Catalog:
     # By name, without the shards, the indexes and the catalog.
     files: Mapping[str, File] = dataclasses.field(default_factory=dict)
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for convert: transforms/recorded_inputs.py
+    # {} without snapshots; otherwise name and base (None for the first), and how many images were added, changed,
+    # removed and left unchanged since the base
+    snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_self_contained(self) -> bool:
+        """Whether all shards lie in the folder of the catalog, and all of their records belong to the dataset."""
+        every = (shard for split in self.splits.values() for shard in split.shards)
+        return not any(shard.is_elsewhere or shard.removed for shard in every)
 
     def to_json(self) -> str:
         """Returns the text of `catalog.json`. Its last field is the checksum of all other fields."""
         fields = {
-            "format_version": FORMAT_VERSION,
+            "format_version": _SELF_CONTAINED_FORMAT if self.is_self_contained else FORMAT_VERSION,
             "name": self.name,
             "created": self.created,
             "fingerprint": self.fingerprint,
@@ -187,6 +212,7 @@ class Catalog:
             "versions": self.versions,
         } | ({"files": {name: _file_fields(file) for name, file in self.files.items()}} if self.files else {})
         fields |= {"inputs": self.inputs} if self.inputs else {}
+        fields |= {"snapshot": self.snapshot} if self.snapshot else {}
         return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
 
     @classmethod
@@ -238,11 +264,13 @@ class Catalog:
             created=fields["created"],
             files={name: _file(file) for name, file in fields.get("files", {}).items()},
             inputs=fields.get("inputs", {}),
+            snapshot=fields.get("snapshot", {}),
         )
 
 
 def _shard_fields(shard: Shard) -> dict[str, Any]:
-    return {"name": shard.name, "records": shard.records, "bytes": shard.bytes, "crc32c": shard.crc32c}
+    fields = {"name": shard.name, "records": shard.records, "bytes": shard.bytes, "crc32c": shard.crc32c}
+    return fields | ({"removed": shard.removed} if shard.removed else {})
 
 
 def _index_fields(split: Split) -> dict[str, Any]:

@@ -73,6 +73,8 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     commands = {
         "convert": _convert,
         "plan": _plan,
+        "compact": _compact,
+        "snapshots": _snapshots,
         "status": _status,
         "verify": _verify,
         "inspect": _inspect,
@@ -81,7 +83,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     }
     parser = command_parser.make_parser(commands)
     known, beam_arguments = parser.parse_known_args(arguments)
-    if known.run not in (_convert, _plan) and beam_arguments:
+    if known.run not in (_convert, _plan, _compact) and beam_arguments:
         near = difflib.get_close_matches(beam_arguments[0], known.flags, n=1)
         parser.error(f"unknown argument {beam_arguments[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
     known.journal = journal
@@ -195,6 +197,8 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     if known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments)):
         return _submit(known, beam_arguments)
+    if known.keep_snapshots is not None and not known.update:
+        raise errors.ConfigError("--keep-snapshots is for datasets of snapshots: add --update")
     start = time.monotonic()
     config = _load_config(known)
     transform_version = column_settings.versions(config).get("tensorflow_transform")
@@ -212,6 +216,8 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         beam_arguments,
         workers=known.workers,
         overwrite=known.overwrite,
+        update=known.update,
+        retry_rejects=known.retry_rejects,
         show_progress=not known.quiet,
         cancel_on_interrupt=known.cancel_on_interrupt,
         _own_process=True,
@@ -219,7 +225,9 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         _journal=known.journal,
     )
     known.journal.take_catalog(result.catalog)
-    known.journal.end(result.state, 0, result.message)
+    known.journal.end(_state_of(result.state, result.catalog), 0, result.message)
+    if known.keep_snapshots is not None:
+        _keep_snapshots(str(config.output.uri), known.keep_snapshots)
     if known.quiet:
         return 0
     for note in result.plan.notes:
@@ -236,11 +244,18 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     return 0
 
 
+def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_journal.State:
+    """Returns the state of a run for its summary: an update that keeps a snapshot has found nothing new."""
+    return "nothing_new" if state == "kept" and catalog.snapshot else state
+
+
 def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import convert, progress
 
     config = _load_config(known)
-    done = convert.submit(config, beam_arguments, overwrite=known.overwrite, show_progress=not known.quiet)
+    done = convert.submit(
+        config, beam_arguments, overwrite=known.overwrite, update=known.update, show_progress=not known.quiet
+    )
     output = str(config.output.uri)
     known.journal.job, known.journal.template = done.job, done.template or None
     known.journal.end("submitted", 0)
@@ -256,6 +271,54 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     )
     _say(f"next: imagebeam status {shlex.quote(output)}")
     return 0
+
+
+def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
+    from imagebeam.pipelines import compact, progress
+
+    known.journal.output = known.directory
+    result = compact.compact(
+        known.directory,
+        beam_arguments,
+        workers=known.workers,
+        show_progress=not known.quiet,
+        _own_process=True,
+        _journal=known.journal,
+    )
+    known.journal.take_catalog(result.catalog)
+    known.journal.end(result.state, 0)
+    if known.quiet:
+        return 0
+    if known.keep_snapshots is not None:
+        _keep_snapshots(known.directory, known.keep_snapshots)
+    if result.state == "kept":
+        _say(f"snapshot {result.snapshot} of {known.directory} stands alone already; nothing to do")
+        return 0
+    progress.print_table(progress.summary_rows(result.catalog, known.directory, result.seconds))
+    return 0
+
+
+def _snapshots(known: argparse.Namespace, _: list[str]) -> int:
+    from imagebeam.pipelines import keep_snapshots, progress
+
+    for name, is_pinned in ((known.pin, True), (known.unpin, False)):
+        if name is not None:
+            keep_snapshots.set_pin(known.directory, name, is_pinned)
+    if known.keep is not None:
+        _keep_snapshots(known.directory, known.keep)
+    progress.print_table(keep_snapshots.snapshot_rows(keep_snapshots.list_snapshots(known.directory)))
+    return 0
+
+
+def _keep_snapshots(directory: str, num_kept: int) -> None:
+    from imagebeam.pipelines import keep_snapshots, progress
+
+    removal = keep_snapshots.keep_snapshots(directory, num_kept)
+    if removal.removed:
+        files = progress.count(removal.num_files, "file")
+        _say(f"removed {progress.count(len(removal.removed), 'snapshot')}: {', '.join(removal.removed)} ({files})")
+    if removal.pinned:
+        _say(f"kept, because pinned: {', '.join(removal.pinned)}")
 
 
 def _status(known: argparse.Namespace, _: list[str]) -> int:
@@ -281,6 +344,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         config,
         beam_arguments,
         overwrite=known.overwrite,
+        update=known.update,
         show_progress=True,
         _own_process=True,
         _journal=known.journal,
@@ -303,7 +367,7 @@ def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-
     for setting in settings:
         words += ["--set", setting]
     words += ["--workers", str(known.workers)] * (known.workers is not None)
-    words += ["--overwrite"] * known.overwrite
+    words += ["--overwrite"] * known.overwrite + ["--update"] * known.update
     return shlex.join([*words, *beam_arguments])
 
 

@@ -13,6 +13,8 @@ from imagebeam.pipelines import runners
 from imagebeam.transforms import dataset_settings, output_paths
 
 _PACKAGES = ("tensorflow", "tensorflow_transform")
+_COMPUTED_HERE = frozenset({"z_score", "bucketize"})  # from statistics that are not tf.Transform's
+_STATISTICS_VERSION = "2"  # raised when they give other numbers; 1 were tf.Transform's
 _REACHED_BY_TENSORFLOW = ("file", "gs")
 
 
@@ -43,7 +45,9 @@ def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[
 
 
 def versions(config: config_lib.Config) -> dict[str, str]:
-    """Returns the versions of the packages that decide the transformed values; {} if no column is transformed.
+    """Returns the versions of all that decides the transformed values: packages, and statistics computed by imagebeam.
+
+    It is {} if no column is transformed.
 
     Raises:
         ConfigError: if one of them is not installed.
@@ -58,6 +62,8 @@ def versions(config: config_lib.Config) -> dict[str, str]:
                 f"columns.{config.transformed[0]}.transform needs {package}, which is not installed: "
                 f"pip install 'imagebeam[transform]'{python}"
             ) from e
+    if any(config.columns[name].transform in _COMPUTED_HERE for name in config.transformed):
+        found["column_statistics"] = _STATISTICS_VERSION
     return found
 
 

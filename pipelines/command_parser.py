@@ -14,7 +14,7 @@ from imagebeam.pipelines import option_variables, run_outputs
 
 Command: TypeAlias = Callable[[argparse.Namespace, list[str]], int]
 
-_WITH_OUTPUTS = ("convert", "plan", "verify")  # commands that tell a platform how they ended
+_WITH_OUTPUTS = ("convert", "plan", "compact", "verify")  # commands that tell a platform how they ended
 
 _EPILOG = """\
 exit codes: 0 committed, submitted, or nothing to do; 2 the command, config or input is wrong, or a package is missing;
@@ -51,6 +51,11 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         )
         command.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
         command.add_argument("--overwrite", action="store_true", help="replace another dataset in the output")
+        command.add_argument(
+            "--update",
+            action="store_true",
+            help="write a snapshot with what is new, changed or gone since the last one (with --overwrite: with all)",
+        )
         command.epilog = "Any other option goes to Beam, such as --runner=DataflowRunner --project=..."
     plan.add_argument("--save-listing", metavar="URI", help="save the listing, for source.by=listing")
     convert.add_argument(
@@ -61,7 +66,29 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         action="store_true",
         help="Ctrl-C and SIGTERM cancel a job on Dataflow; else it goes on",
     )
+    convert.add_argument(
+        "--retry-rejects", action="store_true", help="with --update: read only what the last snapshot rejected"
+    )
     convert.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
+    compact = add("compact", "copy the latest snapshot of a dataset into fresh shards, which stand alone")
+    compact.add_argument("directory", metavar="DIR")
+    compact.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
+    compact.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
+    compact.epilog = "Any other option goes to Beam, such as --runner=PrismRunner."
+    for command in (convert, compact):
+        command.add_argument(
+            "--keep-snapshots",
+            type=_positive,
+            metavar="N",
+            help="afterwards, remove all but the newest N snapshots and those that are pinned",
+        )
+    snapshots = add("snapshots", "list the snapshots of a dataset, pin them, or remove old ones")
+    snapshots.add_argument("directory", metavar="DIR")
+    snapshots.add_argument("--pin", metavar="NAME", help="keep this snapshot until it is released")
+    snapshots.add_argument("--unpin", metavar="NAME", help="release a pinned snapshot")
+    snapshots.add_argument(
+        "--keep", type=_positive, metavar="N", help="remove all but the newest N snapshots and those that are pinned"
+    )
     status = add("status", "tell what the last run on an output does, or how it ended")
     status.add_argument("directory", metavar="OUTPUT")
     status.add_argument("--json", action="store_true", help="print the same as JSON")

@@ -47,6 +47,7 @@ class Config(pydantic.BaseModel):
     output: config_sections.OutputConfig = config_sections.OutputConfig()
     statistics: config_sections.StatisticsConfig = config_sections.StatisticsConfig()
     rejects: config_sections.RejectsConfig = config_sections.RejectsConfig()
+    update: config_sections.UpdateConfig = config_sections.UpdateConfig()
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -167,7 +168,12 @@ class Config(pydantic.BaseModel):
         The fingerprint covers the content of the manifest and the label files elsewhere. Defaults are left out, so that
         a new option changes no fingerprint.
         """
-        exclude: Any = {"label": {"vocabulary", "texts", "lists"}, "output": {"uri", "name"}, "rejects": True}
+        exclude: Any = {
+            "label": {"vocabulary", "texts", "lists"},
+            "output": {"uri", "name"},
+            "rejects": True,
+            "update": True,
+        }
         exclude["source"] = {"uri": True, "manifest": {"path", "files"}, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
             exclude["source"] = set(type(self.source).model_fields) - {"masks"}

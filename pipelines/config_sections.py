@@ -370,3 +370,15 @@ class RejectsConfig(pydantic.BaseModel):
 
     max_fraction: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] = 0.01
     """Share of the listed images; if more are rejected, nothing is committed and the exit code is 3."""
+
+
+class UpdateConfig(pydantic.BaseModel):
+    """What `convert --update` may change."""
+
+    model_config = STRICT
+
+    new_labels: Literal["append", "refuse"] = "append"
+    """Classes that no image had before: `append` gives them ids after all others, `refuse` is an error."""
+    max_removed_fraction: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] = 0.3
+    """Share of the images of the last snapshot; if more are gone from the input, nothing is written and the exit code
+    is 3."""

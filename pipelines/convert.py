@@ -21,10 +21,11 @@ from imagebeam.pipelines import (
     run_remotely,
     runners,
     start_run,
+    update_settings,
 )
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
-from imagebeam.transforms import elements, run_report
+from imagebeam.transforms import dataset_settings, elements, run_report
 from imagebeam.transforms.sources import files, saved_listing
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     from imagebeam.transforms import (
         assign_splits,
         commit_dataset,
+        compare_with_snapshot,
         label_images,
         list_images,
         place_in_shards,
@@ -56,8 +58,18 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # ImageRef with its split
     rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
     tallies = (listed.tallies, labelled.tallies) | "Tallies" >> beam.Flatten()  # Tally
-    ranked = assigned.images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
-    plan = ranked.ranking | "Plan" >> plan_dataset.PlanDataset(settings, tallies, rejects, job.table)  # DatasetPlan
+    images, compared = assigned.images, None
+    if settings.snapshot is not None:
+        compare = compare_with_snapshot.CompareWithSnapshot(settings.snapshot, job.keeps_position)
+        compared = assigned.images | "CompareWithSnapshot" >> compare
+        images = compared.images  # ImageRef that is new or has changed
+        early = () if settings.snapshot.retry_rejects else (rejects,)
+        rejects = (*early, compared.rejects) | "AllRejects" >> beam.Flatten()
+    ranked = images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
+    comparison = None if compared is None else compared.comparison
+    plan = ranked.ranking | "Plan" >> plan_dataset.PlanDataset(
+        settings, tallies, rejects, job.table, comparison
+    )  # DatasetPlan
     if plan_only:
         return
     _ = plan | "RecordInputs" >> record_inputs.RecordInputs(settings)
@@ -66,7 +78,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
     written = transformed | "Write" >> job.writer(plan, settings)  # WrittenShard
     early_rejects = rejects | "StoreDeadLetters" >> store_dead_letters.StoreDeadLetters(settings, plan)  # file name
-    _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, plan, early_rejects)
+    _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, plan, early_rejects, compared)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +110,8 @@ def convert(
     *,
     workers: int | None = None,
     overwrite: bool = False,
+    update: bool = False,
+    retry_rejects: bool = False,
     show_progress: bool = False,
     cancel_on_interrupt: bool = False,
     _own_process: bool = False,
@@ -116,6 +130,9 @@ def convert(
         workers: writer processes of the local runner; by default as many as cores.
         overwrite: whether to replace another dataset in the output; it stays until all shards of the new one are
             written.
+        update: whether to keep a dataset of snapshots up to date: reads only images that are new or have changed since
+            the last one. With `overwrite` the new snapshot takes nothing from the last one.
+        retry_rejects: with `update`, whether to read only images that the last snapshot rejected.
         show_progress: whether to keep a progress line on standard error.
         cancel_on_interrupt: whether KeyboardInterrupt cancels a job on Dataflow; otherwise the job goes on.
 
@@ -136,7 +153,9 @@ def convert(
             "imagebeam.submit, or leave out no_wait_until_finish and template_location"
         )
     call_arguments.check_flags(show_progress=show_progress, cancel_on_interrupt=cancel_on_interrupt)
-    request = start_run.Request(config, arguments, workers, overwrite, show_progress, _own_process, _while_building)
+    request = start_run.Request(
+        config, arguments, workers, overwrite, show_progress, _own_process, _while_building, update, retry_rejects
+    )
     is_attached = False
     if runners.is_dataflow(arguments):
         with start_run.on_dataflow(request, add_steps) as started:
@@ -158,15 +177,28 @@ def convert(
         state=fields["state"],
         message=fields["message"],
         output=settings.output,
-        catalog=catalog_lib.load_catalog(settings.output),
+        catalog=catalog_lib.load_catalog(_committed_folder(settings)),
         plan=run_report.decode_plan(fields["plan"]),
         seconds=time.monotonic() - start,
         is_attached=is_attached,
     )
 
 
+def _committed_folder(settings: dataset_settings.DatasetSettings) -> str:
+    """Returns the folder of the dataset that a run has committed or found: without a change, the snapshot before."""
+    if settings.snapshot is None or not settings.snapshot.base:
+        return settings.output
+    is_written = storage.storage_of(settings.output).exists(settings.paths.catalog)
+    return settings.output if is_written else settings.snapshot.base_folder
+
+
 def submit(
-    config: AnyConfig = None, beam_options: BeamOptions = None, *, overwrite: bool = False, show_progress: bool = False
+    config: AnyConfig = None,
+    beam_options: BeamOptions = None,
+    *,
+    overwrite: bool = False,
+    update: bool = False,
+    show_progress: bool = False,
 ) -> Submission:
     """Submits a job and returns at once, like `imagebeam convert --no-wait`; the job holds the lock of the output.
 
@@ -177,6 +209,7 @@ def submit(
         config: as for `convert`.
         beam_options: as for `convert`, with a runner whose jobs outlive their launcher: DataflowRunner.
         overwrite: as for `convert`.
+        update: as for `convert`.
         show_progress: as for `convert`.
 
     Raises:
@@ -191,7 +224,7 @@ def submit(
             "(--runner=DataflowRunner); leave out --no-wait, or in Python call imagebeam.convert"
         )
     call_arguments.check_flags(show_progress=show_progress)
-    request = start_run.Request(config, arguments, overwrite=overwrite, show_progress=show_progress)
+    request = start_run.Request(config, arguments, overwrite=overwrite, show_progress=show_progress, update=update)
     with start_run.on_dataflow(request, add_steps) as started:
         run = started.submit()
         if run is None:
@@ -205,6 +238,7 @@ def plan(
     beam_options: BeamOptions = None,
     *,
     overwrite: bool = False,
+    update: bool = False,
     show_progress: bool = False,
     _own_process: bool = False,
     _journal: run_journal.Journal | None = None,
@@ -217,6 +251,7 @@ def plan(
         config: as for `convert`. Without `output.uri` the plan is for a new folder.
         beam_options: as for `convert`.
         overwrite: as for `convert`.
+        update: as for `convert`.
         show_progress: whether to keep a progress line on standard error for a job on Dataflow.
 
     Raises:
@@ -224,8 +259,12 @@ def plan(
     """
     journal = _journal or run_journal.Journal()
     call_arguments.require_utf8_file_names()
-    call_arguments.check_flags(overwrite=overwrite, show_progress=show_progress)
+    call_arguments.check_flags(overwrite=overwrite, update=update, show_progress=show_progress)
     job_config = call_arguments.as_config(config)
+    snapshot = None
+    if update:
+        snapshot = update_settings.find_base(job_config, overwrite)
+        overwrite = False
     arguments = call_arguments.as_beam_arguments(beam_options)
     runners.take_hdfs_user(arguments)
     workers = cpu_count.available_cores()
@@ -240,7 +279,7 @@ def plan(
         if job_config.output.uri is None:
             job_config = _with_output(job_config, storage.join(directory, "output"))
         report, names_file = storage.join(directory, "report.json"), storage.join(directory, "names.json")
-        job = make_job.make_job(job_config, overwrite, report, names_file=names_file)
+        job = make_job.make_job(job_config, overwrite, report, names_file=names_file, snapshot=snapshot)
         job.settings.names.write()
         pipeline = launch.build(options, functools.partial(add_steps, job=job, plan_only=True))
         stack.enter_context(journal.following(job.settings))

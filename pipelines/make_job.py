@@ -19,6 +19,7 @@ from imagebeam.transforms import (
     place_in_shards,
     plan_dataset,
     rank_references,
+    snapshot_settings,
     write_shards,
     write_shards_with_beam,
 )
@@ -41,6 +42,11 @@ class Job(NamedTuple):
     scratch: str = ""  # folder where tf.Transform writes first
 
     @property
+    def keeps_position(self) -> bool:
+        """Whether the row of an image in the source decides its place."""
+        return isinstance(self.order, rank_references.ListedOrder)
+
+    @property
     def settings(self) -> dataset_settings.DatasetSettings:
         return self.committer.settings
 
@@ -53,6 +59,7 @@ def make_job(
     scratch: str = "",
     run_id: str = "",
     names_file: str = "",
+    snapshot: snapshot_settings.SnapshotSettings | None = None,
 ) -> Job:
     """Returns the job that `config` describes.
 
@@ -65,12 +72,14 @@ def make_job(
         run_id: of the run that holds the lock.
         names_file: address where long label files are staged for the workers; "" keeps them in the job graph. The
             caller writes and removes it: `settings.names`.
+        snapshot: settings of the snapshot to write; None for a dataset without snapshots.
 
     Raises:
         ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says.
     """
     source = source or open_source.make_source(config)
-    output = storage.normalize(str(config.output.uri))
+    dataset = storage.normalize(str(config.output.uri))
+    output = dataset if snapshot is None else snapshot.folder
     if config.output.writer == "beam" and storage.scheme_of(output) not in ("file", "gs"):
         raise errors.ConfigError(
             f"output.writer is 'beam', and --output is {output!r}: Beam's own writer is for local paths and gs://; "
@@ -120,6 +129,7 @@ def make_job(
         command=_digest_command(config, output, vocabulary, overwrite),
         report=report,
         hints=open_source.notes_on_labels(config, source),
+        snapshot=snapshot,
     )
     seed = config.split.seed
     return Job(
@@ -133,7 +143,7 @@ def make_job(
         if config.output.writer == "stream"
         else write_shards_with_beam.WriteShardsWithBeam,
         committer=commit_dataset.Committer(
-            settings, config.output.name or config_lib.default_name(output), config.model_dump(mode="json")
+            settings, config.output.name or config_lib.default_name(dataset), config.model_dump(mode="json")
         ),
         table=open_source.as_table(source),
         transforms=column_settings.make_transforms(config, settings.columns),

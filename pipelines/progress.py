@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import storage
+from imagebeam import snapshots, storage
 from imagebeam.pipelines import json_log, terminal
 from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
 from imagebeam.transforms.shard import shard_writer
@@ -234,6 +234,11 @@ def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | Non
     counts = catalog.counts
     passed_over = describe_passed_over(counts.passed_over)
     rows = [("listed", f"{count(counts.listed, 'image')} (passed over: {passed_over})")]
+    folder = output
+    if facts := catalog.snapshot:
+        changes = ", ".join(f"{facts[name]:,} {name}" for name in ("added", "changed", "removed", "unchanged"))
+        rows.append(("snapshot", f"{facts['name']}: {changes}"))
+        folder = snapshots.folder_of(storage.normalize(output), facts["name"])
     for name, split in catalog.splits.items():
         parts = (count(split.num_examples, "image"), count(len(split.shards), "shard"), format_bytes(split.num_bytes))
         rows.append((f"  {name}", ", ".join(parts)))
@@ -247,7 +252,7 @@ def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | Non
                 f"{count(len(catalog.labels), 'class')}, ids from {catalog.label_base}: {name_some(catalog.labels)}",
             )
         )
-    rows += _unusual_rows(catalog_lib.load_statistics(output))
+    rows += _unusual_rows(catalog_lib.load_statistics(folder))
     if seconds is not None:
         rows.append(("time", f"{seconds:.1f} s, {counts.listed / seconds:,.0f} images/s"))
     rows.append(("output", output))

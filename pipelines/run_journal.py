@@ -72,8 +72,8 @@ class Journal:
         plan: of the run.
         rejected: number of all rejects by reason, if the run told it without committing a dataset.
         catalog: of the dataset that is committed, or was verified.
-        snapshot: the name of the snapshot that was committed.
-        changes: of the snapshot.
+        snapshot: the name of the snapshot that was committed, planned, found or verified.
+        changes: of the snapshot, against the one before.
         notes: for the user.
         times: when stages began, in seconds since the epoch: started, launched, and those of `DatasetPlan.times`.
         on_begin: called once the input and the output are known, before any work.
@@ -140,16 +140,25 @@ class Journal:
         """Notes the plan of the run, with the times of its stages."""
         self.plan = plan
         self.notes = list(plan.notes)
+        self._take_snapshot(plan.snapshot)
         self.times.update(plan.times)
 
     def take_catalog(self, catalog: catalog_lib.Catalog) -> None:
         """Notes the dataset that the command committed, found or verified."""
         self.catalog = catalog
         self.name = catalog.name
+        self._take_snapshot(catalog.snapshot)
+
+    def _take_snapshot(self, facts: Mapping[str, Any]) -> None:
+        if facts:
+            self.snapshot = facts["name"]
+            self.changes = Changes(*(facts[name] for name in Changes._fields))
 
     def end(self, state: State, exit_code: int, message: str = "") -> None:
         """Notes how the command ended."""
         self.state, self.exit_code, self.message = state, exit_code, message
+        if state == "nothing_new" and self.catalog is not None:  # its changes are those of an earlier run
+            self.changes = Changes(0, 0, 0, self.catalog.counts.written)
         self.times["ended"] = time.time()
 
     def fail(self, exit_code: int, message: str) -> None:

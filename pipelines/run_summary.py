@@ -31,7 +31,7 @@ def summarize(journal: run_journal.Journal) -> dict[str, Any]:
         "output": journal.output,
         "name": journal.name,
         "run_id": journal.run_id,
-        "snapshot": journal.snapshot,
+        "snapshot": journal.snapshot if catalog is not None or journal.state == "planned" else None,
         "fingerprint": _fingerprint(journal),
         "counts": _counts(journal),
         "splits": splits,

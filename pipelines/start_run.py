@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from imagebeam import records, storage
+from imagebeam import errors, records, storage
 from imagebeam.pipelines import (
     call_arguments,
     column_settings,
@@ -16,6 +16,7 @@ from imagebeam.pipelines import (
     remote_job,
     run_remotely,
     runners,
+    update_settings,
 )
 from imagebeam.pipelines.call_arguments import AnyConfig
 from imagebeam.transforms import dataset_settings, output_paths
@@ -37,6 +38,8 @@ class Request(NamedTuple):
     show_progress: bool = False
     own_process: bool = False  # whether this process does nothing else, so that it may import a part of Beam only
     while_building: contextlib.AbstractContextManager[None] | None = None  # entered if building imports TensorFlow
+    update: bool = False  # whether to write a snapshot
+    retry_rejects: bool = False  # whether the snapshot takes only images that the last one rejected
 
 
 @contextlib.contextmanager
@@ -47,7 +50,7 @@ def in_this_process(request: Request, add_steps: AddSteps) -> Iterator[tuple[dat
         BusyError: if another run writes to the output, or a job on Dataflow, even with the same config.
         ConfigError: if the arguments do not allow the run.
     """
-    config, workers = _check(request)
+    config, workers, snapshot = _check(request)
     with contextlib.ExitStack() as stack:
         early = stack.enter_context(launch.start_early(config, request.arguments, workers))
         options = launch.import_beam("convert", config, request.arguments, workers, request.own_process)
@@ -57,9 +60,16 @@ def in_this_process(request: Request, add_steps: AddSteps) -> Iterator[tuple[dat
 
         if scratch := column_settings.scratch_folder(config, request.arguments):
             stack.callback(storage.storage_of(scratch).remove_tree, scratch)
-        run_id, paths = output_paths.new_run_id(), _paths_of(config)
+        run_id, paths = output_paths.new_run_id(), _paths_of(config, snapshot)
         job = make_job.make_job(
-            config, request.overwrite, paths.report(run_id), early.source, scratch, run_id, paths.names_file(run_id)
+            config,
+            request.overwrite and snapshot is None,
+            paths.report(run_id),
+            early.source,
+            scratch,
+            run_id,
+            paths.names_file(run_id),
+            snapshot,
         )
         stack.enter_context(launch.hold_output(job.settings))
         building: list[contextlib.AbstractContextManager[None]] = []
@@ -99,18 +109,19 @@ def on_dataflow(request: Request, add_steps: AddSteps) -> Iterator[Started]:
         BusyError: if another run writes to the output.
         ConfigError: if the arguments do not allow the job.
     """
-    config, workers = _check(request)
+    config, workers, snapshot = _check(request)
     options = launch.import_beam("convert", config, request.arguments, workers, request.own_process)
     options = launch.prepare_dataflow(config, options, request.arguments, workers)
     from imagebeam.pipelines import make_job  # imports Beam's transforms
 
     scratch = column_settings.scratch_folder(config, request.arguments)
-    paths, template = _paths_of(config), launch.template_of(options)
+    paths, template = _paths_of(config, snapshot), launch.template_of(options)
     run_id = "" if template else output_paths.new_run_id()  # jobs from a template would share it, and the report
     # a template stays, and with it the names that its workers read
     names_file = f"{template}.names.json" if template else paths.names_file(run_id)
     report = paths.report(run_id) if run_id else ""
-    job = make_job.make_job(config, request.overwrite, report, None, scratch, run_id, names_file)
+    overwrite = request.overwrite and snapshot is None
+    job = make_job.make_job(config, overwrite, report, None, scratch, run_id, names_file, snapshot)
     build = functools.partial(
         launch.build, options, functools.partial(add_steps, job=job), _while_building(request, job)
     )
@@ -130,17 +141,22 @@ def on_dataflow(request: Request, add_steps: AddSteps) -> Iterator[Started]:
 
 
 def _check(request: Request):  # type: ignore[no-untyped-def]  # a type would import pydantic
-    """Returns the config and the number of workers of a request."""
+    """Returns the config, the number of workers, and the settings of the snapshot of a request."""
     call_arguments.require_utf8_file_names()
-    call_arguments.check_flags(overwrite=request.overwrite)
-    config = call_arguments.as_config(request.config)
+    call_arguments.check_flags(overwrite=request.overwrite, update=request.update, retry_rejects=request.retry_rejects)
+    config, snapshot = call_arguments.as_config(request.config), None
     runners.take_hdfs_user(request.arguments)
     records.require_fast_crc32c()
-    return config, call_arguments.as_workers(request.workers)
+    if request.update:
+        snapshot = update_settings.find_base(config, request.overwrite, request.retry_rejects)
+    elif request.retry_rejects:
+        raise errors.ConfigError("--retry-rejects is for datasets of snapshots: add --update")
+    return config, call_arguments.as_workers(request.workers), snapshot
 
 
-def _paths_of(config) -> output_paths.OutputPaths:  # type: ignore[no-untyped-def]
-    return output_paths.OutputPaths(storage.normalize(str(config.output.uri or "")))
+def _paths_of(config, snapshot) -> output_paths.OutputPaths:  # type: ignore[no-untyped-def]
+    folder = snapshot.folder if snapshot is not None else storage.normalize(str(config.output.uri or ""))
+    return output_paths.OutputPaths(folder)
 
 
 def _while_building(request: Request, job) -> list[contextlib.AbstractContextManager[None]]:  # type: ignore[no-untyped-def]

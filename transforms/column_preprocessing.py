@@ -4,6 +4,7 @@ Everything is computed in 64 bits and rounded to the 32 bits of an example at th
 """
 
 import dataclasses
+import functools
 import os
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -18,9 +19,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.public import tfxio
 
 from imagebeam import features
+from imagebeam.transforms import analyze_values
 from imagebeam.transforms.dataset_settings import ColumnTransform
-
-RecordBatch = pa.RecordBatch
 
 _ARROW_TYPES = {features.BYTES: pa.large_binary(), features.INT64: pa.int64(), features.FLOAT: pa.float32()}
 _TENSOR_TYPES = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
@@ -55,7 +55,7 @@ def _adapter(transforms: Sequence[ColumnTransform]) -> tfxio.TensorAdapterConfig
 
 @dataclasses.dataclass
 class AnalyzeColumns(beam.PTransform):
-    """Analyses batches of raw values and writes tf.Transform's output into a folder."""
+    """Analyses batches of raw values, each a list of columns, and writes tf.Transform's output into a folder."""
 
     transforms: tuple[ColumnTransform, ...]
     folder: str
@@ -63,10 +63,13 @@ class AnalyzeColumns(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> beam.PCollection[None]:
+    def expand(self, batches: beam.PCollection[Any]) -> beam.PCollection[None]:
+        records = batches | "ToRecordBatches" >> beam.Map(
+            functools.partial(to_record_batch, self.transforms)
+        ).with_output_types(pa.RecordBatch)
         with tft_beam.Context(temp_dir=f"{self.folder}/temporary"):
             analyze = tft_beam.AnalyzeDataset(preprocessing_fn(self.transforms))
-            transform_fn = (batches, _adapter(self.transforms)) | "Analyze" >> analyze
+            transform_fn = (records, _adapter(self.transforms)) | "Analyze" >> analyze
             return transform_fn | "WriteTransformFn" >> tft_beam.WriteTransformFn(self.folder)
 
 
@@ -80,10 +83,11 @@ def preprocessing_fn(transforms: Sequence[ColumnTransform]) -> Callable[[Tensors
 
 
 def _z_score(raw: tf.Tensor, transform: ColumnTransform) -> tf.Tensor:
-    values = tf.cast(raw, tf.float64)
-    # the mean of equal values is rounded, so they differ from it slightly, and the deviation is just as small
-    constant = tf.equal(tft.min(values), tft.max(values))
-    return _to_float32(tf.where(constant, tf.zeros_like(values), tft.scale_to_z_score(values)))
+    compute = analyze_values.ComputeMoments(transform.column)
+    (moments,) = tft.experimental.ptransform_analyzer([raw], compute, [tf.float64], [[2]])
+    mean, variance = moments[0], moments[1]
+    # the variance of equal values is exactly 0
+    return _to_float32(tf.math.divide_no_nan(tf.cast(raw, tf.float64) - mean, tf.sqrt(variance)))
 
 
 def _scale_0_1(raw: tf.Tensor, transform: ColumnTransform) -> tf.Tensor:
@@ -101,7 +105,9 @@ def _log(raw: tf.Tensor, transform: ColumnTransform) -> tf.Tensor:
 
 
 def _bucketize(raw: tf.Tensor, transform: ColumnTransform) -> tf.Tensor:
-    return tft.bucketize(raw, transform.buckets)
+    compute = analyze_values.ComputeQuantiles(transform.column, transform.buckets)
+    (boundaries,) = tft.experimental.ptransform_analyzer([raw], compute, [tf.float32], [[1, transform.buckets - 1]])
+    return tft.apply_buckets(raw, boundaries)
 
 
 def _vocabulary(raw: tf.Tensor, transform: ColumnTransform) -> tf.Tensor:

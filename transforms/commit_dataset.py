@@ -6,19 +6,22 @@ import dataclasses
 import datetime
 import json
 import logging
+import os
 import platform
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, storage, version
+from imagebeam import errors, records, snapshots, storage, version
 from imagebeam.transforms import (
     commit_rights,
+    commit_snapshot,
     committed_catalog,
+    compare_with_snapshot,
     dataset_settings,
     elements,
     join_dead_letters,
@@ -28,6 +31,7 @@ from imagebeam.transforms import (
     publish_dataset,
     reject_limit,
     run_report,
+    summaries,
     tfds_metadata,
 )
 from imagebeam.transforms.images import pillow_decoder
@@ -59,6 +63,7 @@ class Committer:
         written: Sequence[elements.WrittenShard],
         early_rejects: Sequence[str],
         merged: Mapping[str, Mapping[str, Any]] | None = None,
+        changes: commit_snapshot.Changes = commit_snapshot.NO_CHANGES,
     ) -> catalog_lib.Catalog | None:
         """Checks that nothing is lost and publishes the dataset. Returns its catalog; None if another run did it.
 
@@ -67,6 +72,7 @@ class Committer:
             written: all shards.
             early_rejects: names of staged files.
             merged: statistics by split; None if the shards still have theirs.
+            changes: to the snapshot before, besides the shards.
 
         Raises:
             BusyError: if another run holds the lock, commits at this moment, or has committed since the plan was made.
@@ -76,6 +82,7 @@ class Committer:
             self._keep(plan)
             return None
         if (committed := self._find_committed(plan)) is not None:
+            self._move_latest()
             return committed if self._has_committed(plan) else None
         written = sorted(written, key=lambda each: each.shard.name)
         merged = merge_statistics.merge_by_split(written) if merged is None else merged
@@ -88,33 +95,42 @@ class Committer:
                 raise errors.from_exit_code(plan.exit_code, plan.message)
             lock = commit_rights.look_at_lock(self.settings.paths, plan.run_id)
             publication.require_committed()
-            catalog = self._catalog(plan, written)
-            self._check(plan, written, catalog)
-            return self._publish(publication, catalog, merged, staged_rejects, lock)
+            dataset = commit_snapshot.continue_dataset(
+                self.settings.snapshot, self._catalog(plan, written), merged, changes
+            )
+            self._check(plan, written, dataset.catalog)
+            catalog = self._publish(publication, dataset, staged_rejects, lock)
+            self._move_latest()
+            return catalog
         except errors.TooManyRejectsError as e:
             rejects_file = self._leave_rejects(plan, staged_rejects)
             raise errors.TooManyRejectsError(f"{e}; the rejects are in {rejects_file}") from e
         except (errors.BusyError, errors.VerificationError):
             if (committed := self._find_committed(plan)) is not None:  # the same command, run twice at once
+                self._move_latest()
                 return committed if self._has_committed(plan) else None
             raise
+
+    def _move_latest(self) -> None:
+        """Makes the snapshot that is committed the latest one."""
+        if self.settings.snapshot is not None:
+            snapshots.move_latest(self.settings.snapshot.dataset, self.settings.snapshot.name)
 
     def _publish(
         self,
         publication: publish_dataset.Publication,
-        catalog: catalog_lib.Catalog,
-        merged: Mapping[str, Mapping[str, Any]],
+        dataset: commit_snapshot.Continued,
         staged_rejects: join_dead_letters.RejectFiles,
         lock: commit_rights.LockView,
     ) -> catalog_lib.Catalog:
         """Publishes the dataset while this run holds the marker; returns its catalog."""
-        plan = publication.plan
+        plan, catalog = publication.plan, dataset.catalog
         try:
             publication.announce(catalog)
             with publication.marker.held(lock.ended):  # a second run of this dataset shares the staging folder
                 publication.require_committed()
                 publication.require_staged()
-                files = self._stage_files(plan, merged, catalog, staged_rejects, publication.marker.check)
+                files = self._stage_files(plan, dataset, staged_rejects, publication.marker.check)
                 catalog = publication.publish(dataclasses.replace(catalog, files=files))
                 self._clear_control(plan, lock)
         except FileNotFoundError as e:
@@ -136,11 +152,14 @@ class Committer:
             BusyError: if another run has replaced the dataset since the plan was made.
         """
         found = committed_catalog.find_catalog(self.settings.output)
+        if found is None and self.settings.snapshot is not None:  # nothing has changed since the snapshot before
+            return
         if found is None or found.catalog is None or found.record.fingerprint != plan.fingerprint:
             raise errors.BusyError(
                 f"{self.settings.output} held this dataset when the run was planned, and another run has replaced it "
                 "since: run the same command again once that run has ended"
             )
+        self._move_latest()
         publication = publish_dataset.Publication(self.settings, plan, (), self._marker(plan))
         with contextlib.suppress(errors.BusyError):  # another run writes or commits: it cleans up
             lock = commit_rights.look_at_lock(self.settings.paths, plan.run_id)
@@ -201,14 +220,14 @@ class Committer:
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
             inputs=plan.inputs,
+            snapshot=plan.snapshot,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
     def _stage_files(
         self,
         plan: elements.DatasetPlan,
-        merged: Mapping[str, Mapping[str, Any]],
-        catalog: catalog_lib.Catalog,
+        dataset: commit_snapshot.Continued,
         staged_rejects: join_dead_letters.RejectFiles,
         check: Callable[[], None],
     ) -> Mapping[str, catalog_lib.File]:
@@ -216,19 +235,23 @@ class Committer:
 
         Returns sizes and checksums by name, also of tf.Transform's output, which was staged before the first shard.
         """
-        staging = self.settings.paths.staging(plan.fingerprint)
+        catalog, staging = dataset.catalog, self.settings.paths.staging(plan.fingerprint)
         store = storage.storage_of(staging)
         found = {}
         if self.settings.analyze is not None:
             listed = json.loads(store.read(storage.join(staging, output_paths.STAGED_FILES)))
             found = {name: catalog_lib.File(*file) for name, file in listed.items()}
-        by_split = {split: merged[split] for split in catalog.splits}
+        by_split = {split: dataset.merged[split] for split in catalog.splits if split in dataset.merged}
         formats = {name for split in by_split.values() for name in split["formats"]}
-        files = tfds_metadata.tfds_files(catalog, self.settings.suffix, formats)
+        files = dict(dataset.files)
+        if catalog.is_self_contained:  # TFDS reads whole shards of one folder
+            files |= tfds_metadata.tfds_files(catalog, self.settings.suffix, formats)
         described = {split: statistics.describe_statistics(counts) for split, counts in by_split.items()}
         files[catalog_lib.STATISTICS_FILE] = json.dumps(described, indent=1).encode() + b"\n"
         if catalog.labels:
             files[catalog_lib.LABELS_FILE] = tfds_metadata.labels_text(list(catalog.labels))
+        for folder in {os.path.dirname(name) for name in files} - {""}:
+            store.make_directories(storage.join(staging, folder))
         for name, data in files.items():
             store.write_whole(storage.join(staging, name), data)
             found[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
@@ -268,7 +291,7 @@ class Committer:
         if not counts.written:
             raise errors.TooManyRejectsError("every image was rejected: nothing was committed")
         for name, split in catalog.splits.items():  # TFDS loads no split without an example
-            if not split.num_examples:
+            if not split.num_examples and name in plan.splits:
                 planned_images = plan.splits[name].num_records
                 raise errors.TooManyRejectsError(
                     f"every image of split {name} was rejected, {planned_images:,} in all: nothing was committed; fix "
@@ -289,7 +312,7 @@ class Committer:
         return [*reject_limit.note_changed(self.settings, rejected), *self._note_absent_classes(plan, merged)]
 
     def _note_absent_classes(self, plan: elements.DatasetPlan, merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        if self.settings.label_kind != "class":
+        if self.settings.label_kind != "class" or (self.settings.snapshot and self.settings.snapshot.continues):
             return []
         counts = {split: merged.get(split, {}).get("labels", {}) for split in plan.splits}
         found = {label for split in counts.values() for label in split}
@@ -377,11 +400,15 @@ class _CommitFn(beam.DoFn):
         written: Sequence[elements.WrittenShard],
         early_rejects: Sequence[str],
         merged: Mapping[str, bytes],
+        comparison: summaries.Comparison = summaries.NO_SNAPSHOT,
+        removed: Iterable[elements.RemovedRecords] = (),
+        reject_states: Iterable[elements.NamedFile] = (),
     ) -> Iterator[str]:
         plan = dataclasses.replace(plan, times={**plan.times, "committing": time.time()})
         by_split = merge_statistics.unpack_by_split(merged)
+        changes = commit_snapshot.Changes(comparison, removed, reject_states)
         try:
-            catalog = self._committer.commit(plan, written, early_rejects, by_split)
+            catalog = self._committer.commit(plan, written, early_rejects, by_split, changes)
         except errors.ImagebeamError as e:
             self._report("refused", plan, str(e), e.exit_code, _count_rejects(plan, written))
             _LOGGER.info("refused %s: %s", self._committer.settings.output, e)
@@ -391,7 +418,7 @@ class _CommitFn(beam.DoFn):
             plan = dataclasses.replace(plan, notes=(*plan.notes, *self._committer.notes(plan, written, by_split)))
         kept = sum(each.is_kept for each in written)
         message = f"{kept:,} of {len(written):,} shards were finished by an earlier run" if kept else ""
-        if state == "kept":
+        if state == "kept" and not plan.message:
             message = f"{self._committer.settings.output} holds this dataset already: same config, same images"
         self._report(state, plan, plan.message or message)
         _LOGGER.info(
@@ -419,12 +446,20 @@ class CommitDataset(beam.PTransform):
     committer: Committer
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     early_rejects: beam.PCollection[str]  # names of staged files
+    compared: compare_with_snapshot.ComparedImages | None = None  # with the snapshot before
+    reject_states: "beam.PCollection[elements.NamedFile] | None" = None  # of a snapshot that is compacted
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def expand(self, written: beam.PCollection[elements.WrittenShard]) -> beam.PCollection[str]:
         taken = written | "MergeStatistics" >> merge_statistics.MergeStatistics()
+        changes: dict[str, Any] = {}
+        if self.compared is not None:
+            changes["comparison"] = beam.pvalue.AsSingleton(self.compared.comparison)
+            changes["removed"] = beam.pvalue.AsIter(self.compared.removed)
+        if self.reject_states is not None:
+            changes["reject_states"] = beam.pvalue.AsIter(self.reject_states)
         return (
             written.pipeline
             | "StartCommit" >> beam.Impulse()
@@ -435,5 +470,6 @@ class CommitDataset(beam.PTransform):
                 written=beam.pvalue.AsList(taken.written),
                 early_rejects=beam.pvalue.AsList(self.early_rejects),
                 merged=beam.pvalue.AsDict(taken.statistics),
+                **changes,
             ).with_output_types(str)
         )

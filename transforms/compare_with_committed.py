@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, storage
+from imagebeam import errors, snapshots, storage
 from imagebeam.transforms import (
     committed_catalog,
     dataset_settings,
@@ -41,6 +41,11 @@ def _compare_with_output(
     if unnamed := folder.find_unnamed_shards(settings.suffix):
         return _refuse(plan, output_folder.refuse_unnamed_shards(output, unnamed))
     found = committed_catalog.find_catalog(output)
+    if found is None and settings.snapshot is None and snapshots.latest_name(output) is not None:
+        return _refuse(
+            plan,
+            f"{output} holds snapshots, which convert --update writes: add --update, or choose another --output",
+        )
     if found is None:
         stray = None if settings.overwrite else folder.find_stray_file(settings.analyze is not None)
         if stray is not None:
@@ -61,6 +66,14 @@ def _compare_with_output(
             return dataclasses.replace(plan, action="keep", message=message)
         if not settings.overwrite:
             return _refuse(plan, f"{output} holds this dataset, but {damage}; --overwrite writes it again")
+    elif settings.snapshot is not None:
+        return decide_plan.refuse(
+            plan,
+            errors.BusyError(
+                f"another run has written snapshot {settings.snapshot.name} of {settings.snapshot.dataset} since this "
+                "one began: run the same command again, which continues that snapshot"
+            ),
+        )
     elif not settings.overwrite:
         difference = recorded_inputs.compare_inputs(committed.inputs, plan.inputs)
         return _refuse(

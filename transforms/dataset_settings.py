@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from imagebeam import features as features_lib
 from imagebeam import shard_names
-from imagebeam.transforms import elements, kept_features, label_names, output_paths
+from imagebeam.transforms import elements, kept_features, label_names, output_paths, snapshot_settings
 from imagebeam.transforms.images import prepare
-from imagebeam.transforms.shard import encode, shard_writer
+from imagebeam.transforms.shard import encode, record_copier, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
@@ -24,6 +24,10 @@ class Sizing:
     num_shards: int | Mapping[str, int] | None = None
     target_shard_bytes: int | None = None
     examples_per_shard: int | None = None
+
+    def of_update(self) -> Sizing:
+        """Returns the sizing for new images beside those of earlier snapshots: a fixed number of shards is of all."""
+        return Sizing() if self.num_shards is not None else self
 
     def shards_of(self, split: str, num_records: int, num_bytes: int) -> int:
         if isinstance(self.num_shards, int):
@@ -81,6 +85,7 @@ class DatasetSettings:
     command: str = ""  # digest of config, input, output and overwrite: equal if the same command runs again
     report: str = ""  # address of the report of this run; "" writes none
     hints: tuple[str, ...] = ()  # notes on the config, known before the input is listed
+    snapshot: snapshot_settings.SnapshotSettings | None = None  # None for a dataset without snapshots
 
     @property
     def vocabulary(self) -> tuple[str, ...] | None:
@@ -115,7 +120,8 @@ class DatasetSettings:
         return dataclasses.replace(self.policy, turn_upright=False)
 
     def writer_of(self, plan: elements.DatasetPlan) -> shard_writer.ShardWriter:
-        return shard_writer.ShardWriter(
+        copies = self.snapshot is not None and self.snapshot.compacted
+        return (record_copier.RecordCopier if copies else shard_writer.ShardWriter)(
             staging=self.paths.staging(plan.fingerprint),
             output=self.output,
             recipe=self.recipe(plan),
@@ -123,6 +129,7 @@ class DatasetSettings:
             read_ahead=self.read_ahead,
             compression=self.compression,
             suffix=self.suffix,
+            keeps_state=self.snapshot is not None,
         )
 
 

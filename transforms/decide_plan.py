@@ -10,8 +10,18 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.transforms import class_names, elements, kept_features, recorded_inputs, reject_limit, summaries
+from imagebeam.transforms import (
+    class_names,
+    continue_snapshot,
+    elements,
+    kept_features,
+    recorded_inputs,
+    reject_limit,
+    snapshot_settings,
+    summaries,
+)
 from imagebeam.transforms.dataset_settings import DatasetSettings
 
 _SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
@@ -24,8 +34,12 @@ def make_plan(
     tally: summaries.Tally,
     rejects: summaries.RejectSummary,
     repeated_rows: Sequence[str] = (),
+    base: catalog_lib.Catalog | None = None,
+    comparison: summaries.Comparison | None = None,
 ) -> elements.DatasetPlan:
     """Returns the plan to write what was listed, or to refuse it, whatever the output holds.
+
+    With a snapshot before, the plan is to write the images that are new or changed.
 
     Args:
         settings: of the dataset.
@@ -33,11 +47,18 @@ def make_plan(
         tally: of the whole source.
         rejects: of the listing, the labels and the splits.
         repeated_rows: where the two rows with the first repeated key are, such as "line 5 of m.csv"; () if not known.
+        base: catalog of the snapshot before; None if there is none.
+        comparison: of the listed images with that snapshot.
     """
     splits = {}
+    if base is not None and settings.snapshot is not None and settings.snapshot.retry_rejects:
+        tally = tally._replace(listed=base.counts.listed, passed_over=base.counts.passed_over)
+    if comparison is not None:
+        ranking = ranking._replace(duplicates=comparison.duplicates, num_duplicates=comparison.num_duplicates)
     for split in _in_order(settings, ranking.starts):
         num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
-        num_shards = settings.sizing.shards_of(split, num_records, num_bytes)
+        sizing = settings.sizing if base is None else settings.sizing.of_update()
+        num_shards = sizing.shards_of(split, num_records, num_bytes)
         splits[split] = elements.SplitPlan(num_records, num_bytes, num_shards)
     kept = settings.keep.resolve(tally.features, settings.features) if settings.keep else kept_features.Kept()
     plan = elements.DatasetPlan(
@@ -50,7 +71,12 @@ def make_plan(
         listed=tally.listed,
         rejected=rejects.counts,
         passed_over=tally.passed_over,
-        notes=(*settings.hints, *_notes(settings, splits, ranking), *tally.lists.notes, *kept.notes),
+        notes=(
+            *settings.hints,
+            *(_notes(settings, splits, ranking) if base is None else ()),
+            *tally.lists.notes,
+            *kept.notes,
+        ),
         inputs=recorded_inputs.describe_inputs(
             settings.identity,
             _WRITER_VERSION,
@@ -64,8 +90,38 @@ def make_plan(
         kept=kept.features,
     )
     problems = (*tally.problems, *([kept.problem] if kept.problem else ()))
-    error = _find_error(settings, plan, ranking, tally._replace(problems=problems), rejects, repeated_rows)
-    return plan if error is None else refuse(plan, error)
+    known_splits = frozenset() if base is None else frozenset(base.splits)
+    tally = tally._replace(problems=problems)
+    error = _find_error(settings, plan, ranking, tally, rejects, repeated_rows, known_splits)
+    if settings.snapshot is None or error is not None:
+        return plan if error is None else refuse(plan, error)
+    return _continue(settings.snapshot, plan, ranking, rejects, settings.vocabulary, base, comparison)
+
+
+def _continue(
+    snapshot: snapshot_settings.SnapshotSettings,
+    plan: elements.DatasetPlan,
+    ranking: summaries.Ranking,
+    rejects: summaries.RejectSummary,
+    vocabulary: Sequence[str] | None,
+    base: catalog_lib.Catalog | None,
+    comparison: summaries.Comparison | None,
+) -> elements.DatasetPlan:
+    """Returns the plan to write a snapshot; to keep the one before if the input has not changed since."""
+    facts = continue_snapshot.describe(snapshot, base, rejects, plan, comparison if base is not None else None)
+    plan = dataclasses.replace(plan, snapshot=facts)
+    if base is None or comparison is None:
+        return plan
+    labels = continue_snapshot.labels_after(base, ranking.labels, vocabulary) if base.labels else plan.labels
+    plan = dataclasses.replace(
+        plan, labels=labels, fingerprint=continue_snapshot.fingerprint(base, plan.fingerprint, comparison)
+    )
+    if (error := continue_snapshot.find_error(snapshot, base, plan, comparison)) is not None:
+        return refuse(plan, error)
+    if continue_snapshot.is_unchanged(base, plan, comparison):
+        message = f"nothing has changed since snapshot {snapshot.base}"
+        return dataclasses.replace(plan, action="keep", message=message)
+    return plan
 
 
 def refuse(plan: elements.DatasetPlan, error: errors.ImagebeamError) -> elements.DatasetPlan:
@@ -101,6 +157,7 @@ def _find_error(
     tally: summaries.Tally,
     rejects: summaries.RejectSummary,
     repeated_rows: Sequence[str],
+    known_splits: frozenset[str],
 ) -> errors.ImagebeamError | None:
     """Returns why nothing may be written, or None."""
     if tally.problems:
@@ -118,7 +175,7 @@ def _find_error(
         return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}")
     if ranking.duplicates:
         return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows))
-    if settings.analyze == "train" and "train" not in plan.splits:
+    if settings.analyze == "train" and "train" not in plan.splits.keys() | known_splits:
         return errors.ConfigError(
             f"statistics.analyze is train, and no image goes to a split of that name; found are "
             f"{', '.join(plan.splits) or 'none'}; set statistics.analyze: all, or split.rename"
@@ -129,7 +186,7 @@ def _find_error(
             f"{len(textless):,} of the {len(ranking.labels):,} classes have no text in label.texts, the first is "
             f"{textless[0]!r}; add them there, or leave label.texts out"
         )
-    missing = [split for split in settings.declared_splits or () if split not in plan.splits]
+    missing = [split for split in settings.declared_splits or () if split not in plan.splits.keys() | known_splits]
     if missing:
         return errors.ConfigError(
             f"no image goes to the split {', '.join(missing)}; found are {', '.join(plan.splits) or 'none'}; "

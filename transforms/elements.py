@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
 
+RemovedRecords: TypeAlias = tuple[int, bytes]  # index of a shard in its catalog; uint32 indexes of records, unordered
+NamedFile: TypeAlias = tuple[str, bytes]  # path below the output, content
 Label: TypeAlias = "str | int | float | tuple[str, ...] | None"  # a class, a target's value, or several classes
 Stage: TypeAlias = Literal["list", "label", "split", "read", "check"]
 Action: TypeAlias = Literal["write", "keep", "refuse"]
@@ -43,6 +45,7 @@ class ImageRef(NamedTuple):
     mask: Mask | None = None
     expected: tuple[int, int] | None = None  # height and width in pixels that the source's boxes or masks refer to
     inside: tuple[int, int] | None = None  # offset and length of the image in the record that is read, a whole Example
+    facts: bytes = b""  # digest of what the record is made of, for the next update; see image_states
 
     def with_label(self, label: Label, group: str) -> ImageRef:
         """Returns this reference with a label and a group. Runs once per image: four times as fast as `_replace`."""
@@ -60,6 +63,10 @@ class ImageRef(NamedTuple):
         if isinstance(self.label, str):
             return (self.label,)
         return self.label if isinstance(self.label, tuple) else ()
+
+    def with_facts(self, facts: bytes) -> ImageRef:
+        """Returns this reference with a digest of its facts."""
+        return _new_ref((*self[:-1], facts))
 
     def with_split(self, split: str) -> ImageRef:
         """Returns this reference with a split."""
@@ -127,6 +134,7 @@ class WrittenShard(NamedTuple):
     rejected: Mapping[str, int]  # images rejected while this shard was written, by reason
     statistics: Mapping[str, Any]  # see shard.statistics; {} on the way to the commit, see merge_statistics
     is_kept: bool = False  # whether an earlier run finished it
+    state_bytes: int = 0  # size of the file with the state of its images; 0 without one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +184,7 @@ class DatasetPlan:
     run_id: str = ""  # of the run that planned; "" for a caller that keeps other runs away itself
     # When its stages began and ended, in seconds since the epoch: planning, planned, committing, committed.
     times: Mapping[str, float] = dataclasses.field(default_factory=dict, compare=False)
+    snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as in the catalog; {} without snapshots
 
 
 _LEVEL = 1  # zlib: neighbouring keys share most of their bytes, level 1 removes 4/5 of them in 1 us a reference

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, shard_names, storage, verify_shards
-from imagebeam.transforms import output_paths, tfds_metadata
+from imagebeam.transforms import image_states, output_paths, tfds_metadata
 
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # names given by tf.Transform
 
@@ -164,10 +164,15 @@ def files_of(catalog: catalog_lib.Catalog) -> set[str]:
 
 
 def _shards_of(catalog: catalog_lib.Catalog) -> set[str]:
-    """Returns the names of the shards and their indexes."""
-    every = [shard for split in catalog.splits.values() for shard in split.shards]
-    indexes = [shard.index_name for shard in every] if catalog.compression == "none" else []
-    return {*indexes, *(shard.name for shard in every)}
+    """Returns the names of the shards in its folder, of their indexes, and of the states of their images."""
+    every = (shard for split in catalog.splits.values() for shard in split.shards if not shard.is_elsewhere)
+    return {name for shard in every for name in files_of_shard(shard, catalog)}
+
+
+def files_of_shard(shard: catalog_lib.Shard, catalog: catalog_lib.Catalog) -> list[str]:
+    """Returns the name of a shard, of its index, and of the state of its images, as far as the dataset has them."""
+    indexes = [shard.index_name] if catalog.compression == "none" else []
+    return [shard.name, *indexes, *([image_states.state_name(shard)] if catalog.snapshot else [])]
 
 
 def _shards_in(text: str) -> set[str]:

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,8 +57,7 @@ class _Stock:
 
     def add_reject(self, reject: elements.Reject) -> None:
         self.rejected[reject.reason.value] += 1
-        identity = repr((reject.key, reject.stage, reject.reason.value)).encode("utf-8", "backslashreplace")
-        self._add_digest(int.from_bytes(hashlib.blake2b(identity, digest_size=16).digest(), "big"))
+        self._add_digest(summaries.digest_reject(reject))
         self.first = _first(self.first, reject)
         if reject.reason is elements.Reason.UNKNOWN_LABEL:
             self.first_unknown_label = _first(self.first_unknown_label, reject)
@@ -122,11 +120,17 @@ class _PlanFn(beam.DoFn):
         self._table = table
 
     def process(
-        self, _: bytes, ranking: summaries.Ranking, stock: tuple[summaries.Tally, summaries.RejectSummary]
+        self,
+        _: bytes,
+        ranking: summaries.Ranking,
+        stock: tuple[summaries.Tally, summaries.RejectSummary],
+        comparison: summaries.Comparison | None = None,
     ) -> Iterator[elements.DatasetPlan]:
         begun = time.time()
-        rows = describe_repeated_rows(self._table, ranking)
-        plan = decide_plan.make_plan(self._settings, ranking, *stock, rows)
+        duplicates = ranking.duplicates if comparison is None else comparison.duplicates
+        rows = describe_repeated_rows(self._table, duplicates)
+        base = self._settings.snapshot.load_base() if self._settings.snapshot is not None else None
+        plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison)
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
         # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
         run_id = self._settings.run_id or output_paths.new_run_id()
@@ -148,11 +152,11 @@ class _PlanFn(beam.DoFn):
         yield plan
 
 
-def describe_repeated_rows(table: Table | None, ranking: summaries.Ranking) -> Sequence[str]:
+def describe_repeated_rows(table: Table | None, duplicates: Sequence[summaries.RepeatedKey]) -> Sequence[str]:
     """Returns where the two rows with the first repeated key are; () without a table, or if it cannot be read."""
-    if table is not None and ranking.duplicates:
+    if table is not None and duplicates:
         with contextlib.suppress(OSError, ValueError):  # the error about the key matters more
-            return table.describe_rows(ranking.duplicates[0].positions)
+            return table.describe_rows(duplicates[0].positions)
     return ()
 
 
@@ -164,6 +168,7 @@ class PlanDataset(beam.PTransform):
     tallies: beam.PCollection[summaries.Tally]
     rejects: beam.PCollection[elements.Reject]
     table: Table | None = None  # the source, if its references are rows
+    comparison: "beam.PCollection[summaries.Comparison] | None" = None  # with the snapshot before
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -171,6 +176,7 @@ class PlanDataset(beam.PTransform):
     def expand(self, ranking: beam.PCollection[summaries.Ranking]) -> beam.PCollection[elements.DatasetPlan]:
         found = (self.tallies, self.rejects) | "Found" >> beam.Flatten()  # Tally | Reject
         stock = found | "TakeStock" >> beam.CombineGlobally(_TakeStockFn())  # (Tally, RejectSummary)
+        compared = {} if self.comparison is None else {"comparison": beam.pvalue.AsSingleton(self.comparison)}
         return (
             ranking.pipeline
             | "StartPlan" >> beam.Impulse()
@@ -179,5 +185,6 @@ class PlanDataset(beam.PTransform):
                 _PlanFn(self.settings, self.table),
                 ranking=beam.pvalue.AsSingleton(ranking),
                 stock=beam.pvalue.AsSingleton(stock),
+                **compared,
             ).with_output_types(elements.DatasetPlan)
         )

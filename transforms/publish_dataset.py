@@ -9,15 +9,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, look_ahead, storage
+from imagebeam import errors, look_ahead, snapshots, storage
 from imagebeam.transforms import (
     commit_rights,
     committed_catalog,
     dataset_settings,
     elements,
+    image_states,
     output_folder,
     tfds_metadata,
 )
+from imagebeam.transforms.shard import shard_writer
 
 _T = TypeVar("_T")
 
@@ -57,6 +59,12 @@ class Publication:
     def _has_indexes(self) -> bool:
         return self.settings.compression == "none"
 
+    @property
+    def _folders_of_shards(self) -> list[str]:
+        """Names of the folders in the output with one file for each shard."""
+        indexes = [catalog_lib.INDEX_DIRECTORY] if self._has_indexes else []
+        return [*indexes, *([snapshots.STATE_DIRECTORY] if self.settings.snapshot is not None else [])]
+
     def require_committed(self) -> committed_catalog.FoundCatalog | None:
         """Returns the catalog to replace. None if there is none, or an earlier attempt has retired it.
 
@@ -92,7 +100,7 @@ class Publication:
         staged = output_folder.sizes_in(self.staging)
         moved: dict[str, int] | None = None
         for written in self.written:
-            for name, staged_name, num_bytes in self._staged_files(written.shard):
+            for name, staged_name, num_bytes in self._staged_files(written):
                 found, where = staged.get(staged_name), storage.join(self.staging, staged_name)
                 if found is None and (written.is_kept or self.marker.continues):  # moved by a killed commit
                     moved = self._moved_files() if moved is None else moved
@@ -174,13 +182,13 @@ class Publication:
 
     def move_shards(self, moved: Collection[str] = ()) -> None:
         """Moves all shards and indexes to their final names, but for those in `moved`."""
-        indexes = storage.join(self.settings.output, catalog_lib.INDEX_DIRECTORY)
-        store = storage.storage_of(indexes)
-        if self._has_indexes:
-            store.make_directories(indexes)
+        store = storage.storage_of(self.settings.output)
+        folders = [storage.join(self.settings.output, name) for name in self._folders_of_shards]
+        for folder in folders:
+            store.make_directories(folder)
         self._for_each(self._move_staged, (file for file in self._all_staged_files() if file.name not in moved))
-        if self._has_indexes:
-            store.sync(indexes)
+        for folder in folders:
+            store.sync(folder)
 
     def _move_staged(self, file: _StagedFile) -> None:
         """Moves a shard or an index. One that a killed commit has moved already stays where it is."""
@@ -192,14 +200,18 @@ class Publication:
 
     def _all_staged_files(self) -> Iterator[_StagedFile]:
         for written in self.written:
-            yield from self._staged_files(written.shard)
+            yield from self._staged_files(written)
 
-    def _staged_files(self, shard: catalog_lib.Shard) -> list[_StagedFile]:
-        """Returns the shard, and its index if it has one."""
+    def _staged_files(self, written: elements.WrittenShard) -> list[_StagedFile]:
+        """Returns the shard, and its index and the state of its images if it has them."""
+        shard = written.shard
         files = [_StagedFile(shard.name, shard.name, shard.bytes)]
         if self._has_indexes:
             name = shard.index_name
             files.append(_StagedFile(name, os.path.basename(name), shard.index_file.bytes))
+        if written.state_bytes:
+            staged_name = shard_writer.staged_state_name(shard.name)
+            files.append(_StagedFile(image_states.state_name(shard), staged_name, written.state_bytes))
         return files
 
     def _for_each(self, act: Callable[[_T], None], values: Iterable[_T]) -> None:
@@ -209,11 +221,11 @@ class Publication:
 
     def _moved_files(self) -> dict[str, int]:
         """Returns the files in the output that a killed commit of this dataset may have moved, with their sizes."""
-        output, indexes = self.settings.output, catalog_lib.INDEX_DIRECTORY
+        output = self.settings.output
         found = output_folder.sizes_in(output)
-        if self._has_indexes:
-            in_indexes = output_folder.sizes_in(storage.join(output, indexes))
-            found |= {f"{indexes}/{name}": num_bytes for name, num_bytes in in_indexes.items()}
+        for folder in self._folders_of_shards:
+            sizes = output_folder.sizes_in(storage.join(output, folder))
+            found |= {f"{folder}/{name}": num_bytes for name, num_bytes in sizes.items()}
         return found
 
     def _move_files(self, catalog: catalog_lib.Catalog) -> None:

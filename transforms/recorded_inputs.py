@@ -140,6 +140,17 @@ def compare_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         return "config or images differ"
 
 
+def compare_configs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Describes how the configs of two runs differ in what decides the content of shards; "" if they do not."""
+    try:
+        texts = _compare_settings(before["config"], now["config"]) + _compare_settings(before["others"], now["others"])
+    except (KeyError, TypeError, AttributeError):  # recorded by another version
+        return "another version of imagebeam recorded it"
+    if before.get("writer") != now["writer"]:
+        texts.append("this version of imagebeam writes other bytes")
+    return "; ".join(texts)
+
+
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     config = _compare_settings(before["config"], now["config"])
     texts = config[:_MAX_NAMED] + ([f"{len(config) - _MAX_NAMED:,} more keys"] if len(config) > _MAX_NAMED else [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,12 @@ class RejectSummary:
     digest: int
     first_unknown_label: elements.Reject | None  # in the order of keys
     first: elements.Reject | None = None  # in the order of keys
+
+
+def digest_reject(reject: elements.Reject) -> int:
+    """Returns a digest of a reject; those of several are added up modulo 2**128."""
+    identity = repr((reject.key, reject.stage, reject.reason.value)).encode("utf-8", "backslashreplace")
+    return int.from_bytes(hashlib.blake2b(identity, digest_size=16).digest(), "big")
 
 
 class RepeatedKey(NamedTuple):
@@ -61,3 +68,34 @@ class Ranking(NamedTuple):
     def total(self, name: str) -> int:
         """Returns the number of references in the set `name`."""
         return self.starts[name][-1]
+
+
+class Comparison(NamedTuple):
+    """How listed images differ from those of the snapshot before. Counts are of images by split."""
+
+    unchanged: Mapping[str, int] = {}
+    added: Mapping[str, int] = {}
+    changed: Mapping[str, int] = {}
+    removed: Mapping[str, int] = {}
+    removed_labels: Mapping[str, Mapping[str, int]] = {}  # by split: labels of removed and replaced records
+    kept_rejects: int = 0  # images that were rejected before, have not changed, and are not read again
+    kept_rejects_digest: int = 0  # as in RejectSummary
+    digest: int = 0  # of the removed and replaced records
+    duplicates: tuple[RepeatedKey, ...] = ()  # keys that are listed twice, the first of them
+    num_duplicates: int = 0
+
+    @property
+    def num_known(self) -> int:
+        """Number of images in the snapshot before."""
+        return sum(map(_total, (self.unchanged, self.changed, self.removed)))
+
+    def totals(self) -> dict[str, int]:
+        """Returns the number of images by what became of them."""
+        return {name: _total(getattr(self, name)) for name in ("added", "changed", "removed", "unchanged")}
+
+
+NO_SNAPSHOT = Comparison()
+
+
+def _total(counts: Mapping[str, int]) -> int:
+    return sum(counts.values())

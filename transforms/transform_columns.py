@@ -3,10 +3,9 @@
 This step comes after references are placed in shards: the raw values decide the fingerprint of the dataset, and a run
 that has nothing to write analyses nothing.
 
-Sums of floats and sketches of quantiles depend on the order of the values. So that the same input gives the same
-numbers on every runner, all analysed values, packed, go to one worker, which sorts them into the order of the dataset
-and yields batches of one size. Counts of strings, minimum and maximum do not depend on it: if no column needs more,
-each shard's values are analysed where they are.
+Each shard's values are analysed where they are, and no worker sees all of them. So that the same input gives the same
+numbers on every runner, nothing that is computed from all values depends on their order: tf.Transform counts strings
+and finds minimum and maximum, analyze_values computes mean, variance and quantiles.
 """
 
 import dataclasses
@@ -22,10 +21,7 @@ from imagebeam import records, storage
 from imagebeam.transforms import dataset_settings, elements, output_folder, output_paths, place_in_shards
 from imagebeam.transforms.dataset_settings import ColumnTransform
 
-_IN_ANY_ORDER = frozenset({"vocabulary", "scale_0_1", "log"})
-_BATCH_ROWS = 1024  # few enough for TensorFlow to sum them in one thread, and so in one order
-
-PackedValues = tuple[str, int, bytes]  # split, shard index, packed rows of raw values in the order of the shard
+_BATCH_ROWS = 1024  # each batch is one call of TensorFlow
 
 
 class Saved(Protocol):
@@ -36,36 +32,19 @@ class Saved(Protocol):
 
 
 class _TakeValuesFn(beam.DoFn):
-    """A placed shard of an analysed split -> its raw values, with one key for all if their order matters."""
+    """A placed shard of an analysed split -> batches of its raw values, column by column."""
 
     def __init__(self, transforms: Sequence[ColumnTransform], split: str | None):
         self._positions = [transform.position for transform in transforms]
         self._split = split
-        self._needs_order = not _IN_ANY_ORDER.issuperset(transform.name for transform in transforms)
 
-    def process(self, element: place_in_shards.PlacedShard) -> Iterator[tuple[bytes, PackedValues]]:
-        (split, shard_index), runs = element
+    def process(self, element: place_in_shards.PlacedShard) -> Iterator[list[tuple[Any, ...]]]:
+        (split, _), runs = element
         if self._split not in (None, split):
             return
-        rows = [tuple(ref.columns[position] for position in self._positions) for ref in _refs_of(runs)]
-        if rows:
-            key = b"" if self._needs_order else f"{split}/{shard_index}".encode()
-            yield key, (split, shard_index, elements.pack_rows(rows))
-
-
-class _OrderValuesFn(beam.DoFn):
-    """The raw values of all shards, or of one -> batches in the order of the dataset."""
-
-    def __init__(self, transforms: Sequence[ColumnTransform]):
-        self._transforms = transforms
-
-    def process(self, element: tuple[bytes, Iterable[PackedValues]]) -> Iterator[Any]:
-        from imagebeam.transforms import column_preprocessing
-
-        shards = sorted(element[1])  # packed, a few bytes a value
-        rows = itertools.chain.from_iterable(elements.unpack_rows(packed) for _, _, packed in shards)
-        for batch in _batches(rows):
-            yield column_preprocessing.to_record_batch(self._transforms, list(zip(*batch)))
+        for refs in _batches(_refs_of(runs)):
+            columns = list(zip(*(ref.columns for ref in refs)))
+            yield [columns[position] for position in self._positions]
 
 
 class _StageFn(beam.DoFn):
@@ -171,17 +150,13 @@ class TransformColumns(beam.PTransform):
     ) -> beam.PCollection[place_in_shards.PlacedShard]:
         if not self.transforms:
             return shards
+        snapshot = self.settings.snapshot
+        if snapshot is not None and snapshot.base:  # one dataset has one transform
+            return self._with_saved(shards, snapshot.base_folder)
         from imagebeam.transforms import column_preprocessing
 
         split = None if self.settings.analyze == "all" else self.settings.analyze
-        batches = (
-            shards
-            | "TakeValues"
-            >> beam.ParDo(_TakeValuesFn(self.transforms, split)).with_output_types(tuple[bytes, PackedValues])
-            | "GroupValues" >> beam.GroupByKey()  # (b"" or shard, [PackedValues])
-            | "OrderValues"
-            >> beam.ParDo(_OrderValuesFn(self.transforms)).with_output_types(column_preprocessing.RecordBatch)
-        )
+        batches = shards | "TakeValues" >> beam.ParDo(_TakeValuesFn(self.transforms, split)).with_output_types(Any)
         analysed = batches | "Analyze" >> column_preprocessing.AnalyzeColumns(self.transforms, self.scratch)
         folder = (
             shards.pipeline
@@ -193,6 +168,16 @@ class TransformColumns(beam.PTransform):
                 analysed=beam.pvalue.AsIter(analysed),
             ).with_output_types(str)
         )
+        return shards | "Apply" >> beam.ParDo(
+            _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
+        ).with_output_types(place_in_shards.PlacedShard)
+
+    def _with_saved(
+        self, shards: beam.PCollection[place_in_shards.PlacedShard], saved: str
+    ) -> beam.PCollection[place_in_shards.PlacedShard]:
+        """Transforms the columns as an earlier snapshot did, with the numbers that are kept in its folder."""
+        stage = beam.ParDo(_StageFn(self.settings, saved), plan=beam.pvalue.AsSingleton(self.plan), analysed=())
+        folder = shards.pipeline | "StartStaging" >> beam.Impulse() | "Stage" >> stage.with_output_types(str)
         return shards | "Apply" >> beam.ParDo(
             _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
         ).with_output_types(place_in_shards.PlacedShard)

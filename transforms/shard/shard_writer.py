@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import catalog, records, shard_names, storage, verify_shards
-from imagebeam.transforms import elements
+from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
+from imagebeam.transforms import elements, image_states
 from imagebeam.transforms.images import checked_image, class_masks, prepare
 from imagebeam.transforms.shard import encode, read_back, statistics, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
@@ -47,6 +47,7 @@ class ShardWriter:
     read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD
     compression: str = "none"
     suffix: str = ".tfrecord"
+    keeps_state: bool = False  # whether the state of each image is stored beside the shard, for the next update
 
     def write(self, task: ShardTask) -> elements.WrittenShard:
         """Returns the shard of `task`; writes it unless an earlier run finished it."""
@@ -72,9 +73,22 @@ class ShardWriter:
         index_crc32c = next((crc for crc in indexes if crc is not None), None)
         has_rejects = _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
         is_whole = has_shard and has_rejects and (index_crc32c is not None or self.compression != "none")
+        is_whole = is_whole and (not self.keeps_state or self._has_state(written))
         # Versions before the checksums of indexes recorded none.
         shard = dataclasses.replace(written.shard, index_crc32c=index_crc32c if self.compression == "none" else None)
         return written._replace(shard=shard, is_kept=True) if is_whole else None
+
+    def _has_state(self, written: elements.WrittenShard) -> bool:
+        """Returns whether the state of the shard's images is there, in the staging folder or moved to the output."""
+        staged = storage.join(self.staging, staged_state_name(written.shard.name))
+        for uri in (staged, storage.join(self.output, image_states.state_name(written.shard))):
+            try:
+                data = storage.storage_of(uri).read(uri)
+                image_states.decode_state(data, written.shard.records, uri)
+            except (FileNotFoundError, errors.CatalogError):
+                continue
+            return len(data) == written.state_bytes
+        return False
 
     def _write(self, name: str, task: ShardTask) -> elements.WrittenShard:
         uri = storage.join(self.staging, name)
@@ -82,10 +96,11 @@ class ShardWriter:
         store.make_directories(self.staging)
         counts = statistics.StatisticsBuilder()
         rejects: list[elements.Reject] = []
+        states = image_states.StateBuilder() if self.keeps_state else None
         with store.write_file(uri) as pending:
             stored = read_back.ReadBack(pending.file.fileno())
             writer = records.RecordWriter(pending.file, self.compression, stored.advance)
-            self._write_records(writer, task, counts, rejects)
+            self._write_records(writer, task, counts, rejects, states)
             writer.finish()
             pending.checksum = writer.num_bytes, writer.crc32c
             if stored.finish() != pending.checksum:
@@ -97,7 +112,10 @@ class ShardWriter:
             uri_of_index = storage.join(self.staging, os.path.basename(shard.index_name))
             store.write_whole(uri_of_index, index, durable=False)
         rejected = store_rejects(self.staging, name, rejects)
-        written = elements.WrittenShard(task.split, shard, rejected, counts.build())
+        state = b"" if states is None else states.encode()
+        if state:
+            store.write_whole(storage.join(self.staging, staged_state_name(name)), state, durable=False)
+        written = elements.WrittenShard(task.split, shard, rejected, counts.build(), state_bytes=len(state))
         store.write_whole(uri + DONE_SUFFIX, encode_written(written), durable=False)
         return written
 
@@ -107,14 +125,24 @@ class ShardWriter:
         task: ShardTask,
         counts: statistics.StatisticsBuilder,
         rejects: list[elements.Reject],
+        states: image_states.StateBuilder | None,
     ) -> None:
         for number, (ref, image) in enumerate(read_images(task.refs(), self.policy, self.read_ahead)):
             writer_processes.note_progress(number)
             if isinstance(image, elements.Reject):
                 rejects.append(image)
+                if states is not None:
+                    states.add_reject(ref, image)
                 continue
             writer.write(*self.recipe.encode(ref, image))
             counts.add(ref, image)
+            if states is not None:
+                states.add(ref)
+
+
+def staged_state_name(shard_name: str) -> str:
+    """Returns the name in the staging folder of the state of a shard."""
+    return f"{image_states.stem_of(shard_name)}.state{image_states.STATE_SUFFIX}"
 
 
 def _holds(uri: str, shard: catalog.Shard) -> bool:

@@ -49,6 +49,22 @@ def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.Mo
     assert column_settings.versions(parse(columns={"age": {}})) == {}
 
 
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        pytest.param(AGE, {"column_statistics": "2"}, id="z_score"),
+        pytest.param({"type": "int", "transform": "bucketize"}, {"column_statistics": "2"}, id="bucketize"),
+        pytest.param({"type": "int", "transform": "scale_0_1"}, {}, id="of-tf-transform"),
+    ],
+)
+def test_version_of_statistics_counts_for_columns_that_need_them(
+    monkeypatch: pytest.MonkeyPatch, column: dict[str, Any], expected: dict[str, str]
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.2")
+    packages = {"tensorflow": "1.2", "tensorflow_transform": "1.2"}
+    assert column_settings.versions(parse(columns={"age": column})) == packages | expected
+
+
 def test_scratch_folder_is_on_this_machine_for_a_runner_that_is() -> None:
     config = parse(columns={"age": AGE}, output={"uri": "s3://b/out"})
     folder = pathlib.Path(column_settings.scratch_folder(config, ["--direct_running_mode=multi_processing"]))

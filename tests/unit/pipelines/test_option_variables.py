@@ -10,8 +10,15 @@ import pytest
 
 from imagebeam.pipelines import command_parser, option_variables
 
-COMMANDS = ("convert", "plan", "status", "verify", "inspect", "bench", "schema")
-POSITIONAL = {"status": ["OUT"], "verify": ["DIR"], "inspect": ["DIR"], "bench": ["DIR"]}
+COMMANDS = ("convert", "plan", "compact", "snapshots", "status", "verify", "inspect", "bench", "schema")
+POSITIONAL = {
+    "compact": ["DIR"],
+    "snapshots": ["DIR"],
+    "status": ["OUT"],
+    "verify": ["DIR"],
+    "inspect": ["DIR"],
+    "bench": ["DIR"],
+}
 ACTIONS = dict.fromkeys(COMMANDS, lambda *_: 0)
 
 

@@ -403,6 +403,27 @@ def test_snapshot_is_summed_up_with_its_changes(committed: tuple[pathlib.Path, F
     }
 
 
+def test_snapshots_are_summed_up_with_what_changed(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    shutil.copytree(images, tmp_path / "in")
+    update = ("--input", tmp_path / "in", "--output", tmp_path / "pets", "--update")
+
+    def told(command: str, *arguments: object) -> tuple[str, str, list[int], int]:
+        completed = command_line.succeed(command, *arguments, "--summary-json", "-", here=True)
+        summary = checked(completed.stdout, 0)
+        changes = [summary["counts"][name] for name in run_journal.Changes._fields]
+        return summary["state"], summary["snapshot"], changes, summary["splits"]["train"]["examples"]
+
+    assert told("convert", *update, "--workers", 1) == ("committed", "000001", [10, 0, 0, 0], 10)
+    assert told("convert", *update, "--workers", 1) == ("nothing_new", "000001", [0, 0, 0, 10], 10)
+    (tmp_path / "in" / "dog" / "new.jpg").write_bytes(image_sets.make_image(77))
+    (tmp_path / "in" / "cat" / "0.jpg").unlink()
+    state, name, changes, _ = told("plan", *update)
+    assert (state, name, changes) == ("planned", "000002", [1, 0, 1, 9])
+    assert told("convert", *update, "--workers", 1) == ("committed", "000002", [1, 0, 1, 9], 10)
+    assert told("compact", tmp_path / "pets", "--workers", 1) == ("committed", "000003", [0, 0, 0, 10], 10)
+    assert told("compact", tmp_path / "pets", "--workers", 1)[:2] == ("kept", "000003")
+
+
 def test_last_stage_of_a_run_that_failed_ends_with_it() -> None:
     journal = run_journal.Journal("convert", times={"started": 100.0, "launched": 102.0, "planning": 105.0})
     journal.end("failed", 1, "x")

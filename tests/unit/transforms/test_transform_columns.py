@@ -65,30 +65,20 @@ def test_shard_without_references_stays_one() -> None:
 
 @pytest.mark.parametrize(
     ("split", "expected"),
-    [("train", 2), ("test", 0), (None, 2)],
+    [("train", 1), ("test", 0), (None, 1)],
     ids=["analysed", "another", "all"],
 )
 def test_values_are_taken_of_the_analysed_split_alone(split: str | None, expected: int) -> None:
     taken = list(transform_columns._TakeValuesFn([CITY, AGE], split).process((("train", 0), [packed(make_refs(2))])))
-    rows = [row for _, (_, _, rows) in taken for row in elements.unpack_rows(rows)]
-    assert rows == [(b"x", 0.0), (b"x", 1.0)][:expected]
+    assert taken == [[(b"x", b"x"), (0.0, 1.0)]][:expected]
 
 
-SCALED = ColumnTransform("age", "age", 1, features.FLOAT, "scale_0_1")
-
-
-@pytest.mark.parametrize(
-    ("transforms", "num_keys"),
-    [
-        pytest.param([CITY], 2, id="vocabulary"),
-        pytest.param([CITY, SCALED], 2, id="vocabulary-and-range"),
-        pytest.param([CITY, AGE], 1, id="sums-of-floats"),
-    ],
-)
-def test_values_go_to_one_worker_only_if_their_order_matters(transforms: list[ColumnTransform], num_keys: int) -> None:
-    take = transform_columns._TakeValuesFn(transforms, None)
-    keys = {key for index in range(2) for key, _ in take.process((("train", index), [packed(make_refs(2))]))}
-    assert len(keys) == num_keys
+def test_values_of_a_shard_come_in_batches() -> None:
+    refs = make_refs(2500)
+    take = transform_columns._TakeValuesFn([AGE], None)
+    batches = list(take.process((("train", 0), [packed(refs[2000:], 2000), packed(refs[:2000]), (0, b"")])))
+    assert [len(ages) for (ages,) in batches] == [1024, 1024, 452]
+    assert sorted(age for (ages,) in batches for age in ages) == [float(i) for i in range(2500)]
 
 
 def test_stage_copies_both_folders_and_lists_them(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,154 @@
+"""Compacts a dataset of snapshots: copies the living records of the latest one into fresh shards."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import time
+from typing import TYPE_CHECKING
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import cpu_count, errors, records, shard_names, snapshots, storage
+from imagebeam.pipelines import call_arguments, launch, run_journal, runners
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines.call_arguments import BeamOptions
+from imagebeam.transforms import dataset_settings, output_folder, output_paths, run_report, snapshot_settings
+from imagebeam.transforms.shard import writer_processes
+
+if TYPE_CHECKING:
+    import apache_beam as beam
+
+
+def add_steps(
+    pipeline: beam.Pipeline,
+    settings: dataset_settings.DatasetSettings,
+    snapshot: snapshot_settings.SnapshotSettings,
+    config: config_lib.Config,
+    catalog: catalog_lib.Catalog,
+) -> None:
+    """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
+    from imagebeam.transforms import (
+        commit_dataset,
+        list_records,
+        place_in_shards,
+        plan_compaction,
+        rank_references,
+        write_shards,
+    )
+
+    order = (
+        rank_references.HashOrder(config.split.seed, place_in_shards.PURPOSE)
+        if config.output.shuffle == "hash"
+        else rank_references.ListedOrder()
+    )
+    committer = commit_dataset.Committer(settings, catalog.name, catalog.config)
+    listed = pipeline | "List" >> list_records.ListRecords(snapshot.compacted_folder)  # ImageRef: where a record is
+    ranked = listed.records | "Rank" >> rank_references.RankInSplits(order)  # (split, ReferenceRun); Ranking
+    plan = ranked.ranking | "Plan" >> plan_compaction.PlanCompaction(settings, snapshot)  # DatasetPlan
+    placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan)  # (shard, [packed run of ImageRef])
+    written = placed | "Write" >> write_shards.WriteShards(plan, settings)  # WrittenShard
+    rejects = plan | "TakeOver" >> plan_compaction.TakeOverFiles(settings, snapshot)  # file name
+    _ = written | "Commit" >> commit_dataset.CommitDataset(committer, plan, rejects, reject_states=listed.reject_states)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompactResult:
+    """The result of a compaction that ended well."""
+
+    state: run_report.State  # "committed"; "kept" if the latest snapshot is compact already
+    output: str  # the dataset
+    snapshot: str  # name of the latest snapshot
+    catalog: catalog_lib.Catalog
+    seconds: float
+
+
+def compact(
+    directory: str | os.PathLike[str],
+    beam_options: BeamOptions = None,
+    *,
+    workers: int | None = None,
+    show_progress: bool = False,
+    _own_process: bool = False,
+    _journal: run_journal.Journal | None = None,
+) -> CompactResult:
+    """Writes a snapshot that stands alone: the living records of the latest one, in the order of a fresh conversion.
+
+    Its shards are byte for byte those of a fresh conversion of the same images, with the classes in the same order.
+    The records are copied; the images are not read.
+
+    Args:
+        directory: the dataset, as given to `convert(update=True)` as `output.uri`.
+        beam_options: as for `convert`; the local runner by default.
+        workers: writer processes of the local runner; by default as many as cores.
+        show_progress: whether to keep a progress line on standard error.
+
+    Raises:
+        ConfigError: if the folder holds no snapshots, or the options do not allow the run.
+        BusyError: if another run writes to the dataset.
+        ShardError: if a record is broken.
+        CatalogError: if a snapshot is damaged.
+    """
+    journal = _journal or run_journal.Journal()
+    start = time.monotonic()
+    dataset = storage.normalize(directory)
+    arguments = call_arguments.as_beam_arguments(beam_options)
+    runners.take_hdfs_user(arguments)
+    records.require_fast_crc32c()
+    if runners.is_dataflow(arguments):
+        raise errors.ConfigError("compact runs where it is called, not on Dataflow: leave out --runner")
+    latest = snapshots.find_latest(dataset)
+    if latest is None:
+        raise errors.ConfigError(f"{dataset} holds no snapshots: imagebeam convert --update writes them")
+    folder = snapshots.folder_of(dataset, latest)
+    catalog = catalog_lib.load_catalog(folder)
+    if catalog.is_self_contained:
+        return CompactResult("kept", dataset, latest, catalog, time.monotonic() - start)
+    config = config_lib.parse_config(catalog.config, storage.join(folder, catalog_lib.CATALOG_FILE))
+    snapshot = snapshot_settings.SnapshotSettings(dataset, snapshots.name_after(latest), compacted=latest)
+    settings = _settings(snapshot, config, catalog)
+    with contextlib.ExitStack() as stack:
+        num_workers = call_arguments.as_workers(workers)
+        pool = None
+        if runners.is_local(arguments):
+            pool = stack.enter_context(writer_processes.start(num_workers))
+        options = launch.import_beam("compact", config, arguments, num_workers or cpu_count.available_cores(), False)
+        stack.enter_context(launch.hold_output(settings))
+        building = [stack.enter_context(launch.show_progress(settings, pool, False))] if show_progress else []
+        add = functools.partial(add_steps, settings=settings, snapshot=snapshot, config=config, catalog=catalog)
+        pipeline = launch.build(options, add, building)
+        with journal.following(settings):
+            fields = launch.run_pipeline(settings, pipeline)
+    journal.take_report(fields)
+    if fields["exit_code"]:
+        raise errors.from_exit_code(fields["exit_code"], fields["message"])
+    written = catalog_lib.load_catalog(settings.output)
+    return CompactResult("committed", dataset, snapshot.name, written, time.monotonic() - start)
+
+
+def _settings(
+    snapshot: snapshot_settings.SnapshotSettings, config: config_lib.Config, catalog: catalog_lib.Catalog
+) -> dataset_settings.DatasetSettings:
+    """Returns settings that are those of the latest snapshot, as far as shards and records depend on them."""
+    run_id, paths = output_paths.new_run_id(), output_paths.OutputPaths(snapshot.folder)
+    transformed = any(name.startswith(output_folder.TRANSFORM_FOLDERS) for name in catalog.files)
+    first = next(shard for split in catalog.splits.values() for shard in split.shards)
+    return dataset_settings.DatasetSettings(
+        output=snapshot.folder,
+        identity="",
+        features=catalog.features,
+        label_kind=catalog.label_kind,
+        label_base=catalog.label_base,
+        declared_splits=tuple(catalog.splits),
+        sizing=dataset_settings.Sizing(
+            config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
+        ),
+        compression=catalog.compression,
+        suffix=shard_names.suffix_of(first.name.rpartition("/")[2]),
+        analyze="all" if transformed else None,
+        max_reject_fraction=1.0,
+        run_id=run_id,
+        report=paths.report(run_id),
+        snapshot=snapshot,
+    )

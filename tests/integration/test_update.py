@@ -1,0 +1,300 @@
+"""Nights of `convert --update` over an input that grows, changes and shrinks."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import random
+import shutil
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from imagebeam import errors, snapshots
+from imagebeam.pipelines import compact, convert, keep_snapshots, output_lock
+from imagebeam.transforms import publish_dataset
+from tests import datasets, image_sets, snapshot_sets
+
+CONFIG: dict[str, Any] = {
+    "split": {"by": "hash", "fractions": {"train": 0.7, "test": 0.3}},
+    "rejects": {"max_fraction": 0.5},
+}
+
+
+class Source:
+    """A folder of images that changes from night to night."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self._random = random.Random(0)
+        self._num_made = 0
+        self._seconds = 1_700_000_000
+
+    def add(self, count: int, label: str) -> None:
+        for _ in range(count):
+            self._num_made += 1
+            self.write(f"{label}/{self._num_made}.jpg", image_sets.make_image(self._num_made))
+
+    def write(self, key: str, data: bytes) -> None:
+        path = self.folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        self._seconds += 1
+        os.utime(path, (self._seconds, self._seconds))
+
+    def choose(self, count: int) -> list[str]:
+        keys = sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*.jpg"))
+        return self._random.sample(keys, count)
+
+    def change(self, count: int) -> None:
+        for key in self.choose(count):
+            self._num_made += 1
+            self.write(key, image_sets.make_image(self._num_made))
+
+    def remove(self, count: int) -> None:
+        for key in self.choose(count):
+            (self.folder / key).unlink()
+
+    def relabel(self, count: int, label: str) -> None:
+        (self.folder / label).mkdir(exist_ok=True)
+        for key in self.choose(count):
+            name = key.replace("/", "-")
+            (self.folder / key).rename(self.folder / label / name)
+
+    def break_some(self, count: int) -> None:
+        for key in self.choose(count):
+            self.write(key, b"\xff\xd8\xff\xe0 broken")
+
+
+def change_nothing(_: Source) -> None:
+    pass
+
+
+NIGHTS: list[Callable[[Source], None]] = [
+    lambda source: (source.add(20, "cat"), source.add(20, "dog"))[0],
+    lambda source: source.add(5, "cat"),
+    lambda source: source.change(4),
+    lambda source: source.remove(3),
+    lambda source: source.relabel(3, "ant"),  # a new class, which comes first in the alphabet
+    change_nothing,
+    lambda source: source.break_some(3),
+    lambda source: source.change(12),  # repairs some of them, maybe
+    lambda source: (source.remove(2), source.add(3, "bee"), source.relabel(2, "dog"), source.change(2))[0],
+    lambda source: source.add(1, "cat"),
+]
+
+
+def test_ten_nights_end_with_what_a_fresh_conversion_holds(tmp_path: pathlib.Path) -> None:
+    source, output = Source(tmp_path / "in"), tmp_path / "out"
+    ids: dict[str, int] = {}
+    splits: dict[str, str] = {}
+    num_read = 0
+    for change in NIGHTS:
+        change(source)
+        num_before = len(list(output.glob("snapshots/*")))
+        result = snapshot_sets.update(source.folder, output, **CONFIG)
+        assert (len(list(output.glob("snapshots/*"))) == num_before) == (change is change_nothing)
+        found = snapshot_sets.living(output)
+        stored = {key: (each.label, each.data) for key, each in found.items()}
+        rejects = datasets.rejects(snapshot_sets.latest(output))
+        files = {str(path.relative_to(source.folder)): path for path in source.folder.rglob("*.jpg")}
+        assert stored.keys() | rejects.keys() == files.keys()
+        assert stored == {key: (files[key].parent.name, files[key].read_bytes()) for key in stored}
+        assert all(ids.setdefault(each.label, each.label_id) == each.label_id for each in found.values())
+        assert all(splits.setdefault(key, each.split) == each.split for key, each in found.items())
+        counts = result.plan.snapshot
+        num_read += 0 if change is change_nothing else counts["added"] + counts["changed"]
+    assert num_read < 40 + 5 + 4 + 3 + 3 + 12 + 7 + 1 + 1  # nothing is read twice
+    fresh = datasets.make(source.folder, tmp_path / "fresh", **CONFIG)
+    assert fresh.catalog.counts == result.catalog.counts
+    keys = {split: sorted(datasets.keys(tmp_path / "fresh", split)) for split in ("train", "test")}
+    assert keys == {split: sorted(key for key, each in found.items() if each.split == split) for split in keys}
+    statistics = json.loads((snapshot_sets.latest(output) / "statistics.json").read_text())
+    for split in keys:
+        labels = [each.label for each in found.values() if each.split == split]
+        assert statistics[split]["labels"] == {label: labels.count(label) for label in sorted(set(labels))}
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> Source:
+    source = Source(tmp_path / "in")
+    source.add(10, "cat")
+    source.add(10, "dog")
+    return source
+
+
+@pytest.fixture
+def output(source: Source, tmp_path: pathlib.Path) -> pathlib.Path:
+    """An output with one snapshot of the source."""
+    snapshot_sets.update(source.folder, tmp_path / "out", **CONFIG)
+    return tmp_path / "out"
+
+
+def test_source_that_is_half_gone_is_refused_unless_allowed(source: Source, output: pathlib.Path) -> None:
+    source.remove(10)
+    message = r"10 of the 20 images of snapshot 000001 are gone from the input \(50\.00%\), and update\.max_removed"
+    with pytest.raises(errors.TooManyRejectsError, match=message):
+        snapshot_sets.update(source.folder, output, **CONFIG)
+    assert len(snapshot_sets.living(output)) == 20
+    snapshot_sets.update(source.folder, output, **CONFIG, update={"max_removed_fraction": 0.5})
+    assert len(snapshot_sets.living(output)) == 10
+
+
+def test_source_out_of_reach_changes_nothing(source: Source, output: pathlib.Path) -> None:
+    before = snapshot_sets.digests(output)
+    shutil.move(source.folder, source.folder.with_name("away"))
+    with pytest.raises(errors.ConfigError):
+        convert.convert({**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}, update=True)
+    assert snapshot_sets.digests(output) == before
+    assert (output / "LATEST").read_text() == "000001\n"
+
+
+def test_other_config_is_refused_with_the_keys_that_differ(source: Source, output: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigError, match=r"another config \(label\.base was not set, is 1\): change it back"):
+        snapshot_sets.update(source.folder, output, **CONFIG, label={"base": 1})
+    result = snapshot_sets.update(source.folder, output, overwrite=True, **CONFIG, label={"base": 1})
+    assert result.catalog.is_self_contained
+    assert (result.plan.snapshot["name"], result.plan.snapshot["base"]) == ("000002", None)
+    assert {each.label_id for each in snapshot_sets.living(output).values()} == {1, 2}
+
+
+def test_new_classes_are_refused_where_the_config_says_so(source: Source, output: pathlib.Path) -> None:
+    source.add(2, "bee")
+    with pytest.raises(
+        errors.ConfigError, match=r"1 class is new, the first is 'bee', and update\.new_labels is refuse"
+    ):
+        snapshot_sets.update(source.folder, output, **CONFIG, update={"new_labels": "refuse"})
+
+
+def test_stratified_split_and_plain_dataset_are_refused(source: Source, output: pathlib.Path) -> None:
+    stratified = {"split": {**CONFIG["split"], "stratify": True}}
+    with pytest.raises(errors.ConfigError, match=r"split\.stratify moves images to other splits"):
+        snapshot_sets.update(source.folder, output, **stratified)
+    plain = output.with_name("plain")
+    datasets.make(source.folder, plain)
+    with pytest.raises(errors.ConfigError, match="a dataset that was converted without --update"):
+        snapshot_sets.update(source.folder, plain)
+    with pytest.raises(errors.ConfigError, match="holds snapshots, which convert --update writes"):
+        datasets.make(source.folder, output, overwrite=True)
+
+
+def test_second_run_at_the_same_time_is_busy(source: Source, output: pathlib.Path) -> None:
+    source.add(1, "cat")
+    with (
+        output_lock.hold(str(output / "snapshots" / "000002" / ".imagebeam")),
+        pytest.raises(errors.BusyError, match="another run writes to this output"),
+    ):
+        snapshot_sets.update(source.folder, output, **CONFIG)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+
+
+@pytest.mark.parametrize("killed_in", ["move_shards", "remove_left", "_publish_catalog"])
+def test_run_that_ended_in_its_commit_is_finished_by_the_same_command(
+    killed_in: str, source: Source, output: pathlib.Path
+) -> None:
+    source.change(3)
+    source.add(3, "cat")
+    with (
+        mock.patch.object(publish_dataset.Publication, killed_in, side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        convert.convert(
+            {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}, workers=1, update=True
+        )
+    assert (output / "LATEST").read_text() == "000001\n"
+    assert len(snapshot_sets.living(output)) == 20
+    result = snapshot_sets.update(source.folder, output, **CONFIG)
+    assert "shards were finished by an earlier run" in result.message
+    assert len(snapshot_sets.living(output)) == 23
+
+
+def test_snapshot_that_was_committed_becomes_the_latest_though_its_run_was_killed(
+    source: Source, output: pathlib.Path
+) -> None:
+    source.add(3, "cat")
+    with mock.patch.object(snapshots, "move_latest", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        convert.convert(
+            {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}, workers=1, update=True
+        )
+    assert (output / "LATEST").read_text() == "000001\n"
+    result = snapshot_sets.update(source.folder, output, **CONFIG)
+    assert result.message == "nothing has changed since snapshot 000002"
+    assert len(snapshot_sets.living(output)) == 23
+
+
+def test_damaged_state_is_an_error_that_names_the_file(source: Source, output: pathlib.Path) -> None:
+    state = next((output / "snapshots/000001/state").glob("train*"))
+    state.write_bytes(state.read_bytes()[:-9])
+    source.add(1, "cat")
+    with pytest.raises(errors.ImagebeamError, match=f"{state} is damaged .*which images are new: restore it"):
+        snapshot_sets.update(source.folder, output, **CONFIG)
+
+
+def test_compacted_snapshot_has_the_bytes_of_a_fresh_conversion(source: Source, output: pathlib.Path) -> None:
+    source.add(30, "cat")
+    source.break_some(2)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    source.change(5)
+    source.remove(5)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    before = snapshot_sets.digests(output), snapshot_sets.living(output)
+    result = compact.compact(output, workers=1)
+    assert (result.state, result.snapshot) == ("committed", "000004")
+    after = snapshot_sets.digests(output), snapshot_sets.living(output)
+    assert (before[0].items() <= after[0].items(), before[1]) == (True, after[1])
+    datasets.make(source.folder, output.with_name("fresh"), **CONFIG)
+    latest = snapshot_sets.latest(output)
+    assert datasets.shard_digests(latest) == datasets.shard_digests(output.with_name("fresh"))
+    assert datasets.rejects(latest) == datasets.rejects(output.with_name("fresh"))
+    assert compact.compact(output).state == "kept"
+    result = snapshot_sets.update(source.folder, output, **CONFIG)
+    assert result.message == "nothing has changed since snapshot 000004"
+    source.change(1)
+    source.add(1, "dog")
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    assert len(snapshot_sets.living(output)) == len(after[1]) + 1
+
+
+def test_old_snapshots_are_removed_with_the_files_that_no_other_needs(source: Source, output: pathlib.Path) -> None:
+    for _ in range(3):
+        source.change(4)
+        snapshot_sets.update(source.folder, output, **CONFIG)
+    keep_snapshots.set_pin(output, "000002", is_pinned=True)
+    names = ("000002", "000004")
+    before = {name: snapshot_sets.living(output, name) for name in names}
+    removal = keep_snapshots.keep_snapshots(output, 1)
+    assert (removal.removed, removal.pinned) == (["000001", "000003"], ["000002"])
+    assert [each.name for each in keep_snapshots.list_snapshots(output)] == ["000002", "000004"]
+    assert {name: snapshot_sets.living(output, name) for name in names} == before
+    source.add(2, "cat")
+    snapshot_sets.update(source.folder, output, **CONFIG)  # the states in the folders of removed snapshots are there
+    compact.compact(output)
+    keep_snapshots.set_pin(output, "000002", is_pinned=False)
+    removal = keep_snapshots.keep_snapshots(output, 1)
+    assert removal.removed == ["000002", "000004", "000005"]
+    assert [path.name for path in sorted((output / "snapshots").iterdir())] == ["000006"]
+    assert len(snapshot_sets.living(output)) == 22
+
+
+def test_rejects_are_read_again_only_where_that_is_asked_for(source: Source, output: pathlib.Path) -> None:
+    (broken,) = source.choose(1)
+    good = (source.folder / broken).read_bytes()
+    times = os.stat(source.folder / broken)
+    source.write(broken, b"\xff\xd8\xff\xe0".ljust(len(good), b"?"))
+    changed = os.stat(source.folder / broken)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    assert datasets.rejects(snapshot_sets.latest(output)).keys() == {broken}
+    (source.folder / broken).write_bytes(good)  # a disk that failed and is whole again
+    os.utime(source.folder / broken, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    assert times.st_size == changed.st_size
+    source.add(3, "cat")
+    result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
+    assert result.plan.snapshot["added"] == 1  # the new images wait for the next night
+    assert broken in snapshot_sets.living(output)
+    assert not datasets.rejects(snapshot_sets.latest(output))
+    result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
+    assert result.message == "nothing has changed since snapshot 000003"
+    assert snapshot_sets.update(source.folder, output, **CONFIG).plan.snapshot["added"] == 3

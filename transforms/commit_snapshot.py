@@ -1,0 +1,81 @@
+"""Continues the snapshot before with what a run has written and removed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import snapshots, storage
+from imagebeam.transforms import (
+    continue_snapshot,
+    elements,
+    image_states,
+    snapshot_settings,
+    snapshot_states,
+    summaries,
+)
+
+Statistics = Mapping[str, Mapping[str, Any]]  # merged, by split
+
+
+class Changes(NamedTuple):
+    """What a run changes in the snapshot before, besides the shards that it writes."""
+
+    comparison: summaries.Comparison = summaries.NO_SNAPSHOT
+    removed: Iterable[elements.RemovedRecords] = ()
+    files: Iterable[elements.NamedFile] = ()  # of the states of rejects, when a snapshot is compacted
+
+
+NO_CHANGES = Changes()
+
+
+class Continued(NamedTuple):
+    """A snapshot before it is published."""
+
+    catalog: catalog_lib.Catalog
+    merged: Statistics
+    files: Mapping[str, bytes]  # further files by name
+
+
+def continue_dataset(
+    settings: snapshot_settings.SnapshotSettings | None,
+    written: catalog_lib.Catalog,
+    merged: Statistics,
+    changes: Changes,
+) -> Continued:
+    """Returns the dataset that a run publishes: what it has written, and what it takes over from the snapshot before.
+
+    Args:
+        settings: of the snapshot; None for a dataset without snapshots.
+        written: catalog of the shards that were written.
+        merged: their statistics.
+        changes: to the snapshot before.
+
+    Raises:
+        CatalogError: if the snapshot before is damaged.
+    """
+    if settings is None:
+        return Continued(written, merged, {})
+    base, removed = settings.load_base(), b""
+    if base is not None:
+        removed_before = snapshot_states.load_removed(settings.base_folder, base)
+        written, removed = continue_snapshot.continue_catalog(settings, base, removed_before, written, changes.removed)
+        merged = continue_snapshot.continue_statistics(
+            _load_statistics(settings.base_folder), merged, changes.comparison
+        )
+    if settings.compacted:
+        merged = _load_statistics(settings.compacted_folder)
+    files = {name: data for name, data in changes.files} | {image_states.STATISTICS_FILE: json.dumps(merged).encode()}
+    return Continued(written, merged, files | ({snapshots.REMOVED_FILE: removed} if removed else {}))
+
+
+def _load_statistics(folder: str) -> dict[str, dict[str, Any]]:
+    """Returns the merged statistics of the snapshot in a folder; {} if they are lost: it is read without them."""
+    uri = storage.join(folder, image_states.STATISTICS_FILE)
+    try:
+        found = json.loads(storage.storage_of(uri).read(uri))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,39 @@
+"""Writes shards of records that other shards hold already: no image is decoded, and each record keeps its bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+from imagebeam import errors, records
+from imagebeam.transforms import elements, image_states
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+from imagebeam.transforms.shard import shard_writer, statistics, writer_processes
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordCopier(shard_writer.ShardWriter):
+    """Writes shards like `ShardWriter`, of references to records with their frames."""
+
+    def _write_records(
+        self,
+        writer: records.RecordWriter,
+        task: shard_writer.ShardTask,
+        counts: statistics.StatisticsBuilder,
+        rejects: list[elements.Reject],
+        states: image_states.StateBuilder | None,
+    ) -> None:
+        for number, (ref, data) in enumerate(read_ahead_lib.fetch(task.refs(), self.read_ahead)):
+            writer_processes.note_progress(number)
+            if isinstance(data, read_ahead_lib.ReadError):
+                raise errors.ShardError(f"shard {ref.uri}: the record of {ref.key!r} cannot be read ({data.detail})")
+            try:
+                (record,) = records.read_records(io.BytesIO(data))
+            except (errors.RecordError, ValueError) as e:
+                raise errors.ShardError(
+                    f"shard {ref.uri}: the record of {ref.key!r} at byte offset {ref.offset} is broken ({e}); run "
+                    "imagebeam verify"
+                ) from e
+            writer.write(record.data)
+            if states is not None:
+                states.add(ref)

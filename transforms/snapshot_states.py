@@ -1,0 +1,78 @@
+"""Reads what a snapshot holds for the next update: which images its shards were written of, and which are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, snapshots, storage
+from imagebeam.transforms import image_states
+
+
+class ShardStates(NamedTuple):
+    """The state of one shard; or of images that were rejected before the snapshot was compacted."""
+
+    split: str  # "" without a shard
+    shard: catalog_lib.Shard | None
+    snapshot: int  # number of the snapshot that wrote it
+    images: Sequence[image_states.ImageState]  # in the order of the records
+    rejects: Sequence[image_states.RejectState]
+    removed: Sequence[int]  # ascending indexes of records
+
+
+class SnapshotStates:
+    """The states of a snapshot, file by file."""
+
+    def __init__(self, folder: str):
+        self.catalog = catalog_lib.load_catalog(folder)
+        self._folder = folder
+        self._shards = [(split, shard) for split, each in self.catalog.splits.items() for shard in each.shards]
+        self._rejects = sorted(name for name in self.catalog.files if image_states.is_rejects_name(name))
+        self._removed = load_removed(folder, self.catalog)
+
+    def __len__(self) -> int:
+        """Returns the number of files: one for each shard, in the order of the catalog, then those of rejects."""
+        return len(self._shards) + len(self._rejects)
+
+    def read(self, index: int) -> ShardStates:
+        """Reads one file.
+
+        Raises:
+            CatalogError: if it is missing or damaged.
+        """
+        if index >= len(self._shards):
+            name = self._rejects[index - len(self._shards)]
+            state = self._load(name, 0)
+            return ShardStates("", None, image_states.snapshot_of_rejects(name), (), state.rejects, ())
+        split, shard = self._shards[index]
+        state = self._load(image_states.state_name(shard), shard.records)
+        number = int(shard.name.split("/")[1] if shard.is_elsewhere else self.catalog.snapshot["name"])
+        return ShardStates(split, shard, number, state.images, state.rejects, self._removed.get(shard.name, ()))
+
+    def _load(self, name: str, num_images: int) -> image_states.ShardState:
+        uri = storage.join(self._folder, name)
+        try:
+            data = storage.storage_of(uri).read(uri)
+        except FileNotFoundError as e:
+            raise errors.CatalogError(
+                f"{uri} is gone, so it is not known which images are new: restore it, or run imagebeam convert "
+                "--update --overwrite, which writes a whole new snapshot"
+            ) from e
+        return image_states.decode_state(data, num_images, uri)
+
+
+def load_removed(folder: str, catalog: catalog_lib.Catalog) -> Mapping[str, Sequence[int]]:
+    """Returns the removed records of the snapshot in a folder, by the name of their shard.
+
+    Raises:
+        CatalogError: if the file that names them is missing or damaged.
+    """
+    if snapshots.REMOVED_FILE not in catalog.files:
+        return {}
+    uri = storage.join(folder, snapshots.REMOVED_FILE)
+    try:
+        data = storage.storage_of(uri).read(uri)
+    except FileNotFoundError as e:
+        raise errors.CatalogError(f"{uri} is gone: restore it, or write a whole new snapshot (--overwrite)") from e
+    return snapshots.decode_removed(data, catalog, uri)
