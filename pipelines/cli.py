@@ -87,6 +87,8 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
         near = difflib.get_close_matches(beam_arguments[0], known.flags, n=1)
         parser.error(f"unknown argument {beam_arguments[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
     known.journal = journal
+    journal.input = getattr(known, "input", None)  # as far as known before the config is read
+    journal.output = getattr(known, "output", getattr(known, "directory", None))
     _quieten(known.verbose)
     for name, near_name in known.misspelt:
         _warn(f"there is no option for the environment variable {name}; did you mean {near_name}?")
@@ -380,7 +382,6 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
         _import_tensorflow(known.verbose)
     journal: run_journal.Journal = known.journal
-    journal.output = known.directory
     result = verify_dataset.verify(known.directory, known.decode)
     journal.take_catalog(result.catalog)
     journal.notes = [str(problem) for problem in result.problems[:_MAX_NOTES]]

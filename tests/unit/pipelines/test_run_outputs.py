@@ -201,6 +201,19 @@ def test_too_many_rejects_are_counted_by_reason(images: pathlib.Path, tmp_path: 
     assert told.events[1]["run"]["facets"]["errorMessage"]["message"] == told.summary["message"]
 
 
+def test_run_that_is_interrupted_before_its_config_is_read_names_its_output(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_convert", interrupt)
+    told = run(tmp_path, "convert", "--input", "in", "--output", "out")
+    assert (told.summary["state"], told.summary["input"], told.summary["output"]) == ("interrupted", "in", "out")
+    assert told.log[-1]["output"] == "out"
+    assert [event["eventType"] for event in told.events] == ["ABORT"]
+
+
 def interrupt_after_the_plan(monkeypatch: pytest.MonkeyPatch, images: pathlib.Path) -> None:
     plan = convert.plan({"source": {"uri": str(images)}})
 
