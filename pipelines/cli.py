@@ -278,7 +278,6 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import compact, progress
 
-    known.journal.output = known.directory
     result = compact.compact(
         known.directory,
         beam_arguments,
