@@ -20,7 +20,7 @@ from typing import NoReturn, TextIO
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, missing_packages
+from imagebeam import errors, find_snapshot, missing_packages
 from imagebeam.pipelines import command_parser, json_log, option_variables, run_journal, run_outputs, terminal
 
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
@@ -376,12 +376,12 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import progress, verify_dataset
 
     start = time.monotonic()
-    if known.decode and verify_dataset.needs_tensorflow(known.directory):
+    if known.decode and verify_dataset.needs_tensorflow(known.directory, known.snapshot):
         if not known.verbose:  # TensorFlow logs each image that it refuses, and once more when the process ends
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
         _import_tensorflow(known.verbose)
     journal: run_journal.Journal = known.journal
-    result = verify_dataset.verify(known.directory, known.decode)
+    result = verify_dataset.verify(known.directory, known.decode, known.snapshot)
     journal.take_catalog(result.catalog)
     journal.notes = [str(problem) for problem in result.problems[:_MAX_NOTES]]
     for problem in result.problems:
@@ -394,8 +394,10 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
         return errors.VerificationError.exit_code
     journal.end("verified", 0)
     records = progress.count(counts.written, "record")
+    snapshot = find_snapshot.name_of(result.catalog)
+    which = f", snapshot {snapshot}" if snapshot else ""
     _say(
-        f"{known.directory}: {records} in {progress.count(result.num_shards, 'shard')} "
+        f"{known.directory}{which}: {records} in {progress.count(result.num_shards, 'shard')} "
         f"{'matches' if counts.written == 1 else 'match'} the catalog{decoded} ({time.monotonic() - start:.1f} s)"
     )
     return 0
@@ -407,8 +409,7 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
     for name in ("crop", "image_size", "seed", "cache_dir"):
         if getattr(known, name) is not None and known.preview is None:
             raise errors.ConfigError(f"--{name.replace('_', '-')} only applies to a preview: add --preview FILE.png")
-    directory = verify_dataset.find_folder(known.directory)
-    catalog = catalog_lib.load_catalog(directory)
+    directory, catalog = find_snapshot.find(verify_dataset.find_folder(known.directory), known.snapshot)
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
     progress.print_table(inspect_dataset.catalog_rows(catalog, directory))
@@ -432,7 +433,7 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
 def _draw_preview(known: argparse.Namespace, split: str) -> int:
     from imagebeam.pipelines import preview_batch
 
-    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
+    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir, snapshot=known.snapshot)
     _import_tensorflow(known.verbose)
     return preview_batch.write_preview(
         dataset,
@@ -451,7 +452,7 @@ def _bench(known: argparse.Namespace, _: list[str]) -> int:
 
     if storage.scheme_of(known.directory) == "file":  # TensorFlow reads gs:// even if our own client is not installed
         verify_dataset.find_folder(known.directory)
-    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
+    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir, snapshot=known.snapshot)
     split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
     _check_split(split.partition("[")[0], dataset.catalog)
     _import_tensorflow(known.verbose)

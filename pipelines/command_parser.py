@@ -136,6 +136,8 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         group.add_argument(
             "--cache-dir", metavar="FOLDER", help="local folder for shards that TensorFlow cannot read in place"
         )
+    for command in (verify, inspect, bench):
+        command.add_argument("--snapshot", metavar="N", help="a snapshot, such as 000002, instead of the latest")
     add("schema", "print the JSON schema of the config, for editors")
     for name in _WITH_OUTPUTS:
         _add_outputs(known.choices[name])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, storage
+from imagebeam import errors, find_snapshot, storage
 from imagebeam.pipelines import (
     dataflow_jobs,
     finished_work,
@@ -67,6 +67,7 @@ class Status:
             "name": catalog.name,
             "fingerprint": catalog.fingerprint,
             "created": catalog.created,
+            "snapshot": find_snapshot.name_of(catalog),
             "written": catalog.counts.written,
             "rejected": sum(catalog.counts.rejected.values()),
         }
@@ -140,7 +141,7 @@ def _look(output: str) -> Status:
 
 def _find_catalog(output: str) -> catalog_lib.Catalog | None:
     try:
-        return catalog_lib.load_catalog(output)
+        return find_snapshot.load_catalog(output)
     except errors.CatalogError as e:
         if isinstance(e.__cause__, storage.UnavailableError):  # there may be one
             raise e.__cause__ from e
@@ -225,6 +226,8 @@ def status_rows(found: Status) -> list[tuple[str, str]]:
     if found.catalog is not None:
         counts = found.catalog.counts
         images = progress.count(counts.written, "image")
-        rows.append(("dataset", f"{found.catalog.name}, {images}, written {found.catalog.created}"))
+        snapshot = find_snapshot.name_of(found.catalog)
+        which = f", snapshot {snapshot}" if snapshot else ""
+        rows.append(("dataset", f"{found.catalog.name}{which}, {images}, written {found.catalog.created}"))
     rows.append(("output", found.output))
     return rows
