@@ -8,7 +8,7 @@ BENCH_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-EXTRAS := convert tf transform gcs hdfs s3 dataflow grain jax dev
+EXTRAS := convert tf transform gcs hdfs s3 dataflow openlineage grain jax dev
 # A file of tests is one unit of work, so its fixtures are made once; in the order of the folders the long files come first.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -ra
 

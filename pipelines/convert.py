@@ -17,6 +17,7 @@ from imagebeam.pipelines import (
     launch,
     open_source,
     remote_job,
+    run_journal,
     run_remotely,
     runners,
     start_run,
@@ -115,6 +116,7 @@ def convert(
     cancel_on_interrupt: bool = False,
     _own_process: bool = False,
     _while_building: contextlib.AbstractContextManager[None] | None = None,
+    _journal: run_journal.Journal | None = None,
 ) -> ConvertResult:
     """Runs the whole job and returns once the dataset is committed, like the command `imagebeam convert`.
 
@@ -141,7 +143,8 @@ def convert(
         ImagebeamError: if the job failed; finished shards are kept for the next run.
     """
     # For the command line. _own_process: this process does nothing else, so a local job may import a part of Beam only.
-    # _while_building is entered while the pipeline is built, if that imports TensorFlow.
+    # _while_building is entered while the pipeline is built, if that imports TensorFlow. _journal is told of the run.
+    journal = _journal or run_journal.Journal()
     start = time.monotonic()
     arguments = call_arguments.as_beam_arguments(beam_options)
     if runners.is_dataflow(arguments) and runners.leaves_job(arguments):
@@ -159,10 +162,15 @@ def convert(
             settings, is_attached = started.settings, started.is_attached
             run = started.submit(cancel_on_interrupt)
             assert run is not None  # a template was refused above
-            fields = run_remotely.wait(run)
+            journal.job = run.job
+            with journal.following(settings, run.report):
+                fields = run_remotely.wait(run)
     else:
         with start_run.in_this_process(request, add_steps) as (settings, build), launch.noting_kept_shards(settings):
-            fields = launch.run_pipeline(settings, build())
+            pipeline = build()
+            with journal.following(settings):
+                fields = launch.run_pipeline(settings, pipeline)
+    journal.take_report(fields)
     if fields["exit_code"]:
         raise errors.from_exit_code(fields["exit_code"], fields["message"])
     return ConvertResult(
@@ -233,6 +241,7 @@ def plan(
     update: bool = False,
     show_progress: bool = False,
     _own_process: bool = False,
+    _journal: run_journal.Journal | None = None,
 ) -> elements.DatasetPlan:
     """Lists and counts, and returns what `convert` would do; writes nothing to the output.
 
@@ -248,6 +257,7 @@ def plan(
     Raises:
         ConfigError: if the config does not fit the input.
     """
+    journal = _journal or run_journal.Journal()
     call_arguments.require_utf8_file_names()
     call_arguments.check_flags(overwrite=overwrite, update=update, show_progress=show_progress)
     job_config = call_arguments.as_config(config)
@@ -272,8 +282,11 @@ def plan(
         job = make_job.make_job(job_config, overwrite, report, names_file=names_file, snapshot=snapshot)
         job.settings.names.write()
         pipeline = launch.build(options, functools.partial(add_steps, job=job, plan_only=True))
+        stack.enter_context(journal.following(job.settings))
         if not on_dataflow:
-            return run_report.decode_plan(launch.run_pipeline(job.settings, pipeline)["plan"])
+            journal.take_report(launch.run_pipeline(job.settings, pipeline))
+            assert journal.plan is not None
+            return journal.plan
         shown = stack.enter_context(job_progress.JobProgress()) if show_progress else None
         run = run_remotely.Run(
             launch.job_of(options), job.settings.output, job.settings.report, run_remotely.NoLock(), shown
@@ -281,7 +294,9 @@ def plan(
         submitted = start_run.Started(job.settings, lambda: pipeline, run).submit(cancel_on_interrupt=True)
         if submitted is None:
             raise errors.ConfigError("plan writes no template: leave out --template_location")
-        return run_report.decode_plan(run_remotely.wait(submitted)["plan"])
+        journal.take_report(run_remotely.wait(submitted))
+        assert journal.plan is not None
+        return journal.plan
 
 
 def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> config_lib.Config:

@@ -50,6 +50,7 @@ class JobProgress(progress.ShownLine):
     def update(self, state: job_states.State, counters: Mapping[str, int]) -> None:
         """Takes what a look at the job has found."""
         self._text = describe(state, counters)
+        self._fields = {"stage": state, "counters": dict(counters)}
 
     def line(self) -> str:
         doing = self._doing or self._text

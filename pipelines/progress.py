@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import snapshots, storage
-from imagebeam.pipelines import terminal
+from imagebeam.pipelines import json_log, terminal
 from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
 from imagebeam.transforms.shard import shard_writer
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TERMINAL_SEC = 0.25  # between two updates
 _PLAIN_SEC = 10.0  # the same, where the output is not a terminal
+_JSON_SEC = 30.0  # the same, in a log of JSON
 _REMOTE_SEC = 5.0  # between two listings of a staging folder that cost requests
 _MAX_NAMED = 5  # classes in a table
 _COLUMNS = 80  # of a terminal of unknown width
@@ -42,6 +43,7 @@ class ShownLine(abc.ABC):
         self._writing = threading.Lock()
         self._start = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name="imagebeam-progress", daemon=True)
+        self._fields: dict[str, Any] = {}  # of the line that was made last, for a log of JSON; "stage" among them
 
     @abc.abstractmethod
     def line(self) -> str:
@@ -60,11 +62,14 @@ class ShownLine(abc.ABC):
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""
+        if isinstance(self._stream, json_log.JsonLines):
+            self._stream.log(text)
+            return
         with self._writing:
             print(("\r\x1b[K" if self._terminal else "") + terminal.printable(text), file=self._stream, flush=True)
 
     def _watch(self) -> None:
-        shown = ""
+        shown = stage = ""
         last = 0.0
         while not self._stop.wait(_TERMINAL_SEC if self._every_sec is None else self._every_sec):
             try:
@@ -72,6 +77,11 @@ class ShownLine(abc.ABC):
             except OSError:  # if it persists, the run itself reports it
                 continue
             now = time.monotonic()
+            if isinstance(self._stream, json_log.JsonLines):
+                if self._fields.get("stage", "") != stage or now - last >= _JSON_SEC:
+                    self._stream.log(line, "INFO", __name__, **self._fields)
+                    last, stage = now, self._fields.get("stage", "")
+                continue
             with self._writing:
                 if self._terminal:
                     self._stream.write("\r\x1b[K" + line[: self._columns() - 1])
@@ -122,10 +132,13 @@ class Progress(ShownLine):
     def line(self) -> str:
         """Returns the state of the run in one line."""
         if doing := self._doing:
+            self._fields = {"stage": "starting"}
             return f"{doing}... {time.monotonic() - self._since:.0f} s"
         if self._plan is None and not self._find_plan():
+            self._fields = {"stage": "listing"}
             return f"listing images... {time.monotonic() - self._start:.0f} s"
         assert self._plan is not None
+        self._fields = {"stage": "writing"}
         if not self._is_analysed and not self._find_analysis(self._plan):
             return f"tf.Transform analyses the columns... {time.monotonic() - self._writing_since:.0f} s"
         planned_shards = sum(split.num_shards for split in self._plan.splits.values())
@@ -136,6 +149,15 @@ class Progress(ShownLine):
         images = self._images = max(begun, self._images)
         elapsed = time.monotonic() - self._writing_since
         rate = (images - self._images_before) / elapsed if elapsed > 0 else 0.0
+        self._fields |= {
+            "shards_done": len(self._done),
+            "shards_planned": planned_shards,
+            "images_done": images,
+            "images_planned": planned_images,
+            "images_per_sec": round(rate, 1),
+        }
+        if len(self._done) == planned_shards:
+            self._fields["stage"] = "committing"
         left = f"{(planned_images - images) / rate:,.0f} s left" if rate > 0 else "..."
         return (
             f"shards {len(self._done):,}/{planned_shards:,}  images {images:,}/{planned_images:,}  "

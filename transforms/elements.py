@@ -178,6 +178,8 @@ class DatasetPlan:
     kept: tuple[features.Feature, ...] = ()  # of rewritten records, in addition to DatasetSettings.features
     committed: Committed | None = None  # what the output holds; None if it holds no catalog
     run_id: str = ""  # of the run that planned; "" for a caller that keeps other runs away itself
+    # When its stages began and ended, in seconds since the epoch: planning, planned, committing, committed.
+    times: Mapping[str, float] = dataclasses.field(default_factory=dict, compare=False)
     snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as in the catalog; {} without snapshots
 
 

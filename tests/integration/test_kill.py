@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import random
@@ -151,12 +152,21 @@ def interrupt_while_writing(
     ],
 )
 def test_interrupted_run_says_how_to_go_on(
-    uninterrupted: Uninterrupted, tmp_path: pathlib.Path, number: signal.Signals, cause: str
+    uninterrupted: Uninterrupted,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    cause: str,
 ) -> None:
+    monkeypatch.setenv("IMAGEBEAM_SUMMARY_JSON", str(tmp_path / "summary.json"))
     process = interrupt_while_writing(uninterrupted.images, tmp_path / "out", number)
     complaint = finish(process, exit_code=128 + number)
     message = f"imagebeam: {cause}; finished shards are kept, run the same command again to go on"
     assert complaint.splitlines()[1:] == [message]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["state"], summary["exit_code"]) == ("interrupted", 128 + number)
+    assert summary["message"] == message.removeprefix("imagebeam: ")
+    assert summary["counts"]["written"] == 0 and summary["durations"]["committing"] is None
     assert not list(tmp_path.glob("out/.imagebeam/run-*")) and not (tmp_path / "out/.imagebeam/lock").exists()
     finish(start(uninterrupted.images, tmp_path / "out"))
     assert_same_dataset(tmp_path / "out", uninterrupted.output)

@@ -25,6 +25,8 @@ METADATA = json.loads((DEPLOY / "flex_template" / "metadata.json").read_text())
 PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
 # of a machine that watches the job, or of the local runner
 NOT_IN_TEMPLATES = {"help", "verbose", "quiet", "workers", "no_wait", "cancel_on_interrupt"}
+# of a scheduler that runs the command: the launcher of a template only writes a graph, and nobody waits for its job
+NOT_IN_TEMPLATES |= {"summary_json", "metrics_textfile", "log_format", "openlineage"}
 OF_BEAM = {"sdk_container_image"}
 GOOD = {
     "input": ["gs://b/images", "gs://b/a/*.jpg", "hdfs://host:9870/x"],

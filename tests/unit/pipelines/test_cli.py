@@ -235,7 +235,7 @@ def test_folder_of_a_conversion_that_did_not_end_says_so(
     ("command", "texts", "complaint"),
     [
         ("convert", [KEPT], f"imagebeam: interrupted; {KEPT}\n"),
-        ("convert", [""], "imagebeam: interrupted\n"),
+        ("convert", [""], "imagebeam: interrupted; run the same command again\n"),
         ("schema", [], "imagebeam: interrupted\n"),
     ],
 )

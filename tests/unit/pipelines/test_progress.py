@@ -60,6 +60,25 @@ def test_line_without_plan_says_that_images_are_listed(dataset: dataset_settings
     assert re.fullmatch(r"listing images\.\.\. \d+ s", progress.Progress(dataset, io.StringIO()).line())
 
 
+def test_line_has_its_stage_and_numbers_as_fields_for_a_log(dataset: dataset_settings.DatasetSettings) -> None:
+    shown = progress.Progress(dataset, io.StringIO())
+    with shown.doing("starting tf.Transform"):
+        shown.line()
+        assert shown._fields == {"stage": "starting"}
+    shown.line()
+    assert shown._fields == {"stage": "listing"}
+    leave_plan(dataset)
+    leave_shard(dataset, 0, 495, rejected=5)
+    shown.line()
+    rate = shown._fields.pop("images_per_sec")
+    numbers = {"shards_done": 1, "shards_planned": 4, "images_done": 500, "images_planned": 2000}
+    assert rate >= 0 and shown._fields == {"stage": "writing", **numbers}
+    for index in range(1, 4):
+        leave_shard(dataset, index, 500)
+    shown.line()
+    assert (shown._fields["stage"], shown._fields["shards_done"]) == ("committing", 4)
+
+
 def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: dataset_settings.DatasetSettings) -> None:
     line = progress.Progress(dataset, io.StringIO())
     leave_plan(dataset)
