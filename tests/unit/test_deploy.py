@@ -26,6 +26,7 @@ PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters
 # of a machine that watches the job, or of the local runner
 NOT_IN_TEMPLATES = {"help", "verbose", "quiet", "workers", "no_wait", "cancel_on_interrupt"}
 # of a scheduler that runs the command: the launcher of a template only writes a graph, and nobody waits for its job
+NOT_IN_TEMPLATES |= {"keep_snapshots", "retry_rejects"}  # for a person, or for the scheduler's next step
 NOT_IN_TEMPLATES |= {"summary_json", "metrics_textfile", "log_format", "openlineage"}
 OF_BEAM = {"sdk_container_image"}
 GOOD = {
@@ -42,6 +43,7 @@ GOOD = {
         '\n[\n"label.pattern=(?P<label>a;b)"\n]\n',
     ],
     "overwrite": ["true", "false", "True", "False", "TRUE", "FALSE"],
+    "update": ["true", "false"],
     "sdk_container_image": [
         "europe-docker.pkg.dev/p/r/worker:0.1.0-py3.11-beam2.77.0",
         "localhost:5000/worker",
@@ -63,6 +65,7 @@ BAD = {
         "output.num_shards=3;;split.seed=1",
     ],
     "overwrite": ["yes", "", "tRUE", "true false"],
+    "update": ["yes", ""],
     "sdk_container_image": ["worker:1 --user", "", "gcr.io/example.com:project:other/worker"],
 }
 EXAMPLE = re.compile(r"such as (.+?)[.,]?(?=\.? |\.$|$)")
@@ -74,7 +77,7 @@ def main() -> dict[str, Any]:
 
 
 def test_template_has_every_option_of_convert() -> None:
-    names = ("convert", "plan", "status", "verify", "inspect", "bench", "schema")
+    names = ("convert", "plan", "compact", "snapshots", "status", "verify", "inspect", "bench", "schema")
     parser = command_parser.make_parser({name: lambda *_: 0 for name in names})
     commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
     options = {action.dest for action in commands["convert"]._actions}
