@@ -155,7 +155,7 @@ def test_refused_parameter_ends_with_exit_code_2(main: dict[str, Any], capsys: p
 def test_examples_in_the_help_are_valid(main: dict[str, Any], name: str) -> None:
     help_text, (pattern,) = PARAMETERS[name]["helpText"], PARAMETERS[name]["regexes"]
     examples = EXAMPLE.findall(help_text)
-    assert len(examples) == help_text.count("such as ") == {"set": 2, "overwrite": 0}.get(name, 1)
+    assert len(examples) == help_text.count("such as ") == {"set": 2, "overwrite": 0, "update": 0}.get(name, 1)
     assert [example for example in examples if not re.search(pattern, example)] == []
     for example in examples if name == "set" else ():
         config_lib.load_config(None, main["settings_of"](example))
