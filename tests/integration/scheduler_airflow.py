@@ -1,0 +1,176 @@
+"""The DAGs of deploy/airflow in a real Airflow, with the tests' `imagebeam`: `make schedulers-test`, a few minutes.
+
+Not one of the tests that pytest finds by itself: each run of a DAG starts Airflow, which takes ten seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from imagebeam import catalog as catalog_lib
+from tests import datasets, deployed, image_sets, patience
+from tests.servers import locked
+
+pytestmark = pytest.mark.integration
+
+PROGRAM = str(pathlib.Path(sys.executable).parent / "imagebeam")
+DATES = ("2026-11-20", "2026-11-21", "2026-11-22")
+
+
+class Airflow:
+    """An installation of Airflow in a folder of its own."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self._program = locked.bin_of("airflow") / "airflow"
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+            "AIRFLOW_HOME": str(folder),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        }
+        for name in ("dags", "plugins"):
+            (folder / name).mkdir()
+        shutil.copy(deployed.DEPLOY / "airflow" / "imagebeam_airflow.py", folder / "plugins")
+        assert self.start("db", "migrate").wait(patience.HANG_SEC) == 0
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Starts a command of Airflow; its output goes to the file log."""
+        with open(self.folder / "log", "ab") as log:
+            return subprocess.Popen(
+                [self._program, *arguments],
+                env={**self._environment, **environment},
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def put(self, name: str, **constants: object) -> None:
+        """Puts a DAG into the folder of DAGs, with these constants at its top."""
+        shutil.rmtree(self.folder / "dags")
+        (self.folder / "dags").mkdir()
+        text = deployed.set_constants(deployed.DEPLOY / "airflow" / f"{name}.py", {"PROGRAM": PROGRAM, **constants})
+        (self.folder / "dags" / f"{name}.py").write_text(text)
+
+    def start_dag(self, name: str, date: str, **environment: str) -> subprocess.Popen[bytes]:
+        (self.folder / "log").unlink(missing_ok=True)
+        return self.start("dags", "test", name, date, **environment)
+
+    def finish(self, process: subprocess.Popen[bytes], exit_code: int = 0) -> str:
+        """Waits for the end of a DAG; returns its log."""
+        code = process.wait(patience.HANG_SEC)
+        log = (self.folder / "log").read_text()
+        assert code == exit_code, log[-5000:]
+        return log
+
+    def query(self, sql: str, *values: str) -> list[Any]:
+        """Asks Airflow's database."""
+        connection = sqlite3.connect(self.folder / "airflow.db")
+        try:
+            return connection.execute(sql, values).fetchall()
+        finally:
+            connection.close()
+
+    def xcom(self, dag: str, task: str, key: str = "return_value") -> Any:
+        """Returns the XCom of the last run of a task; None if there is none."""
+        order = "SELECT value FROM xcom WHERE dag_id = ? AND task_id = ? AND key = ? ORDER BY timestamp DESC"
+        rows = self.query(order, dag, task, key)
+        return json.loads(rows[0][0]) if rows else None
+
+    def tries(self, dag: str, task: str) -> int:
+        """Returns the number of tries of the last run of a task."""
+        order = "SELECT try_number FROM task_instance WHERE dag_id = ? AND task_id = ? ORDER BY queued_dttm DESC"
+        return int(self.query(order, dag, task)[0][0])
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    yield Airflow(tmp_path_factory.mktemp("airflow"))
+
+
+def test_dag_makes_a_dataset_for_each_date(airflow: Airflow, tmp_path: pathlib.Path) -> None:
+    airflow.put(
+        "imagebeam_nightly",
+        INPUT=f"{tmp_path}/in/{{{{ ds }}}}",
+        OUTPUT=f"{tmp_path}/out/{{{{ ds }}}}",
+        OPTIONS=["--config", "image_folder"],
+        WRITES_SUMMARY=False,
+    )
+    for number, date in enumerate(DATES):
+        image_sets.write_folder(tmp_path / "in" / date, per_label=5 + number)
+        log = airflow.finish(airflow.start_dag("imagebeam_nightly", date))
+        assert "match the catalog" in log  # the task `verify`
+        datasets.make(tmp_path / "in" / date, tmp_path / "expected" / date)
+        found = datasets.shard_digests(tmp_path / "out" / date)
+        assert found == datasets.shard_digests(tmp_path / "expected" / date)
+        assert catalog_lib.load_catalog(str(tmp_path / "out" / date)).counts.written == 10 + 2 * number
+
+
+def test_killed_task_is_retried_and_ends_with_the_same_bytes(airflow: Airflow, tmp_path: pathlib.Path) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / "in" / label).mkdir(parents=True)
+        for number in range(60):
+            data = image_sets.make_image(number, "PNG", size=(800, 600))
+            (tmp_path / "in" / label / f"{number}.png").write_bytes(data)
+    datasets.make(tmp_path / "in", tmp_path / "expected", image={"encode": "jpeg"}, output={"num_shards": 12})
+    settings = ["--config", "image_folder", "--set", "image.encode=jpeg", "--set", "output.num_shards=12"]
+    output = tmp_path / "out"
+    airflow.put(
+        "imagebeam_nightly", INPUT=str(tmp_path / "in"), OUTPUT=str(output),
+        OPTIONS=[*settings, "--workers", "1"], RETRY_SEC=1, WRITES_SUMMARY=False,
+    )  # fmt: skip
+    is_killed = False
+    while not is_killed:  # the run may have been too fast
+        shutil.rmtree(output, ignore_errors=True)
+        process = airflow.start_dag("imagebeam_nightly", DATES[0])
+        is_killed = kill_while_writing(process, output)
+        log = airflow.finish(process)
+    assert "imagebeam ended with exit code -9: killed" in log
+    assert datasets.shard_digests(output) == datasets.shard_digests(tmp_path / "expected")
+    assert airflow.tries("imagebeam_nightly", "convert") == 2
+    assert "were finished by an earlier run" in log
+
+
+def kill_while_writing(process: subprocess.Popen[bytes], output: pathlib.Path) -> bool:
+    """Kills the `imagebeam` that a DAG has started once some of its shards are finished, and not all.
+
+    The run is stopped while this looks. Returns False if it has ended before.
+    """
+    lock = output / ".imagebeam" / "lock"
+    while process.poll() is None:
+        try:
+            number = json.loads(lock.read_text())["process"]
+            os.killpg(number, signal.SIGSTOP)
+        except (OSError, ValueError):  # it has not begun, is just writing its lock, or has ended
+            time.sleep(0.005)
+            continue
+        is_writing = 0 < len(list(output.glob(".imagebeam/staging-*/*.done.json"))) < 12
+        if is_writing:
+            os.killpg(number, signal.SIGKILL)
+            return True
+        os.killpg(number, signal.SIGCONT)
+        time.sleep(0.005)
+    return False
+
+
+def test_wrong_config_fails_at_once_and_is_not_retried(airflow: Airflow, tmp_path: pathlib.Path) -> None:
+    image_sets.write_folder(tmp_path / "in", per_label=2)
+    airflow.put(
+        "imagebeam_nightly", INPUT=str(tmp_path / "in"), OUTPUT=str(tmp_path / "out"),
+        OPTIONS=["--set", "output.num_shard=3"], RETRY_SEC=1, WRITES_SUMMARY=False,
+    )  # fmt: skip
+    log = airflow.finish(airflow.start_dag("imagebeam_nightly", DATES[0]), exit_code=1)
+    assert "AirflowFailException: imagebeam ended with exit code 2: the command, the config or the input is wrong" in log
+    assert airflow.tries("imagebeam_nightly", "convert") == 1
