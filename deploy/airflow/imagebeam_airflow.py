@@ -118,7 +118,7 @@ class ImagebeamDataflowOperator(ImagebeamOperator):
         if event["state"] == "committed":
             return event
         text = "; ".join(event["causes"]) or f"{self.output_uri} is {event['state']}"
-        raise_for(event.get("exit_code") or 1, text)
+        raise_for(event.get("run_exit_code") or 1, text)
         raise AssertionError("not reached: the exit code is not 0")
 
 

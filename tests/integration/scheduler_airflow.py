@@ -5,6 +5,7 @@ Not one of the tests that pytest finds by itself: each run of a DAG starts Airfl
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pathlib
@@ -20,12 +21,13 @@ from typing import Any
 import pytest
 
 from imagebeam import catalog as catalog_lib
-from tests import datasets, deployed, image_sets, patience
-from tests.servers import locked
+from tests import captured_jobs, datasets, deployed, image_sets, patience, stored
+from tests.servers import dataflow, gcs, locked
 
 pytestmark = pytest.mark.integration
 
 PROGRAM = str(pathlib.Path(sys.executable).parent / "imagebeam")
+CONVERTS = f"Running command: ['{PROGRAM}', 'convert'"
 DATES = ("2026-11-20", "2026-11-21", "2026-11-22")
 
 
@@ -89,11 +91,6 @@ class Airflow:
         rows = self.query(order, dag, task, key)
         return json.loads(rows[0][0]) if rows else None
 
-    def tries(self, dag: str, task: str) -> int:
-        """Returns the number of tries of the last run of a task."""
-        order = "SELECT try_number FROM task_instance WHERE dag_id = ? AND task_id = ? ORDER BY queued_dttm DESC"
-        return int(self.query(order, dag, task)[0][0])
-
 
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
@@ -139,8 +136,8 @@ def test_killed_task_is_retried_and_ends_with_the_same_bytes(airflow: Airflow, t
         log = airflow.finish(process)
     assert "imagebeam ended with exit code -9: killed" in log
     assert datasets.shard_digests(output) == datasets.shard_digests(tmp_path / "expected")
-    assert airflow.tries("imagebeam_nightly", "convert") == 2
-    assert "were finished by an earlier run" in log
+    assert log.count(CONVERTS) == 2
+    assert " of 12 shards were finished by an earlier run" in log
 
 
 def kill_while_writing(process: subprocess.Popen[bytes], output: pathlib.Path) -> bool:
@@ -165,12 +162,73 @@ def kill_while_writing(process: subprocess.Popen[bytes], output: pathlib.Path) -
     return False
 
 
-def test_wrong_config_fails_at_once_and_is_not_retried(airflow: Airflow, tmp_path: pathlib.Path) -> None:
-    image_sets.write_folder(tmp_path / "in", per_label=2)
-    airflow.put(
-        "imagebeam_nightly", INPUT=str(tmp_path / "in"), OUTPUT=str(tmp_path / "out"),
-        OPTIONS=["--set", "output.num_shard=3"], RETRY_SEC=1, WRITES_SUMMARY=False,
-    )  # fmt: skip
-    log = airflow.finish(airflow.start_dag("imagebeam_nightly", DATES[0]), exit_code=1)
-    assert "AirflowFailException: imagebeam ended with exit code 2: the command, the config or the input is wrong" in log
-    assert airflow.tries("imagebeam_nightly", "convert") == 1
+STAND_IN = """#!/usr/bin/env python3
+import json, pathlib, sys
+
+calls = pathlib.Path(__file__).with_name("calls")
+with calls.open("a") as file:
+    file.write(sys.argv[1] + "\\n")
+if sys.argv[1] == "convert":
+    code = {codes}[len(calls.read_text().splitlines()) - 1]
+    summary = {{"exit_code": code, "message": "the message for %d" % code}}
+    pathlib.Path(sys.argv[sys.argv.index("--summary-json") + 1]).write_text(json.dumps(summary))
+    sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("codes", "calls", "shown"),
+    [
+        pytest.param(
+            [5, 1, 0], ["convert", "convert", "convert", "verify"], "exit code 5: the message for 5", id="retried"
+        ),
+        pytest.param([3, 0], ["convert"], "AirflowFailException: imagebeam ended with exit code 3: ", id="not-retried"),
+    ],
+)
+def test_exit_code_decides_on_a_retry_and_the_summary_is_kept(
+    airflow: Airflow, tmp_path: pathlib.Path, codes: list[int], calls: list[str], shown: str
+) -> None:
+    program = tmp_path / "imagebeam"
+    program.write_text(STAND_IN.format(codes=codes))
+    program.chmod(0o755)
+    airflow.put("imagebeam_nightly", PROGRAM=str(program), INPUT="in", OUTPUT="out", RETRY_SEC=1)
+    log = airflow.finish(airflow.start_dag("imagebeam_nightly", DATES[0]), exit_code=int("verify" not in calls))
+    assert shown in log
+    assert (tmp_path / "calls").read_text().splitlines() == calls
+    code = codes[calls.count("convert") - 1]
+    summary = {"exit_code": code, "message": f"the message for {code}"}
+    assert airflow.xcom("imagebeam_nightly", "convert", "summary") == summary
+    assert airflow.xcom("imagebeam_nightly", "convert") == (None if code else summary)
+
+
+def test_dag_waits_for_a_job_of_dataflow_and_retries_one_that_failed(airflow: Airflow, tmp_path: pathlib.Path) -> None:
+    stored.write_images(tmp_path / "in")
+    datasets.make(tmp_path / "in", tmp_path / "expected", output={"num_shards": 2})
+    with gcs.run(tmp_path) as emulator, dataflow.run() as service:
+        bucket = emulator.bucket("pets")
+        gcs.upload(tmp_path / "in", bucket, "images")
+        image = "europe-docker.pkg.dev/p/r/worker:latest"
+        airflow.put(
+            "imagebeam_dataflow", INPUT="gs://pets/images", OUTPUT="gs://pets/{{ ds }}", POLL_SEC=1, RETRY_SEC=1,
+            DATAFLOW=service.arguments(temp_location="gs://pets/tmp", sdk_container_image=image),
+            OPTIONS=["--set", "output.num_shards=2"], WRITES_SUMMARY=False,
+        )  # fmt: skip
+        process = airflow.start_dag("imagebeam_dataflow", DATES[0], **emulator.environment)
+        patience.wait_until(lambda: service.jobs or process.poll() is not None)
+        assert service.jobs, airflow.finish(process)
+        patience.wait_until(lambda: service.requests.count("get") > 2)  # Airflow asks and goes on waiting
+        service.jobs[0].set(dataflow.failed("worker pool lost"))
+        patience.wait_until(lambda: len(service.jobs) == 2 or process.poll() is not None)
+        assert len(service.jobs) == 2, airflow.finish(process)
+        done = captured_jobs.run(service.jobs[1].options["pipelineUrl"], emulator.environment)
+        assert done.returncode == 0, done.stderr
+        service.jobs[1].set(dataflow.DONE)
+        log = airflow.finish(process)
+        names = [blob.name for blob in bucket.list_blobs(prefix=f"{DATES[0]}/train")]
+        digests = {name.rpartition("/")[2]: bucket.blob(name).download_as_bytes() for name in names}
+    assert "imagebeam ended with exit code 1: worker pool lost" in log
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in digests.items()} == datasets.shard_digests(
+        tmp_path / "expected"
+    )
+    status = airflow.xcom("imagebeam_dataflow", "convert")
+    assert (status["state"], status["output"]) == ("committed", f"gs://pets/{DATES[0]}")

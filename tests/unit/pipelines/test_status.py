@@ -197,6 +197,7 @@ def test_refused_run_tells_its_reason(output: pathlib.Path, dataset: pathlib.Pat
         leave_dataset(output, dataset)
     found = status.status(str(output))
     assert (found.state, found.exit_code, list(found.causes)) == ("failed", 1, ["too many rejects"])
+    assert found.run_exit_code == found.to_json()["run_exit_code"] == 3
 
 
 def test_refusal_counts_more_than_the_messages_of_its_job(
@@ -244,6 +245,7 @@ def test_job_whose_launcher_released_the_lock_is_told_by_its_record(
         leave_dataset(output, dataset)
     found = status.status(str(output))
     assert (found.state, found.exit_code, list(found.causes), found.job) == (state, 1, ["boom"], job)
+    assert found.run_exit_code == 3
     assert (found.keeps_shards, found.catalog is not None) == (keeps, has_dataset)
     assert dict(status.status_rows(found))["ended"] == found.ended == found.to_json()["ended"] != ""
 
