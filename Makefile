@@ -9,9 +9,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS := convert tf transform gcs hdfs s3 dataflow grain jax dev
-ENVIRONMENTS := $(wildcard tests/servers/environments/*.in) # of tools that the tests run
 # A file of tests is one unit of work, so its fixtures are made once; in the order of the folders the long files come first.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -ra
+# Of tools that the tests run: each .in is resolved into a .txt.
+ENVIRONMENTS := $(wildcard tests/servers/environments/*.in)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The environment of a checkout is its own, so Python may keep what it compiles there. Without that each process of the
