@@ -10,7 +10,12 @@ from imagebeam.pipelines import command_parser
 from tests import command_line
 
 DEPLOY = command_line.ROOT / "deploy"
-COMING = {"--update", "--log-format", "--summary-json"}  # options of convert; the files of deploy/ are ready for them
+COMING = {
+    "--update",
+    "--log-format",
+    "--summary-json",
+    "--metrics-textfile",
+}  # options that the files of deploy/ expect
 PLACEHOLDER = re.compile(r"YOUR-[A-Z]+(?:-[A-Z]+)*")
 
 

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.integration
 
 PROGRAM = str(pathlib.Path(sys.executable).parent / "imagebeam")
 CONVERTS = f"Running command: ['{PROGRAM}', 'convert'"
+HAS_SUMMARY = "--summary-json" in deployed.options_of("convert")
+MODES = ["dataset-for-each-date", *["snapshot-each-night"] * ("--update" in deployed.options_of("convert"))]
 DATES = ("2026-11-20", "2026-11-21", "2026-11-22")
 
 
@@ -73,9 +75,12 @@ class Airflow:
     def finish(self, process: subprocess.Popen[bytes], exit_code: int = 0) -> str:
         """Waits for the end of a DAG; returns its log."""
         code = process.wait(patience.HANG_SEC)
-        log = (self.folder / "log").read_text()
-        assert code == exit_code, log[-5000:]
-        return log
+        assert code == exit_code, self.log()[-5000:]
+        return self.log()
+
+    def log(self) -> str:
+        """Returns what the last DAG has logged so far."""
+        return (self.folder / "log").read_text()
 
     def query(self, sql: str, *values: str) -> list[Any]:
         """Asks Airflow's database."""
@@ -97,22 +102,27 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     yield Airflow(tmp_path_factory.mktemp("airflow"))
 
 
-def test_dag_makes_a_dataset_for_each_date(airflow: Airflow, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_dag_runs_for_each_date(airflow: Airflow, tmp_path: pathlib.Path, mode: str) -> None:
+    updates = mode == "snapshot-each-night"
+    folder = "" if updates else "{{ ds }}"
     airflow.put(
-        "imagebeam_nightly",
-        INPUT=f"{tmp_path}/in/{{{{ ds }}}}",
-        OUTPUT=f"{tmp_path}/out/{{{{ ds }}}}",
-        OPTIONS=["--config", "image_folder"],
-        WRITES_SUMMARY=False,
-    )
+        "imagebeam_nightly", INPUT=f"{tmp_path}/in/{folder}", OUTPUT=f"{tmp_path}/out/{folder}",
+        OPTIONS=["--config", "image_folder", *["--update"] * updates], WRITES_SUMMARY=HAS_SUMMARY,
+    )  # fmt: skip
     for number, date in enumerate(DATES):
-        image_sets.write_folder(tmp_path / "in" / date, per_label=5 + number)
+        images, output = (tmp_path / name / ("" if updates else date) for name in ("in", "out"))
+        image_sets.write_folder(images, per_label=5 + number)
         log = airflow.finish(airflow.start_dag("imagebeam_nightly", date))
-        assert "match the catalog" in log  # the task `verify`
-        datasets.make(tmp_path / "in" / date, tmp_path / "expected" / date)
-        found = datasets.shard_digests(tmp_path / "out" / date)
-        assert found == datasets.shard_digests(tmp_path / "expected" / date)
-        assert catalog_lib.load_catalog(str(tmp_path / "out" / date)).counts.written == 10 + 2 * number
+        assert log.count("Command exited with return code 0") == 2  # `verify`, too
+        if updates:
+            assert (output / "LATEST").read_text() == f"{number + 1:06}\n"
+        else:
+            datasets.make(images, tmp_path / "expected" / date)
+            assert datasets.shard_digests(output) == datasets.shard_digests(tmp_path / "expected" / date)
+            assert catalog_lib.load_catalog(str(output)).counts.written == 10 + 2 * number
+        if HAS_SUMMARY:
+            assert airflow.xcom("imagebeam_nightly", "convert")["state"] == "committed"
 
 
 def test_killed_task_is_retried_and_ends_with_the_same_bytes(airflow: Airflow, tmp_path: pathlib.Path) -> None:
@@ -126,7 +136,7 @@ def test_killed_task_is_retried_and_ends_with_the_same_bytes(airflow: Airflow, t
     output = tmp_path / "out"
     airflow.put(
         "imagebeam_nightly", INPUT=str(tmp_path / "in"), OUTPUT=str(output),
-        OPTIONS=[*settings, "--workers", "1"], RETRY_SEC=1, WRITES_SUMMARY=False,
+        OPTIONS=[*settings, "--workers", "1"], RETRY_SEC=1, WRITES_SUMMARY=HAS_SUMMARY,
     )  # fmt: skip
     is_killed = False
     while not is_killed:  # the run may have been too fast
@@ -201,7 +211,9 @@ def test_exit_code_decides_on_a_retry_and_the_summary_is_kept(
     assert airflow.xcom("imagebeam_nightly", "convert") == (None if code else summary)
 
 
-def test_dag_waits_for_a_job_of_dataflow_and_retries_one_that_failed(airflow: Airflow, tmp_path: pathlib.Path) -> None:
+def test_dag_waits_for_a_job_of_dataflow_attaches_to_it_and_retries_one_that_failed(
+    airflow: Airflow, tmp_path: pathlib.Path
+) -> None:
     stored.write_images(tmp_path / "in")
     datasets.make(tmp_path / "in", tmp_path / "expected", output={"num_shards": 2})
     with gcs.run(tmp_path) as emulator, dataflow.run() as service:
@@ -211,12 +223,18 @@ def test_dag_waits_for_a_job_of_dataflow_and_retries_one_that_failed(airflow: Ai
         airflow.put(
             "imagebeam_dataflow", INPUT="gs://pets/images", OUTPUT="gs://pets/{{ ds }}", POLL_SEC=1, RETRY_SEC=1,
             DATAFLOW=service.arguments(temp_location="gs://pets/tmp", sdk_container_image=image),
-            OPTIONS=["--set", "output.num_shards=2"], WRITES_SUMMARY=False,
+            OPTIONS=["--set", "output.num_shards=2"], WRITES_SUMMARY=HAS_SUMMARY,
         )  # fmt: skip
         process = airflow.start_dag("imagebeam_dataflow", DATES[0], **emulator.environment)
         patience.wait_until(lambda: service.jobs or process.poll() is not None)
         assert service.jobs, airflow.finish(process)
         patience.wait_until(lambda: service.requests.count("get") > 2)  # Airflow asks and goes on waiting
+        process.kill()
+        process.wait()
+        process = airflow.start_dag("imagebeam_dataflow", DATES[0], **emulator.environment)
+        already = f"{service.jobs[0].id} (was running already)"
+        patience.wait_until(lambda: already in airflow.log() or process.poll() is not None)
+        assert len(service.jobs) == 1
         service.jobs[0].set(dataflow.failed("worker pool lost"))
         patience.wait_until(lambda: len(service.jobs) == 2 or process.poll() is not None)
         assert len(service.jobs) == 2, airflow.finish(process)
