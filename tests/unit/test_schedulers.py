@@ -70,11 +70,8 @@ def constants(name: str) -> dict[str, Any]:
     return found
 
 
-def of_kubernetes(name: str, *keys: str) -> list[list[str]]:
-    spec = load_yaml(f"kubernetes/{name}")["spec"]
-    for key in keys:
-        spec = spec[key]
-    (container,) = spec["template"]["spec"]["containers"]
+def of_kubernetes() -> list[list[str]]:
+    (container,) = load_yaml("kubernetes/job.yaml")["spec"]["template"]["spec"]["containers"]
     return [container["args"]]
 
 
@@ -108,16 +105,14 @@ def of_cron() -> list[list[str]]:
 
 def of_airflow() -> list[list[str]]:
     nightly, dataflow = (constants(f"airflow/imagebeam_{name}.py") for name in ("nightly", "dataflow"))
-    where = ["--input", nightly["INPUT"], "--output", nightly["OUTPUT"]]
-    assert (dataflow["INPUT"], dataflow["OUTPUT"]) == (nightly["INPUT"], nightly["OUTPUT"])
-    return [["convert", *where, *nightly["OPTIONS"]], ["convert", *where, *dataflow["OPTIONS"]]]
+    assert all(dataflow[name] == nightly[name] for name in ("INPUT", "OUTPUT", "OPTIONS"))
+    return [["convert", "--input", nightly["INPUT"], "--output", nightly["OUTPUT"], *nightly["OPTIONS"]]]
 
 
 COMMANDS = {
     "airflow": of_airflow,
     "cron": of_cron,
-    "kubernetes-cronjob": lambda: of_kubernetes("cronjob.yaml", "jobTemplate", "spec"),
-    "kubernetes-job": lambda: of_kubernetes("job.yaml"),
+    "kubernetes": of_kubernetes,
     "systemd": of_systemd,
 }
 
