@@ -180,7 +180,7 @@ def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
             doing = job_progress.describe(state, counters)
             return dataclasses.replace(known, state="running", doing=doing, job=job, counters=counters)
         if state == "done":
-            known = dataclasses.replace(known, catalog=_find_catalog(known.output))  # it may be newer than the first look
+            known = dataclasses.replace(known, catalog=_find_catalog(known.output))  # newer than at the first look
             if known.catalog is not None:
                 return dataclasses.replace(known, state="committed", job=job, counters=counters)
             causes = ["the job is done, and there is no dataset: something else has removed it"]
