@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
@@ -37,8 +38,7 @@ def set_constants(path: pathlib.Path, values: Mapping[str, object]) -> str:
 
 def options_of(command: str) -> set[str]:
     """Returns the options of a command of imagebeam."""
-    names = ("convert", "plan", "status", "verify", "inspect", "bench", "schema")
-    parser = command_parser.make_parser({name: lambda *_: 0 for name in names})
+    parser = command_parser.make_parser(collections.defaultdict(lambda: lambda *_: 0))
     commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
     return set(commands[command]._option_string_actions)
 
