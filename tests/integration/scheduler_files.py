@@ -114,10 +114,6 @@ def units(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def verify(units: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    return run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", units / "imagebeam@flowers.timer")
-
-
 def test_units_of_systemd_are_valid(units: pathlib.Path) -> None:
     shutil.copy(units / "imagebeam@.service", units / "imagebeam@flowers.service")
     shutil.copy(units / "imagebeam@.timer", units / "imagebeam@flowers.timer")
