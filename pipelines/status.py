@@ -39,6 +39,8 @@ class Status:
         job: the job of the last run, if it left one.
         counters: of the job, added up.
         causes: how the run ended: the text of its report, or the error messages of its job.
+        run_exit_code: that of a launcher that would have waited for the run, such as 3 for too many rejects; None if it
+            is not known.
         ended: when a launcher saw the job end, if it did: ISO 8601, UTC.
         catalog: of the committed dataset, also while another run writes.
         keeps_shards: whether finished shards are kept for the next run.
@@ -50,6 +52,7 @@ class Status:
     job: remote_job.RemoteJob | None = None
     counters: Mapping[str, int] = dataclasses.field(default_factory=dict)
     causes: Sequence[str] = ()
+    run_exit_code: int | None = None
     ended: str = ""
     catalog: catalog_lib.Catalog | None = None
     keeps_shards: bool = False
@@ -78,6 +81,7 @@ class Status:
             "job": job,
             "counters": dict(self.counters),
             "causes": list(self.causes),
+            "run_exit_code": self.run_exit_code,
             "ended": self.ended or None,
             "dataset": dataset,
             "keeps_shards": self.keeps_shards,
@@ -127,10 +131,13 @@ def _look(output: str) -> Status:
     last = last_run.read(output) if record is None else None
     if last is not None:
         ended: Summary = "cancelled" if last.state == "cancelled" else "failed"
-        return dataclasses.replace(known, state=ended, job=last.job, causes=last.causes, ended=last.ended)
+        return dataclasses.replace(
+            known, state=ended, job=last.job, causes=last.causes, run_exit_code=last.exit_code, ended=last.ended
+        )
     refusal = _find_refusal(control)
     if refusal is not None:
-        return dataclasses.replace(known, state="failed", causes=[refusal])
+        message, exit_code = refusal
+        return dataclasses.replace(known, state="failed", causes=[message], run_exit_code=exit_code)
     if known.state == "nothing" and known.catalog is not None:
         return dataclasses.replace(known, state="committed")
     if known.state == "nothing" and shards is not None:
@@ -174,6 +181,7 @@ def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
             doing = job_progress.describe(state, counters)
             return dataclasses.replace(known, state="running", doing=doing, job=job, counters=counters)
         if state == "done":
+            known = dataclasses.replace(known, catalog=_find_catalog(known.output))  # newer than at the first look
             if known.catalog is not None:
                 return dataclasses.replace(known, state="committed", job=job, counters=counters)
             causes = ["the job is done, and there is no dataset: something else has removed it"]
@@ -195,8 +203,8 @@ def _of_process(known: Status, record: run_record.RunRecord) -> Status:
     return dataclasses.replace(known, state="running", doing=who)
 
 
-def _find_refusal(control: str) -> str | None:
-    """Returns why a run was refused, from the report that its job left; None if there is none."""
+def _find_refusal(control: str) -> tuple[str, int] | None:
+    """Returns why a run was refused, and its exit code, from the report that its job left; None if there is none."""
     try:
         names = [entry.name for entry in storage.storage_of(control).list_directory(control)]
     except (FileNotFoundError, NotADirectoryError):
@@ -205,7 +213,7 @@ def _find_refusal(control: str) -> str | None:
         if name.startswith(output_paths.REPORT_PREFIX) and name.endswith(".json"):
             report = run_report.read_report(storage.join(control, name))
             if report is not None and report["state"] == "refused":
-                return str(report["message"])
+                return str(report["message"]), int(report["exit_code"])
     return None
 
 
