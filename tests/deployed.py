@@ -5,18 +5,12 @@ from __future__ import annotations
 import collections
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from imagebeam.pipelines import command_parser
 from tests import command_line
 
 DEPLOY = command_line.ROOT / "deploy"
-COMING = {
-    "--update",
-    "--log-format",
-    "--summary-json",
-    "--metrics-textfile",
-}  # options that the files of deploy/ expect
 PLACEHOLDER = re.compile(r"YOUR-[A-Z]+(?:-[A-Z]+)*")
 
 
@@ -41,17 +35,3 @@ def options_of(command: str) -> set[str]:
     parser = command_parser.make_parser(collections.defaultdict(lambda: lambda *_: 0))
     commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
     return set(commands[command]._option_string_actions)
-
-
-def drop_coming(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments of a command without options that its parser does not have yet."""
-    command, *given = arguments
-    known = options_of(command)
-    kept, given = [command], [*given]
-    while given:
-        option = given.pop(0)
-        if option.partition("=")[0] in COMING - known:
-            given = given[int(option == "--summary-json") :]  # its value, too
-        else:
-            kept.append(option)
-    return kept

@@ -20,16 +20,13 @@ from typing import Any
 
 import pytest
 
-from imagebeam import catalog as catalog_lib
-from tests import captured_jobs, datasets, deployed, image_sets, patience, stored
+from tests import captured_jobs, datasets, deployed, image_sets, patience, snapshot_sets, stored
 from tests.servers import dataflow, gcs, locked
 
 pytestmark = pytest.mark.integration
 
 PROGRAM = str(pathlib.Path(sys.executable).parent / "imagebeam")
 CONVERTS = f"Running command: ['{PROGRAM}', 'convert'"
-HAS_SUMMARY = "--summary-json" in deployed.options_of("convert")
-MODES = ["dataset-for-each-date", *["snapshot-each-night"] * ("--update" in deployed.options_of("convert"))]
 DATES = ("2026-11-20", "2026-11-21", "2026-11-22")
 
 
@@ -102,27 +99,19 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     yield Airflow(tmp_path_factory.mktemp("airflow"))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_dag_runs_for_each_date(airflow: Airflow, tmp_path: pathlib.Path, mode: str) -> None:
-    updates = mode == "snapshot-each-night"
-    folder = "" if updates else "{{ ds }}"
+def test_dag_writes_a_snapshot_for_each_date(airflow: Airflow, tmp_path: pathlib.Path) -> None:
+    images, output = tmp_path / "in", tmp_path / "out"
     airflow.put(
-        "imagebeam_nightly", INPUT=f"{tmp_path}/in/{folder}", OUTPUT=f"{tmp_path}/out/{folder}",
-        OPTIONS=["--config", "image_folder", *["--update"] * updates], WRITES_SUMMARY=HAS_SUMMARY,
+        "imagebeam_nightly", INPUT=str(images), OUTPUT=str(output), OPTIONS=["--config", "image_folder", "--update"]
     )  # fmt: skip
     for number, date in enumerate(DATES):
-        images, output = (tmp_path / name / ("" if updates else date) for name in ("in", "out"))
         image_sets.write_folder(images, per_label=5 + number)
         log = airflow.finish(airflow.start_dag("imagebeam_nightly", date))
         assert log.count("Command exited with return code 0") == 2  # `verify`, too
-        if updates:
-            assert (output / "LATEST").read_text() == f"{number + 1:06}\n"
-        else:
-            datasets.make(images, tmp_path / "expected" / date)
-            assert datasets.shard_digests(output) == datasets.shard_digests(tmp_path / "expected" / date)
-            assert catalog_lib.load_catalog(str(output)).counts.written == 10 + 2 * number
-        if HAS_SUMMARY:
-            assert airflow.xcom("imagebeam_nightly", "convert")["state"] == "committed"
+        assert (output / "LATEST").read_text() == f"{number + 1:06}\n"
+        summary = airflow.xcom("imagebeam_nightly", "convert")
+        assert (summary["state"], summary["snapshot"]) == ("committed", f"{number + 1:06}")
+        assert len(snapshot_sets.living(output)) == 10 + 2 * number
 
 
 def test_killed_task_is_retried_and_ends_with_the_same_bytes(airflow: Airflow, tmp_path: pathlib.Path) -> None:
@@ -136,7 +125,7 @@ def test_killed_task_is_retried_and_ends_with_the_same_bytes(airflow: Airflow, t
     output = tmp_path / "out"
     airflow.put(
         "imagebeam_nightly", INPUT=str(tmp_path / "in"), OUTPUT=str(output),
-        OPTIONS=[*settings, "--workers", "1"], RETRY_SEC=1, WRITES_SUMMARY=HAS_SUMMARY,
+        OPTIONS=[*settings, "--workers", "1"], RETRY_SEC=1,
     )  # fmt: skip
     is_killed = False
     while not is_killed:  # the run may have been too fast
@@ -223,7 +212,7 @@ def test_dag_waits_for_a_job_of_dataflow_attaches_to_it_and_retries_one_that_fai
         airflow.put(
             "imagebeam_dataflow", INPUT="gs://pets/images", OUTPUT="gs://pets/{{ ds }}", POLL_SEC=1, RETRY_SEC=1,
             DATAFLOW=service.arguments(temp_location="gs://pets/tmp", sdk_container_image=image),
-            OPTIONS=["--set", "output.num_shards=2"], WRITES_SUMMARY=HAS_SUMMARY,
+            OPTIONS=["--set", "output.num_shards=2"],
         )  # fmt: skip
         process = airflow.start_dag("imagebeam_dataflow", DATES[0], **emulator.environment)
         patience.wait_until(lambda: service.jobs or process.poll() is not None)
