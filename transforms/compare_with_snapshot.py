@@ -52,7 +52,7 @@ class KnownImage(NamedTuple):
     record: int  # index in the shard; -1 for a reject
     split: str
     labels: tuple[str, ...]
-    reject: tuple[Any, ...] | None  # fields of the Reject
+    reject: elements.Reject | None
 
 
 class ComparedImages(NamedTuple):
@@ -115,7 +115,7 @@ def known_images(states: snapshot_states.ShardStates, index: int) -> Iterator[Kn
         if record not in removed:
             yield KnownImage(image.key, image.facts, number, index, record, states.split, image.labels, None)
     for facts, reject in states.rejects:
-        yield KnownImage(reject.key, facts, number, index, _NO_RECORD, states.split, (), tuple(reject))
+        yield KnownImage(reject.key, facts, number, index, _NO_RECORD, states.split, (), reject)
 
 
 def known_rejects(folder: str) -> Iterator[KnownImage]:
@@ -125,7 +125,7 @@ def known_rejects(folder: str) -> Iterator[KnownImage]:
         for line in file:
             fields = json.loads(line)
             reject = elements.Reject(**fields | {"reason": elements.Reason(fields["reason"])})
-            yield KnownImage(reject.key, b"", 0, _REJECTS_FILE, _NO_RECORD, "", (), tuple(reject))
+            yield KnownImage(reject.key, b"", 0, _REJECTS_FILE, _NO_RECORD, "", (), reject)
 
 
 class _PendingRows:
@@ -206,7 +206,7 @@ def compare(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) ->
     }
     removed: dict[int, list[int]] = collections.defaultdict(list)
     removed_labels: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    digest = rejects_digest = 0
+    digest = 0
 
     def remove(row: KnownImage) -> None:
         nonlocal digest
@@ -224,10 +224,8 @@ def compare(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) ->
         seen[ref.key] = ref.position, ref.uri
         row = rows.get(ref.key)
         if row is not None and row.facts == ref.facts:
-            if row.record == _NO_RECORD:
-                reject = elements.Reject(*row.reject or ())
-                rejects.append(reject)
-                rejects_digest = (rejects_digest + summaries.digest_reject(reject)) % (1 << _DIGEST_BITS)
+            if row.reject is not None:
+                rejects.append(row.reject)
             else:
                 counts["unchanged"][row.split] += 1
             continue
@@ -245,7 +243,7 @@ def compare(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) ->
         **counts,
         removed_labels=dict(removed_labels),
         kept_rejects=len(rejects),
-        kept_rejects_digest=rejects_digest,
+        kept_rejects_digest=_digest_rejects(rejects),
         digest=digest,
         duplicates=tuple(sorted(duplicates)[:_MAX_DUPLICATES]),
         num_duplicates=len(duplicates),
@@ -263,11 +261,16 @@ def compare_with_rejects(listed: Iterable[elements.ImageRef], known: Iterable[Kn
         else:
             unchanged[image.split] += 1
     images = {ref.key: ref for ref in listed if ref.key in rows}
-    rejects = [elements.Reject(*row.reject or ()) for key, row in rows.items() if key not in images]
+    rejects = [row.reject for key, row in rows.items() if row.reject is not None and key not in images]
     added = collections.Counter(ref.split for ref in images.values())
-    digest = sum(map(summaries.digest_reject, rejects)) % (1 << _DIGEST_BITS)
-    comparison = summaries.Comparison(unchanged, added, kept_rejects=len(rejects), kept_rejects_digest=digest)
+    comparison = summaries.Comparison(
+        unchanged, added, kept_rejects=len(rejects), kept_rejects_digest=_digest_rejects(rejects)
+    )
     return Compared(list(images.values()), rejects, {}, comparison)
+
+
+def _digest_rejects(rejects: Iterable[elements.Reject]) -> int:
+    return sum(map(summaries.digest_reject, rejects)) % (1 << _DIGEST_BITS)
 
 
 def _rank(image: KnownImage) -> tuple[bool, int]:
