@@ -14,7 +14,6 @@ from imagebeam import errors, example, features, find_snapshot, records, storage
 from imagebeam.pipelines import progress, terminal
 from imagebeam.reader import bare_pixels
 
-_CHANGES = ("added", "changed", "removed", "unchanged")  # images, since the snapshot before
 _MAX_SHOWN = 8  # values of a list
 _MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # of a file's name, which most file systems limit to 255 bytes
 
@@ -22,8 +21,8 @@ _MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # of a file's name, which most fil
 def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str, str]]:
     """Returns the dataset as rows of a table."""
     rows = [("dataset", f"{catalog.name}, written {catalog.created}, fingerprint {catalog.fingerprint}")]
-    rows += _snapshot_rows(catalog)
-    rows += progress.summary_rows(catalog, directory, seconds=None)
+    rows += progress.summary_rows(catalog, directory, None, directory)
+    rows += _removed_rows(catalog)
     rows.append(("compression", catalog.compression))
     if catalog.labels:
         shown = [f"{index} {name}" for index, name in enumerate(catalog.labels[:8], start=catalog.label_base)]
@@ -32,19 +31,15 @@ def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str
     return rows
 
 
-def _snapshot_rows(catalog: catalog_lib.Catalog) -> list[tuple[str, str]]:
-    """Returns the rows about a snapshot: what it has changed, and which records in its files are removed."""
-    facts, rows = catalog.snapshot, []
-    if facts:
-        changes = ", ".join(f"{facts[name]:,} {name}" for name in _CHANGES if isinstance(facts.get(name), int))
-        since = f"after {facts['base']}" if facts.get("base") else "the first"
-        rows.append(("snapshot", f"{facts.get('name')}, {since}" + (f": {changes}" if changes else "")))
+def _removed_rows(catalog: catalog_lib.Catalog) -> list[tuple[str, str]]:
+    """Returns a row that says how many records in the shards are removed; none if there are none."""
     every = [shard for split in catalog.splits.values() for shard in split.shards]
-    if removed := sum(shard.removed for shard in every):
-        of_shards = progress.count(sum(bool(shard.removed) for shard in every), "shard")
-        total = progress.count(sum(shard.records for shard in every), "record")
-        rows.append(("removed", f"{removed:,} of {total} in the files, in {of_shards}; they are not read"))
-    return rows
+    removed = sum(shard.removed for shard in every)
+    if not removed:
+        return []
+    of_shards = progress.count(sum(bool(shard.removed) for shard in every), "shard")
+    total = progress.count(sum(shard.records for shard in every), "record")
+    return [("removed", f"{removed:,} of {total} in the files, in {of_shards}; they are not read")]
 
 
 def read_examples(directory: str, catalog: catalog_lib.Catalog, split: str) -> Iterator[dict[str, list[Any]]]:

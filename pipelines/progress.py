@@ -229,16 +229,25 @@ def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -
         print(f"{name:<{width}}  {terminal.printable(value)}", file=stream or sys.stdout)
 
 
-def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | None) -> list[tuple[str, str]]:
-    """Returns the rows of the table at the end of a run."""
+def summary_rows(
+    catalog: catalog_lib.Catalog, output: str, seconds: float | None, folder: str | None = None
+) -> list[tuple[str, str]]:
+    """Returns the rows of the table at the end of a run.
+
+    Args:
+        catalog: of the dataset.
+        output: its address; of a snapshot, the folder of all snapshots.
+        seconds: that the run took; None if that is not known.
+        folder: the folder of the catalog, if it is known.
+    """
     counts = catalog.counts
     passed_over = describe_passed_over(counts.passed_over)
     rows = [("listed", f"{count(counts.listed, 'image')} (passed over: {passed_over})")]
-    folder = output
+    folder_of_catalog = folder or output
     if facts := catalog.snapshot:
         changes = ", ".join(f"{facts[name]:,} {name}" for name in ("added", "changed", "removed", "unchanged"))
         rows.append(("snapshot", f"{facts['name']}: {changes}"))
-        folder = snapshots.folder_of(storage.normalize(output), facts["name"])
+        folder_of_catalog = folder or snapshots.folder_of(storage.normalize(output), facts["name"])
     for name, split in catalog.splits.items():
         parts = (count(split.num_examples, "image"), count(len(split.shards), "shard"), format_bytes(split.num_bytes))
         rows.append((f"  {name}", ", ".join(parts)))
@@ -252,7 +261,7 @@ def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | Non
                 f"{count(len(catalog.labels), 'class')}, ids from {catalog.label_base}: {name_some(catalog.labels)}",
             )
         )
-    rows += _unusual_rows(catalog_lib.load_statistics(folder))
+    rows += _unusual_rows(catalog_lib.load_statistics(folder_of_catalog))
     if seconds is not None:
         rows.append(("time", f"{seconds:.1f} s, {counts.listed / seconds:,.0f} images/s"))
     rows.append(("output", output))

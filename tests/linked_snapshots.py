@@ -74,12 +74,21 @@ def _of_snapshot(
         for split, shards in splits.items()
     }
     num_examples = sum(split.num_examples for split in living.values())
+    num_added = sum(split.num_examples for split in written.splits.values())
+    num_removed = sum(map(len, gone.values()))
     return dataclasses.replace(
         written,
         fingerprint=f"{written.fingerprint}-{name}",
         splits=living,
         counts=catalog_lib.Counts(num_examples, num_examples, {}, {}),
-        snapshot={"name": name, "base": base},
+        snapshot={
+            "name": name,
+            "base": base,
+            "added": num_added,
+            "changed": 0,
+            "removed": num_removed,
+            "unchanged": num_examples - num_added,
+        },
     )
 
 

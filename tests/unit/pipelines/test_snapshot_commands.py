@@ -64,13 +64,13 @@ def test_inspect_shows_the_latest_snapshot_without_removed_records(
 ) -> None:
     assert main("inspect", snapshots, "-n", 9, "--save-to", tmp_path / "saved") == 0
     told = re.sub(" +", " ", capsys.readouterr().out)
-    assert "\nsnapshot 000002, after 000001\n" in told
+    assert "\nsnapshot 000002: 3 added, 0 changed, 1 removed, 4 unchanged\n" in told
     assert "\nremoved 1 of 8 records in the files, in 1 shard; they are not read\n" in told
     assert re.findall(r"image/key=(\d)", told) == list("0234567")
     assert len(os.listdir(tmp_path / "saved")) == 7
     assert main("inspect", snapshots, "--snapshot", "000001", "-n", 9) == 0
     told = re.sub(" +", " ", capsys.readouterr().out)
-    assert "\nsnapshot 000001, the first\n" in told and "they are not read" not in told
+    assert "\nsnapshot 000001: 5 added, 0 changed, 0 removed, 0 unchanged\n" in told and "they are not read" not in told
     assert re.findall(r"image/key=(\d)", told) == list("01234")
 
 
