@@ -326,8 +326,7 @@ class _Lease:
             renewing.join()
             if not self._lock.stays:
                 with contextlib.suppress(OSError):  # if it stays, it expires
-                    if self._is_own():
-                        self._store.remove(self._uri)
+                    run_record.remove_own(self._uri, self._is_own)
                     commit_rights.remove_if_empty(os.path.dirname(self._uri))
 
     def _acquire(self) -> bool:
@@ -356,7 +355,8 @@ class _Lease:
                     if self._store.swaps_atomically:
                         return True
                     time.sleep(commit_rights.SETTLE_SEC)
-                    if self._is_own():
+                    found = run_record.read(self._uri)
+                    if found is not None and self._is_own(found):
                         return True
             elif verdict.action == "refuse" or (time.monotonic() > give_up and seen == "renewed"):
                 raise errors.BusyError(verdict.reason)
@@ -379,13 +379,11 @@ class _Lease:
                 return  # the commit sees it
 
     def _write(self, record: run_record.RunRecord) -> None:
-        if not self._is_own():
+        if not run_record.replace_own(self._uri, self._is_own, record):
             raise errors.BusyError(
                 f"another run took over the lock {self._uri}, which was not renewed for {run_record.LEASE_SEC:g} s: "
                 "run the same command again once that run has ended"
             )
-        self._store.write_whole(self._uri, record.encode())
 
-    def _is_own(self) -> bool:
-        found = run_record.read(self._uri)
-        return found is not None and found.run == self._lock.record.run
+    def _is_own(self, found: run_record.RunRecord) -> bool:
+        return found.run == self._lock.record.run

@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from imagebeam import storage
@@ -143,3 +143,38 @@ def read(uri: str) -> RunRecord | None:
         if record is not None:
             return record
     return None
+
+
+def replace_own(uri: str, is_own: Callable[[RunRecord], bool], record: RunRecord) -> bool:
+    """Writes `record` over a record of the same run; returns False if another run has taken over, or removed it.
+
+    On gs:// that is one step: this process may be stopped at any point, for any time, and overwrites no other record.
+    Elsewhere a takeover between the look and the write is lost: `replace` would leave a moment without a file, in
+    which a third run could create its own.
+    """
+    store = storage.storage_of(uri)
+    while True:
+        try:
+            content = store.read(uri)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        found = parse(content)
+        if found is None or not is_own(found):
+            return False
+        if not store.replaces_in_place:
+            store.write_whole(uri, record.encode(), durable=False)
+            return True
+        if store.replace(uri, content, record.encode()):
+            return True
+
+
+def remove_own(uri: str, is_own: Callable[[RunRecord], bool]) -> None:
+    """Removes the record at `uri` if it is that of the same run. On gs:// the look and the removal are one step."""
+    store = storage.storage_of(uri)
+    try:
+        version = store.stat(uri).version
+        found = parse(store.read(uri, version=version))
+        if found is not None and is_own(found):
+            store.remove(uri, version)
+    except (FileNotFoundError, NotADirectoryError, storage.ChangedError):
+        return
