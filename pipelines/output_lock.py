@@ -176,15 +176,25 @@ def _explain_unknown(lock: str, job: remote_job.RemoteJob, error: Exception) -> 
     """Returns why a run is refused whose service does not tell the state of the job that holds the lock."""
     name, why = remote_job.describe(job), getattr(error, "strerror", None) or error
     look = f"look at {job.console}" if job.console else f"look at {job.service}"
-    if isinstance(error, FileNotFoundError) or not job.console:  # then nothing changes by itself
+    if release := advise_release(lock, job, error):
         return (
-            f"the lock of this output names {name}, and its state is not known ({why}): {look}; if the job has ended, "
-            f"remove {lock} and run the same command again, otherwise wait for it or choose another --output"
+            f"the lock of this output names {name}, and its state is not known ({why}): {look}; {release}, otherwise "
+            "wait for it or choose another --output"
         )
     return (
         f"{name} may still write to this output, and its state is not known ({why}): {look}, and try again, or choose "
         "another --output"
     )
+
+
+def advise_release(lock: str, job: remote_job.RemoteJob, error: Exception) -> str:
+    """Returns how to release a lock whose job the service has forgotten, or cannot be asked for.
+
+    "" where the service may answer later.
+    """
+    if not isinstance(error, FileNotFoundError) and job.console:
+        return ""
+    return f"if the job has ended, remove {lock} and run the same command again"
 
 
 def _explain_holder(lock: str, holder: run_record.RunRecord, is_renewed: bool) -> str:

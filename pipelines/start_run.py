@@ -85,10 +85,7 @@ class Started(NamedTuple):
         if self.is_attached:
             run.say(f"{remote_job.describe(run.job)} does the same already: {run.job.console}")
             return run
-        submitted = run_remotely.submit(run, functools.partial(launch.submit_pipeline, self.build()))
-        if submitted is not None:
-            run.say(f"submitted {remote_job.describe(submitted.job)}: {submitted.job.console}")
-        return submitted
+        return run_remotely.submit(run, functools.partial(launch.submit_pipeline, self.build()))
 
 
 @contextlib.contextmanager
@@ -124,6 +121,7 @@ def on_dataflow(request: Request, add_steps: AddSteps) -> Iterator[Started]:
         lock = stack.enter_context(launch.hold_output(job.settings, scratch, attaches=True))
         shown = stack.enter_context(job_progress.JobProgress()) if request.show_progress else None
         run = run_remotely.Run(launch.job_of(options), job.settings.output, job.settings.report, lock, shown)
+        run = run._replace(identity=job.settings.identity)
         if lock.running is not None:
             run = run._replace(job=lock.running, report=paths.report(lock.running_run))
         yield Started(job.settings, build, run, is_attached=lock.running is not None)

@@ -39,6 +39,7 @@ class Status:
         job: the job of the last run, if it left one.
         counters: of the job, added up.
         causes: how the run ended: the text of its report, or the error messages of its job.
+        release: how to release the lock of a job that its service has forgotten, or that cannot be asked for.
         ended: when a launcher saw the job end, if it did: ISO 8601, UTC.
         catalog: of the committed dataset, also while another run writes.
         keeps_shards: whether finished shards are kept for the next run.
@@ -50,6 +51,7 @@ class Status:
     job: remote_job.RemoteJob | None = None
     counters: Mapping[str, int] = dataclasses.field(default_factory=dict)
     causes: Sequence[str] = ()
+    release: str = ""
     ended: str = ""
     catalog: catalog_lib.Catalog | None = None
     keeps_shards: bool = False
@@ -77,6 +79,7 @@ class Status:
             "job": job,
             "counters": dict(self.counters),
             "causes": list(self.causes),
+            "release": self.release or None,
             "ended": self.ended or None,
             "dataset": dataset,
             "keeps_shards": self.keeps_shards,
@@ -162,8 +165,8 @@ def _require_bucket(output: str) -> None:
 
 def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
     """Returns the status of an output whose lock names a job."""
-    service = remote_job.service_of(job)
     try:
+        service = remote_job.service_of(job)
         seen = dataflow_jobs.look_up(service, job.id, job.name)
         job, state = dataclasses.replace(job, id=seen.id), seen.state
         counters: Mapping[str, int] = {}
@@ -182,7 +185,8 @@ def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
         return dataclasses.replace(known, state=ended, job=job, counters=counters, causes=causes)
     except (OSError, errors.ConfigError) as e:
         cause = str(getattr(e, "strerror", None) or e)
-        return dataclasses.replace(known, state="unknown", job=job, causes=[cause])
+        release = output_lock.advise_release(output_paths.OutputPaths(known.output).lock, job, e)
+        return dataclasses.replace(known, state="unknown", job=job, causes=[cause], release=release)
 
 
 def _of_process(known: Status, record: run_record.RunRecord) -> Status:
@@ -213,13 +217,16 @@ def status_rows(found: Status) -> list[tuple[str, str]]:
     rows = [("state", found.state + (f": {found.doing}" if found.doing else ""))]
     if found.job is not None:
         rows.append(("job", found.job.id or f"{found.job.name} (its id is not known)"))
-        rows.append(("console", found.job.console))
-        if found.state in ("running", "unknown") and found.job.id:
+        if found.job.console:
+            rows.append(("console", found.job.console))
+        if found.state in ("running", "unknown") and found.job.id and found.job.cancel_command:
             rows.append(("to cancel", found.job.cancel_command))
     rows += [("counter", f"{name} {value:,}") for name, value in sorted(found.counters.items())]
     if found.ended:
         rows.append(("ended", found.ended))
     rows += [("cause", cause) for cause in found.causes]
+    if found.release:
+        rows.append(("to release", found.release))
     if found.keeps_shards:
         rows.append(("kept", "finished shards; run the same command again to go on"))
     if found.catalog is not None:

@@ -99,8 +99,7 @@ def describe_inputs(
         rejects_digest: of those images.
         checksums: of the images.
     """
-    decoded = json.loads(identity)
-    config, others = decoded if isinstance(decoded, list) else (decoded, {})
+    config, others = _decode(identity)
     return {
         "writer": writer_version,
         "config": config,
@@ -112,6 +111,22 @@ def describe_inputs(
         "sample_limit": checksums.limit,  # the names under which catalogs store them
         "sample": base64.b64encode(b"".join(checksums.entries)).decode(),
     }
+
+
+def are_of(inputs: Mapping[str, Any], identity: str) -> bool:
+    """Returns whether a dataset with these inputs was written with the config of `identity`, and equal versions.
+
+    True where one of the two is not known: "" and NO_INPUTS.
+    """
+    if not identity or not inputs:
+        return True
+    config, others = _decode(identity)
+    return bool(inputs.get("config") == config and inputs.get("others") == others)
+
+
+def _decode(identity: str) -> tuple[Any, Any]:
+    decoded = json.loads(identity)
+    return (decoded[0], decoded[1]) if isinstance(decoded, list) else (decoded, {})
 
 
 def write_inputs(staging: str, plan: elements.DatasetPlan) -> None:
