@@ -32,7 +32,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         terminal.ensure_utf8_file_names()
     with terminal.Streams():
-        return _run(arguments)
+        try:
+            return _run(arguments)
+        except SystemExit as e:  # of the parser, which prints --help and --version
+            if e.code or not _has_lost_output():
+                raise
+            return 1
+
+
+def _has_lost_output(is_committed: bool = False) -> bool:
+    """Returns whether a part of standard output could not be written, and says so."""
+    failure = terminal.output_failure()
+    if failure is None:
+        return False
+    done = "; the dataset is committed" if is_committed else ""
+    _complain(f"cannot write to standard output ({failure.strerror}); part of it is missing{done}")
+    return True
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -54,12 +69,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     with _stopped_by_signals() as stopped_by:
         try:
             exit_code = known.run(known, beam_arguments)
-            failure = terminal.output_failure()
-            if failure is not None:
-                _complain(f"cannot write to standard output ({failure.strerror}); part of it is missing")
-                is_about_output = known.run not in (_convert, _verify)  # these two have done their work
-                exit_code = exit_code or int(is_about_output)
-            return exit_code
+            is_committed = known.run is _convert and not known.no_wait
+            return exit_code or int(_has_lost_output(is_committed))
         except KeyboardInterrupt as e:
             number = stopped_by[0] if stopped_by else signal.SIGINT
             _complain("; ".join(text for text in (_STOPPED[number], str(e)) if text))
