@@ -20,7 +20,7 @@ from typing import NoReturn, TextIO
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, missing_packages
+from imagebeam import errors, missing_packages, plural
 from imagebeam.pipelines import command_parser, terminal
 
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
@@ -243,7 +243,7 @@ def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-
 
 
 def _verify(known: argparse.Namespace, _: list[str]) -> int:
-    from imagebeam.pipelines import progress, verify_dataset
+    from imagebeam.pipelines import verify_dataset
 
     start = time.monotonic()
     if known.decode and verify_dataset.needs_tensorflow(known.directory):
@@ -258,9 +258,9 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
     if result.problems:
         _complain(result.advice)
         return errors.VerificationError.exit_code
-    records = progress.count(counts.written, "record")
+    records = plural.count(counts.written, "record")
     _say(
-        f"{known.directory}: {records} in {progress.count(result.num_shards, 'shard')} "
+        f"{known.directory}: {records} in {plural.count(result.num_shards, 'shard')} "
         f"{'matches' if counts.written == 1 else 'match'} the catalog{decoded} ({time.monotonic() - start:.1f} s)"
     )
     return 0
@@ -286,11 +286,11 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
     if known.save_to is not None:
         paths = inspect_dataset.save_images(directory, catalog, split, known.n or 5, known.save_to)
         print()
-        _say(f"{progress.count(len(paths), 'image')} written to {known.save_to}")
+        _say(f"{plural.count(len(paths), 'image')} written to {known.save_to}")
     if known.preview is not None:
         count = _draw_preview(known, split)
         print()
-        _say(f"{progress.count(count, 'image')} drawn to {known.preview}")
+        _say(f"{plural.count(count, 'image')} drawn to {known.preview}")
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.storage import remote
-from imagebeam.transforms import elements, output_folder, output_paths, recorded_inputs
+from imagebeam.transforms import committed_catalog, elements, output_folder, output_paths, recorded_inputs
 from imagebeam.transforms.shard import shard_writer
 
 
@@ -44,8 +44,7 @@ def dataset_of(output: str, identity: str) -> catalog_lib.Catalog:
         raise NotOfThisRunError("without a dataset") from e
     if not recorded_inputs.are_of(catalog.inputs, identity):
         raise NotOfThisRunError(
-            f"and {output} holds a dataset of another config ({catalog.name}, {catalog.counts.written:,} images, "
-            f"written {catalog.created})"
+            f"and {output} holds a dataset of another config ({committed_catalog.describe(catalog)})"
         )
     return catalog
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, storage
+from imagebeam import errors, plural, storage
 from imagebeam.pipelines import (
     dataflow_jobs,
     finished_work,
@@ -16,7 +16,6 @@ from imagebeam.pipelines import (
     job_states,
     last_run,
     output_lock,
-    progress,
     remote_job,
 )
 from imagebeam.storage import remote
@@ -136,7 +135,7 @@ def _look(output: str) -> Status:
     if known.state == "nothing" and known.catalog is not None:
         return dataclasses.replace(known, state="committed")
     if known.state == "nothing" and shards is not None:
-        left = progress.count(shards, "finished shard")
+        left = plural.count(shards, "finished shard")
         return dataclasses.replace(known, state="stopped", causes=[f"an unfinished run left {left}"])
     return known
 
@@ -231,7 +230,7 @@ def status_rows(found: Status) -> list[tuple[str, str]]:
         rows.append(("kept", "finished shards; run the same command again to go on"))
     if found.catalog is not None:
         counts = found.catalog.counts
-        images = progress.count(counts.written, "image")
+        images = plural.count(counts.written, "image")
         rows.append(("dataset", f"{found.catalog.name}, {images}, written {found.catalog.created}"))
     rows.append(("output", found.output))
     return rows

@@ -14,7 +14,7 @@ from typing import Any
 import apache_beam as beam
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, storage, version
+from imagebeam import errors, plural, records, storage, version
 from imagebeam.transforms import (
     commit_rights,
     committed_catalog,
@@ -382,7 +382,8 @@ class _CommitFn(beam.DoFn):
         if catalog is not None:
             plan = dataclasses.replace(plan, notes=(*plan.notes, *self._committer.notes(plan, written, by_split)))
         kept = sum(each.is_kept for each in written)
-        message = f"{kept:,} of {len(written):,} shards were finished by an earlier run" if kept else ""
+        were = "was" if kept == 1 else "were"
+        message = f"{kept:,} of {plural.count(len(written), 'shard')} {were} finished by an earlier run" if kept else ""
         if state == "kept":
             message = f"{self._committer.settings.output} holds this dataset already: same config, same images"
         self._report(state, plan, plan.message or message)

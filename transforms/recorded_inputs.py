@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import storage
+from imagebeam import plural, storage
 from imagebeam.transforms import elements, hashing, output_paths
 
 NO_INPUTS: Mapping[str, Any] = {}  # of a dataset written before inputs were recorded
@@ -210,7 +210,7 @@ def _compare_images(before: Mapping[str, Any], now: Mapping[str, Any], with_rows
         "changed": sum(was[key][: 2 if with_rows else 1] != is_[key][: 2 if with_rows else 1] for key in both),
     }
     if limit == _ALL:
-        found = [f"{count:,} {_noun(count)} {what}" for what, count in counts.items() if count]
+        found = [f"{plural.count(count, 'image')} {what}" for what, count in counts.items() if count]
     else:
         scale = _ALL / limit
         most = {"added": now["listed"], "removed": before["listed"], "changed": min(now["listed"], before["listed"])}
@@ -218,12 +218,8 @@ def _compare_images(before: Mapping[str, Any], now: Mapping[str, Any], with_rows
             f"about {min(_round(count * scale), most[what]):,} images {what}" for what, count in counts.items() if count
         ]
         if before["listed"] != now["listed"]:
-            found.append(f"{now['listed']:,} images listed, {before['listed']:,} then")
+            found.append(f"{plural.count(now['listed'], 'image')} listed, {before['listed']:,} then")
     return [", ".join(found)] if found else []
-
-
-def _noun(count: int) -> str:
-    return "image" if count == 1 else "images"
 
 
 def _round(number: float) -> int:
