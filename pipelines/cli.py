@@ -218,6 +218,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = _load_config(known)
     if known.save_listing:
         command = _convert_command(known, beam_arguments, config)
+        convert.check_plan(config, beam_arguments)  # before the input is listed, which may take long
         config = convert.save_listing(config, known.save_listing)
         _say(f"listed into {known.save_listing}; next: {command}")
     planned = convert.plan(config, beam_arguments, overwrite=known.overwrite, show_progress=True, _own_process=True)

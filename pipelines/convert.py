@@ -24,10 +24,12 @@ from imagebeam.pipelines import (
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
 from imagebeam.transforms import elements, run_report
+from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.sources import files, saved_listing
 
 if TYPE_CHECKING:
     import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
     from imagebeam.pipelines import make_job
 
@@ -213,16 +215,11 @@ def plan(
     Raises:
         ConfigError: if the config does not fit the input.
     """
-    call_arguments.require_utf8_file_names()
     call_arguments.check_flags(overwrite=overwrite, show_progress=show_progress)
     job_config = call_arguments.as_config(config)
     arguments = call_arguments.as_beam_arguments(beam_options)
-    runners.take_hdfs_user(arguments)
-    workers = cpu_count.available_cores()
-    options = launch.import_beam("plan", job_config, arguments, workers, _own_process)
+    options = _plan_options(job_config, arguments, _own_process)
     on_dataflow = runners.is_dataflow(arguments)
-    if on_dataflow:
-        options = launch.prepare_dataflow(job_config, options, arguments, workers, "plan")
     from imagebeam.pipelines import make_job  # imports Beam's transforms
 
     with contextlib.ExitStack() as stack:
@@ -243,6 +240,27 @@ def plan(
         if submitted is None:
             raise errors.ConfigError("plan writes no template: leave out --template_location")
         return run_report.decode_plan(run_remotely.wait(submitted)["plan"])
+
+
+def check_plan(config: config_lib.Config, beam_options: BeamOptions = None) -> None:
+    """Checks the options of `plan` without listing the input, for the command line.
+
+    Raises:
+        ConfigError: if Beam does not know an option, or the job could not run.
+    """
+    _plan_options(config, call_arguments.as_beam_arguments(beam_options), own_process=True)
+
+
+def _plan_options(config: config_lib.Config, arguments: list[str], own_process: bool) -> PipelineOptions:
+    """Returns Beam's options for a job that lists and counts."""
+    call_arguments.require_utf8_file_names()
+    runners.take_hdfs_user(arguments)
+    pillow_decoder.require_pillow()
+    workers = cpu_count.available_cores()
+    options = launch.import_beam("plan", config, arguments, workers, own_process)
+    if runners.is_dataflow(arguments):
+        return launch.prepare_dataflow(config, options, arguments, workers, "plan")
+    return options
 
 
 def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> config_lib.Config:

@@ -21,6 +21,7 @@ from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import (
     dataflow_options,
     finished_work,
+    job_servers,
     open_source,
     output_lock,
     prism,
@@ -232,6 +233,8 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
         cause = _last_line(e)
         if cause.startswith("KeyboardInterrupt"):  # Ctrl-C in the middle of a step, which Beam turns into an error
             raise KeyboardInterrupt from e
+        if missing := job_servers.explain_missing_jar(cause):
+            raise errors.ConfigError(missing) from e
         if f"[Errno {errno.ENOSPC}]" in cause:
             cause += f" (in {settings.output}: free some first)"
         report = run_report.read_report(settings.report)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from imagebeam import catalog as catalog_lib
 from imagebeam import plural, storage
 from imagebeam.pipelines import terminal
+from imagebeam.plural import count as count
 from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
 from imagebeam.transforms.shard import shard_writer
 

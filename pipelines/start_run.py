@@ -19,6 +19,7 @@ from imagebeam.pipelines import (
 )
 from imagebeam.pipelines.call_arguments import AnyConfig
 from imagebeam.transforms import dataset_settings, output_paths
+from imagebeam.transforms.images import pillow_decoder
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -134,6 +135,7 @@ def _check(request: Request):  # type: ignore[no-untyped-def]  # a type would im
     config = call_arguments.as_config(request.config)
     runners.take_hdfs_user(request.arguments)
     records.require_fast_crc32c()
+    pillow_decoder.require_pillow()
     return config, call_arguments.as_workers(request.workers)
 
 

@@ -410,6 +410,27 @@ def test_plan_says_what_convert_would_do(
     assert re.search("^" + fill(line), shown, re.MULTILINE)
 
 
+def test_plan_checks_its_options_before_it_lists_into_a_file(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_sets.write_folder(tmp_path / "in", per_label=1)
+    assert main("plan", "-q", "--input", tmp_path / "in", "--save-listing", tmp_path / "listing") == 2
+    assert "unknown option -q" in capsys.readouterr().err
+    assert not (tmp_path / "listing").exists()
+
+
+@pytest.mark.parametrize("command", ["convert", "plan"])
+def test_missing_pillow_is_refused_before_anything_is_written(
+    command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image_sets.write_folder(tmp_path / "in", per_label=1)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert main(command, "--input", tmp_path / "in", "--output", tmp_path / "out") == 2
+    message = "imagebeam: Pillow is not installed, convert needs it: pip install 'imagebeam[convert]'"
+    assert message in capsys.readouterr().err.splitlines()
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("from_yaml", [False, True])
 def test_plan_prints_the_whole_command_that_converts_its_listing(
     from_yaml: bool, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
