@@ -319,22 +319,23 @@ class _Lease:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        try:
-            is_held = self._acquire()
-        except OSError as e:
-            raise errors.ConfigError(f"--output cannot be written: {e.strerror or e}") from e
-        if not is_held:
-            yield
-            return
-        self._lock.write_with(self._write)
         renewing = threading.Thread(target=self._renew, daemon=True)
-        renewing.start()
+        may_be_held = True  # also if a signal ends this process while it locks
         try:
+            try:
+                may_be_held = self._acquire()
+            except OSError as e:
+                may_be_held = False
+                raise errors.ConfigError(f"--output cannot be written: {e.strerror or e}") from e
+            if may_be_held:
+                self._lock.write_with(self._write)
+                renewing.start()
             yield
         finally:
             self._is_over.set()
-            renewing.join()
-            if not self._lock.stays:
+            if renewing.is_alive():
+                renewing.join()
+            if may_be_held and not self._lock.stays:
                 with contextlib.suppress(OSError):  # if it stays, it expires
                     run_record.remove_own(self._uri, self._is_own)
                     commit_rights.remove_if_empty(os.path.dirname(self._uri))
