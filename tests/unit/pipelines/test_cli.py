@@ -298,7 +298,9 @@ def test_help_names_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
 
 def test_convert_prints_no_warning_of_a_library(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
     completed = command_line.succeed("convert", "--input", images, "--output", tmp_path / "my out", fresh=True)
-    assert completed.stderr == f"imagebeam {imagebeam.__version__} on FnApiRunner\n"
+    lines = completed.stderr.splitlines()
+    progress = [line for line in lines if re.match("(listing|writing) images|committing", line)]  # of a busy machine
+    assert [line for line in lines if line not in progress] == [f"imagebeam {imagebeam.__version__} on FnApiRunner"]
     assert completed.stdout.splitlines()[0] == "listed    10 images (passed over: nothing)"
     assert completed.stdout.splitlines()[-1] == f"next: imagebeam verify '{tmp_path}/my out'"
 
