@@ -13,6 +13,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, storage
 from imagebeam.pipelines import (
     call_arguments,
+    dataflow_options,
     job_progress,
     launch,
     open_source,
@@ -234,7 +235,7 @@ def plan(
             return run_report.decode_plan(launch.run_pipeline(job.settings, pipeline)["plan"])
         shown = stack.enter_context(job_progress.JobProgress()) if show_progress else None
         run = run_remotely.Run(
-            launch.job_of(options), job.settings.output, job.settings.report, run_remotely.NoLock(), shown
+            dataflow_options.job_of(options), job.settings.output, job.settings.report, run_remotely.NoLock(), shown
         )
         submitted = start_run.Started(job.settings, lambda: pipeline, run).submit(cancel_on_interrupt=True)
         if submitted is None:
@@ -259,7 +260,7 @@ def _plan_options(config: config_lib.Config, arguments: list[str], own_process: 
     workers = cpu_count.available_cores()
     options = launch.import_beam("plan", config, arguments, workers, own_process)
     if runners.is_dataflow(arguments):
-        return launch.prepare_dataflow(config, options, arguments, workers, "plan")
+        return dataflow_options.prepare_options(config, options, arguments, workers, "plan")
     return options
 
 

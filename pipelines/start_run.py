@@ -11,6 +11,7 @@ from imagebeam import records, storage
 from imagebeam.pipelines import (
     call_arguments,
     column_settings,
+    dataflow_options,
     job_progress,
     launch,
     remote_job,
@@ -99,11 +100,11 @@ def on_dataflow(request: Request, add_steps: AddSteps) -> Iterator[Started]:
     """
     config, workers = _check(request)
     options = launch.import_beam("convert", config, request.arguments, workers, request.own_process)
-    options = launch.prepare_dataflow(config, options, request.arguments, workers)
+    options = dataflow_options.prepare_options(config, options, request.arguments, workers)
     from imagebeam.pipelines import make_job  # imports Beam's transforms
 
     scratch = column_settings.scratch_folder(config, request.arguments)
-    paths, template = _paths_of(config), launch.template_of(options)
+    paths, template = _paths_of(config), dataflow_options.template_of(options)
     run_id = "" if template else output_paths.new_run_id()  # jobs from a template would share it, and the report
     # a template stays, and with it the names that its workers read
     names_file = f"{template}.names.json" if template else paths.names_file(run_id)
@@ -115,13 +116,15 @@ def on_dataflow(request: Request, add_steps: AddSteps) -> Iterator[Started]:
     if template:
         job.settings.names.write()
         no_lock = run_remotely.NoLock()
-        run = run_remotely.Run(launch.job_of(options), job.settings.output, "", no_lock, None, is_template=True)
+        run = run_remotely.Run(
+            dataflow_options.job_of(options), job.settings.output, "", no_lock, None, is_template=True
+        )
         yield Started(job.settings, build, run, template=template)
         return
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(launch.hold_output(job.settings, scratch, attaches=True))
         shown = stack.enter_context(job_progress.JobProgress()) if request.show_progress else None
-        run = run_remotely.Run(launch.job_of(options), job.settings.output, job.settings.report, lock, shown)
+        run = run_remotely.Run(dataflow_options.job_of(options), job.settings.output, job.settings.report, lock, shown)
         run = run._replace(identity=job.settings.identity)
         if lock.running is not None:
             run = run._replace(job=lock.running, report=paths.report(lock.running_run))

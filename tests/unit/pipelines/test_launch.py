@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import launch, remote_job, runners
+from imagebeam.pipelines import launch
 from imagebeam.transforms import dataset_settings, elements, run_report
 from tests import command_line, image_sets, patience
 
@@ -126,17 +126,6 @@ def test_interruption_tells_of_finished_shards_where_there_are_some(tmp_path: pa
     with pytest.raises(KeyboardInterrupt) as raised, launch.noting_kept_shards(settings):
         raise KeyboardInterrupt
     assert str(raised.value) == ("finished shards are kept, run the same command again to go on" if keeps else "")
-
-
-@pytest.mark.parametrize(
-    ("more", "endpoint"),
-    [([], ""), (["--dataflow_endpoint=http://localhost:1"], "http://localhost:1")],
-    ids=["public", "stub"],
-)
-def test_job_is_that_of_the_options(more: list[str], endpoint: str) -> None:
-    named = ["--runner=DataflowRunner", "--project=p", "--region=r", "--job_name=cats"]
-    job = launch.job_of(runners.make_options([*named, *more], 1))
-    assert job == remote_job.RemoteJob("DataflowRunner", "p", "r", "cats", endpoint=endpoint)
 
 
 def test_temporary_folder_of_a_local_plan_is_removed() -> None:
