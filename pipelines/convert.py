@@ -47,7 +47,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
         place_in_shards,
         plan_dataset,
         rank_references,
-        record_inputs,
+        stage_inputs,
         store_dead_letters,
         transform_columns,
     )
@@ -62,7 +62,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     plan = ranked.ranking | "Plan" >> plan_dataset.PlanDataset(settings, tallies, rejects, job.table)  # DatasetPlan
     if plan_only:
         return
-    _ = plan | "RecordInputs" >> record_inputs.RecordInputs(settings)
+    _ = plan | "StageInputs" >> stage_inputs.StageInputs(settings)
     placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan)  # (shard, [packed run of ImageRef])
     transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
     transformed = placed | "Transform" >> transform  # the same, with transformed columns

@@ -72,7 +72,7 @@ class Lock:
         """Leaves the lock to the job that was named. This process may end."""
         self.is_kept = True
         with contextlib.suppress(OSError, errors.BusyError):  # without it, the lease tells the same later
-            self._update(left=True)
+            self._update(is_left_to_job=True)
 
     def attach(self, job: remote_job.RemoteJob, run: str) -> None:
         self.running, self.running_run = job, run
@@ -354,7 +354,7 @@ class _Lease:
             verdict = Verdict("take")  # nobody can tell who wrote something else
             seen = "renewed" if holder is None or holder.is_dated else watch.look(content)
             if holder is not None:
-                is_gone = holder.left or holder.is_gone(is_renewed=True) or seen == "expired"
+                is_gone = holder.is_left_to_job or holder.is_gone(is_renewed=True) or seen == "expired"
                 verdict = judge(self._uri, holder, self._lock.own_config, is_gone, is_renewed=True)
             if verdict.action == "attach" and verdict.job is not None and holder is not None:
                 self._lock.attach(verdict.job, holder.run)

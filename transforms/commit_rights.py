@@ -59,7 +59,7 @@ def leave_output(settings: dataset_settings.DatasetSettings) -> None:
     if record is None or record.run != settings.run_id or record.job is None:
         return
     store = storage.storage_of(settings.output)
-    if record.left or record.is_gone(is_renewed=not store.is_local):
+    if record.is_left_to_job or record.is_gone(is_renewed=not store.is_local):
         if settings.report:
             store.remove(settings.report)
         run_record.remove_own(settings.paths.lock, lambda found: found == record)

@@ -30,7 +30,7 @@ class RunRecord:
     fingerprint: str = ""  # in the marker of a commit: of the dataset
     config: str = ""  # in the lock: digest of what the run does; equal for the same command
     job: Mapping[str, Any] | None = None  # in the lock: fields of a RemoteJob that outlives its launcher
-    left: bool = False  # in the lock: whether the launcher left on purpose, and the lock stays for the job
+    is_left_to_job: bool = False  # in the lock: whether the launcher has left on purpose, and its job goes on
     ended: tuple[str, ...] = ()  # in the lock: ids of runs whose jobs are known to have ended, the latest last
 
     @classmethod
@@ -121,7 +121,7 @@ def parse(data: bytes) -> RunRecord | None:
         return None
     numbers = isinstance(record.time, (int, float)) and isinstance(record.process, int)
     texts = (record.run, record.host, record.fingerprint, record.config, *record.ended)
-    others = isinstance(record.job, (dict, type(None))) and isinstance(record.left, bool)
+    others = isinstance(record.job, (dict, type(None))) and isinstance(record.is_left_to_job, bool)
     if not (numbers and others and all(isinstance(each, str) for each in texts)):
         return None
     try:

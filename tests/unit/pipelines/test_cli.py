@@ -77,7 +77,7 @@ def test_failed_pipeline_exits_1_with_its_cause(
     assert main("convert", "--input", images, "--output", tmp_path / "out", "--workers", 1) == 1
     complaint = capsys.readouterr().err.splitlines()[-1]
     assert re.search(r"^imagebeam: the pipeline failed: .*(File exists|Not a directory).*staging-", complaint)
-    assert complaint.endswith("[while running 'RecordInputs/WriteInputs']")  # no shard was finished: none is kept
+    assert complaint.endswith("[while running 'StageInputs/Write']")  # no shard was finished: none is kept
 
 
 def test_error_of_the_system_exits_1_without_traceback(
