@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, records, shard_names, snapshots, storage
+from imagebeam import errors, find_snapshot, plural, records, shard_names, snapshots, storage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _content_problems(
         with storage.storage_of(uri).open_read(uri) as file:
             for record in records.read_records(file, compression):
                 if count == shard.records:
-                    detail = f"an extra record; the catalog says {shard.records:,} records"
+                    detail = f"an extra record; the catalog says {plural.count(shard.records, 'record')}"
                     yield Problem(shard.name, record.offset, detail)
                 check = None if count in removed else check_record
                 if check is not None and (complaint := check(record.data)):
@@ -95,7 +95,8 @@ def _content_problems(
         yield Problem(shard.name, e.offset, f"record {count}: {e.detail}")
         return
     if count < shard.records:
-        detail = f"the shard holds {count:,} records, the catalog says {shard.records:,}: it was cut short"
+        found = plural.count(count, "record")
+        detail = f"the shard holds {found}, the catalog says {shard.records:,}: it was cut short"
         yield Problem(shard.name, end, detail)
     elif not same and count == shard.records:
         detail = (
@@ -116,8 +117,9 @@ def _index_problems(directory: str, shard: catalog_lib.Shard) -> list[Problem]:
     except (OSError, ValueError) as e:
         return [Problem(shard.index_name, None, f"the index cannot be read ({e})")]
     if len(offsets) != shard.records + 1 or offsets[-1] != shard.bytes:
-        detail = f"the index lists {len(offsets) - 1:,} records in {offsets[-1]:,} bytes, the catalog says "
-        return [Problem(shard.index_name, None, f"{detail}{shard.records:,} in {shard.bytes:,}")]
+        listed = f"{plural.count(len(offsets) - 1, 'record')} in {offsets[-1]:,} bytes"
+        detail = f"the index lists {listed}, the catalog says {shard.records:,} in {shard.bytes:,}"
+        return [Problem(shard.index_name, None, detail)]
     shard_uri = storage.join(directory, shard.name)
     with store.open_read(shard_uri) as file:
         for index, (start, end) in enumerate(itertools.pairwise(offsets)):

@@ -20,7 +20,7 @@ from typing import NoReturn, TextIO
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, missing_packages
+from imagebeam import errors, find_snapshot, missing_packages, plural
 from imagebeam.pipelines import command_parser, json_log, option_variables, run_journal, run_outputs, terminal
 
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
@@ -34,7 +34,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         terminal.ensure_utf8_file_names()
     with terminal.Streams():
-        return _run(arguments)
+        try:
+            return _run(arguments)
+        except SystemExit as e:  # of the parser, which prints --help and --version
+            if e.code or not _has_lost_output():
+                raise
+            return 1
+
+
+def _has_lost_output(is_committed: bool = False) -> bool:
+    """Returns whether a part of standard output could not be written, and says so."""
+    failure = terminal.output_failure()
+    if failure is None:
+        return False
+    done = "; the dataset is committed" if is_committed else ""
+    _complain(f"cannot write to standard output ({failure.strerror}); part of it is missing{done}")
+    return True
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -96,12 +111,8 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
         try:
             outputs.open()
             exit_code = known.run(known, beam_arguments)
-            failure = terminal.output_failure()
-            if failure is not None:
-                _complain(f"cannot write to standard output ({failure.strerror}); part of it is missing")
-                is_about_output = known.run not in (_convert, _verify)  # these two have done their work
-                exit_code = exit_code or int(is_about_output)
-            return exit_code
+            is_committed = known.run is _convert and not known.no_wait
+            return exit_code or int(_has_lost_output(is_committed))
         except KeyboardInterrupt as e:
             number = stopped_by[0] if stopped_by else signal.SIGINT
             advice = "run the same command again" if known.run is _convert else ""
@@ -339,6 +350,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = _load_config(known)
     if known.save_listing:
         command = _convert_command(known, beam_arguments, config)
+        convert.check_plan(config, beam_arguments)  # before the input is listed, which may take long
         config = convert.save_listing(config, known.save_listing)
         _say(f"listed into {known.save_listing}; next: {command}")
     planned = convert.plan(
@@ -373,7 +385,7 @@ def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-
 
 
 def _verify(known: argparse.Namespace, _: list[str]) -> int:
-    from imagebeam.pipelines import progress, verify_dataset
+    from imagebeam.pipelines import verify_dataset
 
     start = time.monotonic()
     if known.decode and verify_dataset.needs_tensorflow(known.directory, known.snapshot):
@@ -393,11 +405,11 @@ def _verify(known: argparse.Namespace, _: list[str]) -> int:
         journal.end("failed", errors.VerificationError.exit_code, result.advice)
         return errors.VerificationError.exit_code
     journal.end("verified", 0)
-    records = progress.count(counts.written, "record")
+    records = plural.count(counts.written, "record")
     snapshot = find_snapshot.name_of(result.catalog)
     which = f", snapshot {snapshot}" if snapshot else ""
     _say(
-        f"{known.directory}{which}: {records} in {progress.count(result.num_shards, 'shard')} "
+        f"{known.directory}{which}: {records} in {plural.count(result.num_shards, 'shard')} "
         f"{'matches' if counts.written == 1 else 'match'} the catalog{decoded} ({time.monotonic() - start:.1f} s)"
     )
     return 0
@@ -422,11 +434,11 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
     if known.save_to is not None:
         paths = inspect_dataset.save_images(directory, catalog, split, known.n or 5, known.save_to)
         print()
-        _say(f"{progress.count(len(paths), 'image')} written to {known.save_to}")
+        _say(f"{plural.count(len(paths), 'image')} written to {known.save_to}")
     if known.preview is not None:
         count = _draw_preview(known, split)
         print()
-        _say(f"{progress.count(count, 'image')} drawn to {known.preview}")
+        _say(f"{plural.count(count, 'image')} drawn to {known.preview}")
     return 0
 
 

@@ -13,6 +13,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, storage
 from imagebeam.pipelines import (
     call_arguments,
+    dataflow_options,
     job_progress,
     launch,
     open_source,
@@ -26,10 +27,12 @@ from imagebeam.pipelines import (
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
 from imagebeam.transforms import dataset_settings, elements, run_report
+from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.sources import files, saved_listing
 
 if TYPE_CHECKING:
     import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
     from imagebeam.pipelines import make_job
 
@@ -47,7 +50,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
         place_in_shards,
         plan_dataset,
         rank_references,
-        record_inputs,
+        stage_inputs,
         store_dead_letters,
         transform_columns,
     )
@@ -72,7 +75,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     )  # DatasetPlan
     if plan_only:
         return
-    _ = plan | "RecordInputs" >> record_inputs.RecordInputs(settings)
+    _ = plan | "StageInputs" >> stage_inputs.StageInputs(settings)
     placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan)  # (shard, [packed run of ImageRef])
     transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
@@ -258,7 +261,6 @@ def plan(
         ConfigError: if the config does not fit the input.
     """
     journal = _journal or run_journal.Journal()
-    call_arguments.require_utf8_file_names()
     call_arguments.check_flags(overwrite=overwrite, update=update, show_progress=show_progress)
     job_config = call_arguments.as_config(config)
     snapshot = None
@@ -266,12 +268,8 @@ def plan(
         snapshot = update_settings.find_base(job_config, overwrite)
         overwrite = False
     arguments = call_arguments.as_beam_arguments(beam_options)
-    runners.take_hdfs_user(arguments)
-    workers = cpu_count.available_cores()
-    options = launch.import_beam("plan", job_config, arguments, workers, _own_process)
+    options = _plan_options(job_config, arguments, _own_process)
     on_dataflow = runners.is_dataflow(arguments)
-    if on_dataflow:
-        options = launch.prepare_dataflow(job_config, options, arguments, workers, "plan")
     from imagebeam.pipelines import make_job  # imports Beam's transforms
 
     with contextlib.ExitStack() as stack:
@@ -289,7 +287,7 @@ def plan(
             return journal.plan
         shown = stack.enter_context(job_progress.JobProgress()) if show_progress else None
         run = run_remotely.Run(
-            launch.job_of(options), job.settings.output, job.settings.report, run_remotely.NoLock(), shown
+            dataflow_options.job_of(options), job.settings.output, job.settings.report, run_remotely.NoLock(), shown
         )
         submitted = start_run.Started(job.settings, lambda: pipeline, run).submit(cancel_on_interrupt=True)
         if submitted is None:
@@ -297,6 +295,27 @@ def plan(
         journal.take_report(run_remotely.wait(submitted))
         assert journal.plan is not None
         return journal.plan
+
+
+def check_plan(config: config_lib.Config, beam_options: BeamOptions = None) -> None:
+    """Checks the options of `plan` without listing the input, for the command line.
+
+    Raises:
+        ConfigError: if Beam does not know an option, or the job could not run.
+    """
+    _plan_options(config, call_arguments.as_beam_arguments(beam_options), own_process=True)
+
+
+def _plan_options(config: config_lib.Config, arguments: list[str], own_process: bool) -> PipelineOptions:
+    """Returns Beam's options for a job that lists and counts."""
+    call_arguments.require_utf8_file_names()
+    runners.take_hdfs_user(arguments)
+    pillow_decoder.require_pillow()
+    workers = cpu_count.available_cores()
+    options = launch.import_beam("plan", config, arguments, workers, own_process)
+    if runners.is_dataflow(arguments):
+        return dataflow_options.prepare_options(config, options, arguments, workers, "plan")
+    return options
 
 
 def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> config_lib.Config:

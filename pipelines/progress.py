@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import snapshots, storage
+from imagebeam import plural, snapshots, storage
 from imagebeam.pipelines import json_log, terminal
+from imagebeam.plural import count as count
 from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
 from imagebeam.transforms.shard import shard_writer
 
@@ -198,11 +199,6 @@ class Progress(ShownLine):
             return  # does not exist yet, or was moved by the commit
 
 
-def count(number: int, noun: str) -> str:
-    """Returns a count with its noun: `1 shard`, `1,024 shards`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
 def name_some(labels: Sequence[str]) -> str:
     """Joins the first names of a list."""
     return ", ".join(labels[:_MAX_NAMED]) + (", ..." if len(labels) > _MAX_NAMED else "")
@@ -242,14 +238,18 @@ def summary_rows(
     """
     counts = catalog.counts
     passed_over = describe_passed_over(counts.passed_over)
-    rows = [("listed", f"{count(counts.listed, 'image')} (passed over: {passed_over})")]
+    rows = [("listed", f"{plural.count(counts.listed, 'image')} (passed over: {passed_over})")]
     folder_of_catalog = folder or output
     if facts := catalog.snapshot:
         changes = ", ".join(f"{facts[name]:,} {name}" for name in ("added", "changed", "removed", "unchanged"))
         rows.append(("snapshot", f"{facts['name']}: {changes}"))
         folder_of_catalog = folder or snapshots.folder_of(storage.normalize(output), facts["name"])
     for name, split in catalog.splits.items():
-        parts = (count(split.num_examples, "image"), count(len(split.shards), "shard"), format_bytes(split.num_bytes))
+        parts = (
+            plural.count(split.num_examples, "image"),
+            plural.count(len(split.shards), "shard"),
+            format_bytes(split.num_bytes),
+        )
         rows.append((f"  {name}", ", ".join(parts)))
     total = sum(counts.rejected.values())
     reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts.rejected.items())
@@ -258,7 +258,8 @@ def summary_rows(
         rows.append(
             (
                 "labels",
-                f"{count(len(catalog.labels), 'class')}, ids from {catalog.label_base}: {name_some(catalog.labels)}",
+                f"{plural.count(len(catalog.labels), 'class')}, ids from {catalog.label_base}: "
+                f"{name_some(catalog.labels)}",
             )
         )
     rows += _unusual_rows(catalog_lib.load_statistics(folder_of_catalog))
@@ -276,12 +277,12 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
             total.update(split.get(name, {}))
     rows = []
     if turns := counted["orientations"].total():
-        what = f"{count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
+        what = f"{plural.count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
         rows.append(("not upright", f"{what}; readers see the pixels as they are stored"))
     colorspaces = counted["colorspaces"]
     unusual = [(colorspaces[name], f"of {what}") for name, what in _UNUSUAL_COLORSPACES.items() if colorspaces[name]]
     if unusual:
-        found = ", ".join(f"{count(number, 'image')} {what}" for number, what in unusual)
+        found = ", ".join(f"{plural.count(number, 'image')} {what}" for number, what in unusual)
         rows.append(("channels", f"{found}; readers that ask for 3 channels convert them"))
     return rows
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, storage
+from imagebeam import errors, find_snapshot, plural, storage
 from imagebeam.pipelines import (
     dataflow_jobs,
     finished_work,
@@ -16,7 +16,6 @@ from imagebeam.pipelines import (
     job_states,
     last_run,
     output_lock,
-    progress,
     remote_job,
 )
 from imagebeam.storage import remote
@@ -41,6 +40,7 @@ class Status:
         causes: how the run ended: the text of its report, or the error messages of its job.
         run_exit_code: that of a launcher that would have waited for the run, such as 3 for too many rejects; None if it
             is not known.
+        release: how to release the lock of a job that its service has forgotten, or that cannot be asked for.
         ended: when a launcher saw the job end, if it did: ISO 8601, UTC.
         catalog: of the committed dataset, also while another run writes.
         keeps_shards: whether finished shards are kept for the next run.
@@ -53,6 +53,7 @@ class Status:
     counters: Mapping[str, int] = dataclasses.field(default_factory=dict)
     causes: Sequence[str] = ()
     run_exit_code: int | None = None
+    release: str = ""
     ended: str = ""
     catalog: catalog_lib.Catalog | None = None
     keeps_shards: bool = False
@@ -82,6 +83,7 @@ class Status:
             "counters": dict(self.counters),
             "causes": list(self.causes),
             "run_exit_code": self.run_exit_code,
+            "release": self.release or None,
             "ended": self.ended or None,
             "dataset": dataset,
             "keeps_shards": self.keeps_shards,
@@ -141,7 +143,7 @@ def _look(output: str) -> Status:
     if known.state == "nothing" and known.catalog is not None:
         return dataclasses.replace(known, state="committed")
     if known.state == "nothing" and shards is not None:
-        left = progress.count(shards, "finished shard")
+        left = plural.count(shards, "finished shard")
         return dataclasses.replace(known, state="stopped", causes=[f"an unfinished run left {left}"])
     return known
 
@@ -170,8 +172,8 @@ def _require_bucket(output: str) -> None:
 
 def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
     """Returns the status of an output whose lock names a job."""
-    service = remote_job.service_of(job)
     try:
+        service = remote_job.service_of(job)
         seen = dataflow_jobs.look_up(service, job.id, job.name)
         job, state = dataclasses.replace(job, id=seen.id), seen.state
         counters: Mapping[str, int] = {}
@@ -191,7 +193,8 @@ def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
         return dataclasses.replace(known, state=ended, job=job, counters=counters, causes=causes)
     except (OSError, errors.ConfigError) as e:
         cause = str(getattr(e, "strerror", None) or e)
-        return dataclasses.replace(known, state="unknown", job=job, causes=[cause])
+        release = output_lock.advise_release(output_paths.OutputPaths(known.output).lock, job, e)
+        return dataclasses.replace(known, state="unknown", job=job, causes=[cause], release=release)
 
 
 def _of_process(known: Status, record: run_record.RunRecord) -> Status:
@@ -222,18 +225,21 @@ def status_rows(found: Status) -> list[tuple[str, str]]:
     rows = [("state", found.state + (f": {found.doing}" if found.doing else ""))]
     if found.job is not None:
         rows.append(("job", found.job.id or f"{found.job.name} (its id is not known)"))
-        rows.append(("console", found.job.console))
-        if found.state in ("running", "unknown") and found.job.id:
+        if found.job.console:
+            rows.append(("console", found.job.console))
+        if found.state in ("running", "unknown") and found.job.id and found.job.cancel_command:
             rows.append(("to cancel", found.job.cancel_command))
     rows += [("counter", f"{name} {value:,}") for name, value in sorted(found.counters.items())]
     if found.ended:
         rows.append(("ended", found.ended))
     rows += [("cause", cause) for cause in found.causes]
+    if found.release:
+        rows.append(("to release", found.release))
     if found.keeps_shards:
         rows.append(("kept", "finished shards; run the same command again to go on"))
     if found.catalog is not None:
         counts = found.catalog.counts
-        images = progress.count(counts.written, "image")
+        images = plural.count(counts.written, "image")
         snapshot = find_snapshot.name_of(found.catalog)
         which = f", snapshot {snapshot}" if snapshot else ""
         rows.append(("dataset", f"{found.catalog.name}{which}, {images}, written {found.catalog.created}"))

@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, find_snapshot, storage, verify_shards
+from imagebeam import errors, example, features, find_snapshot, plural, storage, verify_shards
 from imagebeam.pipelines import image_decoder
 from imagebeam.reader import bare_pixels
 from imagebeam.transforms.images import checked_image
@@ -29,7 +29,7 @@ class VerifyResult:
         of_shards = len(broken.intersection(name for each in every for name in (each.name, each.index_name)))
         of_files = len(broken.intersection(self.catalog.files))
         unnamed = len(broken) - of_shards - of_files
-        differ = [f"{of_shards:,} of {self.num_shards:,} shards"] if of_shards else []
+        differ = [f"{of_shards:,} of {plural.count(self.num_shards, 'shard')}"] if of_shards else []
         differ += [f"{of_files:,} of {len(self.catalog.files):,} other files"] if of_files else []
         again = "convert again with --overwrite"
         if self.catalog.snapshot:

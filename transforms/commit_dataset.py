@@ -16,7 +16,7 @@ from typing import Any
 import apache_beam as beam
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, snapshots, storage, version
+from imagebeam import errors, plural, records, snapshots, storage, version
 from imagebeam.transforms import (
     commit_rights,
     commit_snapshot,
@@ -417,7 +417,8 @@ class _CommitFn(beam.DoFn):
         if catalog is not None:
             plan = dataclasses.replace(plan, notes=(*plan.notes, *self._committer.notes(plan, written, by_split)))
         kept = sum(each.is_kept for each in written)
-        message = f"{kept:,} of {len(written):,} shards were finished by an earlier run" if kept else ""
+        were = "was" if kept == 1 else "were"
+        message = f"{kept:,} of {plural.count(len(written), 'shard')} {were} finished by an earlier run" if kept else ""
         if state == "kept" and not plan.message:
             message = f"{self._committer.settings.output} holds this dataset already: same config, same images"
         self._report(state, plan, plan.message or message)

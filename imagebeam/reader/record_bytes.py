@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, records, storage
+from imagebeam import errors, example, plural, records, storage
 from imagebeam.reader import open_files
 from imagebeam.storage import ranges
 
@@ -394,8 +394,8 @@ class Offsets:
             raise errors.ShardError(f"index {uri} cannot be read ({e}): run imagebeam verify {self._directory}") from e
         if len(offsets) != shard.records + 1:
             raise errors.ShardError(
-                f"index {uri} is of {max(0, len(offsets) - 1):,} records, its shard has {shard.records:,}: "
-                f"run imagebeam verify {self._directory}"
+                f"index {uri} is of {plural.count(max(0, len(offsets) - 1), 'record')}, its shard has "
+                f"{shard.records:,}: run imagebeam verify {self._directory}"
             )
         if not are_offsets_of(offsets, shard):
             raise errors.ShardError(
@@ -430,5 +430,6 @@ class ScannedOffsets(Offsets):
         except (OSError, errors.RecordError) as e:
             raise errors.ShardError(f"shard {uri} cannot be read: {e}") from e
         if len(offsets) != shard.records:
-            raise errors.ShardError(f"shard {uri} holds {len(offsets):,} records, the catalog says {shard.records:,}")
+            found = plural.count(len(offsets), "record")
+            raise errors.ShardError(f"shard {uri} holds {found}, the catalog says {shard.records:,}")
         return np.array([*offsets, end], "<u8")

@@ -6,6 +6,7 @@ The stub runs nothing: where a job is to do its work, the test runs the pipeline
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import pathlib
 import re
@@ -140,6 +141,7 @@ def test_job_that_nobody_waits_for_goes_on_and_cleans_up(cloud: Cloud, tmp_path:
     code, status = cloud.status()
     assert (code, status["state"], status["doing"], status["job"]["id"]) == (0, "running", "writing images 3/9", job.id)
 
+    job.created -= datetime.timedelta(hours=1)  # a commit in the second of its submission is of no service
     other = cloud.run("convert", "--set", "output.num_shards=1")
     assert other.returncode == 5, other.stderr
     assert f"Dataflow job {job.id}" in other.stderr and f"gcloud dataflow jobs cancel {job.id} " in other.stderr
@@ -158,6 +160,12 @@ def test_job_that_nobody_waits_for_goes_on_and_cleans_up(cloud: Cloud, tmp_path:
     cloud.assert_committed(tmp_path)
     code, status = cloud.status()
     assert (code, status["state"], status["job"]) == (0, "committed", None)
+
+    job.set(dataflow.RUNNING)  # as a job is for some seconds after its commit
+    ending = cloud.run("convert", "--no-wait")
+    assert ending.returncode == 0, ending.stderr
+    assert f"waiting for the end of Dataflow job {job.id}" in ending.stderr
+    assert (cloud.lock() or {})["job"]["id"] == job.id and len(cloud.service.jobs) == 1
 
 
 def test_launcher_that_was_killed_is_replaced_by_the_next(cloud: Cloud, tmp_path: pathlib.Path) -> None:

@@ -246,20 +246,6 @@ def test_format_bytes_is_decimal(num_bytes: float, text: str) -> None:
     assert progress.format_bytes(num_bytes) == text
 
 
-@pytest.mark.parametrize(
-    ("number", "noun", "text"),
-    [
-        pytest.param(0, "shard", "0 shards", id="none"),
-        pytest.param(1, "shard", "1 shard", id="one"),
-        pytest.param(1024, "shard", "1,024 shards", id="many"),
-        pytest.param(1, "class", "1 class", id="one-class"),
-        pytest.param(2, "class", "2 classes", id="two-classes"),
-    ],
-)
-def test_count_has_the_right_ending(number: int, noun: str, text: str) -> None:
-    assert progress.count(number, noun) == text
-
-
 def test_describe_passed_over_names_every_kind() -> None:
     assert progress.describe_passed_over({"non_image": 1200, "hidden": 1}) == "1,200 non image, 1 hidden"
     assert progress.describe_passed_over({}) == "nothing"
