@@ -183,7 +183,7 @@ def test_damage_of_removed_records_is_met_by_no_reader(tmp_path: pathlib.Path) -
         assert keys_of(each.as_numpy("train", 1, shuffle=None, num_epochs=1, **OPTIONS)) == STEPS[-1][3]
 
 
-def test_split_from_which_all_is_removed_is_refused_as_one_without_examples(tmp_path: pathlib.Path) -> None:
+def test_split_counts_only_the_new_examples_if_all_earlier_ones_are_removed(tmp_path: pathlib.Path) -> None:
     for name, removed in (("first", {}), ("second", {"../000001/test-00000-of-00001.tfrecord": range(3)})):
         linked_snapshots.add(tmp_path / "out", far_dataset.write_dataset(tmp_path / name, 1), removed)
     second = json.loads((tmp_path / "out/snapshots/000002/catalog.json").read_text())
