@@ -8,9 +8,11 @@ BENCH_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-EXTRAS := convert tf transform gcs hdfs s3 dataflow grain jax dev
+EXTRAS := convert tf transform gcs hdfs s3 dataflow openlineage grain jax dev
 # A file of tests is one unit of work, so its fixtures are made once; in the order of the folders the long files come first.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -ra
+# Of tools that the tests run: each .in is resolved into a .txt.
+ENVIRONMENTS := $(wildcard tests/servers/environments/*.in)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The environment of a checkout is its own, so Python may keep what it compiles there. Without that each process of the
@@ -18,10 +20,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test images-test servers unit lint bench docs lock clean
+.PHONY: help demo test images-test schedulers-test servers unit lint bench docs lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-20s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-23s%s\n", $$1, $$2 }'
 	@echo "The environment is $(VENV), made with $(PYTHON). To use another Python: make PYTHON=python3.12 demo"
 
 demo: $(INSTALLED) ## convert a small set of images, verify it and read it back as batches
@@ -36,6 +38,13 @@ images-test: $(INSTALLED) ## build the images without Docker and try them; needs
 	  || echo "apt-get could not install buildah and mmdebstrap: the tests will be skipped" >&2; \
 	fi
 	@$(BIN)/python -m pytest -ra -o faulthandler_timeout=1800 $(PYTEST_ARGS) tests/integration/images.py
+
+schedulers-test: $(INSTALLED) ## run the files of deploy/ in Airflow, Kubeflow's compiler, Kubernetes' schemas and systemd (minutes)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! command -v systemd-analyze > /dev/null; then \
+	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends systemd; } > /dev/null \
+	  || echo "apt-get could not install systemd: the tests of its units will be skipped" >&2; \
+	fi
+	@$(BIN)/python -m pytest -ra -o faulthandler_timeout=1800 $(PYTEST_ARGS) tests/integration/scheduler_files.py tests/integration/scheduler_airflow.py
 
 servers: ## install Java and Maven for the servers of the tests; needs root on Debian or Ubuntu
 	@if command -v java > /dev/null && command -v mvn > /dev/null; then :; \
@@ -56,10 +65,15 @@ lint: $(INSTALLED) ## check lint rules, format and types; changes nothing
 bench: $(INSTALLED) ## run a benchmark and print JSON (BENCH=convert BENCH_ARGS="--count 2000 --rounds 1")
 	@$(BIN)/python -m benchmarks.$(BENCH) $(BENCH_ARGS)
 
-lock: $(INSTALLED) ## resolve setup.py into requirements.lock; for the newest versions: make lock UPGRADE=--upgrade
+lock: $(INSTALLED) ## resolve setup.py into requirements.lock, and the tests' tools; for the newest versions: make lock UPGRADE=--upgrade
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads $(UPGRADE) \
 	  $(EXTRAS:%=--extra %) --no-annotate --no-emit-index-url --custom-compile-command 'make lock' \
 	  --output-file requirements.lock setup.py > /dev/null
+	@for each in $(ENVIRONMENTS); do \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads $(UPGRADE) \
+	    --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+	    --output-file $${each%.in}.txt $$each > /dev/null || exit 1; \
+	done
 
 docs: $(INSTALLED) ## regenerate docs/config.md and docs/config.schema.json from the config's models
 	@$(BIN)/python -m imagebeam.pipelines.config_schema

@@ -44,6 +44,8 @@ EXTRAS = {
     "s3": ["s3fs>=2025.3"],
     # Beam's Google packages: DataflowRunner, and `output.writer: beam` at gs://.
     "dataflow": [BEAM_GCP],
+    # Events of a run for a lineage service: `imagebeam convert --openlineage`.
+    "openlineage": ["openlineage-python>=1.30,<2"],
 }
 EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requirement in requirements})
 EXTRAS["dev"] = [
@@ -51,9 +53,11 @@ EXTRAS["dev"] = [
     "hypothesis>=6.100",
     "flask>=3",  # both for moto's server
     "flask-cors>=4",
+    "jsonschema>=4.20",  # checks summaries of runs against their schema
     "moto[s3]>=5",  # an S3 for the tests
     "mypy>=1.15",
     "pre-commit>=4",
+    "prometheus-client>=0.20",  # parses the metrics of runs
     "pytest>=8.3",
     "pytest-xdist>=3.6",
     "ruff>=0.12",

@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import missing_packages
-from imagebeam.catalog import Catalog, load_catalog
+from imagebeam.catalog import Catalog
 from imagebeam.errors import (
     BusyError,
     CatalogError,
@@ -19,6 +19,7 @@ from imagebeam.errors import (
     TooManyRejectsError,
     VerificationError,
 )
+from imagebeam.find_snapshot import load_catalog
 from imagebeam.version import __version__
 
 if TYPE_CHECKING:  # the same names as in _LAZY

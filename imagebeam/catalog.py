@@ -308,22 +308,47 @@ def load_catalog(
     Raises:
         CatalogError: if there is no catalog, or it cannot be read.
     """
+    found = find_catalog(directory, read)
+    if found is None:
+        raise missing_catalog(directory, read, list_names)
+    return found
+
+
+def find_catalog(directory: str | os.PathLike[str], read: Callable[[str], bytes] | None = None) -> Catalog | None:
+    """Reads the catalog of the dataset in `directory`; returns None if there is none.
+
+    Args:
+        directory: a path or an address.
+        read: as for `load_catalog`.
+
+    Raises:
+        CatalogError: if the catalog cannot be read.
+    """
     uri = storage.join(storage.normalize(directory), CATALOG_FILE)
     try:
         text = (read or storage.storage_of(uri).read)(uri).decode("utf-8", "replace")
-    except (FileNotFoundError, NotADirectoryError) as e:
-        other = _name_of_another_tool(storage.normalize(directory), list_names)
-        if other:
-            raise errors.CatalogError(
-                f"{directory} holds no {CATALOG_FILE}: {other!r} is a TFRecord file that another tool wrote; "
-                f"imagebeam convert --config tfrecord --input {directory} --output OUTPUT makes a dataset of such files"
-            ) from e
-        raise errors.CatalogError(
-            f"{directory} holds no {CATALOG_FILE}: {_why_there_is_none(storage.normalize(directory), read)}"
-        ) from e
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as e:
-        raise _unreadable(uri, e) from e
+        raise unreadable(uri, e) from e
     return Catalog.from_json(text, uri)
+
+
+def missing_catalog(
+    directory: str | os.PathLike[str],
+    read: Callable[[str], bytes] | None = None,
+    list_names: Callable[[str], Iterable[str]] | None = None,
+) -> errors.CatalogError:
+    """Returns the error for a folder without a catalog; it says why there is none. Arguments as of `load_catalog`."""
+    other = _name_of_another_tool(storage.normalize(directory), list_names)
+    if other:
+        return errors.CatalogError(
+            f"{directory} holds no {CATALOG_FILE}: {other!r} is a TFRecord file that another tool wrote; "
+            f"imagebeam convert --config tfrecord --input {directory} --output OUTPUT makes a dataset of such files"
+        )
+    return errors.CatalogError(
+        f"{directory} holds no {CATALOG_FILE}: {_why_there_is_none(storage.normalize(directory), read)}"
+    )
 
 
 def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> str:
@@ -377,7 +402,8 @@ def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[s
     return next((name for name in names if _LIKE_TFRECORD.search(name)), "")
 
 
-def _unreadable(uri: str, error: OSError) -> errors.CatalogError:
+def unreadable(uri: str, error: OSError) -> errors.CatalogError:
+    """Returns the error for a small file of a dataset that is there and cannot be read."""
     reason = error.strerror or error
     if isinstance(error, storage.UnavailableError):  # its text names the address
         return errors.CatalogError(f"{reason}: check the address, and that it can be reached from here, and run again")
@@ -406,7 +432,7 @@ def load_statistics(directory: str | os.PathLike[str], read: Callable[[str], byt
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as e:
-        raise _unreadable(uri, e) from e
+        raise unreadable(uri, e) from e
     except _DAMAGE as e:
         raise errors.CatalogError(
             f"{uri} is damaged ({type(e).__name__}: {e}): run the same convert command again with --overwrite, "

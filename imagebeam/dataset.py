@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
+from imagebeam import errors, find_snapshot
 from imagebeam import features as features_lib
 from imagebeam.reader import (
     bare_pixels,
@@ -40,21 +40,24 @@ def open_dataset(
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int = 64 << 30,
     storage_options: Mapping[str, Any] | None = None,
+    snapshot: str | int | None = None,
 ) -> ImageDataset:
     """Opens the dataset in `directory` and checks that all its shards exist with the lengths that the catalog says.
 
     Args:
         directory: a local folder or an address: gs:// is read with TensorFlow's file system, any other
-            through the cache.
+            through the cache. If it holds snapshots instead of a catalog, the latest one is read.
         cache_dir: a local folder for copies of whole shards; needed for every address but gs://, which TensorFlow
-            reads in blocks.
+            reads in blocks. Snapshots of a dataset share it.
         cache_bytes: largest size of the cache; the shards used longest ago are removed first.
         storage_options: credentials and other options of the storage behind the cache: see docs/storage.md.
+        snapshot: name or number of a snapshot to read, such as "000002" or 2, instead of the latest.
 
     Raises:
-        CatalogError: if there is no catalog, or it was edited or written by a newer release.
+        CatalogError: if there is no catalog, or it was edited or written by a newer release; or the list of removed
+            records is missing or damaged.
         ShardError: if a shard is missing or has another length than the catalog says.
-        ConfigError: if the address cannot be read here.
+        ConfigError: if the address cannot be read here, or there is no such snapshot.
     """
     folder = None if cache_dir is None else option_values.path("cache_dir", cache_dir)
     max_bytes = option_values.whole(1)("cache_bytes", cache_bytes)
@@ -62,9 +65,9 @@ def open_dataset(
         raise errors.ConfigError(f"storage_options is {storage_options!r}; it must be a dict of the storage's options")
     address = option_values.path("directory", directory)
     source = source_of_address.open_source(address, folder, max_bytes, storage_options)
-    catalog = source.load_catalog()
+    catalog = source.load_catalog(snapshot)
     source.check_shards(catalog)
-    return ImageDataset(source, catalog)
+    return ImageDataset(source, catalog, removed=source.load_removed(catalog))
 
 
 class ImageDataset:
@@ -76,11 +79,23 @@ class ImageDataset:
         catalog: catalog_lib.Catalog,
         filters: Sequence[frozenset[int]] = (),
         unfiltered: ImageDataset | None = None,
+        removed: Mapping[str, Sequence[int]] | None = None,
     ):
+        """Made by `open_dataset`.
+
+        Args:
+            source: reads the shards.
+            catalog: of the dataset.
+            filters: label ids as stored; a selected example has a label in each set.
+            unfiltered: the dataset with all of its classes, if there are filters.
+            removed: removed records by shard, ascending indexes in it; shards without removed records are left out.
+        """
         self.catalog = catalog
         self._source = source
-        self._filters = tuple(filters)  # label ids as stored; a selected example has a label in each set
+        self._filters = tuple(filters)
         self._unfiltered = unfiltered
+        self._removed: Mapping[str, Sequence[int]] = unfiltered._removed if unfiltered else removed or {}
+        self._removed_of: dict[str, np.ndarray] = unfiltered._removed_of if unfiltered else {}  # by split
         self._lifetime: open_files.Lifetime = unfiltered._lifetime if unfiltered else open_files.Lifetime(source.close)
         self._labels_of: dict[str, selection.LabelRows] = unfiltered._labels_of if unfiltered else {}  # by split
         self._measured: dict[str, normalize.ChannelStatistics] = {}  # of the train split, by on_error
@@ -91,7 +106,13 @@ class ImageDataset:
 
     @property
     def directory(self) -> str:
+        """The folder of the catalog: that of the snapshot, if the dataset has snapshots."""
         return self._source.directory
+
+    @property
+    def snapshot(self) -> str | None:
+        """Name of the snapshot, such as "000002"; None for a dataset without snapshots."""
+        return find_snapshot.name_of(self.catalog)
 
     @property
     def unfiltered(self) -> ImageDataset:
@@ -246,7 +267,7 @@ class ImageDataset:
 
     def select(self, split: str) -> selection.Selection:
         """Returns the records of a split, or of a part such as "train[:10%]", that the filters keep."""
-        return selection.select(self.catalog, split, self._filters, self._read_labels)
+        return selection.select(self.catalog, split, self._filters, self._read_labels, self._removed_records)
 
     def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         """Returns the plan for reading a split in batches: its records in their order, and what is known of them.
@@ -311,8 +332,23 @@ class ImageDataset:
         images = (batch["image"] for batch in batches.as_numpy_iterator())
         return normalize.measure(images, f"{count:,} examples of {split}")
 
+    def _removed_records(self, split: str) -> np.ndarray:
+        """Returns the numbers of a split's removed records: int64 [removed], ascending."""
+        if split not in self._removed_of:
+            shards = self.catalog.splits[split].shards
+            ends = np.cumsum([shard.records for shard in shards]).tolist()
+            found = [
+                np.asarray(self._removed[shard.name], np.int64) + (end - shard.records)
+                for shard, end in zip(shards, ends, strict=True)
+                if shard.removed
+            ]
+            self._removed_of[split] = np.concatenate([np.zeros(0, np.int64), *found])
+        return self._removed_of[split]
+
     def _read_labels(self, split: str) -> selection.LabelRows:
         """Returns every label in a split and the record that has it: int64 [labels] each. Reads them once.
+
+        Removed records have no labels.
 
         Raises:
             ConfigError: if the records hold no classes.
@@ -323,7 +359,7 @@ class ImageDataset:
                 raise errors.ConfigError(f"{self.directory} has no classes to filter by")
             rows, ids = array.array("q"), array.array("q")
             fetcher = self._source.fetcher(self.catalog, split)
-            for row, found in enumerate(fetcher.find_ints(feature.key)):
+            for row, found in enumerate(fetcher.find_ints(feature.key, self._removed_records(split))):
                 ids.extend(found)
                 rows.extend([row] * len(found))
             self._labels_of[split] = np.array(rows, np.int64), np.array(ids, np.int64)

@@ -142,10 +142,10 @@ def decode_removed(data: bytes, catalog: catalog_lib.Catalog, where: str) -> Map
             indexes = _as_little_endian(array.array("I", data[start:end] if end <= len(data) else b""))
             is_ascending = all(map(operator.lt, indexes, itertools.islice(indexes, 1, None)))
             if len(indexes) != shard.removed or not is_ascending or indexes[-1] >= shard.records:
-                raise _misfit(where)
+                raise misfit(where)
             found[shard.name], start = indexes, end
     if start != len(data):
-        raise _misfit(where)
+        raise misfit(where)
     return found
 
 
@@ -155,7 +155,8 @@ def _as_little_endian(indexes: array.array[int]) -> array.array[int]:
     return indexes
 
 
-def _misfit(where: str) -> errors.CatalogError:
+def misfit(where: str) -> errors.CatalogError:
+    """Returns the error for a `REMOVED_FILE`, at an address, that is not that of its catalog."""
     return errors.CatalogError(
         f"{where} does not fit the catalog beside it: it was cut short or replaced; restore it, or run imagebeam "
         "convert --update --overwrite, which writes a whole new snapshot"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, shard_names, storage
+from imagebeam import errors, find_snapshot, plural, records, shard_names, snapshots, storage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,7 @@ def verify_shard(
     compression: str = "none",
     check_record: CheckRecord | None = None,
     siblings: Iterable[catalog_lib.Shard] = (),
+    removed: Collection[int] = (),
 ) -> list[Problem]:
     """Reads one shard twice, once for its checksum and once for its records, and its index.
 
@@ -41,8 +42,9 @@ def verify_shard(
         directory: of the dataset.
         shard: its entry in the catalog.
         compression: of the shard, "none" or "gzip".
-        check_record: called with the bytes of every record.
+        check_record: called with the bytes of every record that is not removed.
         siblings: the other shards, to recognise a swapped one.
+        removed: indexes of the shard's removed records.
 
     Returns:
         The differences; empty for a good shard.
@@ -54,7 +56,7 @@ def verify_shard(
         return [Problem(shard.name, None, f"the shard is missing; the catalog says {shard.bytes:,} bytes")]
     except OSError as e:
         return [Problem(shard.name, None, f"the shard cannot be read ({e.strerror or e})")]
-    problems = list(_content_problems(uri, shard, num_bytes, crc, compression, check_record, siblings))
+    problems = list(_content_problems(uri, shard, num_bytes, crc, compression, check_record, siblings, removed))
     if compression == "none" and not problems:
         problems += _index_problems(directory, shard)
     return problems
@@ -68,6 +70,7 @@ def _content_problems(
     compression: str,
     check_record: CheckRecord | None,
     siblings: Iterable[catalog_lib.Shard],
+    removed: Collection[int],
 ) -> Iterator[Problem]:
     same = (num_bytes, crc) == (shard.bytes, shard.crc32c)
     if same and check_record is None:
@@ -81,9 +84,10 @@ def _content_problems(
         with storage.storage_of(uri).open_read(uri) as file:
             for record in records.read_records(file, compression):
                 if count == shard.records:
-                    detail = f"an extra record; the catalog says {shard.records:,} records"
+                    detail = f"an extra record; the catalog says {plural.count(shard.records, 'record')}"
                     yield Problem(shard.name, record.offset, detail)
-                if check_record is not None and (complaint := check_record(record.data)):
+                check = None if count in removed else check_record
+                if check is not None and (complaint := check(record.data)):
                     yield Problem(shard.name, record.offset, f"record {count}: {complaint}", is_in_record=same)
                 count += 1
                 end = record.offset + records.HEADER_BYTES + len(record.data) + records.FOOTER_BYTES
@@ -91,7 +95,8 @@ def _content_problems(
         yield Problem(shard.name, e.offset, f"record {count}: {e.detail}")
         return
     if count < shard.records:
-        detail = f"the shard holds {count:,} records, the catalog says {shard.records:,}: it was cut short"
+        found = plural.count(count, "record")
+        detail = f"the shard holds {found}, the catalog says {shard.records:,}: it was cut short"
         yield Problem(shard.name, end, detail)
     elif not same and count == shard.records:
         detail = (
@@ -112,8 +117,9 @@ def _index_problems(directory: str, shard: catalog_lib.Shard) -> list[Problem]:
     except (OSError, ValueError) as e:
         return [Problem(shard.index_name, None, f"the index cannot be read ({e})")]
     if len(offsets) != shard.records + 1 or offsets[-1] != shard.bytes:
-        detail = f"the index lists {len(offsets) - 1:,} records in {offsets[-1]:,} bytes, the catalog says "
-        return [Problem(shard.index_name, None, f"{detail}{shard.records:,} in {shard.bytes:,}")]
+        listed = f"{plural.count(len(offsets) - 1, 'record')} in {offsets[-1]:,} bytes"
+        detail = f"the index lists {listed}, the catalog says {shard.records:,} in {shard.bytes:,}"
+        return [Problem(shard.index_name, None, detail)]
     shard_uri = storage.join(directory, shard.name)
     with store.open_read(shard_uri) as file:
         for index, (start, end) in enumerate(itertools.pairwise(offsets)):
@@ -178,23 +184,44 @@ def checksum_file(uri: str) -> tuple[int, int]:
         return records.checksum_file(file)
 
 
-def verify_dataset(directory: str, check_record: CheckRecord | None = None) -> Iterator[tuple[str, list[Problem]]]:
+def verify_dataset(
+    directory: str, check_record: CheckRecord | None = None, snapshot: str | int | None = None
+) -> Iterator[tuple[str, list[Problem]]]:
     """Yields the name of each committed file and its differences from the catalog.
 
-    The shards come first, in the order of the catalog, each with its index; then the other files; last the files that
-    have names like shards and are not in the catalog.
+    The shards come first, in the order of the catalog, each with its index; then the other files; last the files in the
+    catalog's folder that have names like shards and are not in the catalog.
+
+    Args:
+        directory: of the dataset.
+        check_record: called with the bytes of every record that is not removed.
+        snapshot: name or number of a snapshot; None for the folder itself, or else the latest snapshot.
 
     Raises:
         CatalogError: if there is no catalog, or it was edited.
+        ConfigError: if there is no such snapshot.
     """
-    directory = storage.normalize(directory)
-    catalog = catalog_lib.load_catalog(directory)
+    directory, catalog = find_snapshot.find(directory, snapshot)
+    removed, misfit = _load_removed(directory, catalog)
     every = [shard for split in catalog.splits.values() for shard in split.shards]
     for shard in every:
-        yield shard.name, verify_shard(directory, shard, catalog.compression, check_record, every)
+        check = None if misfit and shard.removed else check_record  # it is not known which records are removed
+        gone = frozenset(removed.get(shard.name, ()))
+        yield shard.name, verify_shard(directory, shard, catalog.compression, check, every, gone)
     for name, file in catalog.files.items():
-        yield name, verify_file(directory, name, file)
+        found = verify_file(directory, name, file)
+        yield name, found or (misfit if name == snapshots.REMOVED_FILE else [])
+    if misfit and snapshots.REMOVED_FILE not in catalog.files:
+        yield snapshots.REMOVED_FILE, misfit
     suffixes = {shard_names.suffix_of(shard.name) for shard in every}
     for name in find_unnamed_shards(directory, {shard.name for shard in every}, suffixes):
         detail = "the catalog does not name this file, and readers that list the folder read it; move or delete it"
         yield name, [Problem(name, None, detail)]
+
+
+def _load_removed(directory: str, catalog: catalog_lib.Catalog) -> tuple[Mapping[str, Collection[int]], list[Problem]]:
+    """Returns the removed records by shard, and what is wrong with the file that names them."""
+    try:
+        return find_snapshot.load_removed(directory, catalog), []
+    except errors.CatalogError as e:
+        return {}, [Problem(snapshots.REMOVED_FILE, None, str(e))]

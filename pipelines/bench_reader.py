@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import imagebeam
+from imagebeam import plural
 from imagebeam.pipelines import progress
 from imagebeam.reader import batch_reader, python_calls, read_plan
 from imagebeam.reader import options as options_lib
@@ -351,7 +352,7 @@ def bench_rows(result: BenchResult) -> list[tuple[str, str]]:
     """Returns the measurement as rows of a table."""
     size = f"{result.image_size} x {result.image_size} px"
     record = progress.format_bytes(result.mean_record_bytes)
-    images, threads = progress.count(result.num_examples, "image"), progress.count(result.threads, "thread")
+    images, threads = plural.count(result.num_examples, "image"), plural.count(result.threads, "thread")
     rows = [
         ("dataset", f"{result.dataset}, {result.split}: {images}, {record} each"),
         ("reader", f"{threads}, batches of {result.batch_size}, {size}, {result.dtype}, decoded by {result.decoder}"),

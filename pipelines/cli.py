@@ -20,11 +20,13 @@ from typing import NoReturn, TextIO
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, missing_packages
-from imagebeam.pipelines import command_parser, terminal
+from imagebeam import errors, find_snapshot, missing_packages, plural
+from imagebeam.pipelines import command_parser, json_log, option_variables, run_journal, run_outputs, terminal
 
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
 _NOBODY_READS = 128 + signal.SIGPIPE
+_MAX_NOTES = 100  # problems of a dataset in a summary
+_STATES_OF_PLAN: dict[str, run_journal.State] = {"write": "planned", "keep": "kept", "refuse": "refused"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,10 +34,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         terminal.ensure_utf8_file_names()
     with terminal.Streams():
-        return _run(arguments)
+        try:
+            return _run(arguments)
+        except SystemExit as e:  # of the parser, which prints --help and --version
+            if e.code or not _has_lost_output():
+                raise
+            return 1
+
+
+def _has_lost_output(is_committed: bool = False) -> bool:
+    """Returns whether a part of standard output could not be written, and says so."""
+    failure = terminal.output_failure()
+    if failure is None:
+        return False
+    done = "; the dataset is committed" if is_committed else ""
+    _complain(f"cannot write to standard output ({failure.strerror}); part of it is missing{done}")
+    return True
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    """Runs one command, and tells how it ended where its options say."""
+    texts = sys.argv[1:] if arguments is None else [*arguments]
+    options = command_parser.find_outputs(texts)
+    journal = run_journal.Journal(options.command)
+    with contextlib.ExitStack() as stack:
+        if options.log_format == "json":
+            lines = stack.enter_context(json_log.standard_error_as_json(options.verbose))
+            lines.context = journal.context
+        outputs = run_outputs.RunOutputs(options, journal, _warn)
+        if options.takes_standard_output:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        try:
+            exit_code = _run_command(texts, journal, outputs)
+        except SystemExit as e:
+            if not isinstance(e, option_variables.UsageError):  # --help or --version
+                raise
+            journal.fail(2, e.message)
+            outputs.close()
+            raise
+        except Exception as e:
+            journal.fail(1, f"{type(e).__name__}: {e}")
+            if json_log.current() is not None:
+                _complain(journal.message, e)
+            outputs.close()
+            if json_log.current() is not None:
+                return 1
+            raise
+        outputs.close()
+        return exit_code
+
+
+def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs: run_outputs.RunOutputs) -> int:
     commands = {
         "convert": _convert,
         "plan": _plan,
@@ -52,27 +101,32 @@ def _run(arguments: Sequence[str] | None) -> int:
     if known.run not in (_convert, _plan, _compact) and beam_arguments:
         near = difflib.get_close_matches(beam_arguments[0], known.flags, n=1)
         parser.error(f"unknown argument {beam_arguments[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    known.journal = journal
+    journal.input = getattr(known, "input", None)  # as far as known before the config is read
+    journal.output = getattr(known, "output", getattr(known, "directory", None))
     _quieten(known.verbose)
+    for name, near_name in known.misspelt:
+        _warn(f"there is no option for the environment variable {name}; did you mean {near_name}?")
     with _stopped_by_signals() as stopped_by:
         try:
+            outputs.open()
             exit_code = known.run(known, beam_arguments)
-            failure = terminal.output_failure()
-            if failure is not None:
-                _complain(f"cannot write to standard output ({failure.strerror}); part of it is missing")
-                is_about_output = known.run not in (_convert, _verify)  # these two have done their work
-                exit_code = exit_code or int(is_about_output)
-            return exit_code
+            is_committed = known.run is _convert and not known.no_wait
+            return exit_code or int(_has_lost_output(is_committed))
         except KeyboardInterrupt as e:
             number = stopped_by[0] if stopped_by else signal.SIGINT
-            _complain("; ".join(text for text in (_STOPPED[number], str(e)) if text))
+            advice = "run the same command again" if known.run is _convert else ""
+            text = "; ".join(text for text in (_STOPPED[number], str(e) or advice) if text)
+            journal.end("interrupted", 128 + number, text)
+            _complain(text)
             return 128 + number
         except (errors.ImagebeamError, ModuleNotFoundError, OSError) as e:
-            if known.verbose:
+            if known.verbose and json_log.current() is None:
                 traceback.print_exc()
-            if isinstance(e, ModuleNotFoundError):
-                e = missing_packages.missing_package(e, "this command")
-            _complain(str(e))
-            return e.exit_code if isinstance(e, errors.ImagebeamError) else 1
+            shown = missing_packages.missing_package(e, "this command") if isinstance(e, ModuleNotFoundError) else e
+            journal.fail(shown.exit_code if isinstance(shown, errors.ImagebeamError) else 1, str(shown))
+            _complain(str(shown), e)
+            return journal.exit_code
 
 
 @contextlib.contextmanager
@@ -112,8 +166,27 @@ def _quieten(verbose: bool) -> None:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
-def _complain(text: str) -> None:
-    _say(f"imagebeam: {text}", sys.stderr)
+def _complain(text: str, error: BaseException | None = None) -> None:
+    """Prints why the command fails; as JSON with the traceback of `error`."""
+    if (log := json_log.current()) is not None:
+        log.log(text, "ERROR", error=error)
+    else:
+        _say(f"imagebeam: {text}", sys.stderr)
+
+
+def _warn(text: str) -> None:
+    if (log := json_log.current()) is not None:
+        log.log(text, "WARNING")
+    else:
+        _say(f"imagebeam: {text}", sys.stderr)
+
+
+def _tell(text: str) -> None:
+    """Prints one line about the run on standard error."""
+    if (log := json_log.current()) is not None:
+        log.log(text)
+    else:
+        _say(text, sys.stderr)
 
 
 def _say(text: str, stream: TextIO | None = None) -> None:
@@ -126,7 +199,10 @@ def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
 
     addresses = [("source.uri", known.input), ("output.uri", known.output)]
     given = [f"{key}={json.dumps(uri)}" for key, uri in addresses if uri is not None]
-    return config.load_config(known.config, [*known.set, *given])
+    loaded = config.load_config(known.config, [*known.set, *given])
+    name = loaded.output.name or (config.default_name(str(loaded.output.uri)) if loaded.output.uri else None)
+    known.journal.begin(loaded, name)
+    return loaded
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
@@ -144,7 +220,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
             runners.runner_name(beam_arguments),
             *([f"tf.Transform {transform_version}"] if transform_version else []),
         ]
-        print(f"imagebeam {imagebeam.__version__} on {', '.join(on)}", file=sys.stderr)
+        _tell(f"imagebeam {imagebeam.__version__} on {', '.join(on)}")
     hushes = transform_version is not None and not known.verbose
     if hushes:  # tf.Transform looks for GPUs, and TensorFlow logs an error where there are none
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -160,13 +236,16 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         cancel_on_interrupt=known.cancel_on_interrupt,
         _own_process=True,
         _while_building=terminal.hush_libraries() if hushes else None,
+        _journal=known.journal,
     )
+    known.journal.take_catalog(result.catalog)
+    known.journal.end(_state_of(result.state, result.catalog), 0, result.message)
     if known.keep_snapshots is not None:
         _keep_snapshots(str(config.output.uri), known.keep_snapshots)
     if known.quiet:
         return 0
     for note in result.plan.notes:
-        _say(f"note: {note}", sys.stderr)
+        _tell(f"note: {note}")
     if result.state == "kept":
         _say(f"{result.message}; nothing to do")
         return 0
@@ -177,6 +256,11 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     progress.print_table([*progress.summary_rows(result.catalog, output, seconds), *report_rows.rows(result.report)])
     _say(f"next: imagebeam verify {shlex.quote(output)}")
     return 0
+
+
+def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_journal.State:
+    """Returns the state of a run for its summary: an update that keeps a snapshot has found nothing new."""
+    return "nothing_new" if state == "kept" and catalog.snapshot else state
 
 
 def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
@@ -192,6 +276,8 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         show_progress=not known.quiet,
     )
     output = str(config.output.uri)
+    known.journal.job, known.journal.template = done.job, done.template or None
+    known.journal.end("submitted", 0)
     if done.job is None:
         _say(f"template written to {done.template}")
         return 0
@@ -215,7 +301,10 @@ def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         workers=known.workers,
         show_progress=not known.quiet,
         _own_process=True,
+        _journal=known.journal,
     )
+    known.journal.take_catalog(result.catalog)
+    known.journal.end(result.state, 0)
     if known.quiet:
         return 0
     if known.keep_snapshots is not None:
@@ -270,6 +359,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = _load_config(known)
     if known.save_listing:
         command = _convert_command(known, beam_arguments, config)
+        convert.check_plan(config, beam_arguments)  # before the input is listed, which may take long
         config = convert.save_listing(config, known.save_listing)
         _say(f"listed into {known.save_listing}; next: {command}")
     planned = convert.plan(
@@ -279,7 +369,9 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         update=known.update,
         show_progress=True,
         _own_process=True,
+        _journal=known.journal,
     )
+    known.journal.end(_STATES_OF_PLAN[planned.action], planned.exit_code, planned.message)
     progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     return planned.exit_code
 
@@ -302,24 +394,31 @@ def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-
 
 
 def _verify(known: argparse.Namespace, _: list[str]) -> int:
-    from imagebeam.pipelines import progress, verify_dataset
+    from imagebeam.pipelines import verify_dataset
 
     start = time.monotonic()
-    if known.decode and verify_dataset.needs_tensorflow(known.directory):
+    if known.decode and verify_dataset.needs_tensorflow(known.directory, known.snapshot):
         if not known.verbose:  # TensorFlow logs each image that it refuses, and once more when the process ends
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
         _import_tensorflow(known.verbose)
-    result = verify_dataset.verify(known.directory, known.decode)
+    journal: run_journal.Journal = known.journal
+    result = verify_dataset.verify(known.directory, known.decode, known.snapshot)
+    journal.take_catalog(result.catalog)
+    journal.notes = [str(problem) for problem in result.problems[:_MAX_NOTES]]
     for problem in result.problems:
         _complain(str(problem))
     counts = result.catalog.counts
     decoded = ", every image decoded" if known.decode else ""
     if result.problems:
         _complain(result.advice)
+        journal.end("failed", errors.VerificationError.exit_code, result.advice)
         return errors.VerificationError.exit_code
-    records = progress.count(counts.written, "record")
+    journal.end("verified", 0)
+    records = plural.count(counts.written, "record")
+    snapshot = find_snapshot.name_of(result.catalog)
+    which = f", snapshot {snapshot}" if snapshot else ""
     _say(
-        f"{known.directory}: {records} in {progress.count(result.num_shards, 'shard')} "
+        f"{known.directory}{which}: {records} in {plural.count(result.num_shards, 'shard')} "
         f"{'matches' if counts.written == 1 else 'match'} the catalog{decoded} ({time.monotonic() - start:.1f} s)"
     )
     return 0
@@ -331,8 +430,7 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
     for name in ("crop", "image_size", "seed", "cache_dir"):
         if getattr(known, name) is not None and known.preview is None:
             raise errors.ConfigError(f"--{name.replace('_', '-')} only applies to a preview: add --preview FILE.png")
-    directory = verify_dataset.find_folder(known.directory)
-    catalog = catalog_lib.load_catalog(directory)
+    directory, catalog = find_snapshot.find(verify_dataset.find_folder(known.directory), known.snapshot)
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
     progress.print_table(inspect_dataset.catalog_rows(catalog, directory))
@@ -345,18 +443,18 @@ def _inspect(known: argparse.Namespace, _: list[str]) -> int:
     if known.save_to is not None:
         paths = inspect_dataset.save_images(directory, catalog, split, known.n or 5, known.save_to)
         print()
-        _say(f"{progress.count(len(paths), 'image')} written to {known.save_to}")
+        _say(f"{plural.count(len(paths), 'image')} written to {known.save_to}")
     if known.preview is not None:
         count = _draw_preview(known, split)
         print()
-        _say(f"{progress.count(count, 'image')} drawn to {known.preview}")
+        _say(f"{plural.count(count, 'image')} drawn to {known.preview}")
     return 0
 
 
 def _draw_preview(known: argparse.Namespace, split: str) -> int:
     from imagebeam.pipelines import preview_batch
 
-    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
+    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir, snapshot=known.snapshot)
     _import_tensorflow(known.verbose)
     return preview_batch.write_preview(
         dataset,
@@ -375,7 +473,7 @@ def _bench(known: argparse.Namespace, _: list[str]) -> int:
 
     if storage.scheme_of(known.directory) == "file":  # TensorFlow reads gs:// even if our own client is not installed
         verify_dataset.find_folder(known.directory)
-    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir)
+    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir, snapshot=known.snapshot)
     split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
     _check_split(split.partition("[")[0], dataset.catalog)
     _import_tensorflow(known.verbose)

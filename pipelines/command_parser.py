@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+import contextlib
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import imagebeam
+from imagebeam.pipelines import option_variables, run_outputs
 
 Command: TypeAlias = Callable[[argparse.Namespace, list[str]], int]
+
+_WITH_OUTPUTS = ("convert", "plan", "compact", "verify")  # commands that tell a platform how they ended
 
 _EPILOG = """\
 exit codes: 0 committed, submitted, or nothing to do; 2 the command, config or input is wrong, or a package is missing;
@@ -19,14 +25,14 @@ exit codes: 0 committed, submitted, or nothing to do; 2 the command, config or i
 
 def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     """Returns the parser; `run` of its result is the function in `commands` with the name of the command."""
-    parser = argparse.ArgumentParser(
+    parser = option_variables.Parser(
         prog="imagebeam",
         description="Converts images to sharded TFRecord files, and verifies and shows them.",
-        epilog=_EPILOG,
+        epilog=f"{_EPILOG}\n{option_variables.HELP}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"imagebeam {imagebeam.__version__}")
-    known = parser.add_subparsers(metavar="COMMAND", required=True)
+    known = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=option_variables.Parser)
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         command = known.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".", allow_abbrev=False)
@@ -142,8 +148,55 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         group.add_argument(
             "--cache-dir", metavar="FOLDER", help="local folder for shards that TensorFlow cannot read in place"
         )
+    for command in (verify, inspect, bench):
+        command.add_argument("--snapshot", metavar="N", help="a snapshot, such as 000002, instead of the latest")
     add("schema", "print the JSON schema of the config, for editors")
+    for name in _WITH_OUTPUTS:
+        _add_outputs(known.choices[name])
+    convert.add_argument(
+        "--openlineage",
+        metavar="URL_OR_YAML",
+        help="send lineage events to a service, or as the client's YAML file says (default: the client's variables)",
+    )
+    parser.set_defaults(misspelt=option_variables.misspelt(known.choices.values(), os.environ))
     return parser
+
+
+def _add_outputs(command: argparse.ArgumentParser) -> None:
+    """Adds the options by which a command tells a platform what it does and how it ended."""
+    group = command.add_argument_group(
+        "for schedulers and monitoring (docs/platforms.md)",
+        f"Each option is also an environment variable, such as {option_variables.PREFIX}LOG_FORMAT.",
+    )
+    group.add_argument(
+        "--summary-json", metavar="PATH", help="write a summary when the command ends, however it ends; - is stdout"
+    )
+    group.add_argument(
+        "--metrics-textfile", metavar="PATH", help="write metrics for Prometheus, such as FOLDER/imagebeam.prom"
+    )
+    group.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="json: one object a line on stderr (text)"
+    )
+
+
+def find_outputs(arguments: Sequence[str]) -> run_outputs.Options:
+    """Returns where a command tells what it does, before its arguments are parsed: also errors in them are told."""
+    command = arguments[0] if arguments else ""
+    if command not in _WITH_OUTPUTS:
+        return run_outputs.Options()
+    parser = option_variables.Parser(add_help=False, allow_abbrev=False)
+    _add_outputs(parser)
+    parser.add_argument("--openlineage")
+    parser.add_argument("-v", "--verbose", action="store_const", const="1")  # takes any text of its variable
+    for action in parser._actions:
+        action.choices = None
+    with contextlib.suppress(option_variables.UsageError), contextlib.redirect_stderr(io.StringIO()):
+        found, _ = parser.parse_known_args(arguments[1:])
+        verbose = (found.verbose or "0").lower() not in ("0", "false")
+        return run_outputs.Options(
+            command, found.summary_json, found.metrics_textfile, found.log_format, found.openlineage, verbose
+        )
+    return run_outputs.Options(command)
 
 
 def _positive(text: str) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, records, shard_names, snapshots, storage
-from imagebeam.pipelines import call_arguments, launch, runners
+from imagebeam.pipelines import call_arguments, launch, run_journal, runners
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines.call_arguments import BeamOptions
 from imagebeam.transforms import dataset_settings, output_folder, output_paths, run_report, snapshot_settings
@@ -71,6 +71,7 @@ def compact(
     workers: int | None = None,
     show_progress: bool = False,
     _own_process: bool = False,
+    _journal: run_journal.Journal | None = None,
 ) -> CompactResult:
     """Writes a snapshot that stands alone: the living records of the latest one, in the order of a fresh conversion.
 
@@ -89,6 +90,7 @@ def compact(
         ShardError: if a record is broken.
         CatalogError: if a snapshot is damaged.
     """
+    journal = _journal or run_journal.Journal()
     start = time.monotonic()
     dataset = storage.normalize(directory)
     arguments = call_arguments.as_beam_arguments(beam_options)
@@ -115,7 +117,10 @@ def compact(
         stack.enter_context(launch.hold_output(settings))
         building = [stack.enter_context(launch.show_progress(settings, pool, False))] if show_progress else []
         add = functools.partial(add_steps, settings=settings, snapshot=snapshot, config=config, catalog=catalog)
-        fields = launch.run_pipeline(settings, launch.build(options, add, building))
+        pipeline = launch.build(options, add, building)
+        with journal.following(settings):
+            fields = launch.run_pipeline(settings, pipeline)
+    journal.take_report(fields)
     if fields["exit_code"]:
         raise errors.from_exit_code(fields["exit_code"], fields["message"])
     written = catalog_lib.load_catalog(settings.output)

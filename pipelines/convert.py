@@ -14,10 +14,12 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, storage
 from imagebeam.pipelines import (
     call_arguments,
+    dataflow_options,
     job_progress,
     launch,
     open_source,
     remote_job,
+    run_journal,
     run_remotely,
     runners,
     start_run,
@@ -26,10 +28,12 @@ from imagebeam.pipelines import (
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
 from imagebeam.transforms import dataset_settings, elements, run_report, snapshot_report
+from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.sources import files, saved_listing
 
 if TYPE_CHECKING:
     import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
     from imagebeam.pipelines import make_job
 
@@ -47,7 +51,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
         place_in_shards,
         plan_dataset,
         rank_references,
-        record_inputs,
+        stage_inputs,
         store_dead_letters,
         transform_columns,
     )
@@ -72,7 +76,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     )  # DatasetPlan
     if plan_only:
         return
-    _ = plan | "RecordInputs" >> record_inputs.RecordInputs(settings)
+    _ = plan | "StageInputs" >> stage_inputs.StageInputs(settings)
     placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan)  # (shard, [packed run of ImageRef])
     transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
@@ -118,6 +122,7 @@ def convert(
     cancel_on_interrupt: bool = False,
     _own_process: bool = False,
     _while_building: contextlib.AbstractContextManager[None] | None = None,
+    _journal: run_journal.Journal | None = None,
 ) -> ConvertResult:
     """Runs the whole job and returns once the dataset is committed, like the command `imagebeam convert`.
 
@@ -147,7 +152,8 @@ def convert(
         ImagebeamError: if the job failed; finished shards are kept for the next run.
     """
     # For the command line. _own_process: this process does nothing else, so a local job may import a part of Beam only.
-    # _while_building is entered while the pipeline is built, if that imports TensorFlow.
+    # _while_building is entered while the pipeline is built, if that imports TensorFlow. _journal is told of the run.
+    journal = _journal or run_journal.Journal()
     start = time.monotonic()
     arguments = call_arguments.as_beam_arguments(beam_options)
     if runners.is_dataflow(arguments) and runners.leaves_job(arguments):
@@ -165,10 +171,15 @@ def convert(
             settings, is_attached = started.settings, started.is_attached
             run = started.submit(cancel_on_interrupt)
             assert run is not None  # a template was refused above
-            fields = run_remotely.wait(run)
+            journal.job = run.job
+            with journal.following(settings, run.report):
+                fields = run_remotely.wait(run)
     else:
         with start_run.in_this_process(request, add_steps) as (settings, build), launch.noting_kept_shards(settings):
-            fields = launch.run_pipeline(settings, build())
+            pipeline = build()
+            with journal.following(settings):
+                fields = launch.run_pipeline(settings, pipeline)
+    journal.take_report(fields)
     if fields["exit_code"]:
         raise errors.from_exit_code(fields["exit_code"], fields["message"])
     folder = _committed_folder(settings)
@@ -250,6 +261,7 @@ def plan(
     update: bool = False,
     show_progress: bool = False,
     _own_process: bool = False,
+    _journal: run_journal.Journal | None = None,
 ) -> elements.DatasetPlan:
     """Lists and counts, and returns what `convert` would do; writes nothing to the output.
 
@@ -265,7 +277,7 @@ def plan(
     Raises:
         ConfigError: if the config does not fit the input.
     """
-    call_arguments.require_utf8_file_names()
+    journal = _journal or run_journal.Journal()
     call_arguments.check_flags(overwrite=overwrite, update=update, show_progress=show_progress)
     job_config = call_arguments.as_config(config)
     snapshot = None
@@ -273,12 +285,8 @@ def plan(
         snapshot = update_settings.find_base(job_config, overwrite)
         overwrite = False
     arguments = call_arguments.as_beam_arguments(beam_options)
-    runners.take_hdfs_user(arguments)
-    workers = cpu_count.available_cores()
-    options = launch.import_beam("plan", job_config, arguments, workers, _own_process)
+    options = _plan_options(job_config, arguments, _own_process)
     on_dataflow = runners.is_dataflow(arguments)
-    if on_dataflow:
-        options = launch.prepare_dataflow(job_config, options, arguments, workers, "plan")
     from imagebeam.pipelines import make_job  # imports Beam's transforms
 
     with contextlib.ExitStack() as stack:
@@ -289,16 +297,42 @@ def plan(
         job = make_job.make_job(job_config, overwrite, report, names_file=names_file, snapshot=snapshot)
         job.settings.names.write()
         pipeline = launch.build(options, functools.partial(add_steps, job=job, plan_only=True))
+        stack.enter_context(journal.following(job.settings))
         if not on_dataflow:
-            return run_report.decode_plan(launch.run_pipeline(job.settings, pipeline)["plan"])
+            journal.take_report(launch.run_pipeline(job.settings, pipeline))
+            assert journal.plan is not None
+            return journal.plan
         shown = stack.enter_context(job_progress.JobProgress()) if show_progress else None
         run = run_remotely.Run(
-            launch.job_of(options), job.settings.output, job.settings.report, run_remotely.NoLock(), shown
+            dataflow_options.job_of(options), job.settings.output, job.settings.report, run_remotely.NoLock(), shown
         )
         submitted = start_run.Started(job.settings, lambda: pipeline, run).submit(cancel_on_interrupt=True)
         if submitted is None:
             raise errors.ConfigError("plan writes no template: leave out --template_location")
-        return run_report.decode_plan(run_remotely.wait(submitted)["plan"])
+        journal.take_report(run_remotely.wait(submitted))
+        assert journal.plan is not None
+        return journal.plan
+
+
+def check_plan(config: config_lib.Config, beam_options: BeamOptions = None) -> None:
+    """Checks the options of `plan` without listing the input, for the command line.
+
+    Raises:
+        ConfigError: if Beam does not know an option, or the job could not run.
+    """
+    _plan_options(config, call_arguments.as_beam_arguments(beam_options), own_process=True)
+
+
+def _plan_options(config: config_lib.Config, arguments: list[str], own_process: bool) -> PipelineOptions:
+    """Returns Beam's options for a job that lists and counts."""
+    call_arguments.require_utf8_file_names()
+    runners.take_hdfs_user(arguments)
+    pillow_decoder.require_pillow()
+    workers = cpu_count.available_cores()
+    options = launch.import_beam("plan", config, arguments, workers, own_process)
+    if runners.is_dataflow(arguments):
+        return dataflow_options.prepare_options(config, options, arguments, workers, "plan")
+    return options
 
 
 def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> config_lib.Config:

@@ -7,6 +7,7 @@ for ten minutes without a message.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import re
 import shlex
@@ -45,6 +46,7 @@ class Seen(NamedTuple):
     id: str
     name: str
     state: job_states.State
+    created_sec: float = 0.0  # when it was submitted, in seconds since the epoch; 0 if the service does not tell
 
 
 class _UnreadableError(Exception):
@@ -263,7 +265,9 @@ def cancel_command(project: str, region: str, id: str) -> str:
 def _seen(job: Any) -> Seen:
     if not job.id:  # the client takes JSON with other fields for a job without any
         raise _UnreadableError("a job without an id")
-    return Seen(job.id, job.name, _STATES.get(getattr(job.current_state, "name", ""), "running"))
+    created = getattr(job, "create_time", None)
+    created_sec = created.timestamp() if isinstance(created, datetime.datetime) else 0.0
+    return Seen(job.id, job.name, _STATES.get(getattr(job.current_state, "name", ""), "running"), created_sec)
 
 
 def _number(value: Any) -> int:

@@ -1,8 +1,8 @@
 """Checks and completes the options of a Dataflow job before anything is written or submitted.
 
 Dataflow itself reports most mistakes minutes later, from its workers, and Beam repeats the upload to a bucket that does
-not exist for seven minutes. All functions but `require_buckets` look only at their arguments. Values are named as
-Beam's options are: `PipelineOptions.get_all_options()`.
+not exist for seven minutes. All functions but `prepare_options` and `require_buckets` look only at their arguments.
+Values are named as Beam's options are: `PipelineOptions.get_all_options()`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ import re
 import secrets
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from imagebeam import errors, storage, version
+from imagebeam import errors, missing_packages, storage, version
 from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import remote_job, runners
 from imagebeam.transforms.images import prepare
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 Values = Mapping[str, Any]
 
@@ -35,6 +39,40 @@ _CHECK_SEC = 20.0  # for a bucket; a wrong name is answered at once
 _PYTHON_IN_NAME = re.compile(r"(?:beam_python|python|py)[-_]?(3)\.?(\d{1,2})(?!\d)")
 _BEAM_IN_NAME = re.compile(r"(?:beam_python3\.\d+_sdk:|beam[-_]?)v?(\d+\.\d+\.\d+)")
 _IMAGEBEAM_IN_NAME = re.compile(r"imagebeam(?:[-_/][a-z]+)*:v?(\d+\.\d+\.\d+)")
+_PUBLIC = "https://dataflow.googleapis.com"  # Beam's default of --dataflow_endpoint
+
+
+def prepare_options(
+    config: config_lib.Config, options: PipelineOptions, beam_arguments: list[str], workers: int, purpose: str = ""
+) -> PipelineOptions:
+    """Checks the options of a job on Dataflow, before anything is written, and returns them with defaults added.
+
+    Raises:
+        ConfigError: if the job could not run.
+    """
+    try:
+        import google.cloud.dataflow  # noqa: F401
+    except ModuleNotFoundError as e:
+        raise missing_packages.missing_package(e, "DataflowRunner", "dataflow") from e
+    values = options.get_all_options()
+    require_options(values, config, launcher_versions())
+    require_buckets(values)
+    added = default_arguments(values, config, purpose)
+    return runners.make_options([*beam_arguments, *added], workers)
+
+
+def job_of(options: PipelineOptions) -> remote_job.RemoteJob:
+    """Returns the job on Dataflow that the options describe, before it is submitted."""
+    values = options.get_all_options()
+    endpoint = "" if values["dataflow_endpoint"] == _PUBLIC else values["dataflow_endpoint"]
+    return remote_job.RemoteJob(
+        "DataflowRunner", values["project"], values["region"], values["job_name"], endpoint=endpoint
+    )
+
+
+def template_of(options: PipelineOptions) -> str:
+    """Returns the address to write a template to; "" for a job."""
+    return options.get_all_options()["template_location"] or ""
 
 
 class Versions(NamedTuple):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Iterator
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.storage import remote
-from imagebeam.transforms import elements, output_folder, output_paths
+from imagebeam.transforms import committed_catalog, elements, output_folder, output_paths, recorded_inputs
 from imagebeam.transforms.shard import shard_writer
 
 
@@ -21,6 +22,39 @@ def plan_of(catalog: catalog_lib.Catalog) -> elements.DatasetPlan:
     return elements.DatasetPlan(
         "write", "", 0, catalog.fingerprint, splits, catalog.labels, counts.listed, {}, counts.passed_over
     )
+
+
+class NotOfThisRunError(errors.ImagebeamError):
+    """An output holds no dataset that a run can have committed."""
+
+
+def dataset_of(output: str, identity: str) -> catalog_lib.Catalog:
+    """Returns the catalog of the dataset in an output, if it is of this config.
+
+    Args:
+        output: address of the folder.
+        identity: of the config: `DatasetSettings.identity`.
+
+    Raises:
+        NotOfThisRunError: if there is no dataset, or one of another config.
+    """
+    try:
+        catalog = catalog_lib.load_catalog(output)
+    except errors.CatalogError as e:
+        raise NotOfThisRunError("without a dataset") from e
+    if not recorded_inputs.are_of(catalog.inputs, identity):
+        raise NotOfThisRunError(
+            f"and {output} holds a dataset of another config ({committed_catalog.describe(catalog)})"
+        )
+    return catalog
+
+
+def created_sec(catalog: catalog_lib.Catalog) -> float:
+    """Returns when a dataset was committed, in seconds since the epoch; 0 if its catalog does not tell."""
+    try:
+        return datetime.datetime.fromisoformat(catalog.created).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def count_finished_shards(output: str) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, records, storage
+from imagebeam import errors, example, features, find_snapshot, records, storage
 from imagebeam.pipelines import progress, terminal
 from imagebeam.reader import bare_pixels
 
@@ -21,7 +21,8 @@ _MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # of a file's name, which most fil
 def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str, str]]:
     """Returns the dataset as rows of a table."""
     rows = [("dataset", f"{catalog.name}, written {catalog.created}, fingerprint {catalog.fingerprint}")]
-    rows += progress.summary_rows(catalog, directory, seconds=None)
+    rows += progress.summary_rows(catalog, directory, None, directory)
+    rows += _removed_rows(catalog)
     rows.append(("compression", catalog.compression))
     if catalog.labels:
         shown = [f"{index} {name}" for index, name in enumerate(catalog.labels[:8], start=catalog.label_base)]
@@ -30,18 +31,35 @@ def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str
     return rows
 
 
+def _removed_rows(catalog: catalog_lib.Catalog) -> list[tuple[str, str]]:
+    """Returns a row that says how many records in the shards are removed; none if there are none."""
+    every = [shard for split in catalog.splits.values() for shard in split.shards]
+    removed = sum(shard.removed for shard in every)
+    if not removed:
+        return []
+    of_shards = progress.count(sum(bool(shard.removed) for shard in every), "shard")
+    total = progress.count(sum(shard.records for shard in every), "record")
+    return [("removed", f"{removed:,} of {total} in the files, in {of_shards}; they are not read")]
+
+
 def read_examples(directory: str, catalog: catalog_lib.Catalog, split: str) -> Iterator[dict[str, list[Any]]]:
     """Yields the examples of a split in the order of its shards.
 
     Raises:
+        CatalogError: if the list of removed records is missing or damaged.
         VerificationError: at a broken record.
     """
+    removed = find_snapshot.load_removed(directory, catalog)
     for shard in catalog.splits[split].shards:
+        if not shard.num_examples:
+            continue
+        gone = frozenset(removed.get(shard.name, ()))
         uri = storage.join(directory, shard.name)
         try:
             with storage.storage_of(uri).open_read(uri) as file:
-                for record in records.read_records(file, catalog.compression):
-                    yield example.parse_example(record.data)
+                for index, record in enumerate(records.read_records(file, catalog.compression)):
+                    if index not in gone:
+                        yield example.parse_example(record.data)
         except (errors.RecordError, OSError) as e:
             raise errors.VerificationError(
                 f"{uri}: {e}; imagebeam verify {directory} lists everything that is broken"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TextIO
 
+from imagebeam import plural
 from imagebeam.pipelines import job_states, progress
 
 _LINE_SEC = 0.25  # between two updates of the line, which cost no request
@@ -35,7 +36,7 @@ def describe(state: job_states.State, counters: Mapping[str, int]) -> str:
     early = max(0, listed - planned)  # rejected before the plan was made, which has only the others
     done = counters.get("images-out", 0) + counters.get("images-kept", 0) + max(0, rejected - early)
     if done >= planned:
-        return f"committing {planned:,} images"
+        return f"committing {plural.count(planned, 'image')}"
     return f"writing images {done:,}/{planned:,}"
 
 
@@ -50,6 +51,7 @@ class JobProgress(progress.ShownLine):
     def update(self, state: job_states.State, counters: Mapping[str, int]) -> None:
         """Takes what a look at the job has found."""
         self._text = describe(state, counters)
+        self._fields = {"stage": state, "counters": dict(counters)}
 
     def line(self) -> str:
         doing = self._doing or self._text

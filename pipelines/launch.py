@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from imagebeam import errors, missing_packages, storage
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import (
-    dataflow_options,
     finished_work,
+    job_servers,
     open_source,
     output_lock,
     prism,
     progress,
-    remote_job,
     runners,
 )
 from imagebeam.transforms import dataset_settings, run_report
@@ -43,7 +42,6 @@ _LOGGERS_OF_ERRORS = (
     "apache_beam.runners.dataflow.internal.apiclient",  # logs each error that it raises, as fatal
 )
 _CANCEL_SEC = 5.0  # for a runner to end its workers
-_DATAFLOW = "https://dataflow.googleapis.com"  # Beam's default of --dataflow_endpoint
 
 
 class EarlyStart(NamedTuple):
@@ -96,39 +94,6 @@ def import_beam(
         return runners.make_options([*trusted, *beam_arguments], workers)
     except ModuleNotFoundError as e:
         raise missing_packages.missing_package(e, command, "convert") from e
-
-
-def prepare_dataflow(
-    config: config_lib.Config, options: PipelineOptions, beam_arguments: list[str], workers: int, purpose: str = ""
-) -> PipelineOptions:
-    """Checks the options of a job on Dataflow, before anything is written, and returns them with defaults added.
-
-    Raises:
-        ConfigError: if the job could not run.
-    """
-    try:
-        import google.cloud.dataflow  # noqa: F401
-    except ModuleNotFoundError as e:
-        raise missing_packages.missing_package(e, "DataflowRunner", "dataflow") from e
-    values = options.get_all_options()
-    dataflow_options.require_options(values, config, dataflow_options.launcher_versions())
-    dataflow_options.require_buckets(values)
-    added = dataflow_options.default_arguments(values, config, purpose)
-    return runners.make_options([*beam_arguments, *added], workers)
-
-
-def job_of(options: PipelineOptions) -> remote_job.RemoteJob:
-    """Returns the job on Dataflow that the options describe, before it is submitted."""
-    values = options.get_all_options()
-    endpoint = "" if values["dataflow_endpoint"] == _DATAFLOW else values["dataflow_endpoint"]
-    return remote_job.RemoteJob(
-        "DataflowRunner", values["project"], values["region"], values["job_name"], endpoint=endpoint
-    )
-
-
-def template_of(options: PipelineOptions) -> str:
-    """Returns the address to write a template to; "" for a job."""
-    return options.get_all_options()["template_location"] or ""
 
 
 @contextlib.contextmanager
@@ -232,6 +197,8 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
         cause = _last_line(e)
         if cause.startswith("KeyboardInterrupt"):  # Ctrl-C in the middle of a step, which Beam turns into an error
             raise KeyboardInterrupt from e
+        if missing := job_servers.explain_missing_jar(cause):
+            raise errors.ConfigError(missing) from e
         if f"[Errno {errno.ENOSPC}]" in cause:
             cause += f" (in {settings.output}: free some first)"
         report = run_report.read_report(settings.report)

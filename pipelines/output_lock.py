@@ -72,7 +72,7 @@ class Lock:
         """Leaves the lock to the job that was named. This process may end."""
         self.is_kept = True
         with contextlib.suppress(OSError, errors.BusyError):  # without it, the lease tells the same later
-            self._update(left=True)
+            self._update(is_left_to_job=True)
 
     def attach(self, job: remote_job.RemoteJob, run: str) -> None:
         self.running, self.running_run = job, run
@@ -176,15 +176,25 @@ def _explain_unknown(lock: str, job: remote_job.RemoteJob, error: Exception) -> 
     """Returns why a run is refused whose service does not tell the state of the job that holds the lock."""
     name, why = remote_job.describe(job), getattr(error, "strerror", None) or error
     look = f"look at {job.console}" if job.console else f"look at {job.service}"
-    if isinstance(error, FileNotFoundError) or not job.console:  # then nothing changes by itself
+    if release := advise_release(lock, job, error):
         return (
-            f"the lock of this output names {name}, and its state is not known ({why}): {look}; if the job has ended, "
-            f"remove {lock} and run the same command again, otherwise wait for it or choose another --output"
+            f"the lock of this output names {name}, and its state is not known ({why}): {look}; {release}, otherwise "
+            "wait for it or choose another --output"
         )
     return (
         f"{name} may still write to this output, and its state is not known ({why}): {look}, and try again, or choose "
         "another --output"
     )
+
+
+def advise_release(lock: str, job: remote_job.RemoteJob, error: Exception) -> str:
+    """Returns how to release a lock whose job the service has forgotten, or cannot be asked for.
+
+    "" where the service may answer later.
+    """
+    if not isinstance(error, FileNotFoundError) and job.console:
+        return ""
+    return f"if the job has ended, remove {lock} and run the same command again"
 
 
 def _explain_holder(lock: str, holder: run_record.RunRecord, is_renewed: bool) -> str:
@@ -309,25 +319,25 @@ class _Lease:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        try:
-            is_held = self._acquire()
-        except OSError as e:
-            raise errors.ConfigError(f"--output cannot be written: {e.strerror or e}") from e
-        if not is_held:
-            yield
-            return
-        self._lock.write_with(self._write)
         renewing = threading.Thread(target=self._renew, daemon=True)
-        renewing.start()
+        may_be_held = True  # also if a signal ends this process while it locks
         try:
+            try:
+                may_be_held = self._acquire()
+            except OSError as e:
+                may_be_held = False
+                raise errors.ConfigError(f"--output cannot be written: {e.strerror or e}") from e
+            if may_be_held:
+                self._lock.write_with(self._write)
+                renewing.start()
             yield
         finally:
             self._is_over.set()
-            renewing.join()
-            if not self._lock.stays:
+            if renewing.is_alive():
+                renewing.join()
+            if may_be_held and not self._lock.stays:
                 with contextlib.suppress(OSError):  # if it stays, it expires
-                    if self._is_own():
-                        self._store.remove(self._uri)
+                    run_record.remove_own(self._uri, self._is_own)
                     commit_rights.remove_if_empty(os.path.dirname(self._uri))
 
     def _acquire(self) -> bool:
@@ -344,7 +354,7 @@ class _Lease:
             verdict = Verdict("take")  # nobody can tell who wrote something else
             seen = "renewed" if holder is None or holder.is_dated else watch.look(content)
             if holder is not None:
-                is_gone = holder.left or holder.is_gone(is_renewed=True) or seen == "expired"
+                is_gone = holder.is_left_to_job or holder.is_gone(is_renewed=True) or seen == "expired"
                 verdict = judge(self._uri, holder, self._lock.own_config, is_gone, is_renewed=True)
             if verdict.action == "attach" and verdict.job is not None and holder is not None:
                 self._lock.attach(verdict.job, holder.run)
@@ -356,7 +366,8 @@ class _Lease:
                     if self._store.swaps_atomically:
                         return True
                     time.sleep(commit_rights.SETTLE_SEC)
-                    if self._is_own():
+                    found = run_record.read(self._uri)
+                    if found is not None and self._is_own(found):
                         return True
             elif verdict.action == "refuse" or (time.monotonic() > give_up and seen == "renewed"):
                 raise errors.BusyError(verdict.reason)
@@ -379,13 +390,11 @@ class _Lease:
                 return  # the commit sees it
 
     def _write(self, record: run_record.RunRecord) -> None:
-        if not self._is_own():
+        if not run_record.replace_own(self._uri, self._is_own, record):
             raise errors.BusyError(
                 f"another run took over the lock {self._uri}, which was not renewed for {run_record.LEASE_SEC:g} s: "
                 "run the same command again once that run has ended"
             )
-        self._store.write_whole(self._uri, record.encode())
 
-    def _is_own(self) -> bool:
-        found = run_record.read(self._uri)
-        return found is not None and found.run == self._lock.record.run
+    def _is_own(self, found: run_record.RunRecord) -> bool:
+        return found.run == self._lock.record.run

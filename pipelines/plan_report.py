@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from imagebeam import plural
 from imagebeam.pipelines import progress
 from imagebeam.transforms import elements
 
@@ -15,16 +16,16 @@ _ACTIONS = {
 def plan_rows(plan: elements.DatasetPlan, output: str) -> list[tuple[str, str]]:
     """Returns the plan as rows of a table."""
     passed_over = progress.describe_passed_over(plan.passed_over)
-    rows = [("listed", f"{progress.count(plan.listed, 'image')} (passed over: {passed_over})")]
+    rows = [("listed", f"{plural.count(plan.listed, 'image')} (passed over: {passed_over})")]
     for name, split in plan.splits.items():
         smallest, largest = split.num_records // split.num_shards, -(-split.num_records // split.num_shards)
         each = f"{largest:,}" if smallest == largest else f"{smallest:,} or {largest:,}"
-        images, shards = progress.count(split.num_records, "image"), progress.count(split.num_shards, "shard")
+        images, shards = plural.count(split.num_records, "image"), plural.count(split.num_shards, "shard")
         rows.append((f"  {name}", f"{images}, {progress.format_bytes(split.num_bytes)}; {shards} of {each}"))
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in plan.rejected.items())
     rows.append(("rejected", f"{sum(plan.rejected.values()):,} before reading" + (f" ({reasons})" if reasons else "")))
     if plan.labels:
-        rows.append(("labels", f"{progress.count(len(plan.labels), 'class')}: {progress.name_some(plan.labels)}"))
+        rows.append(("labels", f"{plural.count(len(plan.labels), 'class')}: {progress.name_some(plan.labels)}"))
     rows += [("note", note) for note in plan.notes]
     rows.append(("fingerprint", plan.fingerprint))
     rows.append(("output", f"{output}: {_ACTIONS[plan.action].format(message=plan.message)}"))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import imagebeam
-from imagebeam import errors, features
-from imagebeam.pipelines import progress, terminal
+from imagebeam import errors, features, plural
+from imagebeam.pipelines import terminal
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -79,7 +79,7 @@ def write_preview(
 
     batch = next(numpy_iterator.NumpyIterator(batches))
     options = f"{crop} crop{' and flip' if crop == 'random' else ''}, {image_size} x {image_size} px, seed {seed}"
-    heading = f"{dataset.catalog.name}, {split}: {count:,} of {progress.count(total, 'image')}, {options}"
+    heading = f"{dataset.catalog.name}, {split}: {count:,} of {plural.count(total, 'image')}, {options}"
     boxes = [np.stack(rows, axis=1) for rows in zip(*(batch[side] for side in sides))]
     sheet = draw_sheet(batch["image"], _captions(dataset, batch, key), heading, boxes)
     try:

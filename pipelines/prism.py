@@ -9,8 +9,10 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import traceback
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,19 +49,31 @@ def added_arguments(beam_arguments: Sequence[str]) -> list[str]:
 
 
 def ignore_broken_streams() -> None:
-    """Stops threads of Beam from printing a traceback when Prism ends while they read from it, in this process.
+    """Stops threads of Beam from printing a traceback when Prism ends while they talk to it, in this process.
 
-    Beam ends Prism as the last thing, when the result is known.
+    Beam ends Prism as the last thing, when the result is known. A thread of Beam then fails inside gRPC: with an
+    RpcError, or with a ValueError at a channel that is closed. The same holds for generators of Beam that are collected
+    afterwards.
     """
-    before = threading.excepthook
+    before_of_threads, before_of_unraisable = threading.excepthook, sys.unraisablehook
 
     def show(args: Any) -> None:
-        frames = traceback.walk_tb(args.exc_traceback)
-        is_beams = any(frame.f_globals.get("__name__", "").startswith("apache_beam.") for frame, _ in frames)
-        if not (is_beams and any(each.__name__ == "RpcError" for each in args.exc_type.__mro__)):
-            before(args)
+        if not _is_broken_stream(args.exc_type, args.exc_traceback):
+            before_of_threads(args)
 
-    threading.excepthook = show
+    def show_unraisable(args: Any) -> None:
+        if not _is_broken_stream(args.exc_type, args.exc_traceback):
+            before_of_unraisable(args)
+
+    threading.excepthook, sys.unraisablehook = show, show_unraisable
+
+
+def _is_broken_stream(kind: type[BaseException], trace: types.TracebackType | None) -> bool:
+    """Returns whether an error comes from gRPC, in code that Beam called."""
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(trace)]
+    is_beams = any(name.startswith("apache_beam.") for name in modules)
+    is_raised_by_grpc = bool(modules) and modules[-1].partition(".")[0] == "grpc"
+    return is_beams and (is_raised_by_grpc or any(each.__name__ == "RpcError" for each in kind.__mro__))
 
 
 def install_command() -> str:

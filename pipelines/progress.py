@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import snapshots, storage
-from imagebeam.pipelines import terminal
+from imagebeam import plural, snapshots, storage
+from imagebeam.pipelines import json_log, terminal
+from imagebeam.plural import count as count
 from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
 from imagebeam.transforms.shard import shard_writer
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _TERMINAL_SEC = 0.25  # between two updates
 _PLAIN_SEC = 10.0  # the same, where the output is not a terminal
+_JSON_SEC = 30.0  # the same, in a log of JSON
 _REMOTE_SEC = 5.0  # between two listings of a staging folder that cost requests
 _MAX_NAMED = 5  # classes in a table
 _COLUMNS = 80  # of a terminal of unknown width
@@ -42,6 +44,7 @@ class ShownLine(abc.ABC):
         self._writing = threading.Lock()
         self._start = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name="imagebeam-progress", daemon=True)
+        self._fields: dict[str, Any] = {}  # of the line that was made last, for a log of JSON; "stage" among them
 
     @abc.abstractmethod
     def line(self) -> str:
@@ -60,11 +63,14 @@ class ShownLine(abc.ABC):
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""
+        if isinstance(self._stream, json_log.JsonLines):
+            self._stream.log(text)
+            return
         with self._writing:
             print(("\r\x1b[K" if self._terminal else "") + terminal.printable(text), file=self._stream, flush=True)
 
     def _watch(self) -> None:
-        shown = ""
+        shown = stage = ""
         last = 0.0
         while not self._stop.wait(_TERMINAL_SEC if self._every_sec is None else self._every_sec):
             try:
@@ -72,6 +78,11 @@ class ShownLine(abc.ABC):
             except OSError:  # if it persists, the run itself reports it
                 continue
             now = time.monotonic()
+            if isinstance(self._stream, json_log.JsonLines):
+                if self._fields.get("stage", "") != stage or now - last >= _JSON_SEC:
+                    self._stream.log(line, "INFO", __name__, **self._fields)
+                    last, stage = now, self._fields.get("stage", "")
+                continue
             with self._writing:
                 if self._terminal:
                     self._stream.write("\r\x1b[K" + line[: self._columns() - 1])
@@ -122,10 +133,13 @@ class Progress(ShownLine):
     def line(self) -> str:
         """Returns the state of the run in one line."""
         if doing := self._doing:
+            self._fields = {"stage": "starting"}
             return f"{doing}... {time.monotonic() - self._since:.0f} s"
         if self._plan is None and not self._find_plan():
+            self._fields = {"stage": "listing"}
             return f"listing images... {time.monotonic() - self._start:.0f} s"
         assert self._plan is not None
+        self._fields = {"stage": "writing"}
         if not self._is_analysed and not self._find_analysis(self._plan):
             return f"tf.Transform analyses the columns... {time.monotonic() - self._writing_since:.0f} s"
         planned_shards = sum(split.num_shards for split in self._plan.splits.values())
@@ -136,6 +150,15 @@ class Progress(ShownLine):
         images = self._images = max(begun, self._images)
         elapsed = time.monotonic() - self._writing_since
         rate = (images - self._images_before) / elapsed if elapsed > 0 else 0.0
+        self._fields |= {
+            "shards_done": len(self._done),
+            "shards_planned": planned_shards,
+            "images_done": images,
+            "images_planned": planned_images,
+            "images_per_sec": round(rate, 1),
+        }
+        if len(self._done) == planned_shards:
+            self._fields["stage"] = "committing"
         left = f"{(planned_images - images) / rate:,.0f} s left" if rate > 0 else "..."
         return (
             f"shards {len(self._done):,}/{planned_shards:,}  images {images:,}/{planned_images:,}  "
@@ -176,11 +199,6 @@ class Progress(ShownLine):
             return  # does not exist yet, or was moved by the commit
 
 
-def count(number: int, noun: str) -> str:
-    """Returns a count with its noun: `1 shard`, `1,024 shards`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
-
-
 def name_some(labels: Sequence[str]) -> str:
     """Joins the first names of a list."""
     return ", ".join(labels[:_MAX_NAMED]) + (", ..." if len(labels) > _MAX_NAMED else "")
@@ -207,18 +225,31 @@ def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -
         print(f"{name:<{width}}  {terminal.printable(value)}", file=stream or sys.stdout)
 
 
-def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | None) -> list[tuple[str, str]]:
-    """Returns the rows of the table at the end of a run."""
+def summary_rows(
+    catalog: catalog_lib.Catalog, output: str, seconds: float | None, folder: str | None = None
+) -> list[tuple[str, str]]:
+    """Returns the rows of the table at the end of a run.
+
+    Args:
+        catalog: of the dataset.
+        output: its address; of a snapshot, the folder of all snapshots.
+        seconds: that the run took; None if that is not known.
+        folder: the folder of the catalog, if it is known.
+    """
     counts = catalog.counts
     passed_over = describe_passed_over(counts.passed_over)
-    rows = [("listed", f"{count(counts.listed, 'image')} (passed over: {passed_over})")]
-    folder = output
+    rows = [("listed", f"{plural.count(counts.listed, 'image')} (passed over: {passed_over})")]
+    folder_of_catalog = folder or output
     if facts := catalog.snapshot:
         changes = ", ".join(f"{facts[name]:,} {name}" for name in ("added", "changed", "removed", "unchanged"))
         rows.append(("snapshot", f"{facts['name']}: {changes}"))
-        folder = snapshots.folder_of(storage.normalize(output), facts["name"])
+        folder_of_catalog = folder or snapshots.folder_of(storage.normalize(output), facts["name"])
     for name, split in catalog.splits.items():
-        parts = (count(split.num_examples, "image"), count(len(split.shards), "shard"), format_bytes(split.num_bytes))
+        parts = (
+            plural.count(split.num_examples, "image"),
+            plural.count(len(split.shards), "shard"),
+            format_bytes(split.num_bytes),
+        )
         rows.append((f"  {name}", ", ".join(parts)))
     total = sum(counts.rejected.values())
     reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts.rejected.items())
@@ -227,10 +258,11 @@ def summary_rows(catalog: catalog_lib.Catalog, output: str, seconds: float | Non
         rows.append(
             (
                 "labels",
-                f"{count(len(catalog.labels), 'class')}, ids from {catalog.label_base}: {name_some(catalog.labels)}",
+                f"{plural.count(len(catalog.labels), 'class')}, ids from {catalog.label_base}: "
+                f"{name_some(catalog.labels)}",
             )
         )
-    rows += _unusual_rows(catalog_lib.load_statistics(folder))
+    rows += _unusual_rows(catalog_lib.load_statistics(folder_of_catalog))
     if seconds is not None:
         rows.append(("time", f"{seconds:.1f} s, {counts.listed / seconds:,.0f} images/s"))
     rows.append(("output", output))
@@ -245,12 +277,12 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
             total.update(split.get(name, {}))
     rows = []
     if turns := counted["orientations"].total():
-        what = f"{count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
+        what = f"{plural.count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
         rows.append(("not upright", f"{what}; readers see the pixels as they are stored"))
     colorspaces = counted["colorspaces"]
     unusual = [(colorspaces[name], f"of {what}") for name, what in _UNUSUAL_COLORSPACES.items() if colorspaces[name]]
     if unusual:
-        found = ", ".join(f"{count(number, 'image')} {what}" for number, what in unusual)
+        found = ", ".join(f"{plural.count(number, 'image')} {what}" for number, what in unusual)
         rows.append(("channels", f"{found}; readers that ask for 3 channels convert them"))
     return rows
 

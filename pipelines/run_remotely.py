@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import dataflow_jobs, finished_work, job_states, last_run, remote_job
 from imagebeam.storage import remote
@@ -20,6 +19,7 @@ from imagebeam.transforms import run_report
 
 _SILENCE = ""  # the key of the note that the service is silent
 _RECORD_SEC = 10.0  # for the record of a bad end, in each request
+_CLOCKS_SEC = 60.0  # by which the clocks of a worker and of the service may differ
 _QUESTION_SEC = 10.0  # for one question while waiting, with its repetitions
 
 
@@ -91,6 +91,7 @@ class Run(NamedTuple):
     shown: Shown | None
     cancel_on_interrupt: bool = False
     patience: Patience = Patience()
+    identity: str = ""  # of the config: `DatasetSettings.identity`; "" if it is not known
     is_template: bool = False  # whether only a template is written, so that there is no job to look for
 
     def named(self, id: str) -> Run:
@@ -128,6 +129,7 @@ def submit(run: Run, start: Callable[[], str | None]) -> Run | None:
         Interrupted: if it was interrupted and the job may exist.
     """
     run.lock.name_job(run.job)
+    verb = "submitted"
     try:
         id = start()
     except KeyboardInterrupt as e:
@@ -140,14 +142,17 @@ def submit(run: Run, start: Callable[[], str | None]) -> Run | None:
     except Exception as e:  # Beam raises any type
         failure = explain_submission(e, run.job)
         is_refused = 400 <= (_code_of(e) or 0) < 500 or isinstance(failure, errors.BusyError)
-        found = None if is_refused else _find_submitted(run)
+        if isinstance(failure, errors.BusyError):
+            found, verb = _find_committed(run), "waiting for the end of"
+        else:
+            found = None if is_refused else _find_submitted(run)
         if found is None:
             run.lock.forget_job()
             raise failure from e
         if not found.job.id:
             run.lock.keep()
             raise errors.ImagebeamError(f"{failure}; it may run nevertheless: {run.advice}") from e
-        id = found.job.id  # the job exists, only the answer was lost
+        id = found.job.id  # only the answer was lost, or the job of an earlier run is about to end
     if id is None:
         return None
     run = run.named(id)
@@ -158,6 +163,7 @@ def submit(run: Run, start: Callable[[], str | None]) -> Run | None:
     except errors.BusyError as e:
         job = remote_job.describe(run.job)
         raise errors.BusyError(f"{e}; {job} was submitted before that, and will not commit: {run.advice}") from e
+    run.say(f"{verb} {remote_job.describe(run.job)}: {run.job.console}")
     return run
 
 
@@ -170,6 +176,24 @@ def _find_submitted(run: Run) -> Run | None:
     except (OSError, errors.ConfigError):
         return run
     return None if found is None else run.named(found.id)
+
+
+def _find_committed(run: Run) -> Run | None:
+    """Returns the run with the id of the active job of its name, if that job has committed the dataset of this run.
+
+    For a job without a launcher: it removes its lock when it has committed, and is active for some seconds more.
+    """
+    if run.is_template or isinstance(run.lock, NoLock):
+        return None
+    try:
+        catalog = finished_work.dataset_of(run.output, run.identity)
+        found = remote_job.service_of(run.job, _QUESTION_SEC).find_active(run.job.name)
+    except (OSError, errors.ConfigError, finished_work.NotOfThisRunError):
+        return None
+    if found is None or not 0 < found.created_sec <= finished_work.created_sec(catalog):
+        return None
+    run.say(f"{run.output} is committed by an earlier run of this command, whose job has not quite ended")
+    return run.named(found.id)
 
 
 def _code_of(error: Exception) -> int | None:
@@ -343,13 +367,26 @@ def error_lines(run: Run) -> list[str]:
 
 
 def _report_of_committed(run: Run) -> dict[str, Any]:
-    """Returns a report on a job that removed its own, from the catalog."""
+    """Returns a report on a job that is done and has removed its own report, from the catalog.
+
+    Such a job has committed, or has found this dataset in the output: then the catalog is older than the job. A dataset
+    of another config was committed by somebody else.
+
+    Raises:
+        ImagebeamError: if the output holds no dataset that the job can have committed or found.
+    """
+    ended = f"{remote_job.describe(run.job)} ended without its report, {run.report}"
+    if isinstance(run.lock, NoLock):  # a plan: a dataset in the output is not its result
+        raise errors.ImagebeamError(f"{ended}; run the command again")
     try:
-        catalog = catalog_lib.load_catalog(run.output)
-    except errors.CatalogError as e:
-        raise errors.ImagebeamError(
-            f"{remote_job.describe(run.job)} ended without a dataset and without its report, {run.report}; run the "
-            "command again"
-        ) from e
+        catalog = finished_work.dataset_of(run.output, run.identity)
+    except finished_work.NotOfThisRunError as e:
+        raise errors.ImagebeamError(f"{ended}, {e}; run the command again") from e
+    created_sec = 0.0
+    with contextlib.suppress(OSError, errors.ConfigError):  # then the job counts as the one that has committed
+        created_sec = remote_job.service_of(run.job, _QUESTION_SEC).get(run.job.id).created_sec
     plan = dataclasses.asdict(finished_work.plan_of(catalog))
+    if 0 < finished_work.created_sec(catalog) < created_sec - _CLOCKS_SEC:
+        message = f"{run.output} held this dataset already, written {catalog.created}"
+        return {"state": "kept", "message": message, "exit_code": 0, "plan": plan}
     return {"state": "committed", "message": "", "exit_code": 0, "plan": plan}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
-from imagebeam.pipelines import prism
+from imagebeam.pipelines import job_servers, prism
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -105,11 +105,16 @@ def is_prism(beam_arguments: Sequence[str]) -> bool:
 
 
 def _is_named(beam_arguments: Sequence[str], name: str) -> bool:
-    return _parse_runner(beam_arguments).runner.lower().rpartition(".")[2].removesuffix("runner") == name
+    return _short_name(beam_arguments) == name
+
+
+def _short_name(beam_arguments: Sequence[str]) -> str:
+    """Returns the runner in lower case, without its package and "runner", such as "flink"."""
+    return _parse_runner(beam_arguments).runner.lower().rpartition(".")[2].removesuffix("runner")
 
 
 def require_supported(beam_arguments: Sequence[str], writer: str) -> None:
-    """Refuses runners that are known to lose images, for the given `output.writer`.
+    """Refuses runners that are known to lose images, for the given `output.writer`, or whose job server is missing.
 
     Raises:
         ConfigError: with the reason, and what to choose instead.
@@ -126,6 +131,8 @@ def require_supported(beam_arguments: Sequence[str], writer: str) -> None:
             "files that Beam's own writer has written, so nothing could be committed; leave output.writer out, or "
             "choose another runner"
         )
+    if not is_dataflow(beam_arguments):
+        job_servers.require_reachable(_short_name(beam_arguments), beam_arguments)
 
 
 def leaves_job(beam_arguments: Sequence[str]) -> bool:

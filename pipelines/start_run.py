@@ -11,6 +11,7 @@ from imagebeam import errors, records, storage
 from imagebeam.pipelines import (
     call_arguments,
     column_settings,
+    dataflow_options,
     job_progress,
     launch,
     remote_job,
@@ -20,6 +21,7 @@ from imagebeam.pipelines import (
 )
 from imagebeam.pipelines.call_arguments import AnyConfig
 from imagebeam.transforms import dataset_settings, output_paths
+from imagebeam.transforms.images import pillow_decoder
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -96,10 +98,7 @@ class Started(NamedTuple):
         if self.is_attached:
             run.say(f"{remote_job.describe(run.job)} does the same already: {run.job.console}")
             return run
-        submitted = run_remotely.submit(run, functools.partial(launch.submit_pipeline, self.build()))
-        if submitted is not None:
-            run.say(f"submitted {remote_job.describe(submitted.job)}: {submitted.job.console}")
-        return submitted
+        return run_remotely.submit(run, functools.partial(launch.submit_pipeline, self.build()))
 
 
 @contextlib.contextmanager
@@ -112,11 +111,11 @@ def on_dataflow(request: Request, add_steps: AddSteps) -> Iterator[Started]:
     """
     config, workers, snapshot = _check(request)
     options = launch.import_beam("convert", config, request.arguments, workers, request.own_process)
-    options = launch.prepare_dataflow(config, options, request.arguments, workers)
+    options = dataflow_options.prepare_options(config, options, request.arguments, workers)
     from imagebeam.pipelines import make_job  # imports Beam's transforms
 
     scratch = column_settings.scratch_folder(config, request.arguments)
-    paths, template = _paths_of(config, snapshot), launch.template_of(options)
+    paths, template = _paths_of(config, snapshot), dataflow_options.template_of(options)
     run_id = "" if template else output_paths.new_run_id()  # jobs from a template would share it, and the report
     # a template stays, and with it the names that its workers read
     names_file = f"{template}.names.json" if template else paths.names_file(run_id)
@@ -129,13 +128,16 @@ def on_dataflow(request: Request, add_steps: AddSteps) -> Iterator[Started]:
     if template:
         job.settings.names.write()
         no_lock = run_remotely.NoLock()
-        run = run_remotely.Run(launch.job_of(options), job.settings.output, "", no_lock, None, is_template=True)
+        run = run_remotely.Run(
+            dataflow_options.job_of(options), job.settings.output, "", no_lock, None, is_template=True
+        )
         yield Started(job.settings, build, run, template=template)
         return
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(launch.hold_output(job.settings, scratch, attaches=True))
         shown = stack.enter_context(job_progress.JobProgress()) if request.show_progress else None
-        run = run_remotely.Run(launch.job_of(options), job.settings.output, job.settings.report, lock, shown)
+        run = run_remotely.Run(dataflow_options.job_of(options), job.settings.output, job.settings.report, lock, shown)
+        run = run._replace(identity=job.settings.identity)
         if lock.running is not None:
             run = run._replace(job=lock.running, report=paths.report(lock.running_run))
         yield Started(job.settings, build, run, is_attached=lock.running is not None)
@@ -149,6 +151,7 @@ def _check(request: Request):  # type: ignore[no-untyped-def]  # a type would im
     config, snapshot = call_arguments.as_config(request.config), None
     runners.take_hdfs_user(request.arguments)
     records.require_fast_crc32c()
+    pillow_decoder.require_pillow()
     if request.update:
         snapshot = update_settings.find_base(config, request.overwrite, request.retry_rejects, request.fail_on_drift)
     elif request.retry_rejects:

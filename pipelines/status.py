@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, storage
+from imagebeam import errors, find_snapshot, plural, storage
 from imagebeam.pipelines import (
     dataflow_jobs,
     finished_work,
@@ -16,7 +16,6 @@ from imagebeam.pipelines import (
     job_states,
     last_run,
     output_lock,
-    progress,
     remote_job,
 )
 from imagebeam.storage import remote
@@ -39,6 +38,9 @@ class Status:
         job: the job of the last run, if it left one.
         counters: of the job, added up.
         causes: how the run ended: the text of its report, or the error messages of its job.
+        run_exit_code: that of a launcher that would have waited for the run, such as 3 for too many rejects; None if it
+            is not known.
+        release: how to release the lock of a job that its service has forgotten, or that cannot be asked for.
         ended: when a launcher saw the job end, if it did: ISO 8601, UTC.
         catalog: of the committed dataset, also while another run writes.
         keeps_shards: whether finished shards are kept for the next run.
@@ -50,6 +52,8 @@ class Status:
     job: remote_job.RemoteJob | None = None
     counters: Mapping[str, int] = dataclasses.field(default_factory=dict)
     causes: Sequence[str] = ()
+    run_exit_code: int | None = None
+    release: str = ""
     ended: str = ""
     catalog: catalog_lib.Catalog | None = None
     keeps_shards: bool = False
@@ -67,6 +71,7 @@ class Status:
             "name": catalog.name,
             "fingerprint": catalog.fingerprint,
             "created": catalog.created,
+            "snapshot": find_snapshot.name_of(catalog),
             "written": catalog.counts.written,
             "rejected": sum(catalog.counts.rejected.values()),
         }
@@ -77,6 +82,8 @@ class Status:
             "job": job,
             "counters": dict(self.counters),
             "causes": list(self.causes),
+            "run_exit_code": self.run_exit_code,
+            "release": self.release or None,
             "ended": self.ended or None,
             "dataset": dataset,
             "keeps_shards": self.keeps_shards,
@@ -126,21 +133,24 @@ def _look(output: str) -> Status:
     last = last_run.read(output) if record is None else None
     if last is not None:
         ended: Summary = "cancelled" if last.state == "cancelled" else "failed"
-        return dataclasses.replace(known, state=ended, job=last.job, causes=last.causes, ended=last.ended)
+        return dataclasses.replace(
+            known, state=ended, job=last.job, causes=last.causes, run_exit_code=last.exit_code, ended=last.ended
+        )
     refusal = _find_refusal(control)
     if refusal is not None:
-        return dataclasses.replace(known, state="failed", causes=[refusal])
+        message, exit_code = refusal
+        return dataclasses.replace(known, state="failed", causes=[message], run_exit_code=exit_code)
     if known.state == "nothing" and known.catalog is not None:
         return dataclasses.replace(known, state="committed")
     if known.state == "nothing" and shards is not None:
-        left = progress.count(shards, "finished shard")
+        left = plural.count(shards, "finished shard")
         return dataclasses.replace(known, state="stopped", causes=[f"an unfinished run left {left}"])
     return known
 
 
 def _find_catalog(output: str) -> catalog_lib.Catalog | None:
     try:
-        return catalog_lib.load_catalog(output)
+        return find_snapshot.load_catalog(output)
     except errors.CatalogError as e:
         if isinstance(e.__cause__, storage.UnavailableError):  # there may be one
             raise e.__cause__ from e
@@ -162,8 +172,8 @@ def _require_bucket(output: str) -> None:
 
 def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
     """Returns the status of an output whose lock names a job."""
-    service = remote_job.service_of(job)
     try:
+        service = remote_job.service_of(job)
         seen = dataflow_jobs.look_up(service, job.id, job.name)
         job, state = dataclasses.replace(job, id=seen.id), seen.state
         counters: Mapping[str, int] = {}
@@ -173,6 +183,7 @@ def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
             doing = job_progress.describe(state, counters)
             return dataclasses.replace(known, state="running", doing=doing, job=job, counters=counters)
         if state == "done":
+            known = dataclasses.replace(known, catalog=_find_catalog(known.output))  # newer than at the first look
             if known.catalog is not None:
                 return dataclasses.replace(known, state="committed", job=job, counters=counters)
             causes = ["the job is done, and there is no dataset: something else has removed it"]
@@ -182,7 +193,8 @@ def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
         return dataclasses.replace(known, state=ended, job=job, counters=counters, causes=causes)
     except (OSError, errors.ConfigError) as e:
         cause = str(getattr(e, "strerror", None) or e)
-        return dataclasses.replace(known, state="unknown", job=job, causes=[cause])
+        release = output_lock.advise_release(output_paths.OutputPaths(known.output).lock, job, e)
+        return dataclasses.replace(known, state="unknown", job=job, causes=[cause], release=release)
 
 
 def _of_process(known: Status, record: run_record.RunRecord) -> Status:
@@ -194,8 +206,8 @@ def _of_process(known: Status, record: run_record.RunRecord) -> Status:
     return dataclasses.replace(known, state="running", doing=who)
 
 
-def _find_refusal(control: str) -> str | None:
-    """Returns why a run was refused, from the report that its job left; None if there is none."""
+def _find_refusal(control: str) -> tuple[str, int] | None:
+    """Returns why a run was refused, and its exit code, from the report that its job left; None if there is none."""
     try:
         names = [entry.name for entry in storage.storage_of(control).list_directory(control)]
     except (FileNotFoundError, NotADirectoryError):
@@ -204,7 +216,7 @@ def _find_refusal(control: str) -> str | None:
         if name.startswith(output_paths.REPORT_PREFIX) and name.endswith(".json"):
             report = run_report.read_report(storage.join(control, name))
             if report is not None and report["state"] == "refused":
-                return str(report["message"])
+                return str(report["message"]), int(report["exit_code"])
     return None
 
 
@@ -213,18 +225,23 @@ def status_rows(found: Status) -> list[tuple[str, str]]:
     rows = [("state", found.state + (f": {found.doing}" if found.doing else ""))]
     if found.job is not None:
         rows.append(("job", found.job.id or f"{found.job.name} (its id is not known)"))
-        rows.append(("console", found.job.console))
-        if found.state in ("running", "unknown") and found.job.id:
+        if found.job.console:
+            rows.append(("console", found.job.console))
+        if found.state in ("running", "unknown") and found.job.id and found.job.cancel_command:
             rows.append(("to cancel", found.job.cancel_command))
     rows += [("counter", f"{name} {value:,}") for name, value in sorted(found.counters.items())]
     if found.ended:
         rows.append(("ended", found.ended))
     rows += [("cause", cause) for cause in found.causes]
+    if found.release:
+        rows.append(("to release", found.release))
     if found.keeps_shards:
         rows.append(("kept", "finished shards; run the same command again to go on"))
     if found.catalog is not None:
         counts = found.catalog.counts
-        images = progress.count(counts.written, "image")
-        rows.append(("dataset", f"{found.catalog.name}, {images}, written {found.catalog.created}"))
+        images = plural.count(counts.written, "image")
+        snapshot = find_snapshot.name_of(found.catalog)
+        which = f", snapshot {snapshot}" if snapshot else ""
+        rows.append(("dataset", f"{found.catalog.name}{which}, {images}, written {found.catalog.created}"))
     rows.append(("output", found.output))
     return rows

@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, storage, verify_shards
+from imagebeam import errors, example, features, find_snapshot, plural, storage, verify_shards
 from imagebeam.pipelines import image_decoder
 from imagebeam.reader import bare_pixels
 from imagebeam.transforms.images import checked_image
@@ -29,19 +29,22 @@ class VerifyResult:
         of_shards = len(broken.intersection(name for each in every for name in (each.name, each.index_name)))
         of_files = len(broken.intersection(self.catalog.files))
         unnamed = len(broken) - of_shards - of_files
-        differ = [f"{of_shards:,} of {self.num_shards:,} shards"] if of_shards else []
+        differ = [f"{of_shards:,} of {plural.count(self.num_shards, 'shard')}"] if of_shards else []
         differ += [f"{of_files:,} of {len(self.catalog.files):,} other files"] if of_files else []
+        again = "convert again with --overwrite"
+        if self.catalog.snapshot:
+            again = "convert again with --update --overwrite, which writes a whole new snapshot"
         texts = []
         if unnamed == 1:
             texts.append("1 file named like a shard is not in the catalog: move or delete it")
         elif unnamed:
             texts.append(f"{unnamed:,} files named like shards are not in the catalog: move or delete them")
         if differ:
-            texts.append(f"{' and '.join(differ)} differ from the catalog; convert again with --overwrite")
+            texts.append(f"{' and '.join(differ)} differ from the catalog; {again}")
         if num_records:
             texts.append(
                 f"{num_records:,} of {self.catalog.counts.written:,} records are as they were written, and cannot be "
-                "read: fix or remove those images in the input, then convert again with --overwrite"
+                f"read: fix or remove those images in the input, then {again}"
             )
         return "; ".join(texts)
 
@@ -67,22 +70,22 @@ def find_folder(directory: str | os.PathLike[str]) -> str:
     return uri
 
 
-def verify(directory: str | os.PathLike[str], decode: bool = False) -> VerifyResult:
+def verify(directory: str | os.PathLike[str], decode: bool = False, snapshot: str | int | None = None) -> VerifyResult:
     """Reads every committed file of a dataset and compares it with the catalog, like the command `imagebeam verify`.
 
     Args:
         directory: of the dataset.
-        decode: whether to decode every image, too.
+        decode: whether to decode every image, too, except those of removed records.
+        snapshot: name or number of a snapshot, such as "000002" or 2, instead of the latest.
 
     Returns:
         A result whose `problems` are empty if all is well.
 
     Raises:
-        ConfigError: if there is no such folder.
+        ConfigError: if there is no such folder, or no such snapshot.
         CatalogError: if there is no catalog, or it was edited.
     """
-    directory = find_folder(directory)
-    catalog = catalog_lib.load_catalog(directory)
+    directory, catalog = find_snapshot.find(find_folder(directory), snapshot)
     check = None
     if decode:
         formats = bare_pixels.formats_in(catalog_lib.load_statistics(directory))
@@ -133,7 +136,7 @@ class _DecodeRecord:
         return None
 
 
-def needs_tensorflow(directory: str) -> bool:
+def needs_tensorflow(directory: str, snapshot: str | int | None = None) -> bool:
     """Returns whether TensorFlow decodes images of the dataset. Its import takes seconds."""
-    formats = bare_pixels.formats_in(catalog_lib.load_statistics(storage.normalize(directory)))
+    formats = bare_pixels.formats_in(catalog_lib.load_statistics(find_snapshot.find(directory, snapshot).folder))
     return not formats <= ({bare_pixels.FORMAT, "jpeg"} if image_decoder.has_decoder_in_c() else {bare_pixels.FORMAT})

@@ -16,7 +16,15 @@ import pytest
 from tests import kept_writers, quick_beam, quick_disk
 
 _IN_CI = os.environ.get("IMAGEBEAM_CI") == "1"
-_INTEGRATION = pathlib.Path(__file__).parent / "integration"
+_TESTS = pathlib.Path(__file__).parent
+_INTEGRATION = _TESTS / "integration"
+
+LONG_UNIT_TESTS = (  # 10 to 40 s each
+    "unit/imagebeam/test_dataset.py",
+    "unit/transforms/test_commit_races.py",
+    "unit/imagebeam/reader/test_bare_pixels.py",
+    "unit/pipelines/test_cli.py",
+)
 
 hypothesis.settings.register_profile(
     "imagebeam", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -32,6 +40,12 @@ def _quick_jobs() -> Iterator[None]:
     """Makes jobs quicker in this process. Beam is imported while tests are collected, or not needed."""
     with quick_beam.patched(), quick_disk.patched(), kept_writers.patched():
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the long files before the short ones, so that the workers of a run end together."""
+    long = {_TESTS / name for name in LONG_UNIT_TESTS}
+    items.sort(key=lambda item: (item.path.is_relative_to(_TESTS / "unit"), item.path not in long))
 
 
 def pytest_collection_finish() -> None:

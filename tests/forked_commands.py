@@ -30,10 +30,14 @@ import tempfile
 import threading
 import time
 import traceback
+import types
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tests import quick_beam, quick_disk
+
+if TYPE_CHECKING:
+    import pytest
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _BEAM = (
@@ -143,6 +147,24 @@ def start(
         assert len(message) < _REQUEST_BYTES
         socket.send_fds(connection, [message], [each for each in given if each is not None])
     return Process(connection, json.loads(connection.recv(_REQUEST_BYTES)), stdout, stderr)
+
+
+_BEAM_WORKER = "import runpy; runpy.run_module('apache_beam.runners.worker.sdk_worker_main', run_name='__main__')"
+
+
+def fork_beam_workers(patch: pytest.MonkeyPatch, preloaded: str = "tensorflow") -> list[Process]:
+    """Makes jobs in several processes of Beam's local runner fork their workers; returns the list of those started."""
+    from apache_beam.runners.portability import local_job_service
+
+    started: list[Process] = []
+
+    def popen(command: str, shell: bool, env: Mapping[str, str]) -> Process:
+        assert shell and command.endswith("apache_beam.runners.worker.sdk_worker_main"), command
+        started.append(start(preloaded, {"code": _BEAM_WORKER, "arguments": []}, env))
+        return started[-1]
+
+    patch.setattr(local_job_service, "subprocess", types.SimpleNamespace(Popen=popen))
+    return started
 
 
 _servers: dict[str, str] = {}  # the address of each server, by its kind

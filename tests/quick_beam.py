@@ -32,9 +32,14 @@ def patched() -> Iterator[None]:
     statecache = sys.modules.get("apache_beam.runners.worker.statecache")
     statesampler = sys.modules.get("apache_beam.runners.worker.statesampler")
     userstate = sys.modules.get("apache_beam.transforms.userstate")
+    inference = sys.modules.get("apache_beam.typehints.trivial_inference")
     with pytest.MonkeyPatch.context() as patch:
         if hasattr(core, "get_signature"):
             patch.setattr(core, "get_signature", _keep_signatures(core))
+        if hasattr(core, "_check_fn_use_yield_and_return"):
+            patch.setattr(core, "_check_fn_use_yield_and_return", _keep_checks(core))
+        if hasattr(inference, "infer_return_type_func") and hasattr(inference, "Const"):
+            patch.setattr(inference, "infer_return_type_func", _keep_return_types(inference))
         if hasattr(userstate, "get_dofn_specs") and hasattr(core, "_DoFnParam"):
             patch.setattr(userstate, "get_dofn_specs", _keep_specs(userstate, core))
         if hasattr(options, "view_as"):
@@ -63,6 +68,57 @@ def _keep_signatures(core: Any) -> Any:
         return signature
 
     return get_signature
+
+
+def _keep_checks(core: Any) -> Any:
+    """Beam reads the source of each DoFn, and splits it into tokens, to warn of `yield` beside `return`."""
+    look = core._check_fn_use_yield_and_return
+    kept: dict[Any, bool] = {}
+
+    def check(function: Any) -> bool:
+        code = getattr(function, "__code__", None)
+        if code is None or hasattr(function, "__wrapped__"):
+            return bool(look(function))
+        key = code, code.co_filename
+        if key not in kept:
+            kept[key] = bool(look(function))
+        return kept[key]
+
+    return check
+
+
+def _keep_return_types(inference: Any) -> Any:
+    """Beam infers from bytecode what its own functions return, the same ones in each job."""
+    look = inference.infer_return_type_func
+    kept: dict[Any, Any] = {}
+
+    def infer(function: Any, input_types: Any, debug: bool = False, depth: int = 0) -> Any:
+        try:
+            if any(isinstance(each, inference.Const) for each in input_types):  # those of 1 and True are equal
+                raise TypeError
+            key = _identity_of(function), tuple(input_types), debug, depth
+            is_kept = key in kept
+        except (TypeError, ValueError):  # also of a type without a hash, and of an empty cell
+            return look(function, input_types, debug, depth)
+        if not is_kept:
+            kept[key] = look(function, input_types, debug, depth)
+        return kept[key]
+
+    return infer
+
+
+def _identity_of(value: Any) -> Any:
+    """Returns what is the same for functions made by the same line with the same values around them.
+
+    Raises:
+        TypeError: if a value is neither a function, a class nor None.
+    """
+    if value is None or isinstance(value, type):
+        return value
+    if type(value) is not types.FunctionType or value.__defaults__ or value.__kwdefaults__:
+        raise TypeError(f"{value!r} is not known by its code")
+    around = tuple(_identity_of(cell.cell_contents) for cell in value.__closure__ or ())
+    return value.__code__, value.__code__.co_filename, id(value.__globals__), around
 
 
 def _keep_specs(userstate: Any, core: Any) -> Any:

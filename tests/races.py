@@ -140,6 +140,13 @@ class Model:
         return "committed"
 
 
+@functools.cache
+def _images() -> tuple[tempfile.TemporaryDirectory[str], list[ImageRef]]:
+    """Returns a folder of images that lasts as long as this process, and its references."""
+    folder = tempfile.TemporaryDirectory()
+    return folder, small_dataset.make_refs(pathlib.Path(folder.name, "in"))
+
+
 def play(output: str, order: Sequence[str], config: str, has_earlier: bool, locked: bool) -> None:
     """Lets two runs take their steps in `order`, and compares each step with the model.
 
@@ -150,31 +157,31 @@ def play(output: str, order: Sequence[str], config: str, has_earlier: bool, lock
         has_earlier: whether the output holds a dataset that both replace.
         locked: whether B holds the lock; otherwise there is none: A's is gone with its launcher, and B's later too.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        refs = small_dataset.make_refs(pathlib.Path(folder, "in"))
-        if has_earlier:
-            commit_earlier(output, refs)
-        runs, lock_is_taken = make_runs(output, config, refs), False
-        model = Model(committed_by(output))
-        assert model.committed == (("", "f0") if has_earlier else ("", ""))
-        steps = dict.fromkeys("AB", 0)
-        for name in order:
-            step, run = STEPS[steps[name]], runs[name]
-            steps[name] += 1
-            if step == "plan":
-                model.seen[name] = model.committed
-                if locked and name == "B":
-                    run.sign_lock()
-                    lock_is_taken = True
-            outcome = run.step()
-            if step == "commit":
-                expected = model.commit(name, run.fingerprint, lock_is_taken)
-                assert outcome == expected, (name, order)
-                if outcome == "busy" and not lock_is_taken:
-                    assert run.has_staged or runs["B"].fingerprint == "f1" or locked
-                if locked and name == "B":
-                    run.drop_lock()
-                    lock_is_taken = False
+    refs = _images()[1]
+    if has_earlier:
+        commit_earlier(output, refs)
+    runs, lock_is_taken = make_runs(output, config, refs), False
+    model = Model(committed_by(output))
+    assert model.committed == (("", "f0") if has_earlier else ("", ""))
+    steps = dict.fromkeys("AB", 0)
+    for name in order:
+        step, run = STEPS[steps[name]], runs[name]
+        steps[name] += 1
+        if step == "plan":
+            model.seen[name] = model.committed
+            if locked and name == "B":
+                run.sign_lock()
+                lock_is_taken = True
+        outcome = run.step()
+        if step == "commit":
+            expected = model.commit(name, run.fingerprint, lock_is_taken)
+            assert outcome == expected, (name, order)
+            if outcome == "busy" and not lock_is_taken:
+                assert run.has_staged or runs["B"].fingerprint == "f1" or locked
+            if locked and name == "B":
+                run.drop_lock()
+                lock_is_taken = False
+        if step != "plan":  # what a plan would change is seen after the next step
             assert committed_by(output) == model.committed, (name, step, order)
 
 

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import platform
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import apache_beam as beam
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, snapshots, storage, version
+from imagebeam import errors, plural, records, snapshots, storage, version
 from imagebeam.transforms import (
     commit_rights,
     commit_snapshot,
@@ -195,10 +196,8 @@ class Committer:
 
     def _catalog(self, plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> catalog_lib.Catalog:
         by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
-        rejected = collections.Counter(plan.rejected)
         for each in written:
             by_split[each.split].append(each.shard)
-            rejected.update(each.rejected)
         settings = self.settings
         return catalog_lib.Catalog(
             name=self.name,
@@ -213,7 +212,7 @@ class Committer:
             counts=catalog_lib.Counts(
                 listed=plan.listed,
                 written=sum(each.shard.records for each in written),
-                rejected=dict(sorted(rejected.items())),
+                rejected=_count_rejects(plan, written),
                 passed_over=plan.passed_over,
             ),
             versions={
@@ -379,6 +378,14 @@ class Committer:
         ]
 
 
+def _count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> dict[str, int]:
+    """Returns the number of all rejects, before and after the plan, by reason."""
+    rejected = collections.Counter(plan.rejected)
+    for each in written:
+        rejected.update(each.rejected)
+    return dict(sorted(rejected.items()))
+
+
 def _note_classes(labels: Sequence[str], what: str) -> str:
     has = "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
     return f"{has} {what}: {output_folder.name_some([repr(label) for label in labels])}"
@@ -401,19 +408,21 @@ class _CommitFn(beam.DoFn):
         removed: Iterable[elements.RemovedRecords] = (),
         reject_states: Iterable[elements.NamedFile] = (),
     ) -> Iterator[str]:
+        plan = dataclasses.replace(plan, times={**plan.times, "committing": time.time()})
         by_split = merge_statistics.unpack_by_split(merged)
         changes = commit_snapshot.Changes(comparison, removed, reject_states)
         try:
             catalog = self._committer.commit(plan, written, early_rejects, by_split, changes)
         except errors.ImagebeamError as e:
-            self._report("refused", plan, str(e), e.exit_code)
+            self._report("refused", plan, str(e), e.exit_code, _count_rejects(plan, written))
             _LOGGER.info("refused %s: %s", self._committer.settings.output, e)
             raise
         state: run_report.State = "kept" if catalog is None else "committed"
         if catalog is not None:
             plan = dataclasses.replace(plan, notes=(*plan.notes, *self._committer.notes(plan, written, by_split)))
         kept = sum(each.is_kept for each in written)
-        message = f"{kept:,} of {len(written):,} shards were finished by an earlier run" if kept else ""
+        were = "was" if kept == 1 else "were"
+        message = f"{kept:,} of {plural.count(len(written), 'shard')} {were} finished by an earlier run" if kept else ""
         if state == "kept" and not plan.message:
             message = f"{self._committer.settings.output} holds this dataset already: same config, same images"
         self._report(state, plan, plan.message or message)
@@ -423,8 +432,16 @@ class _CommitFn(beam.DoFn):
         commit_rights.leave_output(self._committer.settings)
         yield state
 
-    def _report(self, state: run_report.State, plan: elements.DatasetPlan, message: str, exit_code: int = 0) -> None:
-        run_report.write_report(self._committer.settings.report, state, plan, message, exit_code)
+    def _report(
+        self,
+        state: run_report.State,
+        plan: elements.DatasetPlan,
+        message: str,
+        exit_code: int = 0,
+        rejected: Mapping[str, int] | None = None,
+    ) -> None:
+        plan = dataclasses.replace(plan, times={**plan.times, "committed": time.time()})
+        run_report.write_report(self._committer.settings.report, state, plan, message, exit_code, rejected)
 
 
 @dataclasses.dataclass

@@ -59,10 +59,10 @@ def leave_output(settings: dataset_settings.DatasetSettings) -> None:
     if record is None or record.run != settings.run_id or record.job is None:
         return
     store = storage.storage_of(settings.output)
-    if record.left or record.is_gone(is_renewed=not store.is_local):
+    if record.is_left_to_job or record.is_gone(is_renewed=not store.is_local):
         if settings.report:
             store.remove(settings.report)
-        store.remove(settings.paths.lock)
+        run_record.remove_own(settings.paths.lock, lambda found: found == record)
         remove_if_empty(settings.paths.control)
 
 
@@ -108,19 +108,16 @@ class PublishMarker:
             yield self
         except BaseException:
             with contextlib.suppress(OSError, errors.BusyError):
-                self._require_own()
                 if self._must_stay:
                     self._write(0.0)
                 else:
-                    self._store.remove(self._uri)
+                    self.remove_own()
             raise
         self.remove_own()
 
     def remove_own(self) -> None:
         """Removes the marker if it is that of this run, maybe of an earlier attempt."""
-        found = run_record.read(self._uri)
-        if found is not None and (found.run, found.fingerprint) == (self._record.run, self._record.fingerprint):
-            self._store.remove(self._uri)
+        run_record.remove_own(self._uri, self._is_own)
 
     def note_change(self) -> None:
         """Makes the marker stay if the block fails. Call it before the first change."""
@@ -144,7 +141,6 @@ class PublishMarker:
         Raises:
             BusyError: if another run took it over.
         """
-        self._require_own()
         self._write(time.time())
 
     def _take(self, ended: Collection[str]) -> None:
@@ -173,26 +169,30 @@ class PublishMarker:
                 self.continues = _fingerprint_of(content) == self._record.fingerprint
                 if not self._store.swaps_atomically:
                     time.sleep(SETTLE_SEC)
-                    self._require_own()
+                    if not self._is_own(found := run_record.read(self._uri)):
+                        raise self._taken_over(found)
                 return
 
     def _is_void(self, holder: run_record.RunRecord, ended: Collection[str]) -> bool:
         is_same = holder.run == self._record.run  # the bundle that commits runs a second time
         return is_same or not holder.run or holder.run in ended or holder.is_gone(is_renewed=True)
 
-    def _require_own(self) -> None:
-        found = run_record.read(self._uri)
+    def _is_own(self, found: run_record.RunRecord | None) -> bool:
         mine = self._record
-        if found is None or (found.run, found.fingerprint) != (mine.run, mine.fingerprint):
-            by = "" if found is None else f" ({found.describe(True)})"
-            raise errors.BusyError(
-                f"another run took over the commit to {self._output}{by}, since this one was stopped for more than "
-                f"{run_record.LEASE_SEC:g} s: run the same command again once that run has ended"
-            )
+        return found is not None and (found.run, found.fingerprint) == (mine.run, mine.fingerprint)
+
+    def _taken_over(self, by: run_record.RunRecord | None) -> errors.BusyError:
+        who = "" if by is None else f" ({by.describe(True)})"
+        return errors.BusyError(
+            f"another run took over the commit to {self._output}{who}, since this one was stopped for more than "
+            f"{run_record.LEASE_SEC:g} s: run the same command again once that run has ended"
+        )
 
     def _write(self, seconds: float) -> None:
-        self._record = dataclasses.replace(self._record, time=seconds)
-        self._store.write_whole(self._uri, self._record.encode(), durable=False)
+        record = dataclasses.replace(self._record, time=seconds)
+        if not run_record.replace_own(self._uri, self._is_own, record):
+            raise self._taken_over(run_record.read(self._uri))
+        self._record = record
 
 
 def _fingerprint_of(marker: bytes) -> str:

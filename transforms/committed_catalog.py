@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, storage
+from imagebeam import errors, plural, records, storage
 from imagebeam.transforms import elements
 
 _ATTEMPTS = 5  # of a catalog that is replaced while it is read
@@ -66,3 +66,10 @@ def has_bytes_of(uri: str, record: elements.Committed) -> bool:
     except PermissionError:
         return record.bytes < 0
     return record.bytes in (-1, len(data)) and record.crc32c in (-1, records.extend_crc(0, data))
+
+
+def describe(catalog: catalog_lib.Catalog | None) -> str:
+    """Returns text such as `pets, 100 images, written 2026-01-31T12:00:00+00:00`; None is a catalog that is damaged."""
+    if catalog is None:
+        return "a catalog that cannot be read"
+    return f"{catalog.name}, {plural.count(catalog.counts.written, 'image')}, written {catalog.created}"

@@ -78,8 +78,8 @@ def _compare_with_output(
         difference = recorded_inputs.compare_inputs(committed.inputs, plan.inputs)
         return _refuse(
             plan,
-            f"{output} holds another dataset ({committed.name}, {committed.counts.written:,} images, written "
-            f"{committed.created}; {difference}); choose another --output, or --overwrite",
+            f"{output} holds another dataset ({committed_catalog.describe(committed)}; {difference}); choose another "
+            "--output, or --overwrite",
         )
     return plan
 

@@ -10,8 +10,9 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import apache_beam as beam
 from apache_beam.transforms import window
@@ -30,7 +31,6 @@ from imagebeam.transforms import (
     summaries,
 )
 
-_PURPOSE = b"imagebeam.update"
 _MAX_PENDING = 50_000  # rows that a bundle holds before it packs them: 30 MB
 _MAX_PART_ROWS = 400_000  # of an interval that are objects at the same time: 200 MB
 _MAX_DUPLICATES = 5  # named in the comparison
@@ -52,7 +52,11 @@ class KnownImage(NamedTuple):
     record: int  # index in the shard; -1 for a reject
     split: str
     labels: tuple[str, ...]
-    reject: tuple[Any, ...] | None  # fields of the Reject
+    reject: elements.Reject | None
+
+
+_KEY, _REF_FACTS = 0, elements.ImageRef._fields.index("facts")
+_FACTS, _RECORD, _SPLIT = map(KnownImage._fields.index, ("facts", "record", "split"))
 
 
 class ComparedImages(NamedTuple):
@@ -75,8 +79,10 @@ class _SpreadListedFn(beam.DoFn):
         self._pending = _PendingRows()
 
     def process(self, ref: elements.ImageRef) -> Iterator[tuple[int, PackedRows]]:
-        ref = ref.with_facts(image_states.facts_of(ref, self._keep_position))
-        yield from self._pending.add(ref.key, tuple(ref))
+        # a tuple, not an ImageRef: nearly all images have not changed, and are never looked at again
+        self._pending.add(ref.key, (*ref[:_REF_FACTS], image_states.facts_of(ref, self._keep_position)))
+        if self._pending.is_full:
+            yield from self._pending.take()
 
     def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
         yield from map(window.GlobalWindows.windowed_value, self._pending.take())
@@ -99,7 +105,9 @@ class _ReadStatesFn(beam.DoFn):
             known = known_images(self._states.read(index), index)
         for image in known:
             if image.reject is None or index == _REJECTS_FILE or not self._settings.retry_rejects:
-                yield from pending.add(image.key, image)
+                pending.add(image.key, image)
+                if pending.is_full:
+                    yield from pending.take()
         yield from pending.take()
 
 
@@ -115,7 +123,7 @@ def known_images(states: snapshot_states.ShardStates, index: int) -> Iterator[Kn
         if record not in removed:
             yield KnownImage(image.key, image.facts, number, index, record, states.split, image.labels, None)
     for facts, reject in states.rejects:
-        yield KnownImage(reject.key, facts, number, index, _NO_RECORD, states.split, (), tuple(reject))
+        yield KnownImage(reject.key, facts, number, index, _NO_RECORD, states.split, (), reject)
 
 
 def known_rejects(folder: str) -> Iterator[KnownImage]:
@@ -125,7 +133,7 @@ def known_rejects(folder: str) -> Iterator[KnownImage]:
         for line in file:
             fields = json.loads(line)
             reject = elements.Reject(**fields | {"reason": elements.Reason(fields["reason"])})
-            yield KnownImage(reject.key, b"", 0, _REJECTS_FILE, _NO_RECORD, "", (), tuple(reject))
+            yield KnownImage(reject.key, b"", 0, _REJECTS_FILE, _NO_RECORD, "", (), reject)
 
 
 class _PendingRows:
@@ -135,12 +143,13 @@ class _PendingRows:
         self._rows: dict[int, list[tuple[Any, ...]]] = collections.defaultdict(list)
         self._num_rows = 0
 
-    def add(self, key: str, row: tuple[Any, ...]) -> Iterator[tuple[int, PackedRows]]:
-        value = hashing.hash64(key, 0, _PURPOSE)
-        self._rows[value * rank_references.NUM_INTERVALS >> hashing.HASH_BITS].append(row)
+    @property
+    def is_full(self) -> bool:
+        return self._num_rows >= _MAX_PENDING
+
+    def add(self, key: str, row: tuple[Any, ...]) -> None:
+        self._rows[zlib.crc32(hashing.encode_key(key)) % rank_references.NUM_INTERVALS].append(row)
         self._num_rows += 1
-        if self._num_rows >= _MAX_PENDING:
-            yield from self.take()
 
     def take(self) -> Iterator[tuple[int, PackedRows]]:
         rows, self._rows, self._num_rows = self._rows, collections.defaultdict(list), 0
@@ -161,8 +170,7 @@ class _CompareFn(beam.DoFn):
         num_parts = -(-num_rows // _MAX_PART_ROWS)
         for part in range(num_parts):
             compared = self._compare(
-                map(elements.ImageRef._make, _rows_of_part(listed, part, num_parts)),
-                map(KnownImage._make, _rows_of_part(known, part, num_parts)),
+                list(_rows_of_part(listed, part, num_parts)), list(_rows_of_part(known, part, num_parts))
             )
             yield from compared.images
             for reject in compared.rejects:
@@ -189,8 +197,37 @@ class Compared(NamedTuple):
     comparison: summaries.Comparison
 
 
-def compare(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) -> Compared:
+Rows: TypeAlias = Sequence[tuple[Any, ...]]
+
+
+def compare(listed: Rows, known: Rows) -> Compared:
     """Compares all listed and all known images of some keys.
+
+    Args:
+        listed: fields of ImageRefs.
+        known: fields of KnownImages.
+    """
+    same = _find_same_keys(listed, known)
+    unchanged = collections.Counter(row[_SPLIT] for row in known if row[_RECORD] != _NO_RECORD and row[_KEY] in same)
+    compared = _compare_others(
+        [elements.ImageRef(*row) for row in listed if row[_KEY] not in same],
+        [KnownImage(*row) for row in known if row[_KEY] not in same],
+    )
+    comparison = compared.comparison._replace(unchanged=unchanged)
+    return compared._replace(comparison=comparison)
+
+
+def _find_same_keys(listed: Rows, known: Rows) -> set[str]:
+    """Returns the keys whose record is that of the listed image: nearly all, so that only their keys are looked at."""
+    facts = {row[_KEY]: row[_REF_FACTS] for row in listed}
+    if len(facts) < len(listed):  # some are listed twice
+        counts = collections.Counter(row[_KEY] for row in listed)
+        facts = {key: each for key, each in facts.items() if counts[key] == 1}
+    return {row[_KEY] for row in known if row[_RECORD] != _NO_RECORD and facts.get(row[_KEY]) == row[_FACTS]}
+
+
+def _compare_others(listed: Sequence[elements.ImageRef], known: Sequence[KnownImage]) -> Compared:
+    """Compares images none of which is the same.
 
     An image has at most one record, and rejects of earlier snapshots may be left over: the record counts, otherwise the
     reject of the newest snapshot.
@@ -202,11 +239,11 @@ def compare(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) ->
             rows[image.key] = image
     images, rejects = [], []
     counts: dict[str, collections.Counter[str]] = {
-        name: collections.Counter() for name in ("unchanged", "added", "changed", "removed")
+        name: collections.Counter() for name in ("added", "changed", "removed")
     }
     removed: dict[int, list[int]] = collections.defaultdict(list)
     removed_labels: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    digest = rejects_digest = 0
+    digest = 0
 
     def remove(row: KnownImage) -> None:
         nonlocal digest
@@ -223,13 +260,8 @@ def compare(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) ->
             continue
         seen[ref.key] = ref.position, ref.uri
         row = rows.get(ref.key)
-        if row is not None and row.facts == ref.facts:
-            if row.record == _NO_RECORD:
-                reject = elements.Reject(*row.reject or ())
-                rejects.append(reject)
-                rejects_digest = (rejects_digest + summaries.digest_reject(reject)) % (1 << _DIGEST_BITS)
-            else:
-                counts["unchanged"][row.split] += 1
+        if row is not None and row.facts == ref.facts and row.reject is not None:
+            rejects.append(row.reject)
             continue
         images.append(ref)
         if row is None or row.record == _NO_RECORD:
@@ -245,7 +277,7 @@ def compare(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) ->
         **counts,
         removed_labels=dict(removed_labels),
         kept_rejects=len(rejects),
-        kept_rejects_digest=rejects_digest,
+        kept_rejects_digest=_digest_rejects(rejects),
         digest=digest,
         duplicates=tuple(sorted(duplicates)[:_MAX_DUPLICATES]),
         num_duplicates=len(duplicates),
@@ -253,21 +285,21 @@ def compare(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) ->
     return Compared(images, rejects, removed, comparison)
 
 
-def compare_with_rejects(listed: Iterable[elements.ImageRef], known: Iterable[KnownImage]) -> Compared:
+def compare_with_rejects(listed: Rows, known: Rows) -> Compared:
     """Compares like `compare`, but lets only images go on that were rejected before; no other image is touched."""
-    rows: dict[str, KnownImage] = {}
-    unchanged: collections.Counter[str] = collections.Counter()
-    for image in known:
-        if image.record == _NO_RECORD:
-            rows[image.key] = image
-        else:
-            unchanged[image.split] += 1
-    images = {ref.key: ref for ref in listed if ref.key in rows}
-    rejects = [elements.Reject(*row.reject or ()) for key, row in rows.items() if key not in images]
+    unchanged = collections.Counter(row[_SPLIT] for row in known if row[_RECORD] != _NO_RECORD)
+    rows = {row[_KEY]: KnownImage(*row) for row in known if row[_RECORD] == _NO_RECORD}
+    images = {row[_KEY]: elements.ImageRef(*row) for row in listed if row[_KEY] in rows}
+    rejects = [row.reject for key, row in rows.items() if row.reject is not None and key not in images]
     added = collections.Counter(ref.split for ref in images.values())
-    digest = sum(map(summaries.digest_reject, rejects)) % (1 << _DIGEST_BITS)
-    comparison = summaries.Comparison(unchanged, added, kept_rejects=len(rejects), kept_rejects_digest=digest)
+    comparison = summaries.Comparison(
+        unchanged, added, kept_rejects=len(rejects), kept_rejects_digest=_digest_rejects(rejects)
+    )
     return Compared(list(images.values()), rejects, {}, comparison)
+
+
+def _digest_rejects(rejects: Iterable[elements.Reject]) -> int:
+    return sum(map(summaries.digest_reject, rejects)) % (1 << _DIGEST_BITS)
 
 
 def _rank(image: KnownImage) -> tuple[bool, int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
+from imagebeam import errors, plural
 from imagebeam.transforms import (
     class_names,
     continue_snapshot,
@@ -211,7 +211,7 @@ def _notes(
     notes = []
     for split, planned in splits.items():
         if empty := max(0, planned.num_shards - planned.num_records):
-            notes.append(f"{empty:,} of the {planned.num_shards:,} shards of {split} will be empty")
+            notes.append(f"{empty:,} of the {plural.count(planned.num_shards, 'shard')} of {split} will be empty")
     labels = [label for label in ranking.labels if label.lower() in _SPLIT_LIKE]
     if settings.label_kind == "class" and len(labels) > 1 and len(labels) == len(ranking.labels):
         notes.append(f"the labels {', '.join(labels)} look like splits; for split/label/image set split.by=directory")

@@ -64,10 +64,6 @@ class ImageRef(NamedTuple):
             return (self.label,)
         return self.label if isinstance(self.label, tuple) else ()
 
-    def with_facts(self, facts: bytes) -> ImageRef:
-        """Returns this reference with a digest of its facts."""
-        return _new_ref((*self[:-1], facts))
-
     def with_split(self, split: str) -> ImageRef:
         """Returns this reference with a split."""
         return _new_ref((*self[:_SPLIT], split, *self[_AFTER_SPLIT:]))
@@ -182,6 +178,8 @@ class DatasetPlan:
     kept: tuple[features.Feature, ...] = ()  # of rewritten records, in addition to DatasetSettings.features
     committed: Committed | None = None  # what the output holds; None if it holds no catalog
     run_id: str = ""  # of the run that planned; "" for a caller that keeps other runs away itself
+    # When its stages began and ended, in seconds since the epoch: planning, planned, committing, committed.
+    times: Mapping[str, float] = dataclasses.field(default_factory=dict, compare=False)
     snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as in the catalog; {} without snapshots
 
 

@@ -1,7 +1,9 @@
 """Plans a snapshot of records that another one holds already, and takes over what is not in its shards."""
 
+import dataclasses
 import hashlib
 import logging
+import time
 from collections.abc import Iterator
 
 import apache_beam as beam
@@ -74,9 +76,11 @@ class _PlanFn(beam.DoFn):
         self._snapshot = snapshot
 
     def process(self, ranking: summaries.Ranking) -> Iterator[elements.DatasetPlan]:
+        begun = time.time()
         compacted = catalog_lib.load_catalog(self._snapshot.compacted_folder)
         plan = make_plan(self._settings, compacted, ranking)
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
+        plan = dataclasses.replace(plan, times={"planning": begun, "planned": time.time()})
         run_report.write_report(self._settings.report, "planned", plan)
         _LOGGER.info("planned %s: %s", self._settings.output, plan.action)
         yield plan

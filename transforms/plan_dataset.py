@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -125,13 +126,15 @@ class _PlanFn(beam.DoFn):
         stock: tuple[summaries.Tally, summaries.RejectSummary],
         comparison: summaries.Comparison | None = None,
     ) -> Iterator[elements.DatasetPlan]:
+        begun = time.time()
         duplicates = ranking.duplicates if comparison is None else comparison.duplicates
         rows = describe_repeated_rows(self._table, duplicates)
         base = self._settings.snapshot.load_base() if self._settings.snapshot is not None else None
         plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison)
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
         # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
-        plan = dataclasses.replace(plan, run_id=self._settings.run_id or output_paths.new_run_id())
+        run_id = self._settings.run_id or output_paths.new_run_id()
+        plan = dataclasses.replace(plan, run_id=run_id, times={"planning": begun, "planned": time.time()})
         run_report.write_report(self._settings.report, "planned", plan)
         num_images = sum(split.num_records for split in plan.splits.values())
         num_shards = sum(split.num_shards for split in plan.splits.values())

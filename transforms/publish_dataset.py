@@ -77,7 +77,7 @@ class Publication:
             if recorded is not None and not committed_catalog.has_bytes_of(self.replaced, recorded):
                 raise self._busy("replaces the dataset there, whose catalog is gone")
         elif found.record != recorded:
-            raise self._busy(f"committed to it: {describe_catalog(found)}")
+            raise self._busy(f"committed to it: {committed_catalog.describe(found.catalog)}")
         return found
 
     @property
@@ -253,6 +253,8 @@ class Publication:
                 name.startswith(f"{folder}/") for name in files
             ):
                 store.remove_tree(storage.join(output, folder))
+        if not self._has_indexes and any(name.startswith(f"{catalog_lib.INDEX_DIRECTORY}/") for name in left):
+            commit_rights.remove_if_empty(storage.join(output, catalog_lib.INDEX_DIRECTORY))
 
     def _remove_file(self, name: str) -> None:
         self.marker.check()
@@ -293,13 +295,6 @@ class Publication:
             "was committed; wait until that run has ended, then choose another --output, or run the same command "
             "again with --overwrite to replace its dataset"
         )
-
-
-def describe_catalog(found: committed_catalog.FoundCatalog) -> str:
-    """Returns text such as `pets, 100 images, written 2026-01-31T12:00:00+00:00`."""
-    if found.catalog is None:
-        return "a catalog that cannot be read"
-    return f"{found.catalog.name}, {found.catalog.counts.written:,} images, written {found.catalog.created}"
 
 
 def _move(source: str, target: str) -> None:

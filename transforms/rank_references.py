@@ -6,12 +6,10 @@ rank each interval starts. So the ranks depend on the set of references alone, n
 workers.
 """
 
-import array
 import bisect
 import collections
 import dataclasses
 import hashlib
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +19,7 @@ from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
 from imagebeam.transforms import elements, hashing, recorded_inputs, summaries
+from imagebeam.transforms.interval_summaries import DIGEST_BITS, MAX_DUPLICATES, IntervalSummary, MergeSummariesFn
 
 NUM_INTERVALS = (
     1024  # 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB; more are cut in parts
@@ -28,8 +27,6 @@ NUM_INTERVALS = (
 _NUM_QUANTILE_REFS = 16 * NUM_INTERVALS  # references whose order values bound the intervals of ListedOrder
 _MAX_PENDING = 50_000  # references that a bundle holds before it packs them: 30 MB
 _MAX_PART_REFS = 200_000  # of an interval that are objects at the same time: 120 MB
-_MAX_DUPLICATES = 5  # named in the ranking
-_FINGERPRINT_BITS = 128
 
 KeyedRef = tuple[str, elements.ImageRef]  # name of the set, reference
 PackedRows = tuple[int, bytes]  # number of rows, packed rows of set, order value and reference
@@ -99,19 +96,6 @@ class ListedOrder:
 Order = HashOrder | ListedOrder
 
 _BY_KEY = HashOrder(0, b"imagebeam.key")
-
-
-class IntervalSummary(NamedTuple):
-    """Counts and checksums of one interval, or of a part of it."""
-
-    interval: int
-    counts: Mapping[str, int]  # references, by set
-    num_bytes: Mapping[str, int]  # of the images by set, as far as known
-    classes: Mapping[str, frozenset[str]]  # names, by set
-    digest: int  # of all references in the interval
-    duplicates: tuple[summaries.RepeatedKey, ...]  # the first of them
-    num_duplicates: int  # all of them
-    checksums: recorded_inputs.ImageChecksums = recorded_inputs.NO_IMAGES
 
 
 class RankedReferences(NamedTuple):
@@ -208,7 +192,7 @@ def _digest(sets: Mapping[str, Sequence[elements.ImageRef]], order: Order) -> in
 
     Folders are left out, so that a moved input is the same input; `inside` is, because offset and length imply it.
     """
-    digest = hashlib.blake2b(digest_size=_FINGERPRINT_BITS // 8)
+    digest = hashlib.blake2b(digest_size=DIGEST_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
     for name, refs in sets.items():
         every: Any = elements.ImageRef(*zip(*refs))  # each field: a tuple with the values of all references
@@ -271,7 +255,7 @@ class _SortFn(beam.DoFn):
             {name: sum(ref.num_bytes for ref in refs) for name, refs in sets.items()},
             {name: frozenset(label for ref in refs for label in ref.classes) for name, refs in sets.items()},
             _digest(sets, self._order),
-            tuple(duplicates[:_MAX_DUPLICATES]),
+            tuple(duplicates[:MAX_DUPLICATES]),
             len(duplicates),
             recorded_inputs.checksum_images(
                 [ref for refs in sets.values() for ref in refs], isinstance(self._order, ListedOrder)
@@ -286,80 +270,7 @@ class _FindDuplicatesFn(beam.DoFn):
         interval, packed = element
         for sets in open_interval(packed, _BY_KEY):
             duplicates = _find_duplicates(sets)
-            yield IntervalSummary(interval, {}, {}, {}, 0, tuple(duplicates[:_MAX_DUPLICATES]), len(duplicates))
-
-
-@dataclasses.dataclass
-class _Merged:
-    """The summaries merged so far. A class: Beam encodes the strings of a list as UTF-8, which a file name may not be.
-
-    The result does not depend on the order of merging.
-    """
-
-    counts: dict[str, collections.Counter[int]] = dataclasses.field(default_factory=dict)  # by set and interval
-    num_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    classes: dict[str, set[str]] = dataclasses.field(default_factory=dict)
-    digest: int = 0
-    duplicates: tuple[summaries.RepeatedKey, ...] = ()
-    num_duplicates: int = 0
-    checksums: list[recorded_inputs.ImageChecksums] = dataclasses.field(default_factory=list)
-
-    def add(self, summary: IntervalSummary) -> None:
-        for name, count in summary.counts.items():
-            self.counts.setdefault(name, collections.Counter())[summary.interval] += count
-        self._add_sums(summary)
-        self.checksums.append(summary.checksums)
-
-    def merge(self, other: "_Merged") -> None:
-        for name, by_interval in other.counts.items():
-            self.counts.setdefault(name, collections.Counter()).update(by_interval)
-        self._add_sums(other)
-        self.checksums += other.checksums
-
-    def _add_sums(self, other: "IntervalSummary | _Merged") -> None:
-        self.num_bytes.update(other.num_bytes)
-        for name, classes in other.classes.items():
-            self.classes.setdefault(name, set()).update(classes)
-        self.digest = (self.digest + other.digest) % (1 << _FINGERPRINT_BITS)
-        self.duplicates = tuple(sorted((*self.duplicates, *other.duplicates))[:_MAX_DUPLICATES])
-        self.num_duplicates += other.num_duplicates
-
-
-class _MergeSummariesFn(beam.CombineFn):
-    """Interval summaries -> Ranking."""
-
-    def create_accumulator(self) -> _Merged:
-        return _Merged()
-
-    def add_input(self, merged: _Merged, summary: IntervalSummary) -> _Merged:
-        merged.add(summary)
-        return merged
-
-    def merge_accumulators(self, accumulators: Iterable[_Merged]) -> _Merged:
-        merged = _Merged()
-        for each in accumulators:
-            merged.merge(each)
-        return merged
-
-    def extract_output(self, merged: _Merged) -> summaries.Ranking:
-        intervals, starts = {}, {}
-        for name, by_interval in sorted(merged.counts.items()):
-            intervals[name] = array.array("H", sorted(by_interval))
-            ranks = itertools.accumulate((by_interval[interval] for interval in intervals[name]), initial=0)
-            starts[name] = array.array("Q", ranks)
-        classes = {name: frozenset(held) for name, held in sorted(merged.classes.items())}
-        labels = tuple(sorted(frozenset().union(*classes.values())))
-        return summaries.Ranking(
-            intervals,
-            starts,
-            dict(merged.num_bytes),
-            labels,
-            merged.digest,
-            merged.duplicates,
-            classes,
-            merged.num_duplicates,
-            recorded_inputs.NO_IMAGES.merge(merged.checksums),
-        )
+            yield IntervalSummary(interval, {}, {}, {}, 0, tuple(duplicates[:MAX_DUPLICATES]), len(duplicates))
 
 
 class _RankFn(beam.DoFn):
@@ -409,7 +320,7 @@ class RankReferences(beam.PTransform):
                 | "FindDuplicates" >> beam.ParDo(_FindDuplicatesFn()).with_output_types(IntervalSummary)
             )
             found = (found, duplicates) | "AllSummaries" >> beam.Flatten()
-        ranking = found | "MergeSummaries" >> beam.CombineGlobally(_MergeSummariesFn())
+        ranking = found | "MergeSummaries" >> beam.CombineGlobally(MergeSummariesFn())
         runs = sorted_.runs | "RankRuns" >> beam.ParDo(
             _RankFn(), ranking=beam.pvalue.AsSingleton(ranking)
         ).with_output_types(tuple[str, elements.ReferenceRun])

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import storage
+from imagebeam import plural, storage
 from imagebeam.transforms import elements, hashing, output_paths
 
 NO_INPUTS: Mapping[str, Any] = {}  # of a dataset written before inputs were recorded
@@ -99,8 +99,7 @@ def describe_inputs(
         rejects_digest: of those images.
         checksums: of the images.
     """
-    decoded = json.loads(identity)
-    config, others = decoded if isinstance(decoded, list) else (decoded, {})
+    config, others = _decode(identity)
     return {
         "writer": writer_version,
         "config": config,
@@ -112,6 +111,22 @@ def describe_inputs(
         "sample_limit": checksums.limit,  # the names under which catalogs store them
         "sample": base64.b64encode(b"".join(checksums.entries)).decode(),
     }
+
+
+def are_of(inputs: Mapping[str, Any], identity: str) -> bool:
+    """Returns whether a dataset with these inputs was written with the config of `identity`, and equal versions.
+
+    True where one of the two is not known: "" and NO_INPUTS.
+    """
+    if not identity or not inputs:
+        return True
+    config, others = _decode(identity)
+    return bool(inputs.get("config") == config and inputs.get("others") == others)
+
+
+def _decode(identity: str) -> tuple[Any, Any]:
+    decoded = json.loads(identity)
+    return (decoded[0], decoded[1]) if isinstance(decoded, list) else (decoded, {})
 
 
 def write_inputs(staging: str, plan: elements.DatasetPlan) -> None:
@@ -206,7 +221,7 @@ def _compare_images(before: Mapping[str, Any], now: Mapping[str, Any], with_rows
         "changed": sum(was[key][: 2 if with_rows else 1] != is_[key][: 2 if with_rows else 1] for key in both),
     }
     if limit == _ALL:
-        found = [f"{count:,} {_noun(count)} {what}" for what, count in counts.items() if count]
+        found = [f"{plural.count(count, 'image')} {what}" for what, count in counts.items() if count]
     else:
         scale = _ALL / limit
         most = {"added": now["listed"], "removed": before["listed"], "changed": min(now["listed"], before["listed"])}
@@ -214,12 +229,8 @@ def _compare_images(before: Mapping[str, Any], now: Mapping[str, Any], with_rows
             f"about {min(_round(count * scale), most[what]):,} images {what}" for what, count in counts.items() if count
         ]
         if before["listed"] != now["listed"]:
-            found.append(f"{now['listed']:,} images listed, {before['listed']:,} then")
+            found.append(f"{plural.count(now['listed'], 'image')} listed, {before['listed']:,} then")
     return [", ".join(found)] if found else []
-
-
-def _noun(count: int) -> str:
-    return "image" if count == 1 else "images"
 
 
 def _round(number: float) -> int:

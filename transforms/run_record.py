@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from imagebeam import storage
@@ -30,7 +30,7 @@ class RunRecord:
     fingerprint: str = ""  # in the marker of a commit: of the dataset
     config: str = ""  # in the lock: digest of what the run does; equal for the same command
     job: Mapping[str, Any] | None = None  # in the lock: fields of a RemoteJob that outlives its launcher
-    left: bool = False  # in the lock: whether the launcher left on purpose, and the lock stays for the job
+    is_left_to_job: bool = False  # in the lock: whether the launcher has left on purpose, and its job goes on
     ended: tuple[str, ...] = ()  # in the lock: ids of runs whose jobs are known to have ended, the latest last
 
     @classmethod
@@ -121,7 +121,7 @@ def parse(data: bytes) -> RunRecord | None:
         return None
     numbers = isinstance(record.time, (int, float)) and isinstance(record.process, int)
     texts = (record.run, record.host, record.fingerprint, record.config, *record.ended)
-    others = isinstance(record.job, (dict, type(None))) and isinstance(record.left, bool)
+    others = isinstance(record.job, (dict, type(None))) and isinstance(record.is_left_to_job, bool)
     if not (numbers and others and all(isinstance(each, str) for each in texts)):
         return None
     try:
@@ -143,3 +143,38 @@ def read(uri: str) -> RunRecord | None:
         if record is not None:
             return record
     return None
+
+
+def replace_own(uri: str, is_own: Callable[[RunRecord], bool], record: RunRecord) -> bool:
+    """Writes `record` over a record of the same run; returns False if another run has taken over, or removed it.
+
+    On gs:// that is one step: this process may be stopped at any point, for any time, and overwrites no other record.
+    Elsewhere a takeover between the look and the write is lost: `replace` would leave a moment without a file, in
+    which a third run could create its own.
+    """
+    store = storage.storage_of(uri)
+    while True:
+        try:
+            content = store.read(uri)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        found = parse(content)
+        if found is None or not is_own(found):
+            return False
+        if not store.replaces_in_place:
+            store.write_whole(uri, record.encode(), durable=False)
+            return True
+        if store.replace(uri, content, record.encode()):
+            return True
+
+
+def remove_own(uri: str, is_own: Callable[[RunRecord], bool]) -> None:
+    """Removes the record at `uri` if it is that of the same run. On gs:// the look and the removal are one step."""
+    store = storage.storage_of(uri)
+    try:
+        version = store.stat(uri).version
+        found = parse(store.read(uri, version=version))
+        if found is not None and is_own(found):
+            store.remove(uri, version)
+    except (FileNotFoundError, NotADirectoryError, storage.ChangedError):
+        return

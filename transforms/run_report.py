@@ -13,16 +13,37 @@ from imagebeam.transforms import elements
 State: TypeAlias = Literal["planned", "committed", "kept", "refused"]
 
 
-def encode_report(state: State, plan: elements.DatasetPlan, message: str = "", exit_code: int = 0) -> bytes:
-    """Returns the content of a report."""
+def encode_report(
+    state: State,
+    plan: elements.DatasetPlan,
+    message: str = "",
+    exit_code: int = 0,
+    rejected: Mapping[str, int] | None = None,
+) -> bytes:
+    """Returns the content of a report.
+
+    Args:
+        state: of the run.
+        plan: of the run.
+        message: for the user.
+        exit_code: of the launcher.
+        rejected: number of all rejects by reason, for a run without a catalog to hold them; None if not known.
+    """
     fields = {"state": state, "message": message, "exit_code": exit_code, "plan": dataclasses.asdict(plan)}
-    return json.dumps(fields).encode()
+    return json.dumps(fields | ({} if rejected is None else {"rejected": rejected})).encode()
 
 
-def write_report(uri: str, state: State, plan: elements.DatasetPlan, message: str = "", exit_code: int = 0) -> None:
-    """Writes the report to `uri`, in place of an earlier one; nothing for ""."""
+def write_report(
+    uri: str,
+    state: State,
+    plan: elements.DatasetPlan,
+    message: str = "",
+    exit_code: int = 0,
+    rejected: Mapping[str, int] | None = None,
+) -> None:
+    """Writes the report to `uri`, in place of an earlier one; nothing for "". Arguments as for `encode_report`."""
     if uri:
-        report = encode_report(state, plan, message, exit_code)
+        report = encode_report(state, plan, message, exit_code, rejected)
         storage.storage_of(uri).write_whole(uri, report, durable=False)
 
 

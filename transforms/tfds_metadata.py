@@ -27,19 +27,25 @@ def tfds_files(catalog: catalog_lib.Catalog, suffix: str, image_formats: set[str
         suffix: of its shards' names.
         image_formats: of the images in it; declared to TFDS if there is exactly one.
     """
-    if catalog.compression != "none":
+    if not tfds_names(catalog):
         return {}
     encoding = next(iter(image_formats)) if len(image_formats) == 1 else None
     files = {
         "dataset_info.json": _to_json(_dataset_info(catalog, suffix)),
         "features.json": _to_json(_features(catalog, encoding)),
     }
-    if catalog.label_kind == "class":
-        names = ["background"] * catalog.label_base + list(catalog.labels)
-        for feature in catalog.features:
-            if feature.source == features.LABEL:
-                files[f"{feature.key.replace('/', '.')}.labels.txt"] = labels_text(names)
-    return files
+    labels = labels_text(["background"] * catalog.label_base + list(catalog.labels))
+    return files | dict.fromkeys(_labels_files(catalog), labels)
+
+
+def tfds_names(catalog: catalog_lib.Catalog) -> set[str]:
+    """Returns the names of the files that `tfds_files` makes, without making them."""
+    return {*LOADED_BY, *_labels_files(catalog)} if catalog.compression == "none" else set()
+
+
+def _labels_files(catalog: catalog_lib.Catalog) -> list[str]:
+    keys = [feature.key for feature in catalog.features if feature.source == features.LABEL]
+    return [f"{key.replace('/', '.')}.labels.txt" for key in keys] if catalog.label_kind == "class" else []
 
 
 def labels_text(names: list[str]) -> bytes:

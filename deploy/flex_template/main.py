@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from imagebeam import errors
 from imagebeam.pipelines import cli
 
-_FLAGS = ("overwrite",)  # options without a value; a parameter of a template always has one
+_FLAGS = ("overwrite", "update")  # options without a value; a parameter of a template always has one
 _SETTINGS = "set"  # several settings in one text
 _AS_JSON = 'give all settings as a JSON list, such as ["source.by=manifest", "source.manifest.delimiter=;"]'
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, missing_packages, storage
+from imagebeam import errors, find_snapshot, missing_packages, storage
 from imagebeam.reader import record_bytes
+
+if TYPE_CHECKING:
+    import array
 
 _BLOCK_BYTES = 4 << 20
 
@@ -25,7 +28,11 @@ class Source(Protocol):
     def read(self, uri: str) -> bytes:
         """Reads all bytes of a small file."""
 
-    def load_catalog(self) -> catalog_lib.Catalog: ...
+    def load_catalog(self, snapshot: str | int | None = None) -> catalog_lib.Catalog:
+        """Reads the catalog of the folder, or of a snapshot in it, whose folder becomes `directory`."""
+
+    def load_removed(self, catalog: catalog_lib.Catalog) -> Mapping[str, array.array[int]]:
+        """Returns the removed records by the name of their shard: ascending indexes in it."""
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         """Raises ShardError if a shard is missing or has another length."""
@@ -71,8 +78,13 @@ class DatasetSource:
     def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
         raise NotImplementedError
 
-    def load_catalog(self) -> catalog_lib.Catalog:
-        return catalog_lib.load_catalog(self.directory, self.read, self.list_names)
+    def load_catalog(self, snapshot: str | int | None = None) -> catalog_lib.Catalog:
+        found = find_snapshot.find(self.directory, snapshot, self.read, self.list_names)
+        self.directory = found.folder
+        return found.catalog
+
+    def load_removed(self, catalog: catalog_lib.Catalog) -> Mapping[str, array.array[int]]:
+        return find_snapshot.load_removed(self.directory, catalog, self.read)
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         for split in catalog.splits.values():

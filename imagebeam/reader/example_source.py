@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import io
 import operator
 import struct
@@ -55,7 +53,7 @@ class ExampleSource:
         self._fetcher = fetcher
         self._lifetime = lifetime
         self._name = catalog.name
-        self._fingerprint = catalog.fingerprint
+        self._fingerprint = selection.fingerprint
         self._decode = decode
         by_source = {feature.source: feature for feature in catalog.features}
         self._encoded = by_source.get(features.ENCODED)
@@ -134,13 +132,8 @@ class ExampleSource:
         """Names all that decides which example is at an index, not the folder: Grain compares it when it restores."""
         return (
             f"ExampleSource({self._name!r}, fingerprint={self._fingerprint!r}, split={self._selection.split!r}, "
-            f"examples={self._digest}, len={len(self)}, decode={self._decode})"
+            f"examples={self._selection.digest}, len={len(self)}, decode={self._decode})"
         )
-
-    @functools.cached_property
-    def _digest(self) -> str:
-        chosen = self._selection.chosen
-        return "all" if chosen is None else hashlib.blake2b(chosen.astype("<i8").tobytes(), digest_size=8).hexdigest()
 
 
 def _values_of(parsed: Mapping[str, list[Any]], feature: features.Feature) -> list[Any]:

@@ -132,12 +132,14 @@ class MixtureEpochs:
         named = [[count, each.fingerprint, each.selection] for count, each in zip(counts, starts, strict=True)]
         text = ", ".join(f"{count / _BLOCK:.4g} of {each.selection}" for count, each in zip(counts, starts))
         is_stream = asked.shuffle == "stream"
+        snapshots = [each.snapshot for each in starts]
         return dataclasses.replace(
             starts[0],
             fingerprint=hashlib.blake2b(json.dumps(named).encode(), digest_size=16).hexdigest(),
             selection=text,
             block_records=" ".join(str(each.block_records) for each in starts) if is_stream else None,
             window_blocks=" ".join(str(each.window_blocks) for each in starts) if is_stream else None,
+            snapshot=" ".join(each or "none" for each in snapshots) if any(snapshots) else None,
         )
 
     def order(self, asked: options_lib.ReadOptions, done: int) -> MixedOrder:

@@ -33,6 +33,8 @@ class ReaderState:
         window_blocks: blocks that "stream" shuffles together; for a mixture likewise.
         num_epochs: as in `ReadOptions`. A reader with more epochs can go on from the state, unless a process was
             already past its last record.
+        snapshot: name of the snapshot that is read, such as "000002"; None for a dataset without snapshots. It is told
+            in errors; `fingerprint` decides whether the records are the same.
     """
 
     seed: int
@@ -45,6 +47,7 @@ class ReaderState:
     block_records: int | str | None = None
     window_blocks: int | str | None = None
     num_epochs: int | None = None
+    snapshot: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("epoch", "position"):
@@ -53,8 +56,8 @@ class ReaderState:
                 raise errors.ConfigError(f"{name} of the state is {value!r}; it must be a whole number from 0 on")
 
     def to_dict(self) -> dict[str, int | str | None]:
-        """Returns plain values, for JSON or a checkpoint."""
-        return dataclasses.asdict(self)
+        """Returns plain values, for JSON or a checkpoint. Without a snapshot they are those of earlier releases."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "snapshot" or value}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ReaderState:
@@ -64,7 +67,7 @@ class ReaderState:
             ConfigError: if a field is missing or unknown, as in a state of another release.
         """
         expected = {field.name for field in dataclasses.fields(cls)}
-        missing, unknown = sorted(expected - set(fields)), sorted(set(fields) - expected)
+        missing, unknown = sorted(expected - {"snapshot"} - set(fields)), sorted(set(fields) - expected)
         if unknown:
             raise errors.ConfigError(
                 f"the state has {', '.join(map(repr, unknown))}, which this release does not know; it reads states "
@@ -92,10 +95,23 @@ class ReaderState:
         different = [name for name in names if getattr(self, name) != getattr(reader, name)]
         if not different:
             return
+        is_other_snapshot = "fingerprint" in different and self.snapshot != reader.snapshot
+        if is_other_snapshot:
+            different.insert(0, "snapshot")
         mine, theirs = (", ".join(f"{name}={getattr(each, name)!r}" for name in different) for each in (self, reader))
         advice = "give the same dataset, split, labels and options, or begin without the state"
-        if different == ["process_count"]:
+        if is_other_snapshot:
+            advice = f"{_advice_to_pin(self.snapshot)}to read other images, begin without the state"
+        elif different == ["process_count"]:
             advice = 'only shuffle="global" can go on with another number; give the same, or begin without the state'
         elif different[0] in ("block_records", "window_blocks"):
             advice = "they come from shuffle_records, or shuffle_bytes; give the same, or begin without the state"
         raise errors.ConfigError(f"the state is of {mine}, and the reader has {theirs}: {advice}")
+
+
+def _advice_to_pin(snapshot: str | None) -> str:
+    if snapshot is None:
+        return ""
+    if " " in snapshot:  # of a mixture
+        return "open each dataset with the snapshot of the state to go on from it; "
+    return f"open_dataset(..., snapshot={snapshot!r}) goes on from it; "

@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, records, storage
+from imagebeam import errors, example, plural, records, storage
 from imagebeam.reader import open_files
 from imagebeam.storage import ranges
 
@@ -289,23 +289,34 @@ class RecordFetcher:
         """Keeps no files and no bytes from now on; later reads open their files again."""
         self._shard_bytes.close()
 
-    def find_ints(self, key: str) -> Iterator[list[int]]:
+    def find_ints(self, key: str, removed: np.ndarray | None = None) -> Iterator[list[int]]:
         """Yields the values of an int64 feature of each record in order, without reading the rest of the record.
+
+        Args:
+            key: the feature.
+            removed: int64 [removed], ascending: numbers of records that are not read, which have no values.
 
         Raises:
             ExampleError: if a record does not have it or cannot be read. Checksums are not compared.
         """
-        record = 0
-        for shard in range(len(self._shards)):
-            offsets = self._offsets.shard(shard)
-            for offset, end in itertools.pairwise(offsets.tolist()):
-                read = functools.partial(
-                    self._read_part, shard, offset + records.HEADER_BYTES, end - records.FOOTER_BYTES
-                )
-                try:
-                    yield example.find_ints(read(0, _HEAD_BYTES), key, read)
-                except (OSError, ValueError, EOFError) as e:
-                    raise errors.ExampleError(str(self.trouble(record, str(e)))) from e
+        ends = self._ends.tolist()
+        for shard, (entry, stop) in enumerate(zip(self._shards, ends, strict=True)):
+            record = stop - entry.records
+            unread = set() if removed is None else _between(removed, record, stop)
+            if len(unread) == entry.records:
+                yield from itertools.repeat([], entry.records)
+                continue
+            for offset, end in itertools.pairwise(self._offsets.shard(shard).tolist()):
+                if record in unread:
+                    yield []
+                else:
+                    read = functools.partial(
+                        self._read_part, shard, offset + records.HEADER_BYTES, end - records.FOOTER_BYTES
+                    )
+                    try:
+                        yield example.find_ints(read(0, _HEAD_BYTES), key, read)
+                    except (OSError, ValueError, EOFError) as e:
+                        raise errors.ExampleError(str(self.trouble(record, str(e)))) from e
                 record += 1
 
     def _read_part(self, shard: int, start: int, end: int, first: int, stop: int) -> bytes:
@@ -329,6 +340,12 @@ class RecordFetcher:
             head = self._shard_bytes.read(shard, start, min(start + _HEAD_BYTES, end))
             return example.find_bytes(head, self._key_feature or "").decode("utf-8", "backslashreplace")
         return ""
+
+
+def _between(numbers: np.ndarray, start: int, stop: int) -> set[int]:
+    """Returns the ascending `numbers` from `start` to `stop`."""
+    first, last = np.searchsorted(numbers, (start, stop))
+    return set(numbers[first:last].tolist())
 
 
 def are_offsets_of(offsets: np.ndarray, shard: catalog_lib.Shard) -> bool:
@@ -377,8 +394,8 @@ class Offsets:
             raise errors.ShardError(f"index {uri} cannot be read ({e}): run imagebeam verify {self._directory}") from e
         if len(offsets) != shard.records + 1:
             raise errors.ShardError(
-                f"index {uri} is of {max(0, len(offsets) - 1):,} records, its shard has {shard.records:,}: "
-                f"run imagebeam verify {self._directory}"
+                f"index {uri} is of {plural.count(max(0, len(offsets) - 1), 'record')}, its shard has "
+                f"{shard.records:,}: run imagebeam verify {self._directory}"
             )
         if not are_offsets_of(offsets, shard):
             raise errors.ShardError(
@@ -413,5 +430,6 @@ class ScannedOffsets(Offsets):
         except (OSError, errors.RecordError) as e:
             raise errors.ShardError(f"shard {uri} cannot be read: {e}") from e
         if len(offsets) != shard.records:
-            raise errors.ShardError(f"shard {uri} holds {len(offsets):,} records, the catalog says {shard.records:,}")
+            found = plural.count(len(offsets), "record")
+            raise errors.ShardError(f"shard {uri} holds {found}, the catalog says {shard.records:,}")
         return np.array([*offsets, end], "<u8")

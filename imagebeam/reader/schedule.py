@@ -74,6 +74,7 @@ class SelectionEpochs:
             block_records=block,
             window_blocks=window,
             num_epochs=asked.num_epochs,
+            snapshot=self.selection.snapshot,
         )
 
     def order(self, asked: options_lib.ReadOptions, done: int) -> order_lib.Order:

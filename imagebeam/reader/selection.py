@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
+from imagebeam import errors, find_snapshot, snapshots
 
 _PART_OF_SPLIT = re.compile(r"(?P<split>[^\[\]]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
+_HASHED_INDEXES = 1 << 20  # at a time
+
 LabelRows = tuple[np.ndarray, np.ndarray]  # int64 [labels] each: the record of each label, and the label's id
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Remaining:
+    """Consecutive records of a split without the removed ones. Takes the memory of the removed ones, not of all."""
+
+    start: int  # index of the first one among all records that are not removed
+    size: int
+    size_of_all: int  # number of all records that are not removed
+    before: np.ndarray  # int64 [removed], ascending: for each removed record the number of remaining ones before it
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, indexes: np.ndarray) -> np.ndarray:
+        """Returns the records of the split for indexes into these, int64 [n] both."""
+        indexes = indexes + self.start
+        return indexes + np.searchsorted(self.before, indexes, side="right")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,21 +47,23 @@ class Selection:
         split: name of the split.
         name: the selected records as a `ReaderState` names them, such as "train[0:1000]" or "train[0:9] of labels 1 2".
         shard_sizes: number of selected records in each shard of the split.
-        chosen: int64 [n], ascending: where the selected records are in the split; None if all of it is selected.
-        split_size: number of records in the whole split.
+        chosen: by index the selected records' numbers in the split, ascending; None if all records are selected.
+        split_size: number of records in the files of the whole split, removed ones included.
         mean_record_bytes: mean length of the split's records, at least 1.
         is_compressed: whether the shards are compressed, so that they can only be read from front to back.
-        fingerprint: fingerprint of the dataset.
+        fingerprint: fingerprint of the dataset, or of the snapshot.
+        snapshot: name of the snapshot; None for a dataset without snapshots.
     """
 
     split: str
     name: str
     shard_sizes: tuple[int, ...]
-    chosen: np.ndarray | None
+    chosen: np.ndarray | Remaining | None  # int64 [n]
     split_size: int
     mean_record_bytes: int
     is_compressed: bool
     fingerprint: str
+    snapshot: str | None = None
 
     def __len__(self) -> int:
         return sum(self.shard_sizes)
@@ -46,6 +71,17 @@ class Selection:
     def records_at(self, indexes: np.ndarray) -> np.ndarray:
         """Returns the records of the split for indexes into the selection, int64 [n] both."""
         return indexes if self.chosen is None else self.chosen[indexes]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of the selected records' numbers; "all" if nothing but removed records is left out."""
+        if self.chosen is None or (isinstance(self.chosen, Remaining) and len(self) == self.chosen.size_of_all):
+            return "all"
+        digest = hashlib.blake2b(digest_size=8)
+        for start in range(0, len(self), _HASHED_INDEXES):
+            records = self.chosen[np.arange(start, min(start + _HASHED_INDEXES, len(self)))]
+            digest.update(records.astype("<i8").tobytes())
+        return digest.hexdigest()
 
     def share_sizes(self, process_count: int) -> np.ndarray:
         """Returns the number of records in the share of each process: int64 [process_count], equal to within one."""
@@ -61,6 +97,7 @@ def select(
     text: str,
     filters: Sequence[frozenset[int]] = (),
     read_labels: Callable[[str], LabelRows] | None = None,
+    removed_of: Callable[[str], np.ndarray] | None = None,
 ) -> Selection:
     """Returns the records that `text` names and that have a label in each of `filters`.
 
@@ -68,40 +105,82 @@ def select(
         catalog: catalog of the dataset.
         text: a split or a part of one: `train`, `train[:10%]`, `train[-500:]`, `train[100:200]`, as in TFDS.
         filters: sets of label ids, as stored in the records.
-        read_labels: returns the labels of a split; needed only with `filters`.
+        read_labels: returns the labels of a split, of records that are not removed; needed only with `filters`.
+        removed_of: returns the removed records of a split by their numbers, int64 [removed], ascending; needed only if
+            the catalog says that records are removed.
 
     Raises:
         ConfigError: if there is no such split, or no record is selected.
     """
     split, start, stop = parse_part(text, catalog.splits)
     shards = catalog.splits[split].shards
-    sizes = tuple(shard.records for shard in shards)
-    split_size = sum(sizes)
-    chosen = None
-    if filters or stop - start < split_size:
-        chosen = np.arange(start, stop)
-        for kept in filters:
-            assert read_labels is not None, "filters need labels"
-            rows, ids = read_labels(split)
-            chosen = np.intersect1d(chosen, rows[np.isin(ids, list(kept))])
-        if not len(chosen):
-            raise errors.ConfigError(
-                f"{split!r} holds no example of the labels that filter keeps: name others, or more of the split"
-            )
-        ends = np.cumsum(sizes, dtype=np.int64)
-        counts = np.bincount(np.searchsorted(ends, chosen, side="right"), minlength=len(shards))
-        sizes = tuple(counts.tolist())
+    records = np.array([shard.records for shard in shards], np.int64)
+    removed = np.array([shard.removed for shard in shards], np.int64)
+    split_size = int(records.sum())
+    part: Remaining | None = None
+    counts = np.diff(np.clip(np.cumsum(records - removed), start, stop), prepend=start)
+    if stop - start < split_size:
+        numbers = np.zeros(0, np.int64)
+        if removed.any():
+            assert removed_of is not None, "the catalog says that records are removed"
+            numbers = removed_of(split)
+        before = numbers - np.arange(len(numbers))
+        part = Remaining(start, stop - start, int((records - removed).sum()), before)
+    chosen: np.ndarray | Remaining | None = part
+    if filters:
+        chosen = _with_labels(split, part, filters, read_labels)
+        counts = np.bincount(np.searchsorted(np.cumsum(records), chosen, side="right"), minlength=len(shards))
     labels = sorted(f" of labels {' '.join(map(str, sorted(ids)))}" for ids in filters)  # in any order the same name
     return Selection(
         split=split,
         name="".join((f"{split}[{start}:{stop}]", *labels)),
-        shard_sizes=sizes,
+        shard_sizes=tuple(counts.tolist()),
         chosen=chosen,
         split_size=split_size,
         mean_record_bytes=max(1, catalog.splits[split].num_bytes // max(1, split_size)),
         is_compressed=catalog.compression != "none",
-        fingerprint=catalog.fingerprint,
+        fingerprint=fingerprint_of(catalog),
+        snapshot=find_snapshot.name_of(catalog),
     )
+
+
+def _with_labels(
+    split: str,
+    part: Remaining | None,
+    filters: Sequence[frozenset[int]],
+    read_labels: Callable[[str], LabelRows] | None,
+) -> np.ndarray:
+    """Returns the records of a part that have a label in each of `filters`: int64 [n], ascending.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    assert read_labels is not None, "filters need labels"
+    rows, ids = read_labels(split)
+    found = functools.reduce(np.intersect1d, (np.unique(rows[np.isin(ids, list(kept))]) for kept in filters))
+    if part is not None:
+        first, last = part[np.array([0, len(part) - 1])]
+        found = found[(first <= found) & (found <= last)]
+    if not len(found):
+        raise errors.ConfigError(
+            f"{split!r} holds no example of the labels that filter keeps: name others, or more of the split"
+        )
+    return found
+
+
+def fingerprint_of(catalog: catalog_lib.Catalog) -> str:
+    """Returns a name for all records that a catalog names: its fingerprint if they are all in its own shards.
+
+    Several snapshots, and a compacted one, may be of the same images in other shards; so theirs covers the shards too.
+    """
+    if catalog.is_self_contained:
+        return catalog.fingerprint
+    splits = {
+        name: [(shard.name, shard.crc32c, shard.removed) for shard in split.shards]
+        for name, split in catalog.splits.items()
+    }
+    named = [catalog.fingerprint, splits, catalog.files.get(snapshots.REMOVED_FILE)]
+    return hashlib.blake2b(json.dumps(named).encode(), digest_size=16).hexdigest()
 
 
 def parse_part(text: str, splits: Mapping[str, catalog_lib.Split]) -> tuple[str, int, int]:
@@ -160,7 +239,7 @@ class Share:
     starts: np.ndarray  # int64 [runs], ascending
     stops: np.ndarray  # int64 [runs]
     by: str  # how the selection was cut: by "shards" or by "records"
-    chosen: np.ndarray | None = None  # as in Selection
+    chosen: np.ndarray | Remaining | None = None  # as in Selection
 
     def __len__(self) -> int:
         return int((self.stops - self.starts).sum())
@@ -179,7 +258,9 @@ def share_sizes(sizes: Sequence[int], process_count: int) -> np.ndarray:
     return np.diff(counts.sum() * np.arange(process_count + 1) // process_count)
 
 
-def share_of(sizes: Sequence[int], process_index: int, process_count: int, chosen: np.ndarray | None = None) -> Share:
+def share_of(
+    sizes: Sequence[int], process_index: int, process_count: int, chosen: np.ndarray | Remaining | None = None
+) -> Share:
     """Returns the share of one process: whole shards if all processes then read equally many records, else runs.
 
     With whole shards each file is read by one process. Runs of records are equal to within one record, and need the

@@ -36,6 +36,7 @@ class GcsStorage(remote.RemoteStorage):
     """gs://BUCKET/NAME. A directory is the beginning of a name, up to a slash."""
 
     swaps_atomically = True
+    replaces_in_place = True
 
     def __init__(self, options: Mapping[str, Any] | None = None):
         """Checks the options. Connects to nothing yet.
@@ -124,6 +125,19 @@ class GcsStorage(remote.RemoteStorage):
             self._retry(source, lambda: self._move(source, target, False, version))
         except FileExistsError as e:  # the condition did not hold
             raise interface.ChangedError(errno.ESTALE, f"{source} was replaced") from e
+
+    def remove(self, uri: str, version: int = 0) -> None:
+        """Removes an object, if it exists; if `version` is given, no other generation.
+
+        Raises:
+            ChangedError: if the object has another generation.
+        """
+        try:
+            self._retry(uri, lambda: self._remove(uri, version or None))
+        except FileExistsError as e:  # the condition did not hold
+            if not self.exists(uri):
+                return
+            raise interface.ChangedError(errno.ESTALE, f"{uri} was replaced") from e
 
     def stored_checksum(self, uri: str) -> tuple[int, int] | None:
         """Returns the size in bytes and the crc32c of an object by one request that reads none of it.

@@ -23,6 +23,7 @@ class LocalStorage:
 
     is_local = True
     swaps_atomically = True
+    replaces_in_place = False
 
     def list_directory(self, uri: str) -> Iterator[interface.Entry]:
         """Yields the entries of a directory in no particular order."""
@@ -167,9 +168,20 @@ class LocalStorage:
     def make_directories(self, uri: str) -> None:
         os.makedirs(uri, exist_ok=True)
 
-    def remove(self, uri: str) -> None:
-        """Removes one file, if it exists."""
+    def remove(self, uri: str, version: int = 0) -> None:
+        """Removes one file, if it exists.
+
+        Args:
+            uri: its path.
+            version: from an Entry. If given, no other version is removed, but for one that is written at this very
+                moment.
+
+        Raises:
+            ChangedError: if the file has another version.
+        """
         try:
+            if version and os.stat(uri).st_mtime_ns != version:
+                raise interface.ChangedError(errno.ESTALE, f"{uri} was written")
             os.unlink(uri)
         except FileNotFoundError:
             return

@@ -59,6 +59,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
 
     is_local = False
     swaps_atomically = False
+    replaces_in_place = False
 
     # Implemented by a subclass.
 
@@ -243,9 +244,20 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
     def make_directories(self, uri: str) -> None:
         """Does nothing: object stores have no directories."""
 
-    def remove(self, uri: str) -> None:
-        """Removes one file, if it exists."""
+    def remove(self, uri: str, version: int = 0) -> None:
+        """Removes one file, if it exists.
+
+        Args:
+            uri: address of the file.
+            version: from an Entry. If given, no other version is removed. A version that is written at this very
+                moment may be removed, except on gs://.
+
+        Raises:
+            ChangedError: if the file has another version.
+        """
         with contextlib.suppress(FileNotFoundError):
+            if version and self.stat(uri).version != version:
+                raise interface.ChangedError(errno.ESTALE, f"{uri} was replaced")
             self._retry(uri, lambda: self._remove(uri))
 
     def remove_tree(self, uri: str) -> None:

@@ -114,13 +114,11 @@ def test_overwrite_replaces_the_dataset_and_its_stale_shards(images: pathlib.Pat
     assert result.state == "committed"
     assert sorted(path.name for path in output.iterdir()) == [
         "catalog.json",
-        "index",
         "labels.txt",
         "rejects.jsonl",
         "statistics.json",
         *(f"train-0000{index}-of-00003.tfrecord.gz" for index in range(3)),
     ]
-    assert list((output / "index").iterdir()) == []
 
 
 def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, committed: pathlib.Path) -> None:

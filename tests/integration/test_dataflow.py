@@ -6,6 +6,7 @@ The stub runs nothing: where a job is to do its work, the test runs the pipeline
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import pathlib
 import re
@@ -106,7 +107,7 @@ def cloud(stored: tuple[gcs.Emulator, Any, pathlib.Path], request: pytest.Fixtur
 
 
 def test_job_is_submitted_waited_for_and_committed(cloud: Cloud, tmp_path: pathlib.Path) -> None:
-    process = cloud.start()
+    process = cloud.start("convert", "--summary-json", "gs://pets/told/summary.json")
     job = cloud.wait_for_job()
     assert job.name.startswith("imagebeam-out-") and job.fields["labels"]["imagebeam-dataset"] == "out"
     assert (job.pool["machineType"], job.pool["numThreadsPerWorker"]) == ("e2-standard-2", 4)
@@ -117,6 +118,10 @@ def test_job_is_submitted_waited_for_and_committed(cloud: Cloud, tmp_path: pathl
     assert f"submitted Dataflow job {job.id}: https://console.cloud.google.com/dataflow/jobs/" in done.stderr
     assert re.search(r"^output +gs://pets/", done.stdout, re.MULTILINE)
     assert re.search(r"^time +[\d.]+ s, [\d,]+ images/s$", done.stdout, re.MULTILINE)
+    summary = json.loads(cloud.bucket.blob("told/summary.json").download_as_bytes())
+    assert (summary["state"], summary["exit_code"], summary["output"]) == ("committed", 0, cloud.output)
+    assert (summary["job"]["id"], summary["job"]["runner"]) == (job.id, "DataflowRunner")
+    assert summary["counts"]["written"] == summary["splits"]["train"]["examples"] > 0
     cloud.assert_committed(tmp_path)
     assert cloud.service.most_at_once == 1
     staged = {name.rpartition("/")[2] for name in cloud.left(f"tmp/{job.name}")}
@@ -136,6 +141,7 @@ def test_job_that_nobody_waits_for_goes_on_and_cleans_up(cloud: Cloud, tmp_path:
     code, status = cloud.status()
     assert (code, status["state"], status["doing"], status["job"]["id"]) == (0, "running", "writing images 3/9", job.id)
 
+    job.created -= datetime.timedelta(hours=1)  # a commit in the second of its submission is of no service
     other = cloud.run("convert", "--set", "output.num_shards=1")
     assert other.returncode == 5, other.stderr
     assert f"Dataflow job {job.id}" in other.stderr and f"gcloud dataflow jobs cancel {job.id} " in other.stderr
@@ -154,6 +160,12 @@ def test_job_that_nobody_waits_for_goes_on_and_cleans_up(cloud: Cloud, tmp_path:
     cloud.assert_committed(tmp_path)
     code, status = cloud.status()
     assert (code, status["state"], status["job"]) == (0, "committed", None)
+
+    job.set(dataflow.RUNNING)  # as a job is for some seconds after its commit
+    ending = cloud.run("convert", "--no-wait")
+    assert ending.returncode == 0, ending.stderr
+    assert f"waiting for the end of Dataflow job {job.id}" in ending.stderr
+    assert (cloud.lock() or {})["job"]["id"] == job.id and len(cloud.service.jobs) == 1
 
 
 def test_launcher_that_was_killed_is_replaced_by_the_next(cloud: Cloud, tmp_path: pathlib.Path) -> None:
@@ -201,7 +213,7 @@ def test_refused_job_ends_with_its_own_exit_code(cloud: Cloud) -> None:
     broken = cloud.bucket.blob("images/dog/broken.jpg")
     broken.upload_from_string("<html>404 Not Found</html>")
     try:
-        process = cloud.start("convert", "--set", "rejects.max_fraction=0")
+        process = cloud.start("convert", "--set", "rejects.max_fraction=0", "--summary-json", "-")
         job = cloud.wait_for_job()
         assert cloud.do_work(job).returncode == 1
     finally:
@@ -210,6 +222,9 @@ def test_refused_job_ends_with_its_own_exit_code(cloud: Cloud) -> None:
     done = finish(process)
     assert done.returncode == 3
     assert re.search(r"imagebeam: 1 of \d+ images were rejected", done.stderr)
+    summary = json.loads(done.stdout)
+    assert (summary["state"], summary["exit_code"], summary["job"]["id"]) == ("refused", 3, job.id)
+    assert summary["counts"]["rejected"] == {"not_an_image": 1}
     assert cloud.lock() is None
     code, status = cloud.status()
     assert (code, status["state"], status["job"]["id"]) == (1, "failed", job.id)
@@ -224,7 +239,7 @@ def test_refused_job_ends_with_its_own_exit_code(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize(("number", "cause"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
 def test_interrupted_launcher_leaves_the_job_and_its_lock(cloud: Cloud, number: signal.Signals, cause: str) -> None:
-    process = cloud.start()
+    process = cloud.start("convert", "--summary-json", "-")
     job = cloud.wait_for_job()
     process.send_signal(number)
     done = finish(process)
@@ -234,6 +249,8 @@ def test_interrupted_launcher_leaves_the_job_and_its_lock(cloud: Cloud, number: 
         f"imagebeam: {cause}; Dataflow job {job.id} goes on: https://console.cloud.google.com/dataflow/jobs/europe-west1/"
         f"{job.id}?project=test; to ask for it: imagebeam status {cloud.output}; to cancel it: {command}"
     )
+    summary = json.loads(done.stdout)
+    assert (summary["state"], summary["exit_code"], summary["job"]["id"]) == ("interrupted", 128 + number, job.id)
     assert job.state == "JOB_STATE_RUNNING"
     assert (cloud.lock() or {})["job"]["id"] == job.id
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import pathlib
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -339,3 +342,29 @@ def test_address_that_does_not_exist_is_refused_at_once(stored: Bucket, source: 
     assert completed.returncode == 2
     assert message in completed.stderr
     assert not stored.names("x")
+
+
+def test_run_that_is_terminated_while_it_locks_writes_or_commits_is_continued_by_the_same_command(
+    stored: Bucket, tmp_path: pathlib.Path
+) -> None:
+    output = "gs://pets/terminated"
+    arguments = ["--input", str(stored.images), "--output", output, "--set", f"output.num_shards={NUM_SHARDS}"]
+    codes = []
+    for step in ("/lock", ".done.json", "/publishing"):
+        process = command_line.start(
+            "convert", "--workers", "2", *arguments, environment=stored.emulator.environment, preloaded="remote"
+        )
+        while process.poll() is None and not any(step in name for name in stored.names("terminated")):
+            time.sleep(0.002)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, signal.SIGTERM)
+        _, complaint = process.communicate(timeout=patience.HANG_SEC)
+        codes.append(process.returncode)
+        assert process.returncode in (0, 128 + signal.SIGTERM), complaint
+        assert "Traceback" not in complaint
+        assert "terminated/.imagebeam/lock" not in stored.names("terminated")
+    assert codes[0] == 128 + signal.SIGTERM  # the others may have been too fast for it
+    completed = stored.convert(str(stored.images), output)
+    assert completed.returncode == 0, completed.stderr
+    assert_same(stored.download("terminated", tmp_path / "out"), stored.expected)
+    assert not [name for name in stored.names("terminated") if ".imagebeam" in name]

@@ -43,8 +43,8 @@ class Stored:
         return folder
 
 
-def convert(source: str, output: str, *more: str) -> command_line.Completed:
-    settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "2", *more]
+def convert(source: str, output: str, workers: int = 1) -> command_line.Completed:
+    settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", str(workers)]
     return command_line.run("convert", "--input", source, "--output", output, *settings)
 
 
@@ -145,7 +145,7 @@ def test_proxy_carries_data_nodes_too(cluster: hdfs.Cluster) -> None:
 
 @pytest.mark.slow
 def test_images_are_read_and_shards_written_as_on_the_local_disk(stored: Stored, tmp_path: pathlib.Path) -> None:
-    completed = convert(stored.uri("images"), stored.uri("out"))
+    completed = convert(stored.uri("images"), stored.uri("out"), workers=2)
     assert completed.returncode == 0, completed.stderr
     assert f"listed    {NUM_IMAGES} images" in completed.stdout
     assert_same(stored.download("out", tmp_path / "found"), stored.expected)
@@ -163,8 +163,7 @@ def test_images_are_read_into_a_local_dataset(stored: Stored, tmp_path: pathlib.
 
 
 def test_reader_takes_the_address_through_its_cache(stored: Stored, tmp_path: pathlib.Path) -> None:
-    if not stored.cluster.filesystem().exists("/read/catalog.json"):
-        assert convert(str(stored.images), stored.uri("read")).returncode == 0
+    stored.cluster.filesystem().put(str(stored.expected), "/read", recursive=True)
     options: dict[str, Any] = {"image_size": 16, "num_epochs": 1, "shuffle": "global", "drop_remainder": False}
     far = imagebeam.open_dataset(stored.uri("read"), cache_dir=str(tmp_path)).as_numpy("train", 100, **options)
     near = imagebeam.open_dataset(str(stored.expected)).as_numpy("train", 100, **options)
@@ -176,7 +175,7 @@ def test_reader_takes_the_address_through_its_cache(stored: Stored, tmp_path: pa
 def test_faults_change_nothing(stored: Stored, tmp_path: pathlib.Path) -> None:
     url = f"http://127.0.0.1:{stored.cluster.port}"
     with faults.FaultyProxy(url, seed=1, fraction=0.15, rewrite_hosts=True) as proxy:
-        completed = convert(stored.uri("images", proxy.port), stored.uri("faulty", proxy.port))
+        completed = convert(stored.uri("images", proxy.port), stored.uri("faulty", proxy.port), workers=2)
         counts = dict(proxy.counts)
     assert completed.returncode == 0, completed.stderr
     assert sum(counts.values()) > NUM_IMAGES, counts
@@ -185,7 +184,7 @@ def test_faults_change_nothing(stored: Stored, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_other_data_node_is_used_when_one_dies(stored: Stored, tmp_path: pathlib.Path) -> None:
-    settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "2"]
+    settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "1"]
     process = command_line.start("convert", "--input", stored.images, "--output", stored.uri("survived"), *settings)
     filesystem = stored.cluster.filesystem()
     try:

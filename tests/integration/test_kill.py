@@ -6,12 +6,16 @@ tests/unit/transforms/test_commit_dataset.py ends a commit before each of its ch
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
+import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -151,12 +155,21 @@ def interrupt_while_writing(
     ],
 )
 def test_interrupted_run_says_how_to_go_on(
-    uninterrupted: Uninterrupted, tmp_path: pathlib.Path, number: signal.Signals, cause: str
+    uninterrupted: Uninterrupted,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    cause: str,
 ) -> None:
+    monkeypatch.setenv("IMAGEBEAM_SUMMARY_JSON", str(tmp_path / "summary.json"))
     process = interrupt_while_writing(uninterrupted.images, tmp_path / "out", number)
     complaint = finish(process, exit_code=128 + number)
     message = f"imagebeam: {cause}; finished shards are kept, run the same command again to go on"
     assert complaint.splitlines()[1:] == [message]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["state"], summary["exit_code"]) == ("interrupted", 128 + number)
+    assert summary["message"] == message.removeprefix("imagebeam: ")
+    assert summary["counts"]["written"] == 0 and summary["durations"]["committing"] is None
     assert not list(tmp_path.glob("out/.imagebeam/run-*")) and not (tmp_path / "out/.imagebeam/lock").exists()
     finish(start(uninterrupted.images, tmp_path / "out"))
     assert_same_dataset(tmp_path / "out", uninterrupted.output)
@@ -174,3 +187,40 @@ def test_first_of_two_runs_at_once_succeeds_and_the_other_is_refused(
     assert f"another run writes to this output at this moment (process {first.pid} on " in complaint
     finish(first)
     assert_same_dataset(tmp_path / "out", uninterrupted.output)
+
+
+def obey_permissions() -> None:
+    """Takes from a process of root what lets it write where the permissions do not; acts at the next exec."""
+    if sys.platform.startswith("linux"):
+        for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP; without the right to it nothing happens
+
+
+@pytest.mark.parametrize(
+    ("locked", "exit_code", "complaint"),
+    [
+        pytest.param("", 2, "--output cannot be written: Permission denied, '{}/.imagebeam'", id="before-the-run"),
+        pytest.param(
+            "index", 1, "Permission denied: .* finished shards are kept, run the same command", id="at-commit"
+        ),
+    ],
+)
+def test_command_goes_on_once_a_read_only_folder_can_be_written(
+    tmp_path: pathlib.Path, locked: str, exit_code: int, complaint: str
+) -> None:
+    image_sets.write_folder(tmp_path / "in", per_label=2)
+    output = tmp_path / "out"
+    (output / locked).mkdir(parents=True)
+    (output / locked).chmod(0o555)
+    arguments = ["convert", "--workers", "1", "--input", str(tmp_path / "in"), "--output", str(output)]
+    command = [sys.executable, "-m", "imagebeam", *arguments]
+    refused = subprocess.run(
+        command, preexec_fn=obey_permissions, capture_output=True, text=True, check=False, timeout=patience.HANG_SEC
+    )
+    assert refused.returncode == exit_code, refused.stderr
+    assert re.search(complaint.format(output), refused.stderr)
+    assert not (output / catalog_lib.CATALOG_FILE).exists()
+    (output / locked).chmod(0o755)
+    assert command_line.run(*arguments).returncode == 0
+    assert verify_dataset.verify(str(output)).problems == ()
+    assert not (output / ".imagebeam").exists()

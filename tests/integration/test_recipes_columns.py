@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import csv
+import functools
 import json
 import math
 import pathlib
@@ -20,7 +21,7 @@ import pytest
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import convert
-from tests import command_line, datasets, image_sets, job_graphs, patience
+from tests import command_line, datasets, forked_commands, image_sets, job_graphs, patience
 
 if sys.version_info < (3, 11):
     pytest.skip("tf.Transform is not for this Python", allow_module_level=True)
@@ -118,15 +119,18 @@ def output(table: pathlib.Path) -> pathlib.Path:
     return table.parents[1] / "out"
 
 
-def read(output: pathlib.Path, split: str, **keys: Any) -> dict[str, dict[str, Any]]:
+@functools.cache  # of datasets that no test changes
+def read(output: pathlib.Path, split: str) -> dict[str, dict[str, Any]]:
     """Returns the transformed columns of a split by the image's key, read by TensorFlow alone."""
     spec = {name: tf.io.FixedLenFeature([], tf.float32 if name in FLOATS else tf.int64) for name in COLUMNS}
     spec |= {"note": tf.io.FixedLenFeature([], tf.string), "image/key": tf.io.FixedLenFeature([], tf.string)}
-    examples = {}
-    for record in tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*.tfrecord")))):
-        parsed = tf.io.parse_single_example(record, spec | keys)
-        examples[parsed["image/key"].numpy().decode()] = {name: value.numpy() for name, value in parsed.items()}
-    return examples
+    shards = tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*.tfrecord"))))
+    parsed = tf.io.parse_example(list(shards), spec)
+    columns = {name: values.numpy() for name, values in parsed.items()}
+    return {
+        key.decode(): {name: values[index] for name, values in columns.items()}
+        for index, key in enumerate(columns["image/key"])
+    }
 
 
 def column(rows: list[Row], name: str, split: str | None = "train") -> Any:
@@ -358,42 +362,45 @@ def small_output(table: pathlib.Path) -> pathlib.Path:
     return table.parents[1] / "small"
 
 
+@pytest.fixture(scope="module")
+def table_in_another_order(
+    rows: list[Row], table: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> pathlib.Path:
+    """The rows in another order, with the same image files."""
+    folder = tmp_path_factory.mktemp("another-order") / "in"
+    another = write_table(folder, random.Random(3).sample(rows, len(rows)))
+    for image in table.parent.glob("*.jpg"):
+        (folder / image.name).unlink()
+        (folder / image.name).hardlink_to(image)
+    return another
+
+
 @pytest.mark.slow
 def test_several_beam_workers_and_rows_in_another_order_give_the_same_bytes(
-    rows: list[Row], small_output: pathlib.Path, tmp_path: pathlib.Path
+    table_in_another_order: pathlib.Path,
+    small_output: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table = write_table(tmp_path / "in", random.Random(3).sample(rows, len(rows)))
-    for image in small_output.parent.joinpath("in").glob("*.jpg"):
-        (tmp_path / "in" / image.name).unlink()
-        (tmp_path / "in" / image.name).hardlink_to(image)
-    config = {**SMALL, "source": {**SMALL["source"], "uri": str(table)}}
+    # Forks, because each new process takes seconds to import TensorFlow; test_golden.py starts new ones.
+    started = forked_commands.fork_beam_workers(monkeypatch)
+    config = {**SMALL, "source": {**SMALL["source"], "uri": str(table_in_another_order)}}
     config["output"] = {"num_shards": 3, "uri": str(tmp_path / "out")}
     convert.convert(config, ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])
+    assert len(started) == 2
     assert datasets.shard_digests(tmp_path / "out") == datasets.shard_digests(small_output)
 
 
-def test_rows_in_another_order_give_the_same_bytes(
-    rows: list[Row], table: pathlib.Path, output: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    others = write_table(tmp_path / "in", random.Random(3).sample(rows, len(rows)))
-    for image in table.parent.glob("*.jpg"):
-        (tmp_path / "in" / image.name).unlink()
-        (tmp_path / "in" / image.name).hardlink_to(image)
-    config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(others)}}
-    config["output"] = {"num_shards": 3, "uri": str(tmp_path / "out")}
-    convert.convert(config, workers=2)
-    assert datasets.shard_digests(tmp_path / "out") == datasets.shard_digests(output)
-
-
-def test_values_are_the_same_in_another_number_of_shards(
-    table: pathlib.Path, output: pathlib.Path, tmp_path: pathlib.Path
+def test_values_are_the_same_for_rows_in_another_order_in_another_number_of_shards(
+    table_in_another_order: pathlib.Path, output: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     names = ("age", "year", "height", "alike", "price (EUR)/kg", "city", "town", "word")
     columns = {name: COLUMNS[name] for name in names}
-    datasets.make(table, tmp_path / "out", **{**SECTIONS, "columns": columns, "output": {"num_shards": 7}})
-    three, seven = datasets.read(output), datasets.read(tmp_path / "out")
-    expected = {each["image/key"]: {name: each[name] for name in names} for each in three}
-    assert {each["image/key"]: {name: each[name] for name in names} for each in seven} == expected
+    sections = {**SECTIONS, "columns": columns, "output": {"num_shards": 7}}
+    datasets.make(table_in_another_order, tmp_path / "out", **sections)
+    together, alone = datasets.read(output), datasets.read(tmp_path / "out")
+    expected = {each["image/key"]: {name: each[name] for name in names} for each in together}
+    assert {each["image/key"]: {name: each[name] for name in names} for each in alone} == expected
     for path in (output / "transform_fn/assets").glob("*"):
         assert (tmp_path / "out/transform_fn/assets" / path.name).read_bytes() == path.read_bytes()
 

@@ -201,19 +201,24 @@ def test_list_of_examples_that_nobody_reads_ends_early_with_141(
 @pytest.mark.parametrize(
     ("arguments", "exit_code"),
     [
-        pytest.param("convert --workers 1 --input {in} --output {out}", 0, id="convert"),
-        pytest.param("verify {dataset}", 0, id="verify"),
+        pytest.param("convert --workers 1 --input {in} --output {out}", 1, id="convert"),
+        pytest.param("verify {dataset}", 1, id="verify"),
         pytest.param("verify {broken}", 4, id="verify-broken"),
+        pytest.param("status {dataset}", 1, id="status"),
         pytest.param("schema", 1, id="schema"),
         pytest.param("inspect {dataset}", 1, id="inspect"),
         pytest.param("plan --input {in}", 1, id="plan"),
+        pytest.param("convert --help", 1, id="help"),
+        pytest.param("--version", 1, id="version"),
     ],
 )
-def test_output_to_a_full_disk_is_an_error_where_the_output_is_the_point(
+def test_output_to_a_full_disk_is_an_error(
     shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, arguments: str, exit_code: int
 ) -> None:
     code, shown = run(arguments, {1: "/dev/full"}, gone, shared, tmp_path / "out")
     assert code == exit_code, shown
+    converts = arguments.startswith("convert --workers")
     complaint = "imagebeam: cannot write to standard output (No space left on device); part of it is missing"
+    complaint += "; the dataset is committed" if converts else ""
     assert (complaint in shown.splitlines()) == (arguments != "verify {broken}")
-    assert (tmp_path / "out" / catalog_lib.CATALOG_FILE).exists() == arguments.startswith("convert")
+    assert (tmp_path / "out" / catalog_lib.CATALOG_FILE).exists() == converts

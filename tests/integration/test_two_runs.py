@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import storage
-from imagebeam.pipelines import verify_dataset
+from imagebeam import errors, storage
+from imagebeam.pipelines import output_lock, verify_dataset
+from imagebeam.transforms import commit_rights, output_paths, run_record
 from tests import command_line, forked_commands, image_sets, patience, races
 from tests.servers import gcs
 
@@ -59,12 +61,64 @@ def swap_and_move(folder: str) -> None:
     assert (store.exists(record), store.read(aside)) == (False, b"3")
     with pytest.raises((storage.ChangedError, FileNotFoundError)):
         store.rename(record, aside, version)
+    with pytest.raises(storage.ChangedError):
+        store.remove(aside, version)
+    store.remove(record, version)  # there is none
     assert [entry.name for entry in store.list_directory(folder)] == ["aside"]
 
 
 def test_one_version_of_a_file_is_swapped_and_moved_on_gs(emulator: gcs.Emulator) -> None:
     with emulator.process(preloaded="remote") as call:
         call(swap_and_move, "gs://pets/swap")
+
+
+@contextlib.contextmanager
+def taken_over_just_before(uri: str, operation: str) -> Iterator[None]:
+    """Lets another run take over the record at `uri` just before the storage does `operation`, as one that was stopped.
+
+    Between the look of this run at its own record, and its request.
+    """
+    store = storage.storage_of(uri)
+    original = getattr(store, operation)
+
+    def stopped(*arguments: Any) -> Any:
+        if arguments[0] == uri:
+            store.write_whole(uri, run_record.RunRecord("other", 1, "elsewhere", time.time()).encode())
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, operation, stopped)
+        yield
+
+
+def run_at(uri: str) -> str:
+    found = run_record.read(uri)
+    assert found is not None
+    return found.run
+
+
+def leave_a_takeover(output: str) -> None:
+    """Neither the lock nor the marker of another run is overwritten or removed, whenever this run was stopped."""
+    paths = output_paths.OutputPaths(output)
+    for operation in ("_put_over", "remove"):
+        with taken_over_just_before(paths.lock, operation), output_lock.hold(paths.control, "mine") as lock:
+            if operation == "_put_over":
+                with pytest.raises(errors.BusyError, match=f"^another run took over the lock {paths.lock}, which was "):
+                    lock.renew()
+        assert run_at(paths.lock) == "other"
+        storage.storage_of(output).remove(paths.lock)
+        marker = commit_rights.PublishMarker(paths, "mine", "f1")
+        with taken_over_just_before(paths.publish_marker, operation), marker.held():
+            if operation == "_put_over":
+                with pytest.raises(errors.BusyError, match=f"^another run took over the commit to {output} "):
+                    marker.renew()
+        assert run_at(paths.publish_marker) == "other"
+        storage.storage_of(output).remove(paths.publish_marker)
+
+
+def test_run_that_was_stopped_between_look_and_write_leaves_a_takeover_on_gs(emulator: gcs.Emulator) -> None:
+    with emulator.process(preloaded="remote") as call:
+        call(leave_a_takeover, "gs://pets/stopped")
 
 
 def _is_written(path: pathlib.Path) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import datetime
 import http.server
 import json
 import re
@@ -65,6 +66,7 @@ class Job:
         self.project, self.region, self.fields = project, region, fields
         self.counters: dict[str, int] = {}
         self.messages: list[tuple[str, str]] = []
+        self.created = datetime.datetime.now(datetime.timezone.utc)
         self._coming = collections.deque(steps)
         self.state = ""
         self.go_on()
@@ -107,6 +109,7 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         known = {"id": self.id, "projectId": self.project, "location": self.region, "currentState": self.state}
+        known["createTime"] = self.created.isoformat().replace("+00:00", "Z")
         return {**known, "name": self.name, "clientRequestId": self.fields.get("clientRequestId", "")}
 
 

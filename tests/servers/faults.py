@@ -22,7 +22,7 @@ STATUSES = ("429", "500", "503")
 KINDS = (*STATUSES, "reset", "lost", "slow", "cut")
 EXPIRED = "expired"
 
-_SLOW_SEC = 1.0
+SLOW_SEC = 0.25  # a client that gives up on an answer waits for many seconds first
 _UPSTREAM_SEC = 120
 _PIECE_BYTES = 1 << 16
 _OF_CONNECTION = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -37,7 +37,7 @@ class FaultyProxy:
         429, 500, 503: this status; the server is not asked.
         reset: the connection is reset; the server is not asked.
         lost: the connection is reset when the server has done what it was asked.
-        slow: the response comes a second later.
+        slow: the response comes SLOW_SEC later.
         cut: the connection is closed after half of the response's body. A response without one passes whole.
         expired: the request's bearer token is void from now on, for all requests: 401. /token on the proxy itself gives
             a new one to whoever asks, as an authorization server does (RFC 6749, 5.1).
@@ -180,7 +180,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         fault = proxy.draw(self.headers.get("Authorization", ""))
         if fault is not None and fault != "cut":
             proxy.count(fault)
-        time.sleep(proxy.latency_sec + (_SLOW_SEC if fault == "slow" else 0))
+        time.sleep(proxy.latency_sec + (SLOW_SEC if fault == "slow" else 0))
         try:
             if fault == "reset":
                 self._reset()

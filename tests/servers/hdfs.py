@@ -43,7 +43,7 @@ class Cluster:
         self.address = f"hdfs://beam@{self.host}:{self.port}"
 
     def kill(self, number: int) -> None:
-        """Stops a DataNode. The NameNode goes on leading clients to it until it notices, 12 to 16 s later."""
+        """Stops a DataNode. The NameNode goes on leading clients to it until it notices, 3 s later."""
         self._run(f"kill {number}")
 
     def start(self, number: int) -> None:

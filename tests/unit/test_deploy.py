@@ -25,6 +25,9 @@ METADATA = json.loads((DEPLOY / "flex_template" / "metadata.json").read_text())
 PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
 # of a machine that watches the job, or of the local runner
 NOT_IN_TEMPLATES = {"help", "verbose", "quiet", "workers", "no_wait", "cancel_on_interrupt"}
+# of a scheduler that runs the command: the launcher of a template only writes a graph, and nobody waits for its job
+NOT_IN_TEMPLATES |= {"keep_snapshots", "retry_rejects"}  # for a person, or for the scheduler's next step
+NOT_IN_TEMPLATES |= {"summary_json", "metrics_textfile", "log_format", "openlineage"}
 OF_BEAM = {"sdk_container_image"}
 GOOD = {
     "input": ["gs://b/images", "gs://b/a/*.jpg", "hdfs://host:9870/x"],
@@ -40,6 +43,7 @@ GOOD = {
         '\n[\n"label.pattern=(?P<label>a;b)"\n]\n',
     ],
     "overwrite": ["true", "false", "True", "False", "TRUE", "FALSE"],
+    "update": ["true", "false"],
     "sdk_container_image": [
         "europe-docker.pkg.dev/p/r/worker:0.1.0-py3.11-beam2.77.0",
         "localhost:5000/worker",
@@ -61,6 +65,7 @@ BAD = {
         "output.num_shards=3;;split.seed=1",
     ],
     "overwrite": ["yes", "", "tRUE", "true false"],
+    "update": ["yes", ""],
     "sdk_container_image": ["worker:1 --user", "", "gcr.io/example.com:project:other/worker"],
 }
 EXAMPLE = re.compile(r"such as (.+?)[.,]?(?=\.? |\.$|$)")
@@ -72,7 +77,7 @@ def main() -> dict[str, Any]:
 
 
 def test_template_has_every_option_of_convert() -> None:
-    names = ("convert", "plan", "status", "verify", "inspect", "bench", "schema")
+    names = ("convert", "plan", "compact", "snapshots", "status", "verify", "inspect", "bench", "schema")
     parser = command_parser.make_parser({name: lambda *_: 0 for name in names})
     commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
     options = {action.dest for action in commands["convert"]._actions}
@@ -150,7 +155,7 @@ def test_refused_parameter_ends_with_exit_code_2(main: dict[str, Any], capsys: p
 def test_examples_in_the_help_are_valid(main: dict[str, Any], name: str) -> None:
     help_text, (pattern,) = PARAMETERS[name]["helpText"], PARAMETERS[name]["regexes"]
     examples = EXAMPLE.findall(help_text)
-    assert len(examples) == help_text.count("such as ") == {"set": 2, "overwrite": 0}.get(name, 1)
+    assert len(examples) == help_text.count("such as ") == {"set": 2, "overwrite": 0, "update": 0}.get(name, 1)
     assert [example for example in examples if not re.search(pattern, example)] == []
     for example in examples if name == "set" else ():
         config_lib.load_config(None, main["settings_of"](example))

@@ -80,6 +80,7 @@ def test_trainer_installs_no_beam(base: list[str], extras: dict[str, list[str]],
         ("hdfs", "requests"),
         ("s3", "s3fs"),
         ("dataflow", "apache-beam"),
+        ("openlineage", "openlineage-python"),
     ],
 )
 def test_extra_brings_the_package_of_its_name(extras: dict[str, list[str]], extra: str, package: str) -> None:

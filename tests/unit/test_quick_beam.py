@@ -15,6 +15,7 @@ from apache_beam.options import pipeline_options
 from apache_beam.runners.worker import statesampler
 from apache_beam.testing import test_pipeline, util
 from apache_beam.transforms import core, userstate
+from apache_beam.typehints import trivial_inference, typehints
 
 from tests import quick_beam
 
@@ -66,6 +67,47 @@ def test_state_of_a_dofn_is_what_beam_finds() -> None:
             assert [userstate.get_dofn_specs(dofn) for dofn in dofns] == expected
 
 
+class Mixed(beam.DoFn):
+    def process(self, element: int) -> Any:
+        if element:
+            return [element]
+        yield element
+
+
+def test_check_of_yield_beside_return_is_that_of_beam() -> None:
+    methods = [Plain().process, Mixed().process, Stateful().process, core.CallableWrapperDoFn(abs).process, abs]
+    expected = [core._check_fn_use_yield_and_return(method) for method in methods]
+    assert expected == [False, True, False, False, False]
+    with quick_beam.patched():
+        for _ in range(2):
+            assert [core._check_fn_use_yield_and_return(method) for method in methods] == expected
+
+
+def around(inner: Any) -> Any:
+    return lambda element: [inner(element)]
+
+
+def test_inferred_types_are_those_of_beam() -> None:
+    def functions() -> list[Any]:
+        inner = [str, None, 1, True, lambda element: (element, 1), lambda element: (element, "1"), Adder().add]
+        return [*(around(each) for each in inner), len, Plain().process, lambda element, other=1: other]
+
+    def infer() -> list[Any]:
+        return [trivial_inference.infer_return_type(each, [kind]) for each in functions() for kind in (int, str)]
+
+    expected = infer()
+    assert expected[:2] == [typehints.List[str]] * 2
+    pairs = [[int, int], [str, int], [int, str], [str, str]]
+    assert expected[8:12] == [typehints.List[typehints.Tuple[one, other]] for one, other in pairs]
+    with quick_beam.patched():
+        for _ in range(2):
+            assert infer() == expected
+    constants = [[trivial_inference.Const(value)] for value in (1, True)]
+    with quick_beam.patched():
+        found = [trivial_inference.infer_return_type(lambda element: element, each) for each in constants]
+    assert found == [trivial_inference.infer_return_type(lambda element: element, each) for each in constants]
+
+
 def test_pipelines_keep_state_and_count_without_sampling_threads() -> None:
     def count(element: int) -> tuple[int, list[str]]:
         beam.metrics.Metrics.counter("test", "elements").inc()
@@ -111,6 +153,7 @@ def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         "apache_beam.runners.worker.statesampler",
         "apache_beam.transforms.core",
         "apache_beam.transforms.userstate",
+        "apache_beam.typehints.trivial_inference",
     }
     for name in others:
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))

@@ -10,7 +10,7 @@ import warnings
 import zlib
 from typing import TYPE_CHECKING
 
-from imagebeam import errors
+from imagebeam import errors, missing_packages
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.images.checked_image import BadImageError, Image
@@ -46,6 +46,18 @@ _FAILURES = (
     RuntimeError,
     TypeError,
 )
+
+
+def require_pillow() -> None:
+    """Refuses to begin without Pillow, whose version the catalog records, also where no image is decoded.
+
+    Raises:
+        ConfigError: if it is not installed.
+    """
+    try:
+        pillow_version()
+    except ModuleNotFoundError as e:
+        raise missing_packages.missing_package(e, "convert", "convert") from e
 
 
 def pillow_version() -> str:

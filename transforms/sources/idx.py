@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from imagebeam import errors, storage
+from imagebeam import errors, plural, storage
 from imagebeam.transforms import elements, gzip_content
 from imagebeam.transforms.sources import image_source, table_rows
 
@@ -124,7 +124,8 @@ def open_source(
             if with_labels.shape != with_images.shape[:1]:
                 raise errors.ConfigError(
                     f"{with_labels.uri!r} holds {with_labels.shape[0]:,} labels, {with_images.uri!r} "
-                    f"{with_images.shape[0]:,} images: they are not of one split; correct source.idx.images or labels"
+                    f"{plural.count(with_images.shape[0], 'image')}: they are not of one split; correct "
+                    "source.idx.images or labels"
                 )
         elif fields.needed:
             raise errors.ConfigError(

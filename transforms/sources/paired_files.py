@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from imagebeam import storage
+from imagebeam import plural, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import files, image_source, manifest, table_formats, table_rows
 
@@ -83,6 +83,7 @@ class PairedFilesSource:
         ends = f" (the first {uris[0]!r}, the last {uris[-1]!r})" if uris else ""
         glob = storage.join(self.files.root, ", ".join(self.files.include))
         return (
-            f"manifest {self.table.uri!r} has {num_rows:,} rows, and source.manifest.files {glob!r} matches "
-            f"{len(uris):,} files{ends}: there must be one row for each file, in the order of the files' paths"
+            f"manifest {self.table.uri!r} has {plural.count(num_rows, 'row')}, and source.manifest.files {glob!r} "
+            f"matches {plural.count(len(uris), 'file')}{ends}: there must be one row for each file, in the "
+            "order of the files' paths"
         )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from imagebeam import errors, example, features, records, shard_names, storage
+from imagebeam import errors, example, features, plural, records, shard_names, storage
 from imagebeam.transforms import elements, gzip_content, kept_features
 from imagebeam.transforms.sources import containers, table_rows
 
@@ -138,6 +138,6 @@ def _reject(
 def _lost(container: containers.Container, num_read: int, error: errors.RecordError) -> containers.ListingProblem:
     lost = "" if gzip_content.has_gzip_name(container.uri) else f", {container.size - error.offset:,} bytes"
     return containers.ListingProblem(
-        f"TFRecord file {container.uri!r}: {error}, after {num_read:,} records; those from there on would be "
-        f"lost{lost}: fetch the file again, or leave it out with source.include"
+        f"TFRecord file {container.uri!r}: {error}, after {plural.count(num_read, 'record')}; those from there on "
+        f"would be lost{lost}: fetch the file again, or leave it out with source.include"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import hashlib
 import logging
 import os
 import posixpath
@@ -73,6 +74,10 @@ class RemoteShards:
         """The storage of the address; looked up each time, for a pickled copy has none."""
         return storage.storage_of(self.directory, self._storage_options)
 
+    def in_folder(self, directory: str) -> RemoteShards:
+        """Returns the shards of another folder of the same storage."""
+        return RemoteShards(directory, self._storage_options, self._damage_waits_sec)
+
     def uri_of(self, name: str) -> str:
         return storage.join(self.directory, name)
 
@@ -119,8 +124,17 @@ class RemoteShards:
 class KeptShards(after_fork.RebuiltAfterFork):
     """The local shards of one dataset. Thread-safe. A pickled copy, or a forked process, starts without open files."""
 
-    def __init__(self, remote: RemoteShards, room: cache_room.Room, dataset: str, num_downloads: int):
-        """`dataset` is a name for the address and the content of its catalog; `num_downloads` run at once."""
+    def __init__(self, remote: RemoteShards, room: cache_room.Room, dataset: str | None, num_downloads: int):
+        """Begins without open files and downloads.
+
+        Args:
+            remote: the shards at their address.
+            room: the folder of the cache.
+            dataset: a name for the address of the dataset and the content of its catalog, which all of its files share;
+                None for a snapshot: each shard is named by its own address and content, because other snapshots read
+                it too.
+            num_downloads: number of downloads that run at once.
+        """
         self.remote = remote
         self.room = room
         self._dataset = dataset
@@ -163,7 +177,7 @@ class KeptShards(after_fork.RebuiltAfterFork):
 
     def announce(self, shards: Sequence[catalog_lib.Shard]) -> None:
         """Starts to download missing shards, after all shards that readers wait for."""
-        missing = [shard for shard in shards if not os.path.exists(self._path(shard.name))]
+        missing = [shard for shard in shards if not os.path.exists(self._path(shard))]
         with self._lock:
             for shard in missing:
                 self._downloads.setdefault(shard.name, _Download(shard))
@@ -171,7 +185,7 @@ class KeptShards(after_fork.RebuiltAfterFork):
 
     def read_index(self, uri: str, shard: catalog_lib.Shard) -> bytes:
         """Returns the bytes of a shard's index. Keeps them if they are a valid index; the caller checks them too."""
-        path = self._path(posixpath.basename(shard.index_name))
+        path = self._path(shard, shard.index_name)
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             data = file.read()
             if _is_index_of(data, shard):
@@ -187,13 +201,18 @@ class KeptShards(after_fork.RebuiltAfterFork):
                                 file.write(data)
         return data
 
-    def _path(self, name: str) -> str:
-        return self.room.path_of(self._dataset, name)
+    def _path(self, shard: catalog_lib.Shard, name: str = "") -> str:
+        """Returns the local path of a shard, or of its index, whose `name` is given."""
+        stem = posixpath.basename(name or shard.name)
+        if self._dataset is not None:
+            return self.room.path_of(self._dataset, stem)
+        folder = posixpath.dirname(self.remote.uri_of(shard.name))
+        return self.room.path_of(name_in_cache(folder), f"{shard.crc32c:08x}-{stem}")
 
     def _open_whole(self, shard: catalog_lib.Shard) -> OpenShard | None:
         """Opens a shard if it is kept. A file of another size is not ours: it is downloaded again, over that file."""
         try:
-            file = OpenShard(self._path(shard.name))
+            file = OpenShard(self._path(shard))
         except FileNotFoundError:
             return None
         if os.fstat(file.descriptor).st_size != shard.bytes:
@@ -256,7 +275,7 @@ class KeptShards(after_fork.RebuiltAfterFork):
 
         Returns None for a shard that no reader waits for, if another process downloads it or there is no room now.
         """
-        shard, path = download.shard, self._path(download.shard.name)
+        shard, path = download.shard, self._path(download.shard)
         with self.room.errors_named(), self.room.hold(path, download.is_asked) as is_held:
             if not is_held:
                 return None
@@ -287,6 +306,11 @@ class KeptShards(after_fork.RebuiltAfterFork):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeptShards, (self.remote, self.room, self._dataset, self._num_downloads)
+
+
+def name_in_cache(content: str) -> str:
+    """Returns a short name, for a folder of the cache, of what a text describes."""
+    return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
 
 
 def _sync_and_checksum(path: str) -> tuple[int, int]:

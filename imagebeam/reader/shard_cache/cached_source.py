@@ -6,6 +6,9 @@ share (`cache_room`)::
     cache_dir/imagebeam-<hash>/<shard>            one folder for an address and the content of its catalog
     cache_dir/imagebeam-<hash>/<stem>.index       the byte offsets of a shard's records
 
+Of a snapshot, a folder of the cache is for one folder of shards, and the names there begin with the shard's crc32c: so
+a shard that several snapshots name is kept once.
+
 Which shards are fetched ahead: a fetch announces the shards of all its records before it waits for the first one. The
 reader does not say which shards follow, but shares are regular: every n-th shard, or a run of them
 (`selection.share_of`). So the share contains the shards between the first and the last one requested, at their greatest
@@ -20,8 +23,9 @@ downloaded first.
 
 from __future__ import annotations
 
-import hashlib
+import concurrent.futures
 import io
+import itertools
 import math
 import os
 import posixpath
@@ -38,10 +42,11 @@ from imagebeam.storage import remote
 
 _NUM_DOWNLOADS = 4  # at once
 _OPEN_BUDGET_SEC = 5.0  # with all retries, for the first look at an address, which is more likely wrong than down
+_NUM_LISTINGS = 8  # at once
 _NUM_AHEAD = 4  # shards beyond those that are certainly read
 _DAMAGE_WAITS_SEC = (1.0, 3.0)
 _BUFFER_BYTES = 1 << 20
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # safe as the name of a local file
+_PLAIN_NAME = re.compile(r"(\.\./\d{6,}/)?[A-Za-z0-9][A-Za-z0-9_.-]*")  # its last part is safe for a local file
 
 
 class CachedSource(dataset_source.DatasetSource):
@@ -79,14 +84,15 @@ class CachedSource(dataset_source.DatasetSource):
         self._remote = cached_shards.RemoteShards(self.directory, storage_options or {}, damage_waits_sec)
         self._room = cache_room.Room(storage.normalize(cache_dir), cache_bytes)
         self._num_downloads = num_downloads
-        self._sizes: Mapping[str, int] = {}
+        self._sizes: Mapping[str, int] = {}  # by address
         self._kept: cached_shards.KeptShards | None = None  # of the content that the catalog names
-        self._indexed: Mapping[str, catalog_lib.Shard] = {}
+        self._indexed: Mapping[str, catalog_lib.Shard] = {}  # by the address of the index
         self._places: dict[str, _CachedPlace] = {}  # by the name of a split's first shard
 
-    def load_catalog(self) -> catalog_lib.Catalog:
+    def load_catalog(self, snapshot: str | int | None = None) -> catalog_lib.Catalog:
         with remote.budget(_OPEN_BUDGET_SEC):
-            catalog = super().load_catalog()
+            catalog = super().load_catalog(snapshot)
+        self._remote = self._remote.in_folder(self.directory)
         shards = [shard for split in catalog.splits.values() for shard in split.shards]
         for shard in shards:
             if not _PLAIN_NAME.fullmatch(shard.name):
@@ -94,37 +100,49 @@ class CachedSource(dataset_source.DatasetSource):
                     f"{self.directory} names a shard {shard.name!r}, which is not a plain file name; convert again"
                 )
         content = repr((self.directory, catalog.fingerprint, [(each.name, each.bytes, each.crc32c) for each in shards]))
-        name = hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
+        is_snapshot = catalog.snapshot or not catalog.is_self_contained
+        name = None if is_snapshot else cached_shards.name_in_cache(content)
         self._kept = cached_shards.KeptShards(self._remote, self._room, name, self._num_downloads)
         self._places = {}
         if catalog.compression == "none":
-            self._indexed = {shard.index_name: shard for shard in shards}
+            self._indexed = {self._remote.uri_of(shard.index_name): shard for shard in shards}
         return catalog
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
-        """Checks the shards of any source, with one listing for all of them if the storage can list."""
+        """Checks the shards of any source, with one listing for all of a folder if the storage can list."""
+        shards = (shard for split in catalog.splits.values() for shard in split.shards)
+        folders = {self.directory, *(posixpath.dirname(self._remote.uri_of(each.name)) for each in shards)}
+        with concurrent.futures.ThreadPoolExecutor(min(_NUM_LISTINGS, len(folders))) as pool:
+            self._sizes = dict(itertools.chain(*pool.map(self._list_sizes, sorted(folders))))
+        super().check_shards(catalog)
+
+    def _list_sizes(self, folder: str) -> list[tuple[str, int]]:
+        """Returns the address and the size of each file in a folder; [] if the storage cannot list it.
+
+        Raises:
+            ShardError: if the storage does not answer.
+        """
         try:
-            entries = self._remote.store.list_directory(self.directory)
-            self._sizes = {entry.name: entry.size for entry in entries if entry.size >= 0}
+            entries = self._remote.store.list_directory(folder)
+            return [(storage.join(folder, entry.name), entry.size) for entry in entries if entry.size >= 0]
         except OSError as e:
             if storage.is_fault(e):
                 raise errors.ShardError(
-                    f"the shards of {self.directory} cannot be listed ({e.strerror or e}): check that the address can "
+                    f"the shards of {folder} cannot be listed ({e.strerror or e}): check that the address can "
                     "be reached from here, and run again"
                 ) from e
-            self._sizes = {}  # the size of each shard is requested alone
-        super().check_shards(catalog)
+            return []  # the size of each shard is requested alone
 
     def list_names(self, uri: str) -> Iterable[str]:
         return [entry.name for entry in self._remote.store.list_directory(uri)]
 
     def size_of(self, uri: str) -> int:
-        size = self._sizes.get(posixpath.basename(uri))
+        size = self._sizes.get(uri)
         return self._remote.store.stat(uri).size if size is None else size
 
     def read(self, uri: str) -> bytes:
         """Reads all bytes of a small file. Indexes are kept."""
-        shard = self._indexed.get(uri.removeprefix(f"{self.directory}/"))
+        shard = self._indexed.get(uri)
         if shard is None or self._kept is None:
             return self._remote.store.read(uri)
         return self._kept.read_index(uri, shard)
@@ -200,10 +218,11 @@ class _CachedPlace(after_fork.RebuiltAfterFork):
             if step == 0:  # one shard alone shows no distance
                 return []
             share = range(first, min(last + _NUM_AHEAD * step + 1, len(self._shards)), step)
-            following = [each for each in share if each > shard] + [each for each in share if each < shard]
+            read = [each for each in share if self._shards[each].num_examples]  # the others' records are all removed
+            following = [each for each in read if each > shard] + [each for each in read if each < shard]
             max_bytes = self._kept.room.max_bytes
             wanted = []
-            if sum(self._shards[each].bytes for each in share) <= max_bytes:
+            if sum(self._shards[each].bytes for each in read) <= max_bytes:
                 wanted = [each for each in following if each not in self._known]
             elif shard == previous + step:
                 for each in following[:_NUM_AHEAD]:

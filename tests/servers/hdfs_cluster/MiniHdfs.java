@@ -9,21 +9,27 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Timer;
+import java.util.TimerTask;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.SafeModeAction;
 import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
 import org.apache.hadoop.hdfs.MiniDFSCluster.DataNodeProperties;
+import org.apache.hadoop.hdfs.protocol.DatanodeID;
 import org.apache.hadoop.hdfs.server.datanode.DataNode;
 
 public class MiniHdfs {
     private static final int DATA_NODES = 2;
+    private static final long NOTICE_MSEC = 3000;
 
     private final PrintStream answers;
     private final MiniDFSCluster cluster;
     private final List<DataNode> running; // null where one is killed
     private final DataNodeProperties[] killed = new DataNodeProperties[DATA_NODES];
+    private final TimerTask[] notices = new TimerTask[DATA_NODES];
+    private final Timer timer = new Timer(true);
 
     public static void main(String[] arguments) {
         int status = 1;
@@ -44,8 +50,7 @@ public class MiniHdfs {
         settings.set("hadoop.tmp.dir", folder + "/tmp");
         settings.set("dfs.datanode.hostname", "127.0.0.1"); // the host that redirects name
         settings.set("dfs.namenode.fs-limits.min-block-size", "512");
-        settings.set("dfs.heartbeat.interval", "1"); // these two: a dead DataNode is noticed after 12 s, not 10 min
-        settings.set("dfs.namenode.heartbeat.recheck-interval", "1000");
+        settings.set("dfs.heartbeat.interval", "1"); // a DataNode that starts is there after 1 s, not 3
         cluster = new MiniDFSCluster.Builder(settings, folder).numDataNodes(DATA_NODES).build();
         cluster.waitActive();
         running = new ArrayList<>(cluster.getDataNodes());
@@ -76,13 +81,26 @@ public class MiniHdfs {
     }
 
     private void kill(int number) {
-        int index = cluster.getDataNodes().indexOf(running.get(number)); // it changes with each kill
-        killed[number] = cluster.stopDataNode(index);
+        DataNode node = running.get(number);
+        DatanodeID id = node.getDatanodeId();
+        killed[number] = cluster.stopDataNode(cluster.getDataNodes().indexOf(node)); // it changes with each kill
         running.set(number, null);
+        notices[number] = new TimerTask() {
+            @Override
+            public void run() {
+                try {
+                    cluster.setDataNodeDead(id);
+                } catch (Exception e) {
+                    e.printStackTrace();
+                }
+            }
+        };
+        timer.schedule(notices[number], NOTICE_MSEC); // by its heartbeats alone it would take 12 s at least
     }
 
     /** Done when the NameNode knows the node's new ports and its blocks. */
     private void start(int number) throws Exception {
+        notices[number].cancel();
         cluster.restartDataNode(killed[number]);
         DataNode node = cluster.getDataNodes().get(cluster.getDataNodes().size() - 1);
         while (!node.isDatanodeFullyStarted()) {

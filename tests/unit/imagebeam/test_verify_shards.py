@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import pathlib
+import re
 from collections.abc import Sequence
 
 import google_crc32c
@@ -12,6 +13,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, verify_shards
 from imagebeam.catalog import Catalog, Counts, File, Shard, Split
 from imagebeam.verify_shards import Problem
+from tests import linked_snapshots
 
 FIRST, SECOND = "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"
 FIRST_INDEX = "index/train-00000-of-00002.index"
@@ -369,3 +371,76 @@ def test_shard_of_equal_content_is_not_taken_for_swapped(dataset: pathlib.Path) 
     shard = Shard(FIRST, 3, END, google_crc32c.value(data))
     twin = dataclasses.replace(shard, name=SECOND)
     assert verify_shards.verify_shard(str(dataset), shard, siblings=[shard, twin]) == []
+
+
+# Snapshots
+
+IN_FIRST = f"../000001/{FIRST}"
+REMOVED = {IN_FIRST: [1], f"../000001/{SECOND}": [0, 1]}
+
+
+@pytest.fixture
+def snapshots(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A dataset of two snapshots with the same records, three of which are removed from the first one's shards."""
+    linked_snapshots.add(tmp_path / "out", write_dataset(tmp_path / "new"))
+    linked_snapshots.add(tmp_path / "out", write_dataset(tmp_path / "new"), REMOVED)
+    return tmp_path / "out"
+
+
+def test_shards_of_earlier_snapshots_are_verified_with_the_latest(snapshots: pathlib.Path) -> None:
+    names = [f"../000001/{FIRST}", f"../000001/{SECOND}", FIRST, SECOND, f"../000001/{TEST}", f"../000001/{EMPTY}"]
+    expected = [(name, []) for name in (*names, TEST, EMPTY, "removed.bin")]
+    assert list(verify_shards.verify_dataset(str(snapshots))) == expected
+    first = [(name, []) for name in CONTENTS]
+    assert list(verify_shards.verify_dataset(str(snapshots), snapshot="000001")) == first
+    assert list(verify_shards.verify_dataset(str(snapshots / "snapshots/000001"))) == first
+
+
+def test_removed_records_are_compared_and_not_checked(snapshots: pathlib.Path) -> None:
+    seen = []
+
+    def check(data: bytes) -> str | None:
+        seen.append(data)
+        return None
+
+    assert not [each for _, found in verify_shards.verify_dataset(str(snapshots), check) for each in found]
+    assert seen == [b"one", b"three", *CONTENTS[FIRST], *CONTENTS[SECOND], b"six", b"six"]
+    flip(snapshots / "snapshots/000001" / FIRST, OFFSETS[1] + 13)  # in the record that is removed
+    [problem] = find_problems(snapshots)
+    assert (problem.shard, problem.offset) == (IN_FIRST, OFFSETS[1])
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        pytest.param(None, "the file is missing; the catalog says 12 bytes", id="missing"),
+        pytest.param(b"\1\0\0\0", "the file has 4 bytes, the catalog says 12", id="cut-short"),
+        pytest.param(bytes(12), r"the file has the crc32c [0-9a-f]+, the catalog says .*: its", id="changed"),
+    ],
+)
+def test_list_of_removed_records_is_compared_and_without_it_no_record_with_some_is_checked(
+    data: bytes | None, detail: str, snapshots: pathlib.Path
+) -> None:
+    path = snapshots / "snapshots/000002/removed.bin"
+    path.unlink() if data is None else path.write_bytes(data)
+    found = dict(verify_shards.verify_dataset(str(snapshots), lambda data: "is read" if data == b"two" else None))
+    [problem] = found["removed.bin"]
+    assert re.match(detail, problem.detail)
+    assert [name for name, problems in found.items() if problems] == [FIRST, "removed.bin"]
+
+
+def test_list_of_removed_records_that_fits_no_catalog_is_reported(snapshots: pathlib.Path) -> None:
+    path = snapshots / "snapshots/000002/catalog.json"
+    catalog = catalog_lib.load_catalog(path.parent)
+    path.write_text(dataclasses.replace(catalog, files={}).to_json())
+    (path.parent / "removed.bin").write_bytes(bytes(8))
+    [problem] = find_problems(snapshots)
+    assert problem.shard == "removed.bin" and "does not fit the catalog beside it" in problem.detail
+
+
+def test_files_named_like_shards_are_looked_for_in_the_folder_of_the_snapshot_alone(snapshots: pathlib.Path) -> None:
+    for name in ("000001", "000002"):
+        (snapshots / "snapshots" / name / "train-00009-of-00010.tfrecord").write_bytes(b"")
+    (snapshots / "test-00009-of-00010.tfrecord").write_bytes(b"")
+    [problem] = find_problems(snapshots)
+    assert problem.shard == "train-00009-of-00010.tfrecord" and "the catalog does not name this" in problem.detail

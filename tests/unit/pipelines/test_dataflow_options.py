@@ -11,7 +11,7 @@ from apache_beam.options import pipeline_options_validator
 
 from imagebeam import errors, storage, version
 from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import dataflow_options
+from imagebeam.pipelines import dataflow_options, remote_job, runners
 from tests import command_line
 
 HERE = dataflow_options.Versions("3.11", "2.77.0", "0.1.0")
@@ -339,3 +339,14 @@ def test_given_options_stay_and_only_given_ones() -> None:
 @pytest.mark.parametrize(("text", "value"), [("0.1.0+x", "0-1-0-x"), ("A_b", "a_b"), ("x" * 70, "x" * 63)])
 def test_label_value_is_one_that_google_cloud_takes(text: str, value: str) -> None:
     assert dataflow_options.label_value(text) == value
+
+
+@pytest.mark.parametrize(
+    ("more", "endpoint"),
+    [([], ""), (["--dataflow_endpoint=http://localhost:1"], "http://localhost:1")],
+    ids=["public", "stub"],
+)
+def test_job_is_that_of_the_options(more: list[str], endpoint: str) -> None:
+    named = ["--runner=DataflowRunner", "--project=p", "--region=r", "--job_name=cats"]
+    job = dataflow_options.job_of(runners.make_options([*named, *more], 1))
+    assert job == remote_job.RemoteJob("DataflowRunner", "p", "r", "cats", endpoint=endpoint)

@@ -37,6 +37,7 @@ def test_line_follows_what_was_seen_last() -> None:
     assert re.fullmatch(r"submitting the job\.\.\. \d+ s", shown.line())
     shown.update("running", {**PLANNED, "images-out": 1})
     assert re.fullmatch(r"writing images 1/90\.\.\. \d+ s", shown.line())
+    assert shown._fields == {"stage": "running", "counters": {**PLANNED, "images-out": 1}}
 
 
 def test_what_is_said_stays_on_the_terminal() -> None:

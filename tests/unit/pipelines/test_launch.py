@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import launch, remote_job, runners
+from imagebeam.pipelines import launch
 from imagebeam.transforms import dataset_settings, elements, run_report
 from tests import command_line, image_sets, patience
 
@@ -98,6 +98,24 @@ def test_runner_that_is_killed_fails_the_run_unless_the_dataset_was_committed(
         launch.run_pipeline(settings, pipeline)
 
 
+class PipelineWithoutServer:
+    """Stands for a pipeline on Flink where Beam cannot download the job server."""
+
+    def run(self) -> NoReturn:
+        jar = "org/apache/beam/beam-runners-flink-2.2-job-server/2.77.0/beam-runners-flink-2.2-job-server-2.77.0.jar"
+        raise RuntimeError(f"Unable to fetch remote job server jar at https://host/maven2/{jar}: HTTP Error 404")
+
+
+def test_job_server_that_cannot_be_downloaded_is_one_clear_error(tmp_path: pathlib.Path) -> None:
+    settings = dataset_settings.DatasetSettings(str(tmp_path), "{}", (), report=str(tmp_path / "report.json"))
+    pipeline: Any = PipelineWithoutServer()
+    message = (
+        r"^there is no job server for FlinkRunner: .* give --flink_job_server_jar=PATH, or --job_endpoint=HOST:PORT"
+    )
+    with pytest.raises(errors.ConfigError, match=message):
+        launch.run_pipeline(settings, pipeline)
+
+
 @pytest.mark.parametrize("keeps", [False, True], ids=["nothing-kept", "shards-kept"])
 def test_interruption_tells_of_finished_shards_where_there_are_some(tmp_path: pathlib.Path, keeps: bool) -> None:
     if keeps:
@@ -108,17 +126,6 @@ def test_interruption_tells_of_finished_shards_where_there_are_some(tmp_path: pa
     with pytest.raises(KeyboardInterrupt) as raised, launch.noting_kept_shards(settings):
         raise KeyboardInterrupt
     assert str(raised.value) == ("finished shards are kept, run the same command again to go on" if keeps else "")
-
-
-@pytest.mark.parametrize(
-    ("more", "endpoint"),
-    [([], ""), (["--dataflow_endpoint=http://localhost:1"], "http://localhost:1")],
-    ids=["public", "stub"],
-)
-def test_job_is_that_of_the_options(more: list[str], endpoint: str) -> None:
-    named = ["--runner=DataflowRunner", "--project=p", "--region=r", "--job_name=cats"]
-    job = launch.job_of(runners.make_options([*named, *more], 1))
-    assert job == remote_job.RemoteJob("DataflowRunner", "p", "r", "cats", endpoint=endpoint)
 
 
 def test_temporary_folder_of_a_local_plan_is_removed() -> None:

@@ -146,6 +146,23 @@ def test_lock_is_renewed(store: storage.Storage, monkeypatch: pytest.MonkeyPatch
         patience.wait_until(lambda: json.loads(store.read(LOCK))["time"] != first)
 
 
+@pytest.mark.parametrize("is_created", [False, True])
+def test_run_that_is_stopped_while_it_locks_leaves_no_lock(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, is_created: bool
+) -> None:
+    create_new = store.create_new
+
+    def interrupted(*arguments: Any) -> bool:
+        if is_created:
+            create_new(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "create_new", interrupted)
+    with pytest.raises(KeyboardInterrupt), output_lock.hold(CONTROL):
+        pass
+    assert not store.exists(LOCK)
+
+
 def test_lock_that_another_run_took_over_is_left_to_it(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_lock, "_RENEW_SEC", 0.02)
     with output_lock.hold(CONTROL):

@@ -182,7 +182,7 @@ def test_lock_that_is_kept_names_its_job_after_the_launcher_has_left(
         lock.keep()
     left = run_record.read(f"{control}/lock")
     assert first is not None and first.job is not None and first.job["id"] == ""
-    assert left is not None and (left.run, left.job, left.left) == ("mine", JOB.to_fields(), True)
+    assert left is not None and (left.run, left.job, left.is_left_to_job) == ("mine", JOB.to_fields(), True)
     answer(monkeypatch, "running")
     with output_lock.hold(control, "second", "c1", attaches=True) as attached:
         assert (attached.running, attached.running_run) == (JOB, "mine")

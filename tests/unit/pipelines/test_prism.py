@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
+import sys
 import threading
 
 import pytest
@@ -89,3 +90,26 @@ def test_broken_streams_of_beams_threads_are_not_shown(monkeypatch: pytest.Monke
             thread.start()
             thread.join()
     assert shown == [("apache_beam.runners", ValueError), ("user", RpcError), ("user", ValueError)]
+
+
+def test_closed_channel_is_not_shown_and_neither_is_an_error_that_nobody_can_catch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(args.exc_type))
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: shown.append(args.exc_type))
+    prism.ignore_broken_streams()
+    channel: dict[str, object] = {"__name__": "grpc._channel"}
+    exec("def invoke(error): raise error", channel)
+    beams: dict[str, object] = {"__name__": "apache_beam.runners.worker.data_plane", "invoke": channel["invoke"]}
+    exec("class Stream:\n    def __del__(self): invoke(ValueError('closed channel'))", beams)
+    exec("def fail(): invoke(ValueError('Cannot invoke RPC on closed channel!'))", beams)
+    thread = threading.Thread(target=beams["fail"])  # type: ignore[arg-type]
+    thread.start()
+    thread.join()
+    beams["Stream"]()  # type: ignore[operator]
+    assert shown == []
+    own = threading.Thread(target=channel["invoke"], args=(ValueError(),))  # type: ignore[arg-type]
+    own.start()
+    own.join()
+    assert shown == [ValueError]

@@ -60,6 +60,25 @@ def test_line_without_plan_says_that_images_are_listed(dataset: dataset_settings
     assert re.fullmatch(r"listing images\.\.\. \d+ s", progress.Progress(dataset, io.StringIO()).line())
 
 
+def test_line_has_its_stage_and_numbers_as_fields_for_a_log(dataset: dataset_settings.DatasetSettings) -> None:
+    shown = progress.Progress(dataset, io.StringIO())
+    with shown.doing("starting tf.Transform"):
+        shown.line()
+        assert shown._fields == {"stage": "starting"}
+    shown.line()
+    assert shown._fields == {"stage": "listing"}
+    leave_plan(dataset)
+    leave_shard(dataset, 0, 495, rejected=5)
+    shown.line()
+    rate = shown._fields.pop("images_per_sec")
+    numbers = {"shards_done": 1, "shards_planned": 4, "images_done": 500, "images_planned": 2000}
+    assert rate >= 0 and shown._fields == {"stage": "writing", **numbers}
+    for index in range(1, 4):
+        leave_shard(dataset, index, 500)
+    shown.line()
+    assert (shown._fields["stage"], shown._fields["shards_done"]) == ("committing", 4)
+
+
 def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: dataset_settings.DatasetSettings) -> None:
     line = progress.Progress(dataset, io.StringIO())
     leave_plan(dataset)
@@ -225,20 +244,6 @@ def test_terminal_of_unknown_width_is_taken_for_80_columns(dataset: dataset_sett
 )
 def test_format_bytes_is_decimal(num_bytes: float, text: str) -> None:
     assert progress.format_bytes(num_bytes) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "noun", "text"),
-    [
-        pytest.param(0, "shard", "0 shards", id="none"),
-        pytest.param(1, "shard", "1 shard", id="one"),
-        pytest.param(1024, "shard", "1,024 shards", id="many"),
-        pytest.param(1, "class", "1 class", id="one-class"),
-        pytest.param(2, "class", "2 classes", id="two-classes"),
-    ],
-)
-def test_count_has_the_right_ending(number: int, noun: str, text: str) -> None:
-    assert progress.count(number, noun) == text
 
 
 def test_describe_passed_over_names_every_kind() -> None:

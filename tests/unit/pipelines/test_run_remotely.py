@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _thread
 import dataclasses
+import datetime
+import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -113,7 +115,8 @@ def test_job_goes_on_where_its_id_cannot_be_stored(runner: Runner) -> None:
     fail_to_name(runner.lock, OSError(5, "no answer"))
     submitted = run_remotely.submit(runner.run, lambda: "j1")
     assert submitted is not None and submitted.job.id == "j1"
-    assert runner.shown.said == ["the id of the job could not be stored in the lock: no answer"]
+    assert runner.shown.said[0] == "the id of the job could not be stored in the lock: no answer"
+    assert runner.shown.said[1].startswith("submitted Dataflow job j1: https://")
 
 
 def test_job_whose_lock_was_taken_over_is_named(runner: Runner) -> None:
@@ -255,6 +258,86 @@ def test_job_that_removed_its_report_is_known_by_its_catalog(runner: Runner, tmp
     assert (report["state"], plan.listed, plan.labels) == ("committed", 4, ("cat", "dog"))
 
 
+def set_age(runner: Runner, seconds: float) -> None:
+    """Makes the job older or younger than it is."""
+    runner.service.jobs[-1].created -= datetime.timedelta(seconds=seconds)
+
+
+OTHER_CONFIG = '[{"split": {"seed": 1}}, {}]'
+
+
+def make_dataset(tmp_path: pathlib.Path) -> str:
+    """Writes the dataset of the run into its output; returns the identity of its config."""
+    image_sets.write_folder(tmp_path / "in", per_label=2)
+    datasets.make(tmp_path / "in", tmp_path / "out")
+    (tmp_path / "out" / ".imagebeam").mkdir()  # with the lock of this run
+    inputs = json.loads((tmp_path / "out" / "catalog.json").read_text())["inputs"]
+    return json.dumps([inputs["config"], inputs["others"]])
+
+
+@pytest.mark.parametrize(
+    ("age_sec", "state", "message"),
+    [
+        pytest.param(3600.0, "committed", "", id="newer-dataset"),
+        pytest.param(-3600.0, "kept", "/out held this dataset already, written 20", id="older-dataset"),
+    ],
+)
+def test_job_without_its_report_committed_a_newer_dataset_and_kept_an_older_one(
+    runner: Runner, tmp_path: pathlib.Path, age_sec: float, state: str, message: str
+) -> None:
+    run = runner.submitted(dataflow.DONE)._replace(identity=make_dataset(tmp_path))
+    set_age(runner, age_sec)
+    report = run_remotely.wait(run)
+    assert report["state"] == state and message in report["message"] and report["exit_code"] == 0
+
+
+def test_dataset_of_another_config_is_not_what_the_job_has_committed(runner: Runner, tmp_path: pathlib.Path) -> None:
+    make_dataset(tmp_path)
+    run = runner.submitted(dataflow.DONE)._replace(identity=OTHER_CONFIG)
+    message = (
+        r"ended without its report, \S+/run-1.json, and \S+/out holds a dataset of another config \(out, 4 images, w"
+    )
+    with pytest.raises(errors.ImagebeamError, match=message):
+        run_remotely.wait(run)
+    found = last_run.read(run.output)
+    assert found is not None and found.state == "failed"
+
+
+def test_plan_without_its_report_is_not_read_from_a_dataset(runner: Runner, tmp_path: pathlib.Path) -> None:
+    make_dataset(tmp_path)
+    run = runner.submitted(dataflow.DONE)._replace(lock=run_remotely.NoLock())
+    with pytest.raises(errors.ImagebeamError, match=r"ended without its report, \S+; run the command again$"):
+        run_remotely.wait(run)
+
+
+@pytest.mark.parametrize(
+    ("age_sec", "has_same_config", "attaches"),
+    [
+        pytest.param(3600.0, True, True, id="job-has-committed"),
+        pytest.param(-3600.0, True, False, id="older-dataset"),
+        pytest.param(3600.0, False, False, id="dataset-of-another-config"),
+    ],
+)
+def test_run_attaches_to_a_job_of_its_name_that_has_committed_its_dataset(
+    runner: Runner, tmp_path: pathlib.Path, age_sec: float, has_same_config: bool, attaches: bool
+) -> None:
+    identity = make_dataset(tmp_path)
+    ending = runner.submitted(dataflow.RUNNING, dataflow.DONE)  # without a lock: its launcher has left
+    set_age(runner, age_sec)
+    run = runner.run._replace(identity=identity if has_same_config else OTHER_CONFIG)
+    refused = raising(exceptions.Conflict("already exists"))
+    if not attaches:
+        with pytest.raises(errors.BusyError, match="Dataflow runs a job named imagebeam-cats already"):
+            run_remotely.submit(run, refused)
+        return
+    submitted = run_remotely.submit(run, refused)
+    assert submitted is not None and submitted.job.id == ending.job.id
+    assert runner.lock.named == ["", ending.job.id]  # a launcher that is killed now leaves the lock to that job
+    assert "/out is committed by an earlier run of this command" in runner.shown.said[0]
+    assert runner.shown.said[1].startswith(f"waiting for the end of Dataflow job {ending.job.id}: https://")
+    assert run_remotely.wait(submitted)["state"] == "committed"
+
+
 @pytest.mark.parametrize("keeps", [False, True], ids=["nothing-kept", "shards-kept"])
 @pytest.mark.parametrize(
     ("step", "message"),
@@ -262,7 +345,11 @@ def test_job_that_removed_its_report_is_known_by_its_catalog(runner: Runner, tmp
         pytest.param(dataflow.failed("boom", "bang"), r"Dataflow job \S+ failed: boom; bang \(https://", id="failed"),
         pytest.param(dataflow.failed(), r"failed: Dataflow tells no error; its logs may \(https://", id="failed-mute"),
         pytest.param(dataflow.CANCELLED, r"Dataflow job \S+ was cancelled", id="cancelled"),
-        pytest.param(dataflow.DONE, "ended without a dataset and without its report", id="done-without-traces"),
+        pytest.param(
+            dataflow.DONE,
+            "ended without its report, .*, without a dataset; run the command again",
+            id="done-without-traces",
+        ),
     ],
 )
 def test_job_that_ends_badly_says_how_and_what_is_kept(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
+import socket
 
 import pytest
 from apache_beam.internal import cloudpickle_pickler
@@ -140,7 +142,6 @@ def test_light_import_is_made_for_local_jobs_alone(arguments: list[str], address
 )
 def test_options_of_other_runners_reach_beam(given: dict[str, str]) -> None:
     arguments = [f"--{name}={value}" for name, value in given.items()]
-    runners.require_supported(arguments, "stream")
     values = runners.make_options(arguments, workers=3).get_all_options()
     assert {name: values[name] for name in given} == given
     assert values["experiments"] == ["disable_logging_submission_environment"]  # no list of this machine's packages
@@ -159,6 +160,48 @@ def test_dask_is_refused_with_the_reason(runner: str) -> None:
         errors.ConfigError, match=rf"^--runner is {runner}: on Dask, Beam mixes .* choose another runner"
     ):
         runners.require_supported([f"--runner={runner}"], "stream")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(
+            ["--runner=PortableRunner"], "needs the job server of a runner: give --job_endpoint=HOST:PORT", id="none"
+        ),
+        pytest.param(
+            ["--runner=flink", "--flink_job_server_jar=no.jar"],
+            "^--flink_job_server_jar is 'no.jar', which is no file: give the path of Beam's job server$",
+            id="no-jar",
+        ),
+        pytest.param(
+            ["--runner=SparkRunner", "--spark_job_server_jar=/no.jar"], "--spark_job_server_jar is '/no", id="spark"
+        ),
+        pytest.param(
+            ["--runner=FlinkRunner", "--job_endpoint=127.0.0.1:1"],
+            r"^--job_endpoint is '127.0.0.1:1', where no job server answers \(Connection refused\): start it",
+            id="nobody-answers",
+        ),
+        pytest.param(
+            ["--runner=PortableRunner", "--job_endpoint=[::1]:70000"], "where no job server answers", id="no-port"
+        ),
+    ],
+)
+def test_job_server_that_is_missing_is_an_error_before_the_listing(arguments: list[str], message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        runners.require_supported(arguments, "stream")
+
+
+def test_job_server_that_answers_or_that_beam_finds_itself_is_taken(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "server.jar").touch()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for more in (
+            [f"--job_endpoint=127.0.0.1:{server.getsockname()[1]}"],
+            ["--job_endpoint=embed"],
+            ["--flink_job_server_jar=https://example.com/server.jar"],
+            [f"--flink_job_server_jar={tmp_path}/server.jar"],
+            [],
+        ):
+            runners.require_supported(["--runner=FlinkRunner", *more], "stream")
 
 
 @pytest.mark.parametrize(

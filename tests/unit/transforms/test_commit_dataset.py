@@ -199,6 +199,16 @@ def test_commit_over_another_dataset_leaves_nothing_of_it(
         dataset.at(tmp_path / str(number)).run()
         expected = contents(tmp_path / str(number)) | {"README.md": b"the user's own"}
         assert contents(output) == expected
+        assert (output / "index").exists() == (dataset is not targets)  # which are compressed
+
+
+def test_commit_of_a_compressed_dataset_leaves_other_files_in_the_folder_of_indexes(
+    pets: Dataset, targets: Dataset, output: pathlib.Path
+) -> None:
+    pets.run()
+    (output / "index" / "notes.txt").write_text("the user's own")
+    targets.run()
+    assert [path.name for path in (output / "index").iterdir()] == ["notes.txt"]
 
 
 def test_commit_with_a_transform_publishes_it_and_one_without_removes_it(

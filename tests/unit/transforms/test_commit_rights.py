@@ -83,7 +83,7 @@ def test_job_removes_report_and_lock_if_nobody_else_does(
 ) -> None:
     report = pathlib.Path(paths.report("mine"))
     report.write_text("{}")
-    sign(paths.lock, run, is_gone, job=job, left=left)
+    sign(paths.lock, run, is_gone, job=job, is_left_to_job=left)
     settings = small_dataset.make_settings(pathlib.Path(paths.output), run_id="mine", report=str(report))
     commit_rights.leave_output(settings)
     assert os.path.exists(paths.control) != is_removed

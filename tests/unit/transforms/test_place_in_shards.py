@@ -20,8 +20,8 @@ from imagebeam.transforms import (
     label_images,
     plan_dataset,
     rank_references,
-    record_inputs,
     run_report,
+    stage_inputs,
     store_dead_letters,
     write_shards,
 )
@@ -122,7 +122,7 @@ COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
         pytest.param(lambda _: rank_references.RankInSplits(ORDER), id="RankInSplits"),
         pytest.param(lambda other: plan_dataset.PlanDataset(DATASET, other, other), id="PlanDataset"),
         pytest.param(lambda other: place_in_shards_lib.PlaceInShards(other), id="PlaceInShards"),
-        pytest.param(lambda _: record_inputs.RecordInputs(DATASET), id="RecordInputs"),
+        pytest.param(lambda _: stage_inputs.StageInputs(DATASET), id="StageInputs"),
         pytest.param(lambda other: write_shards.WriteShards(other, DATASET), id="WriteShards"),
         pytest.param(lambda other: store_dead_letters.StoreDeadLetters(DATASET, other), id="StoreDeadLetters"),
         pytest.param(lambda other: commit_dataset.CommitDataset(COMMITTER, other, other), id="CommitDataset"),

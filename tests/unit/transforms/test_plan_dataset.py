@@ -55,8 +55,7 @@ def test_describe_repeated_rows_names_the_rows_of_the_first_key_where_they_can_b
     table: Table | None, has_duplicates: bool, rows: list[str]
 ) -> None:
     repeated = (RepeatedKey("1", ("/a", "/b"), (3, 5)), RepeatedKey("2", ("/c", "/d"), (7, 9)))
-    ranking = small_dataset.make_ranking({"train": 9}, duplicates=repeated if has_duplicates else ())
-    assert plan_dataset.describe_repeated_rows(table, ranking) == rows
+    assert plan_dataset.describe_repeated_rows(table, repeated if has_duplicates else ()) == rows
 
 
 @pytest.mark.parametrize("run_id", ["f00d", ""], ids=["launched", "from-a-template"])

@@ -340,7 +340,7 @@ def reported_run(output: pathlib.Path, refs: list[ImageRef]) -> races.Run:
     run = staged_run(str(output), refs)
     run.settings = dataclasses.replace(run.settings, report=run.settings.paths.report("A"))
     job = {"runner": "DataflowRunner", "project": "p", "region": "r", "name": "cats", "id": "5"}
-    record = run_record.RunRecord.of_this_process("A", job=job, left=True)
+    record = run_record.RunRecord.of_this_process("A", job=job, is_left_to_job=True)
     pathlib.Path(run.settings.paths.lock).write_bytes(record.encode())
     return run
 

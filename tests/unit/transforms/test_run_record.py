@@ -18,7 +18,9 @@ HERE = socket.gethostname()
 
 
 def test_record_survives_its_encoding(tmp_path: pathlib.Path) -> None:
-    record = RunRecord.of_this_process("f00d", fingerprint="ab", config="c", job={"id": "1"}, left=True, ended=("a",))
+    record = RunRecord.of_this_process(
+        "f00d", fingerprint="ab", config="c", job={"id": "1"}, is_left_to_job=True, ended=("a",)
+    )
     assert (record.process, record.host) == (os.getpid(), HERE)
     assert run_record.parse(record.encode()) == record
     (tmp_path / "lock").write_bytes(record.encode() + b'the rest of a longer record"}\n')
@@ -41,7 +43,7 @@ def test_record_survives_its_encoding(tmp_path: pathlib.Path) -> None:
         b'{"ended": 7}',
         b'{"ended": [["u"]]}',
         b'{"ended": [7]}',
-        b'{"left": "no"}',
+        b'{"is_left_to_job": "no"}',
     ],
 )
 def test_other_content_is_no_record(content: bytes) -> None:

@@ -214,6 +214,15 @@ def test_tfds_files_of_compressed_shards_are_none(catalog: catalog_lib.Catalog) 
     assert tfds_metadata.tfds_files(gzip, ".tfrecord.gz", {"jpeg"}) == {}
 
 
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("label_kind", ["class", "int64", None])
+def test_tfds_names_are_those_of_the_files(
+    catalog: catalog_lib.Catalog, compression: str, label_kind: str | None
+) -> None:
+    other = dataclasses.replace(catalog, compression=compression, label_kind=label_kind)
+    assert tfds_metadata.tfds_names(other) == set(tfds_metadata.tfds_files(other, "", set()))
+
+
 @pytest.mark.parametrize("dropped", [ENCODED, LABEL])
 def test_tfds_files_without_image_or_label_name_no_supervised_keys(catalog: catalog_lib.Catalog, dropped: str) -> None:
     kept = tuple(feature for feature in catalog.features if feature.source != dropped)

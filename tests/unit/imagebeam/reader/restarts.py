@@ -17,19 +17,41 @@ WAYS: dict[str, dict[str, Any]] = {
     "drop": {"drop_remainder": True},
     "keep": {"drop_remainder": False},
 }
+Shards = Sequence[Sequence[bool]]  # for each record of each shard, whether it remains
 Schedules = Callable[[imagebeam.ReaderState | None], Sequence[schedule.Schedule]]  # of all processes, from a state on
+
+
+def whole(sizes: Sequence[int]) -> Shards:
+    """Returns shards of these sizes, from which no record is removed."""
+    return [[True] * size for size in sizes]
+
+
+def remaining_of(shards: Shards) -> list[int]:
+    """Returns the records of a split that are not removed."""
+    return [record for record, remains in enumerate(itertools.chain(*shards)) if remains]
 
 
 def select_all(
     sizes: Sequence[int], mean_record_bytes: int = 1 << 20, is_compressed: bool = False, fingerprint: str = "f1"
 ) -> selection.Selection:
     """Returns the selection of a whole split with shards of these sizes."""
+    return select_remaining(whole(sizes), mean_record_bytes, is_compressed, fingerprint)
+
+
+def select_remaining(
+    shards: Shards, mean_record_bytes: int = 1 << 20, is_compressed: bool = False, fingerprint: str = "f1"
+) -> selection.Selection:
+    """Returns the selection of all records of a split that are not removed."""
+    split_size = sum(map(len, shards))
+    removed = np.setdiff1d(np.arange(split_size), remaining_of(shards))
+    size = split_size - len(removed)
+    chosen = selection.Remaining(0, size, size, removed - np.arange(len(removed)))
     return selection.Selection(
         split="train",
-        name=f"train[0:{sum(sizes)}]",
-        shard_sizes=tuple(sizes),
-        chosen=None,
-        split_size=sum(sizes),
+        name=f"train[0:{size}]",
+        shard_sizes=tuple(map(sum, shards)),
+        chosen=chosen if len(removed) else None,
+        split_size=split_size,
         mean_record_bytes=mean_record_bytes,
         is_compressed=is_compressed,
         fingerprint=fingerprint,

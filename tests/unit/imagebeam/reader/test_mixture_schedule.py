@@ -57,13 +57,21 @@ class Job:
 
     def part_of(self, part: int, records: list[int]) -> list[int]:
         """Returns the records of one dataset, by their numbers in it."""
-        first = sum(each.num_records for each in self.every_epochs[:part])
-        return [record - first for record in records if first <= record < first + self.every_epochs[part].num_records]
+        sizes = [each.selection.split_size for each in self.every_epochs]
+        first = sum(sizes[:part])
+        return [record - first for record in records if first <= record < first + sizes[part]]
+
+
+def shards_of(sizes: list[int], index: int) -> restarts.Shards:
+    """Returns shards of these sizes; from those of every second dataset another record is removed, at their start."""
+    return [[*[False] * (index % 2), *[True] * size] for size in sizes]
 
 
 def job_of(drawn: Drawn, process_count: int = 1, **options: Any) -> Job:
     every_epochs = [
-        schedule.SelectionEpochs(restarts.select_all(sizes, 1 << (19 + index), fingerprint=f"f{index}"))
+        schedule.SelectionEpochs(
+            restarts.select_remaining(shards_of(sizes, index), 1 << (19 + index), fingerprint=f"f{index}")
+        )
         for index, (sizes, _) in enumerate(drawn)
     ]
     given = {"batch_size": 4, "num_epochs": 1, "shuffle": "stream", "shuffle_records": 9, "seed": 3, **options}

@@ -28,6 +28,21 @@ def test_state_survives_as_plain_values() -> None:
     assert ReaderState.from_dict(json.loads(json.dumps(STATE.to_dict()))) == STATE
 
 
+def test_state_of_a_snapshot_survives_and_any_other_has_the_fields_of_earlier_releases() -> None:
+    of_snapshot = dataclasses.replace(STATE, snapshot="000002")
+    assert ReaderState.from_dict(json.loads(json.dumps(of_snapshot.to_dict()))) == of_snapshot
+    assert of_snapshot.to_dict() == {**STATE.to_dict(), "snapshot": "000002"}
+
+
+def test_state_of_another_snapshot_of_a_mixture_is_refused() -> None:
+    mixed = dataclasses.replace(STATE, snapshot="000001 none")
+    with pytest.raises(
+        errors.ConfigError,
+        match=r"snapshot='000001 none', fingerprint='f', and .*: open each dataset with the snapshot of the",
+    ):
+        mixed.check(dataclasses.replace(mixed, snapshot="000002 none", fingerprint="g"))
+
+
 def test_state_of_an_earlier_release_is_refused() -> None:
     old = {"seed": 0, "epoch": 1, "position": 5, "shuffle": "global", "process_count": 1}
     with pytest.raises(

@@ -21,10 +21,18 @@ from tests.unit.imagebeam.reader import restarts
 from tests.unit.imagebeam.reader.restarts import WAYS, records_of
 
 sizes_of_shards = st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(any)
+some_removed = st.lists(st.lists(st.booleans(), max_size=30), min_size=1, max_size=8).filter(
+    lambda each: any(map(any, each))
+)
+all_shards = sizes_of_shards.map(restarts.whole) | some_removed
 
 
 def epochs_of(sizes: list[int]) -> SelectionEpochs:
     return SelectionEpochs(restarts.select_all(sizes))
+
+
+def epochs_of_remaining(shards: restarts.Shards) -> SelectionEpochs:
+    return SelectionEpochs(restarts.select_remaining(shards))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +57,7 @@ def has_process_without_records(job: Job) -> bool:
 @settings(deadline=None, max_examples=400)
 @given(
     st.data(),
-    sizes_of_shards,
+    all_shards,
     st.sampled_from(["stream", None, "global"]),
     st.sampled_from(sorted(WAYS)),
     st.sampled_from([1, 3, None]),
@@ -58,7 +66,7 @@ def has_process_without_records(job: Job) -> bool:
 )
 def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_reads(
     data: st.DataObject,
-    sizes: list[int],
+    shards: restarts.Shards,
     shuffle: str | None,
     way: str,
     num_epochs: int | None,
@@ -68,7 +76,7 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
     if num_epochs is None and way == "pad":
         way = "drop"
     options = {"batch_size": batch_size, "shuffle": shuffle, "num_epochs": num_epochs, "seed": 3, "shuffle_records": 9}
-    job = Job(epochs_of(sizes), options | WAYS[way], process_count)
+    job = Job(epochs_of_remaining(shards), options | WAYS[way], process_count)
     if has_process_without_records(job) and way != "pad":
         with pytest.raises(errors.ConfigError, match=r"process \d of \d gets none of"):
             job.schedules(None)
@@ -92,20 +100,20 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
         assert min(lengths) - steps * batch_size < batch_size  # no more than a batch of the shortest share is dropped
         assert max(lengths) - min(lengths) <= num_epochs
     else:
-        assert counts == {record: num_epochs for record in range(sum(sizes))}
+        assert counts == dict.fromkeys(restarts.remaining_of(shards), num_epochs)
     assert {each.num_batches for each in job.schedules(state)} == {0}
 
 
 @settings(deadline=None)
 @given(
-    sizes_of_shards,
+    all_shards,
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 7), st.integers(0, 12)), min_size=1, max_size=4),
     st.sampled_from(sorted(WAYS)),
 )
 def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_rest_once(
-    sizes: list[int], geometries: list[tuple[int, int, int]], way: str
+    shards: restarts.Shards, geometries: list[tuple[int, int, int]], way: str
 ) -> None:
-    epochs = epochs_of(sizes)
+    epochs = epochs_of_remaining(shards)
     common = schedule.plan(epochs, imagebeam.ReadOptions(shuffle="global")).order
 
     def schedules(process_count: int, batch_size: int, state: ReaderState | None) -> list[Schedule]:
@@ -118,7 +126,7 @@ def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_
 
 @settings(deadline=None)
 @given(
-    sizes_of_shards,
+    all_shards,
     st.sampled_from(["stream", None, "global"]),
     st.integers(1, 9),
     st.integers(1, 7),
@@ -126,7 +134,7 @@ def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_
     st.sampled_from(sorted(WAYS)),
 )
 def test_each_iteration_reads_the_epochs_after_the_previous_one(
-    sizes: list[int], shuffle: str | None, process_count: int, batch_size: int, num_epochs: int, way: str
+    shards: restarts.Shards, shuffle: str | None, process_count: int, batch_size: int, num_epochs: int, way: str
 ) -> None:
     options = {
         "batch_size": batch_size,
@@ -134,7 +142,7 @@ def test_each_iteration_reads_the_epochs_after_the_previous_one(
         "num_epochs": num_epochs,
         "next_epoch_each_iteration": True,
     }
-    job = Job(epochs_of(sizes), options | WAYS[way], process_count)
+    job = Job(epochs_of_remaining(shards), options | WAYS[way], process_count)
     if has_process_without_records(job) and way != "pad":
         return
     every = job.schedules(None)
@@ -145,7 +153,7 @@ def test_each_iteration_reads_the_epochs_after_the_previous_one(
             records, epochs = each.order.locate(np.arange(first, first + each.stride))
             counts.update(records.tolist())
             assert set(epochs.tolist()) <= set(range(iteration * num_epochs, (iteration + 1) * num_epochs))
-        assert counts == {record: num_epochs for record in range(sum(sizes))}
+        assert counts == dict.fromkeys(restarts.remaining_of(shards), num_epochs)
     if way != "keep":
         assert len({each.num_batches for each in every}) == 1
 
@@ -220,6 +228,39 @@ def test_state_of_other_records_is_refused(other: dict[str, str], message: str, 
     state = state_of(epochs, shuffle=shuffle)
     with pytest.raises(errors.ConfigError, match=f"the state is of {message}"):
         state_of(SelectionEpochs(dataclasses.replace(epochs.selection, **other)), shuffle=shuffle, state=state)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("saved", "read", "advice"),
+    [
+        pytest.param(
+            "000001", "000002", r"open_dataset\(..., snapshot='000001'\) goes on from it; to read", id="earlier"
+        ),
+        pytest.param(
+            "000001", None, r"open_dataset\(..., snapshot='000001'\) goes on from it; to read", id="converted"
+        ),
+        pytest.param(None, "000001", "to read other images, begin without the state", id="without-snapshots"),
+    ],
+)
+def test_state_of_another_snapshot_is_refused_with_the_way_to_go_on(
+    saved: str | None, read: str | None, advice: str
+) -> None:
+    selected = restarts.select_all([50])
+    first = SelectionEpochs(dataclasses.replace(selected, snapshot=saved))
+    other = SelectionEpochs(dataclasses.replace(selected, snapshot=read, fingerprint="f2"))
+    state = state_of(first)
+    assert state.snapshot == saved
+    message = (
+        f"state is of snapshot={saved!r}, fingerprint='f1', and the reader has snapshot={read!r}, fingerprint='f2'"
+    )
+    with pytest.raises(errors.ConfigError, match=f"^the {message}: {advice}"):
+        state_of(other, state=state)
+
+
+def test_state_of_a_snapshot_is_that_of_its_copy_as_an_ordinary_dataset() -> None:
+    selected = restarts.select_all([50])
+    state = state_of(SelectionEpochs(dataclasses.replace(selected, snapshot="000001")))
+    assert state_of(SelectionEpochs(selected), 0, state=state).position == state.position
 
 
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])

@@ -44,6 +44,7 @@ def write(
     num_shards: int = 2,
     config: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Any] | None = None,
+    compression: str = "none",
 ) -> imagebeam.ImageDataset:
     """Writes a dataset with the split train, whose shards have equally many examples, except the last.
 
@@ -56,6 +57,7 @@ def write(
         num_shards: number of shards.
         config: config in the catalog.
         statistics: further statistics of the split, besides formats and sizes.
+        compression: of the shards, "none" or "gzip".
     """
     ordered = sorted(wanted, key=lambda feature: (feature.source == features.ENCODED, feature.key))
     # A list of numbers as a column, which takes wrong values too.
@@ -68,19 +70,20 @@ def write(
     for number in range(num_shards):
         name = f"train-{number:05d}-of-{num_shards:05d}.tfrecord"
         with open(folder / name, "wb", buffering=0) as file:
-            writer = records.RecordWriter(file)
+            writer = records.RecordWriter(file, compression)
             for values in examples[number * size : (number + 1) * size]:
                 image = values[features.ENCODED]
                 plain = {**values, "pixels": image}
                 writer.write(*encoder.encode(plain, image if isinstance(image, bytes) else b""))
             writer.finish()
         shard = catalog_lib.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
-        (folder / shard.index_name).write_bytes(records.encode_index(writer.offsets, writer.num_bytes))
+        if compression == "none":
+            (folder / shard.index_name).write_bytes(records.encode_index(writer.offsets, writer.num_bytes))
         shards.append(shard)
     catalog = catalog_lib.Catalog(
         name="written",
         fingerprint="f1",
-        compression="none",
+        compression=compression,
         splits={"train": catalog_lib.Split(tuple(shards))},
         labels=tuple(labels),
         label_kind="class" if labels else None,

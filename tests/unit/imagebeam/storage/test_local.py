@@ -96,6 +96,18 @@ def test_list_directory_of_no_directory_raises(tmp_path: pathlib.Path, name: str
         list(LOCAL.list_directory(str(tmp_path / name)))
 
 
+def test_one_version_of_a_file_is_removed_and_no_other(tmp_path: pathlib.Path) -> None:
+    file = str(tmp_path / "file")
+    LOCAL.write_whole(file, b"1")
+    os.utime(file, ns=(1, 1))
+    with pytest.raises(storage.ChangedError, match="file was written"):
+        LOCAL.remove(file, version=2)
+    assert LOCAL.exists(file)
+    for _ in range(2):
+        LOCAL.remove(file, version=1)
+        assert not LOCAL.exists(file)
+
+
 def test_directories_are_made_and_removed_once_and_again(tmp_path: pathlib.Path) -> None:
     folder = str(tmp_path / "a/b")
     for _ in range(2):

@@ -98,7 +98,7 @@ def test_different_numbers_of_rows_and_files_are_a_problem_that_states_both(
 def test_glob_that_matches_nothing_is_a_problem(tmp_path: pathlib.Path) -> None:
     (tmp_path / "ages.csv").write_text("age\n1\n")
     _, _, (problem,) = read(make_source(tmp_path, "ages.csv"))
-    assert f"has 1 rows, and source.manifest.files '{tmp_path}/*.png' matches 0 files: there must be" in problem
+    assert f"has 1 row, and source.manifest.files '{tmp_path}/*.png' matches 0 files: there must be" in problem
 
 
 def test_bad_rows_and_files_keep_their_numbers(tmp_path: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
 
-from imagebeam.transforms import output_paths, record_inputs
+from imagebeam.transforms import output_paths, stage_inputs
 from tests.unit.transforms import small_dataset
 
 INPUTS: dict[str, Any] = {"images": 3}
@@ -22,7 +22,7 @@ def test_inputs_are_recorded_only_of_a_dataset_that_will_be_written(action: str,
     settings = small_dataset.make_settings(tmp_path / "out")
     plan = small_dataset.make_plan({"train": []}, action=action, inputs=INPUTS)
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        _ = pipeline | beam.Create([plan]) | record_inputs.RecordInputs(settings)
+        _ = pipeline | beam.Create([plan]) | stage_inputs.StageInputs(settings)
     recorded = pathlib.Path(settings.paths.staging(plan.fingerprint)) / output_paths.INPUTS_FILE
     assert recorded.exists() == (action == "write")
     assert not recorded.exists() or json.loads(recorded.read_text()) == INPUTS

@@ -8,7 +8,7 @@ import apache_beam as beam
 from imagebeam.transforms import dataset_settings, elements, recorded_inputs
 
 
-class _RecordInputsFn(beam.DoFn):
+class _StageInputsFn(beam.DoFn):
     def __init__(self, settings: dataset_settings.DatasetSettings):
         self._settings = settings
 
@@ -19,7 +19,7 @@ class _RecordInputsFn(beam.DoFn):
 
 
 @dataclasses.dataclass
-class RecordInputs(beam.PTransform):
+class StageInputs(beam.PTransform):
     """Writes into the staging folder what the dataset is made of, before the first shard is written."""
 
     settings: dataset_settings.DatasetSettings
@@ -28,4 +28,4 @@ class RecordInputs(beam.PTransform):
         super().__init__()
 
     def expand(self, plan: beam.PCollection[elements.DatasetPlan]) -> beam.PCollection[None]:
-        return plan | "WriteInputs" >> beam.ParDo(_RecordInputsFn(self.settings))
+        return plan | "Write" >> beam.ParDo(_StageInputsFn(self.settings))

@@ -1,0 +1,294 @@
+"""Readers of snapshots: every feed reads the examples that remain, each once, and no other record."""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imagebeam
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, features
+from imagebeam.reader import dataset_source
+from tests import linked_snapshots
+from tests.unit.imagebeam.reader import far_dataset, written
+
+OPTIONS: Mapping[str, Any] = {"image_size": 16, "features": ("image/key",), "shuffle_records": 6}
+LABELS = ("cat", "dog", "owl")
+FIRST = [f"../000001/train-0000{number}-of-00003.tfrecord" for number in range(3)]
+SECOND = [f"../000002/train-0000{number}-of-00002.tfrecord" for number in range(2)]
+# By snapshot: its new examples and its shards; what it removes; the examples that remain.
+STEPS: Sequence[tuple[range, int, linked_snapshots.Removed, Sequence[int]]] = [
+    (range(14), 3, {}, range(14)),
+    (range(14, 20), 2, {FIRST[0]: [0, 4], FIRST[1]: range(5)}, [1, 2, 3, *range(10, 20)]),
+    (range(20, 21), 1, {SECOND[0]: [1], FIRST[2]: [3]}, [1, 2, 3, 10, 11, 12, 14, *range(16, 21)]),
+]
+
+
+def values_of(index: int) -> dict[str, Any]:
+    return written.jpeg_values(index) | {features.LABEL: index % 3}
+
+
+def make(folder: pathlib.Path, compression: str = "none") -> pathlib.Path:
+    for new, num_shards, removed, _ in STEPS:
+        examples = [values_of(index) for index in new]
+        wanted = (*written.IMAGE, written.LABEL)
+        written.write(folder / "new", wanted, examples, labels=LABELS, num_shards=num_shards, compression=compression)
+        linked_snapshots.add(folder / "out", folder / "new", removed)
+    return folder / "out"
+
+
+@pytest.fixture(scope="module", params=["none", "gzip"])
+def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A dataset of three snapshots, with compressed shards and without."""
+    return make(tmp_path_factory.mktemp("snapshots"), request.param)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The same, without compression."""
+    return make(tmp_path_factory.mktemp("snapshots"))
+
+
+def keys_of(batches: Iterable[Any]) -> list[int]:
+    """Returns the keys of all examples of batches, without padding."""
+    found = []
+    for batch in batches:
+        mask = np.asarray(batch.get("mask", np.ones(len(batch["image/key"]), bool)))
+        found += [int(key) for key in np.asarray(batch["image/key"])[mask]]
+    return found
+
+
+@pytest.mark.parametrize(("snapshot", "number"), [(None, 3), ("000002", 2), (1, 1)])
+def test_snapshot_has_the_examples_that_remain(either: pathlib.Path, snapshot: Any, number: int) -> None:
+    dataset = imagebeam.open_dataset(either, snapshot=snapshot)
+    remaining = STEPS[number - 1][3]
+    assert dataset.snapshot == f"00000{number}"
+    assert dataset.directory == str(either / "snapshots" / dataset.snapshot)
+    assert dataset.num_examples("train") == dataset.splits["train"].num_examples == len(remaining)
+    batches = dataset.as_numpy("train", 4, shuffle=None, num_epochs=1, pad=True, **OPTIONS)
+    assert keys_of(batches) == list(remaining)
+
+
+def test_dataset_without_snapshots_has_none(tmp_path: pathlib.Path) -> None:
+    assert imagebeam.open_dataset(far_dataset.write_dataset(tmp_path / "set")).snapshot is None
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "process_count", "decoder"),
+    [
+        ("stream", 1, "auto"),
+        ("stream", 3, "auto"),
+        ("global", 3, "auto"),
+        (None, 3, "auto"),
+        ("stream", 1, "tensorflow"),
+    ],
+)
+def test_every_process_reads_its_share_of_what_remains(
+    either: pathlib.Path, shuffle: str | None, process_count: int, decoder: str
+) -> None:
+    dataset = imagebeam.open_dataset(either)
+    if shuffle == "global" and dataset.catalog.compression != "none":
+        shuffle = "stream"
+    asked = {**OPTIONS, "shuffle": shuffle, "num_epochs": 2, "drop_remainder": False, "decoder": decoder}
+    read: collections.Counter[int] = collections.Counter()
+    for index in range(process_count):
+        batches = dataset.as_numpy("train", 4, process_index=index, process_count=process_count, **asked)
+        read.update(keys_of(batches))
+    assert read == dict.fromkeys(STEPS[-1][3], 2)
+
+
+@pytest.mark.parametrize(("part", "chosen"), [("train[:25%]", slice(0, 3)), ("train[25%:]", slice(3, None))])
+def test_part_of_a_split_is_of_what_remains(either: pathlib.Path, part: str, chosen: slice) -> None:
+    batches = imagebeam.open_dataset(either).as_tf(part, 2, num_epochs=1, drop_remainder=False, **OPTIONS)
+    assert sorted(keys_of(batches.as_numpy_iterator())) == list(STEPS[-1][3])[chosen]
+
+
+def test_filter_by_label_selects_among_what_remains(either: pathlib.Path) -> None:
+    dataset = imagebeam.open_dataset(either).filter(["cat", "owl"])
+    expected = [key for key in STEPS[-1][3] if key % 3 != 1]
+    assert dataset.num_examples("train") == len(expected)
+    batches = dataset.as_numpy("train", 1, num_epochs=1, **OPTIONS)
+    assert sorted(keys_of(batches)) == expected
+    assert dataset.num_examples("train[:4]") == sum(key % 3 != 1 for key in list(STEPS[-1][3])[:4])
+
+
+def test_random_access_is_to_what_remains(plain: pathlib.Path) -> None:
+    first, latest = (imagebeam.open_dataset(plain, snapshot=number).as_grain("train") for number in (1, 3))
+    assert [int(latest[index]["image/key"]) for index in range(len(latest))] == STEPS[-1][3]
+    assert int(latest[-1]["image/key"]) == 20
+    assert repr(first) != repr(latest)  # Grain compares them when it restores
+
+
+def test_other_feeds_read_what_remains(plain: pathlib.Path) -> None:
+    jax, tf = pytest.importorskip("jax"), pytest.importorskip("tensorflow")
+    dataset = imagebeam.open_dataset(plain)
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    asked = {"num_epochs": 1, "shuffle": "global", "image_size": 16}
+    labels = [key % 3 for key in STEPS[-1][3]]
+    batches = dataset.as_jax("train", sharding, 4, **asked, pad=True)
+    found = [np.asarray(batch["label"])[np.asarray(batch["mask"])] for batch in batches]
+    assert sorted(np.concatenate(found).tolist()) == sorted(labels)
+    of_workers = dataset.as_distributed(tf.distribute.get_strategy(), "train", 4, **asked, drop_remainder=False)
+    assert sorted(label for batch in of_workers for label in batch["label"].numpy().tolist()) == sorted(labels)
+
+
+def test_mixture_reads_what_remains_of_each_snapshot(plain: pathlib.Path) -> None:
+    parts = [(imagebeam.open_dataset(plain, snapshot=number), "train") for number in (3, 1)]
+    mixed = imagebeam.Mixture(parts, [1.0, 1.0])
+    batches = mixed.as_numpy(4, shuffle="global", num_epochs=1, drop_remainder=False, **OPTIONS)
+    counts = collections.Counter(keys_of(batches))
+    assert batches.state().snapshot == "000003 000001"
+    of_third, of_first = set(STEPS[-1][3]), set(range(14))
+    assert set(counts) <= of_third | of_first
+    assert of_third <= set(counts) or of_first <= set(counts)  # it ends where one of the two ends
+    assert all(count <= (key in of_third) + (key in of_first) for key, count in counts.items())
+
+
+def test_reader_goes_on_from_its_state_on_another_number_of_processes(plain: pathlib.Path) -> None:
+    dataset = imagebeam.open_dataset(plain)
+    asked = {**OPTIONS, "shuffle": "global", "num_epochs": 1, "drop_remainder": False}
+    batches = dataset.as_numpy("train", 2, **asked)
+    read = keys_of(next(batches) for _ in range(2))
+    state = imagebeam.ReaderState.from_dict(json.loads(json.dumps(batches.state().to_dict())))
+    # Saved of the folder that LATEST names, restored in the folder of the snapshot itself.
+    pinned = imagebeam.open_dataset(plain / "snapshots" / "000003")
+    for index in range(3):
+        read += keys_of(pinned.as_numpy("train", 1, state=state, process_index=index, process_count=3, **asked))
+    assert sorted(read) == STEPS[-1][3]
+
+
+def test_state_of_another_snapshot_is_refused(plain: pathlib.Path) -> None:
+    state = imagebeam.open_dataset(plain, snapshot=2).as_numpy("train", 2, **OPTIONS).state()
+    with pytest.raises(
+        errors.ConfigError,
+        match=r"^the state is of snapshot='000002', fingerprint=.*, and the reader has snapshot='000003', .*: "
+        r"open_dataset\(\.\.\., snapshot='000002'\) goes on from it; to read other images, begin without the state$",
+    ):
+        imagebeam.open_dataset(plain).as_numpy("train", 2, state=state, **OPTIONS)
+
+
+def test_damage_of_removed_records_is_met_by_no_reader(tmp_path: pathlib.Path) -> None:
+    dataset = make(tmp_path)
+    shard = dataset / "snapshots/000001/train-00001-of-00003.tfrecord"  # all of its records are removed
+    shard.write_bytes(bytes(shard.stat().st_size))
+    (shard.parent / "index" / "train-00001-of-00003.index").unlink()
+    opened = imagebeam.open_dataset(dataset)
+    for each in (opened, opened.filter([0, 1, 2])):
+        assert keys_of(each.as_numpy("train", 1, shuffle=None, num_epochs=1, **OPTIONS)) == STEPS[-1][3]
+
+
+def test_split_counts_only_the_new_examples_if_all_earlier_ones_are_removed(tmp_path: pathlib.Path) -> None:
+    for name, removed in (("first", {}), ("second", {"../000001/test-00000-of-00001.tfrecord": range(3)})):
+        linked_snapshots.add(tmp_path / "out", far_dataset.write_dataset(tmp_path / name, 1), removed)
+    second = json.loads((tmp_path / "out/snapshots/000002/catalog.json").read_text())
+    assert second["splits"]["test"]["num_examples"] == 3  # its own; the other three are gone
+    assert imagebeam.open_dataset(tmp_path / "out").num_examples("test") == 3
+
+
+def test_missing_shard_of_an_earlier_snapshot_is_named(tmp_path: pathlib.Path) -> None:
+    dataset = make(tmp_path)
+    shard = dataset / "snapshots/000001/train-00002-of-00003.tfrecord"
+    shard.unlink()
+    with pytest.raises(errors.ShardError, match=f"^shard {shard} is missing"):
+        imagebeam.open_dataset(dataset)
+
+
+@pytest.mark.parametrize("snapshot", [None, 2])
+def test_tensorflow_reads_the_shards_of_all_snapshots(either: pathlib.Path, snapshot: int | None) -> None:
+    """As at gs://, where TensorFlow's file system is the same for a reader."""
+    pytest.importorskip("tensorflow")
+    local, far_away = dataset_source.LocalSource(str(either)), dataset_source.TensorFlowSource(str(either))
+    expected, catalog = (source.load_catalog(snapshot) for source in (local, far_away))
+    assert (far_away.directory, catalog) == (local.directory, expected)
+    far_away.check_shards(catalog)
+    assert far_away.load_removed(catalog) == local.load_removed(catalog) != {}
+    every = np.arange(sum(shard.records for shard in catalog.splits["train"].shards))
+    found, records = (list(each.fetcher(catalog, "train").fetch(every)) for each in (far_away, local))
+    assert found == records and all(isinstance(record, bytes) for record in records)
+
+
+def test_unknown_snapshot_is_refused_by_tensorflow_with_those_that_there_are(plain: pathlib.Path) -> None:
+    pytest.importorskip("tensorflow")
+    with pytest.raises(errors.ConfigError, match=r"it has 000001, 000002, 000003 .the latest.$"):
+        dataset_source.TensorFlowSource(str(plain)).load_catalog("000009")
+
+
+# Through the cache
+
+
+def far(dataset: pathlib.Path, cache: pathlib.Path, **options: Any) -> imagebeam.ImageDataset:
+    return imagebeam.open_dataset(f"far://{dataset}", cache_dir=cache, **options)
+
+
+def downloaded(dataset: pathlib.Path) -> list[str]:
+    """Returns the shards that were downloaded, as snapshot/name, in a fixed order."""
+    far_dataset.wait_for_downloads()
+    names = ("000001", "000002", "000003")
+    return sorted(
+        f"{name}/{each}" for name in names for each in far_dataset.log_of(dataset / "snapshots" / name, "get")
+    )
+
+
+def test_shard_of_several_snapshots_is_cached_once(tmp_path: pathlib.Path) -> None:
+    dataset = make(tmp_path)
+    asked = {**OPTIONS, "shuffle": None, "num_epochs": 1, "drop_remainder": False}
+    for number, (*_, remaining) in enumerate(STEPS, 1):
+        opened = far(dataset, tmp_path / "cache", snapshot=number)
+        assert keys_of(opened.as_numpy("train", 4, **asked)) == list(remaining)
+    assert downloaded(dataset) == [
+        *(f"000001/train-0000{number}-of-00003.tfrecord" for number in range(3)),
+        *(f"000002/train-0000{number}-of-00002.tfrecord" for number in range(2)),
+        "000003/train-00000-of-00001.tfrecord",
+    ]
+    cached = far_dataset.files_in(tmp_path / "cache")
+    assert len(cached) == 12  # six shards and their indexes
+    latest = far(dataset, tmp_path / "cache")
+    assert keys_of(latest.as_numpy("train", 4, **asked)) == STEPS[-1][3]
+    assert far_dataset.files_in(tmp_path / "cache") == cached
+
+
+def test_shard_without_remaining_records_is_not_downloaded(tmp_path: pathlib.Path) -> None:
+    dataset = make(tmp_path)
+    opened = far(dataset, tmp_path / "cache")
+    keys_of(opened.as_numpy("train", 4, num_epochs=1, **OPTIONS))
+    assert "000001/train-00001-of-00003.tfrecord" not in downloaded(dataset)
+
+
+def test_replaced_shard_of_the_same_name_is_downloaded_again(tmp_path: pathlib.Path) -> None:
+    """A snapshot that was written again in a new dataset at the same address."""
+    first = make(tmp_path / "first")
+    (tmp_path / "out").symlink_to(first)
+    asked = {**OPTIONS, "shuffle": None, "num_epochs": 1, "drop_remainder": False}
+    keys_of(far(tmp_path / "out", tmp_path / "cache", snapshot=1).as_numpy("train", 4, **asked))
+    examples = [values_of(index) for index in range(100, 114)]
+    written.write(tmp_path / "new", (*written.IMAGE, written.LABEL), examples, labels=LABELS, num_shards=3)
+    linked_snapshots.add(tmp_path / "second", tmp_path / "new")
+    (tmp_path / "out").unlink()
+    (tmp_path / "out").symlink_to(tmp_path / "second")
+    read = keys_of(far(tmp_path / "out", tmp_path / "cache").as_numpy("train", 4, **asked))
+    assert read == list(range(100, 114))
+
+
+@pytest.mark.parametrize("name", ["../../x/train-0", "../out/train-0", "../000001/../x", "../000001/~x", "a/train-0"])
+def test_shard_whose_name_leaves_the_cache_is_refused(name: str, tmp_path: pathlib.Path) -> None:
+    dataset = make(tmp_path)
+    path = dataset / "snapshots/000003/catalog.json"
+    fields = json.loads(path.read_text().replace("../000002/train-00001-of-00002.tfrecord", name))
+    del fields["checksum"]
+    path.write_text(json.dumps({**fields, "checksum": catalog_lib._checksum(fields)}))
+    with pytest.raises(errors.CatalogError, match=f"names a shard '{name}', which is not a plain file name"):
+        far(dataset, tmp_path / "cache")
+
+
+def test_folders_of_all_snapshots_are_listed_once_to_check_the_shards(tmp_path: pathlib.Path) -> None:
+    dataset = make(tmp_path)
+    far(dataset, tmp_path / "cache")
+    for number in range(1, 4):
+        name = f"00000{number}"
+        assert far_dataset.log_of(dataset / "snapshots" / name, "ls") == [name]

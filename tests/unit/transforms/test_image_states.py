@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors
+from imagebeam.transforms import elements, image_states
+from tests.unit.transforms.test_elements import FULL
+
+TEXTS = st.text(max_size=5) | st.just("\udcff.jpg")
+FACTS = st.binary(min_size=16, max_size=16)
+IMAGES = st.builds(
+    image_states.ImageState,
+    TEXTS,
+    FACTS,
+    st.integers(-1, 1 << 40),
+    st.integers(0, 9),
+    st.lists(TEXTS, max_size=2).map(tuple),
+)
+REJECTS = st.builds(
+    image_states.RejectState,
+    FACTS,
+    st.builds(
+        elements.Reject, TEXTS, TEXTS, st.sampled_from(["read", "check"]), st.sampled_from(elements.Reason), TEXTS
+    ),
+)
+
+
+@given(st.lists(IMAGES, max_size=4), st.lists(REJECTS, max_size=3))
+def test_state_comes_back_as_it_was_stored(
+    images: list[image_states.ImageState], rejects: list[image_states.RejectState]
+) -> None:
+    state = image_states.ShardState(images, rejects)
+    data = image_states.encode_state(state)
+    assert image_states.decode_state(data, len(images), "x") == state
+    assert image_states.encode_state(image_states.ShardState(images, rejects)) == data
+
+
+def change(data: bytes, **fields: object) -> bytes:
+    return gzip.compress(json.dumps(json.loads(gzip.decompress(data)) | fields).encode())
+
+
+STATE = image_states.encode_state(
+    image_states.ShardState([image_states.ImageState("a.jpg", b"x" * 16, 9, 0, ("cat",))], [])
+)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        STATE[:-5],
+        STATE[:12] + b"?" + STATE[13:],
+        b"",
+        b"{}",
+        gzip.compress(b"[]"),
+        change(STATE, keys=["a.jpg", "b.jpg"]),
+        change(STATE, facts=""),
+        change(STATE, rejects=[["a"]]),
+    ],
+    ids=["cut", "one-byte", "empty", "no-gzip", "list", "more-keys", "no-facts", "broken-reject"],
+)
+def test_damaged_state_names_the_file_and_the_remedy(data: bytes) -> None:
+    with pytest.raises(errors.CatalogError, match=r"^gs://b/s\.json\.gz is damaged \(.*--update --overwrite"):
+        image_states.decode_state(data, 1, "gs://b/s.json.gz")
+
+
+def test_facts_cover_all_that_a_record_is_made_of_but_folders() -> None:
+    facts = image_states.facts_of(FULL, keep_position=True)
+    left_out = {"key", "group", "inside", "facts"}  # the key is what is compared; the group decides the split
+    assert FULL.mask is not None
+    changes = {field: (value, value) for field, value in FULL._asdict().items()}
+    changes |= {"uri": "other.png", "split": "other", "mask": FULL.mask._replace(size=FULL.mask.size + 1)}
+    for field, value in changes.items():
+        other = image_states.facts_of(FULL._replace(**{field: value}), keep_position=True)
+        assert (other == facts) == (field in left_out), field
+    moved = FULL._replace(uri=f"/elsewhere/{FULL.uri.rpartition('/')[2]}")
+    assert image_states.facts_of(moved, keep_position=True) == facts
+    later = FULL._replace(position=FULL.position + 1)
+    assert image_states.facts_of(later, False) == image_states.facts_of(FULL, False)
+
+
+@pytest.mark.parametrize(
+    ("shard", "name"),
+    [
+        ("train-00000-of-00002.tfrecord", "state/train-00000-of-00002.json.gz"),
+        ("../000001/train-00000-of-00002.tfrecord.gz", "../000001/state/train-00000-of-00002.json.gz"),
+    ],
+)
+def test_state_lies_beside_the_shard(shard: str, name: str) -> None:
+    assert image_states.state_name(catalog_lib.Shard(shard, 1, 1, 1)) == name
+
+
+def test_name_of_rejects_tells_the_snapshot() -> None:
+    name = image_states.rejects_name(12, 3)
+    assert image_states.is_rejects_name(name)
+    assert image_states.snapshot_of_rejects(name) == 12
