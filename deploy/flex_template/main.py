@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from imagebeam import errors
 from imagebeam.pipelines import cli
 
-_FLAGS = ("overwrite", "update")  # options without a value; a parameter of a template always has one
+_FLAGS = ("overwrite", "update", "fail_on_drift")  # options without a value; a parameter of a template always has one
 _SETTINGS = "set"  # several settings in one text
 _AS_JSON = 'give all settings as a JSON list, such as ["source.by=manifest", "source.manifest.delimiter=;"]'
 
@@ -28,7 +28,7 @@ def arguments_of(parameters: Sequence[str]) -> list[str]:
     for parameter in parameters:
         name, _, value = parameter.removeprefix("--").partition("=")
         if name in _FLAGS:
-            arguments += [f"--{name}"] * _is_true(name, value)
+            arguments += [f"--{name.replace('_', '-')}"] * _is_true(name, value)
         elif name == _SETTINGS:
             for setting in settings_of(value):
                 arguments += ["--set", setting]

@@ -44,6 +44,7 @@ GOOD = {
     ],
     "overwrite": ["true", "false", "True", "False", "TRUE", "FALSE"],
     "update": ["true", "false"],
+    "fail_on_drift": ["true", "false"],
     "sdk_container_image": [
         "europe-docker.pkg.dev/p/r/worker:0.1.0-py3.11-beam2.77.0",
         "localhost:5000/worker",
@@ -66,6 +67,7 @@ BAD = {
     ],
     "overwrite": ["yes", "", "tRUE", "true false"],
     "update": ["yes", ""],
+    "fail_on_drift": ["yes", ""],
     "sdk_container_image": ["worker:1 --user", "", "gcr.io/example.com:project:other/worker"],
 }
 EXAMPLE = re.compile(r"such as (.+?)[.,]?(?=\.? |\.$|$)")
@@ -155,7 +157,11 @@ def test_refused_parameter_ends_with_exit_code_2(main: dict[str, Any], capsys: p
 def test_examples_in_the_help_are_valid(main: dict[str, Any], name: str) -> None:
     help_text, (pattern,) = PARAMETERS[name]["helpText"], PARAMETERS[name]["regexes"]
     examples = EXAMPLE.findall(help_text)
-    assert len(examples) == help_text.count("such as ") == {"set": 2, "overwrite": 0, "update": 0}.get(name, 1)
+    assert (
+        len(examples)
+        == help_text.count("such as ")
+        == {"set": 2, "overwrite": 0, "update": 0, "fail_on_drift": 0}.get(name, 1)
+    )
     assert [example for example in examples if not re.search(pattern, example)] == []
     for example in examples if name == "set" else ():
         config_lib.load_config(None, main["settings_of"](example))
