@@ -16,7 +16,7 @@ class ConfigError(ImagebeamError):
 
 
 class TooManyRejectsError(ImagebeamError):
-    """More images were rejected than `rejects.max_fraction` allows; nothing was committed."""
+    """More images were rejected or removed than the config allows, or a snapshot drifts too far."""
 
     exit_code = 3
 

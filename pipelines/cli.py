@@ -206,7 +206,7 @@ def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import column_settings, convert, progress, runners
+    from imagebeam.pipelines import column_settings, convert, progress, report_rows, runners
 
     if known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments)):
         return _submit(known, beam_arguments)
@@ -231,6 +231,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         overwrite=known.overwrite,
         update=known.update,
         retry_rejects=known.retry_rejects,
+        fail_on_drift=known.fail_on_drift,
         show_progress=not known.quiet,
         cancel_on_interrupt=known.cancel_on_interrupt,
         _own_process=True,
@@ -252,7 +253,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         _say(result.message)
     output = str(config.output.uri)  # as the user wrote it
     seconds = None if result.is_attached else time.monotonic() - start  # nobody here saw when the job began
-    progress.print_table(progress.summary_rows(result.catalog, output, seconds))
+    progress.print_table([*progress.summary_rows(result.catalog, output, seconds), *report_rows.rows(result.report)])
     _say(f"next: imagebeam verify {shlex.quote(output)}")
     return 0
 
@@ -267,7 +268,12 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     config = _load_config(known)
     done = convert.submit(
-        config, beam_arguments, overwrite=known.overwrite, update=known.update, show_progress=not known.quiet
+        config,
+        beam_arguments,
+        overwrite=known.overwrite,
+        update=known.update,
+        fail_on_drift=known.fail_on_drift,
+        show_progress=not known.quiet,
     )
     output = str(config.output.uri)
     known.journal.job, known.journal.template = done.job, done.template or None
@@ -311,13 +317,16 @@ def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _snapshots(known: argparse.Namespace, _: list[str]) -> int:
-    from imagebeam.pipelines import keep_snapshots, progress
+    from imagebeam.pipelines import keep_snapshots, progress, report_rows
 
     for name, is_pinned in ((known.pin, True), (known.unpin, False)):
         if name is not None:
             keep_snapshots.set_pin(known.directory, name, is_pinned)
     if known.keep is not None:
         _keep_snapshots(known.directory, known.keep)
+    if known.report is not None:
+        progress.print_table(report_rows.rows(keep_snapshots.load_report(known.directory, known.report)))
+        return 0
     progress.print_table(keep_snapshots.snapshot_rows(keep_snapshots.list_snapshots(known.directory)))
     return 0
 

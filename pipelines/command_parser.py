@@ -18,8 +18,8 @@ _WITH_OUTPUTS = ("convert", "plan", "compact", "verify")  # commands that tell a
 
 _EPILOG = """\
 exit codes: 0 committed, submitted, or nothing to do; 2 the command, config or input is wrong, or a package is missing;
-3 more rejects than allowed; 4 verification failed; 5 busy: another run writes to the output; 130, 143 or 129 stopped by
-Ctrl-C, SIGTERM or SIGHUP; 141 the reader of inspect's output closed the pipe; 1 anything else.
+3 more rejects, removals or drift than allowed; 4 verification failed; 5 busy: another run writes to the output; 130,
+143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of inspect's output closed the pipe; 1 anything else.
 """
 
 
@@ -69,6 +69,11 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     convert.add_argument(
         "--retry-rejects", action="store_true", help="with --update: read only what the last snapshot rejected"
     )
+    convert.add_argument(
+        "--fail-on-drift",
+        action="store_true",
+        help="with --update: commit nothing if labels, sizes or rejects differ by more than update.drift allows",
+    )
     convert.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
     compact = add("compact", "copy the latest snapshot of a dataset into fresh shards, which stand alone")
     compact.add_argument("directory", metavar="DIR")
@@ -88,6 +93,13 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     snapshots.add_argument("--unpin", metavar="NAME", help="release a pinned snapshot")
     snapshots.add_argument(
         "--keep", type=_positive, metavar="N", help="remove all but the newest N snapshots and those that are pinned"
+    )
+    snapshots.add_argument(
+        "--report",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="instead of the list, show what this snapshot changed, and its drift (default: the latest)",
     )
     status = add("status", "tell what the last run on an output does, or how it ended")
     status.add_argument("directory", metavar="OUTPUT")

@@ -372,6 +372,20 @@ class RejectsConfig(pydantic.BaseModel):
     """Share of the listed images; if more are rejected, nothing is committed and the exit code is 3."""
 
 
+class DriftConfig(pydantic.BaseModel):
+    """How far a snapshot may differ from the one before, beyond what chance explains; null switches a check off."""
+
+    model_config = STRICT
+
+    labels: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] | None = 0.1
+    """Total variation distance of the shares of labels in a split, before and after: 0 the same, 1 none in common.
+    Above any of the three a note is printed; with `--fail-on-drift` nothing is committed and the exit code is 3."""
+    sizes: Annotated[float, pydantic.Field(ge=0), NotBool] | None = 0.5
+    """Relative difference of the mean bytes, heights or widths of new images from those of the last snapshot."""
+    rejects: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] | None = 0.05
+    """Rise of the share of rejects, of all reasons or of one, from the last snapshot to the images that are read."""
+
+
 class UpdateConfig(pydantic.BaseModel):
     """What `convert --update` may change."""
 
@@ -382,3 +396,4 @@ class UpdateConfig(pydantic.BaseModel):
     max_removed_fraction: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] = 0.3
     """Share of the images of the last snapshot; if more are gone from the input, nothing is written and the exit code
     is 3."""
+    drift: DriftConfig = DriftConfig()

@@ -7,7 +7,8 @@ import dataclasses
 import functools
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, storage
@@ -26,7 +27,7 @@ from imagebeam.pipelines import (
 )
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
-from imagebeam.transforms import dataset_settings, elements, run_report
+from imagebeam.transforms import dataset_settings, elements, run_report, snapshot_report
 from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.sources import files, saved_listing
 
@@ -95,6 +96,7 @@ class ConvertResult:
     plan: elements.DatasetPlan
     seconds: float
     is_attached: bool = False  # whether the job was running already: `seconds` count from then on
+    report: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of a snapshot, see transforms/snapshot_report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +117,7 @@ def convert(
     overwrite: bool = False,
     update: bool = False,
     retry_rejects: bool = False,
+    fail_on_drift: bool = False,
     show_progress: bool = False,
     cancel_on_interrupt: bool = False,
     _own_process: bool = False,
@@ -136,13 +139,16 @@ def convert(
         update: whether to keep a dataset of snapshots up to date: reads only images that are new or have changed since
             the last one. With `overwrite` the new snapshot takes nothing from the last one.
         retry_rejects: with `update`, whether to read only images that the last snapshot rejected.
+        fail_on_drift: with `update`, whether to commit nothing if the snapshot drifts further from the last one than
+            `update.drift` allows; the finished shards are kept.
         show_progress: whether to keep a progress line on standard error.
         cancel_on_interrupt: whether KeyboardInterrupt cancels a job on Dataflow; otherwise the job goes on.
 
     Raises:
         ConfigError: if the config or the input does not allow the job; nothing was written.
         BusyError: if another run writes to the output, or has committed to it in the meantime.
-        TooManyRejectsError: if more images were rejected than allowed; nothing was committed.
+        TooManyRejectsError: if more images were rejected or removed than allowed, or the snapshot drifts too far;
+            nothing was committed.
         ImagebeamError: if the job failed; finished shards are kept for the next run.
     """
     # For the command line. _own_process: this process does nothing else, so a local job may import a part of Beam only.
@@ -158,7 +164,7 @@ def convert(
     call_arguments.check_flags(show_progress=show_progress, cancel_on_interrupt=cancel_on_interrupt)
     request = start_run.Request(
         config, arguments, workers, overwrite, show_progress, _own_process, _while_building, update, retry_rejects
-    )
+    )._replace(fail_on_drift=fail_on_drift)
     is_attached = False
     if runners.is_dataflow(arguments):
         with start_run.on_dataflow(request, add_steps) as started:
@@ -176,14 +182,16 @@ def convert(
     journal.take_report(fields)
     if fields["exit_code"]:
         raise errors.from_exit_code(fields["exit_code"], fields["message"])
+    folder = _committed_folder(settings)
     return ConvertResult(
         state=fields["state"],
         message=fields["message"],
         output=settings.output,
-        catalog=catalog_lib.load_catalog(_committed_folder(settings)),
+        catalog=catalog_lib.load_catalog(folder),
         plan=run_report.decode_plan(fields["plan"]),
         seconds=time.monotonic() - start,
         is_attached=is_attached,
+        report=snapshot_report.load_report(folder) if settings.snapshot is not None else {},
     )
 
 
@@ -201,6 +209,7 @@ def submit(
     *,
     overwrite: bool = False,
     update: bool = False,
+    fail_on_drift: bool = False,
     show_progress: bool = False,
 ) -> Submission:
     """Submits a job and returns at once, like `imagebeam convert --no-wait`; the job holds the lock of the output.
@@ -213,6 +222,7 @@ def submit(
         beam_options: as for `convert`, with a runner whose jobs outlive their launcher: DataflowRunner.
         overwrite: as for `convert`.
         update: as for `convert`.
+        fail_on_drift: as for `convert`.
         show_progress: as for `convert`.
 
     Raises:
@@ -227,7 +237,14 @@ def submit(
             "(--runner=DataflowRunner); leave out --no-wait, or in Python call imagebeam.convert"
         )
     call_arguments.check_flags(show_progress=show_progress)
-    request = start_run.Request(config, arguments, overwrite=overwrite, show_progress=show_progress, update=update)
+    request = start_run.Request(
+        config,
+        arguments,
+        overwrite=overwrite,
+        show_progress=show_progress,
+        update=update,
+        fail_on_drift=fail_on_drift,
+    )
     with start_run.on_dataflow(request, add_steps) as started:
         run = started.submit()
         if run is None:

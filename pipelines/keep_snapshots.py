@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, look_ahead, snapshots, storage
-from imagebeam.transforms import output_folder, publish_dataset
+from imagebeam.transforms import output_folder, publish_dataset, snapshot_report
 
 _PIN_FILE = "PINNED"  # in the folder of a snapshot; its content tells who wants it to stay
 
@@ -53,6 +53,32 @@ def list_snapshots(directory: str | os.PathLike[str]) -> list[Snapshot]:
     return found
 
 
+def load_report(directory: str | os.PathLike[str], name: str = "") -> Mapping[str, Any]:
+    """Returns the report of a snapshot, by default of the latest one; see transforms/snapshot_report for its fields.
+
+    Raises:
+        ConfigError: if there is no such snapshot, or it has no report.
+        CatalogError: if a snapshot or the report is damaged.
+    """
+    dataset = storage.normalize(directory)
+    known = [each.name for each in list_snapshots(dataset)]
+    name = name or known[-1]
+    _require_known(dataset, name, known)
+    folder = snapshots.folder_of(dataset, name)
+    report = snapshot_report.load_report(folder)
+    if not report:
+        raise errors.ConfigError(
+            f"{folder} has no {snapshot_report.REPORT_FILE}: an earlier imagebeam wrote the snapshot, or the file was "
+            "removed; name another snapshot"
+        )
+    return report
+
+
+def _require_known(dataset: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise errors.ConfigError(f"{dataset} has no snapshot {name!r}; it has {', '.join(known)}")
+
+
 def set_pin(directory: str | os.PathLike[str], name: str, is_pinned: bool) -> None:
     """Pins a snapshot, so that it is not removed, or releases it.
 
@@ -60,9 +86,7 @@ def set_pin(directory: str | os.PathLike[str], name: str, is_pinned: bool) -> No
         ConfigError: if there is no such snapshot.
     """
     dataset = storage.normalize(directory)
-    known = [each.name for each in list_snapshots(dataset)]
-    if name not in known:
-        raise errors.ConfigError(f"{dataset} has no snapshot {name!r}; it has {', '.join(known)}")
+    _require_known(dataset, name, [each.name for each in list_snapshots(dataset)])
     uri = storage.join(snapshots.folder_of(dataset, name), _PIN_FILE)
     if is_pinned:
         storage.storage_of(uri).write_whole(uri, b"")

@@ -126,7 +126,7 @@ def make_job(
         overwrite=overwrite,
         saved_listing=config.source.by == "listing",
         run_id=run_id,
-        command=_digest_command(config, output, vocabulary, overwrite),
+        command=_digest_command(config, output, vocabulary, overwrite, snapshot),
         report=report,
         hints=open_source.notes_on_labels(config, source),
         snapshot=snapshot,
@@ -151,11 +151,19 @@ def make_job(
     )
 
 
-def _digest_command(config: config_lib.Config, output: str, vocabulary: tuple[str, ...] | None, overwrite: bool) -> str:
+def _digest_command(
+    config: config_lib.Config,
+    output: str,
+    vocabulary: tuple[str, ...] | None,
+    overwrite: bool,
+    snapshot: snapshot_settings.SnapshotSettings | None,
+) -> str:
     """Returns a digest that is equal if the same command runs again."""
     addresses = storage.normalize(str(config.source.uri)), output
-    parts = repr((config.model_dump(mode="json"), addresses, vocabulary, overwrite))
-    return hashlib.blake2b(parts.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    parts: tuple[Any, ...] = (config.model_dump(mode="json"), addresses, vocabulary, overwrite)
+    if snapshot is not None:  # its flags are no part of the config
+        parts += (snapshot,)
+    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:

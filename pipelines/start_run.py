@@ -42,6 +42,7 @@ class Request(NamedTuple):
     while_building: contextlib.AbstractContextManager[None] | None = None  # entered if building imports TensorFlow
     update: bool = False  # whether to write a snapshot
     retry_rejects: bool = False  # whether the snapshot takes only images that the last one rejected
+    fail_on_drift: bool = False  # whether a snapshot that drifts too far is not committed
 
 
 @contextlib.contextmanager
@@ -145,15 +146,18 @@ def on_dataflow(request: Request, add_steps: AddSteps) -> Iterator[Started]:
 def _check(request: Request):  # type: ignore[no-untyped-def]  # a type would import pydantic
     """Returns the config, the number of workers, and the settings of the snapshot of a request."""
     call_arguments.require_utf8_file_names()
-    call_arguments.check_flags(overwrite=request.overwrite, update=request.update, retry_rejects=request.retry_rejects)
+    for name in ("overwrite", "update", "retry_rejects", "fail_on_drift"):
+        call_arguments.check_flags(**{name: getattr(request, name)})
     config, snapshot = call_arguments.as_config(request.config), None
     runners.take_hdfs_user(request.arguments)
     records.require_fast_crc32c()
     pillow_decoder.require_pillow()
     if request.update:
-        snapshot = update_settings.find_base(config, request.overwrite, request.retry_rejects)
+        snapshot = update_settings.find_base(config, request.overwrite, request.retry_rejects, request.fail_on_drift)
     elif request.retry_rejects:
         raise errors.ConfigError("--retry-rejects is for datasets of snapshots: add --update")
+    elif request.fail_on_drift:
+        raise errors.ConfigError("--fail-on-drift is for datasets of snapshots: add --update")
     return config, call_arguments.as_workers(request.workers), snapshot
 
 

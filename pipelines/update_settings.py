@@ -5,11 +5,11 @@ from __future__ import annotations
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
 from imagebeam.pipelines import config as config_lib
-from imagebeam.transforms import snapshot_settings
+from imagebeam.transforms import snapshot_drift, snapshot_settings
 
 
 def find_base(
-    config: config_lib.Config, overwrite: bool, retry_rejects: bool = False
+    config: config_lib.Config, overwrite: bool, retry_rejects: bool = False, fail_on_drift: bool = False
 ) -> snapshot_settings.SnapshotSettings:
     """Returns the settings of the next snapshot.
 
@@ -17,6 +17,7 @@ def find_base(
         config: with the folder of all snapshots as `output.uri`.
         overwrite: whether the snapshot takes nothing from the one before.
         retry_rejects: whether it takes only images that the one before rejected.
+        fail_on_drift: whether it is not committed if it drifts further than `update.drift` allows.
 
     Raises:
         ConfigError: if the config or the output allows no snapshots.
@@ -48,6 +49,8 @@ def find_base(
         config.update.new_labels,
         config.update.max_removed_fraction,
         retry_rejects=retry_rejects,
+        drift=snapshot_drift.Thresholds(**config.update.drift.model_dump()),
+        fail_on_drift=fail_on_drift,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import collections
 import hashlib
 import json
 import pathlib
@@ -22,13 +23,26 @@ class Stored(NamedTuple):
 
 
 def update(
-    images: pathlib.Path, output: pathlib.Path, overwrite: bool = False, retry_rejects: bool = False, **sections: Any
+    images: pathlib.Path,
+    output: pathlib.Path,
+    overwrite: bool = False,
+    retry_rejects: bool = False,
+    fail_on_drift: bool = False,
+    **sections: Any,
 ) -> convert.ConvertResult:
     """Writes the next snapshot; checks that no earlier one has changed, and that it holds nothing twice."""
     sections = {**sections, "source": {"uri": str(images), **sections.get("source", {})}}
     sections["output"] = {"uri": str(output), **sections.get("output", {})}
     before = digests(output)
-    result = convert.convert(sections, workers=1, update=True, overwrite=overwrite, retry_rejects=retry_rejects)
+    rejects_before = stored_rejects(output)
+    result = convert.convert(
+        sections,
+        workers=1,
+        update=True,
+        overwrite=overwrite,
+        retry_rejects=retry_rejects,
+        fail_on_drift=fail_on_drift,
+    )
     after = digests(output)
     assert {name: after.get(name) for name in before} == before
     counts = result.catalog.counts
@@ -37,7 +51,43 @@ def update(
     rejects = (latest(output) / "rejects.jsonl").read_text().splitlines()
     assert len(rejects) == sum(counts.rejected.values())
     assert not list(output.rglob(".imagebeam"))
+    if result.state == "committed":
+        _check_report(result, output, rejects_before)
     return result
+
+
+def _check_report(
+    result: convert.ConvertResult, output: pathlib.Path, rejects_before: collections.Counter[tuple[str, str]]
+) -> None:
+    report = json.loads((latest(output) / "report.json").read_text())
+    assert report == result.report
+    assert (report["snapshot"], report["base"]) == (latest(output).name, result.plan.snapshot["base"])
+    assert (report["drift"] is None) == (report["base"] is None)
+    found = living(output).values()
+    for split, counts in report["splits"].items():
+        assert counts["examples"] == sum(each.split == split for each in found)
+    for name in ("added", "changed", "removed", "unchanged"):
+        assert sum(counts[name] for counts in report["splits"].values()) == result.plan.snapshot[name]
+    labels = collections.Counter((each.split, each.label) for each in found)
+    reported = {
+        (split, label): counts["unchanged"] + counts["written"]
+        for split, by_label in report["labels"].items()
+        for label, counts in by_label.items()
+    }
+    assert {name: count for name, count in reported.items() if count} == labels
+    before = rejects_before if report["base"] else collections.Counter()
+    now = stored_rejects(output)
+    for counter, name in ((now - before, "new"), (now & before, "kept"), (before - now, "gone")):
+        reasons = collections.Counter(reason for _, reason in counter.elements())
+        assert {reason: each[name] for reason, each in report["rejects"].items() if each[name]} == reasons
+
+
+def stored_rejects(output: pathlib.Path) -> collections.Counter[tuple[str, str]]:
+    """Returns key and reason of the rejects of the latest snapshot."""
+    if not (output / "LATEST").exists():
+        return collections.Counter()
+    lines = map(json.loads, (latest(output) / "rejects.jsonl").read_text().splitlines())
+    return collections.Counter((fields["key"], fields["reason"]) for fields in lines)
 
 
 def latest(output: pathlib.Path) -> pathlib.Path:

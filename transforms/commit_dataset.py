@@ -31,6 +31,7 @@ from imagebeam.transforms import (
     publish_dataset,
     reject_limit,
     run_report,
+    snapshot_report,
     summaries,
     tfds_metadata,
 )
@@ -44,6 +45,7 @@ _LEFT_IN_CONTROL = (  # prefixes of names; the lock has none of them
     catalog_lib.PUBLISH_MARKER,
     output_paths.REPORT_PREFIX,
     output_paths.NAMES_PREFIX,
+    output_paths.DRIFT_REPORT_FILE,
     catalog_lib.REJECTS_FILE,
 )
 _LOGGER = logging.getLogger(__name__)
@@ -126,6 +128,7 @@ class Committer:
         """Publishes the dataset while this run holds the marker; returns its catalog."""
         plan, catalog = publication.plan, dataset.catalog
         try:
+            dataset = snapshot_report.add_report(self.settings, plan, dataset, staged_rejects)
             publication.announce(catalog)
             with publication.marker.held(lock.ended):  # a second run of this dataset shares the staging folder
                 publication.require_committed()
@@ -309,7 +312,8 @@ class Committer:
         for each in written:
             rejected.update(each.rejected)
         merged = merge_statistics.merge_by_split(written) if merged is None else merged
-        return [*reject_limit.note_changed(self.settings, rejected), *self._note_absent_classes(plan, merged)]
+        drift = snapshot_report.notes_of(self.settings.snapshot)
+        return [*reject_limit.note_changed(self.settings, rejected), *self._note_absent_classes(plan, merged), *drift]
 
     def _note_absent_classes(self, plan: elements.DatasetPlan, merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
         if self.settings.label_kind != "class" or (self.settings.snapshot and self.settings.snapshot.continues):

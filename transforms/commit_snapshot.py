@@ -30,12 +30,23 @@ class Changes(NamedTuple):
 NO_CHANGES = Changes()
 
 
+class Run(NamedTuple):
+    """What one run has written and removed, for its report."""
+
+    base: catalog_lib.Catalog | None  # catalog of the snapshot before
+    base_statistics: Statistics  # of the snapshot before; {} if there is none, or they are lost
+    written: catalog_lib.Catalog  # catalog of the shards that were written
+    statistics: Statistics  # of these shards
+    comparison: summaries.Comparison
+
+
 class Continued(NamedTuple):
     """A snapshot before it is published."""
 
     catalog: catalog_lib.Catalog
     merged: Statistics
     files: Mapping[str, bytes]  # further files by name
+    run: Run | None = None  # None without snapshots
 
 
 def continue_dataset(
@@ -58,16 +69,17 @@ def continue_dataset(
     if settings is None:
         return Continued(written, merged, {})
     base, removed = settings.load_base(), b""
+    known = _load_statistics(settings.base_folder) if settings.base else {}
+    run = Run(base, known, written, merged, changes.comparison)
     if base is not None:
         removed_before = find_snapshot.load_removed(settings.base_folder, base)
         written, removed = continue_snapshot.continue_catalog(settings, base, removed_before, written, changes.removed)
-        merged = continue_snapshot.continue_statistics(
-            _load_statistics(settings.base_folder), merged, changes.comparison
-        )
+        merged = continue_snapshot.continue_statistics(known, merged, changes.comparison)
     if settings.compacted:
         merged = _load_statistics(settings.compacted_folder)
+        run = run._replace(base_statistics=merged)
     files = {name: data for name, data in changes.files} | {image_states.STATISTICS_FILE: json.dumps(merged).encode()}
-    return Continued(written, merged, files | ({snapshots.REMOVED_FILE: removed} if removed else {}))
+    return Continued(written, merged, files | ({snapshots.REMOVED_FILE: removed} if removed else {}), run)
 
 
 def _load_statistics(folder: str) -> dict[str, dict[str, Any]]:

@@ -34,10 +34,7 @@ def join_rejects(
     """
     num_bytes = crc = 0
     with storage.storage_of(target).write_file(target) as pending:
-        for chunk in itertools.chain(
-            _read_in_order(staging, staged.early, _LARGE_READS_AT_ONCE),
-            _read_in_order(staging, staged.of_shards, _READS_AT_ONCE),
-        ):
+        for chunk in _read_all(staging, staged):
             check()
             num_bytes, crc = num_bytes + len(chunk), records.extend_crc(crc, chunk)
             rest = memoryview(chunk)
@@ -45,6 +42,21 @@ def join_rejects(
                 rest = rest[pending.file.write(rest) :]
         pending.checksum = num_bytes, crc
     return catalog_lib.File(num_bytes, crc)
+
+
+def read_lines(staging: str, staged: RejectFiles) -> Iterator[bytes]:
+    """Yields the lines of files of rejects, without their line breaks."""
+    rest = b""
+    for chunk in _read_all(staging, staged):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+
+
+def _read_all(staging: str, staged: RejectFiles) -> Iterator[bytes]:
+    return itertools.chain(
+        _read_in_order(staging, staged.early, _LARGE_READS_AT_ONCE),
+        _read_in_order(staging, staged.of_shards, _READS_AT_ONCE),
+    )
 
 
 def _read_in_order(folder: str, names: Iterable[str], num_at_once: int) -> Iterator[bytes]:

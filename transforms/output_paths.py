@@ -14,6 +14,7 @@ LOCK_FILE = "lock"  # in the control folder
 LAST_RUN_FILE = "last-run.json"  # in the control folder: how a job ended badly, see pipelines.last_run
 REPLACED_PREFIX = "replaced-"  # in the control folder, followed by a fingerprint: the catalog that it replaced
 REPORT_PREFIX = "run-"  # in the control folder: the report of a run
+DRIFT_REPORT_FILE = "report.json"  # in the control folder: of a snapshot that was refused, see snapshot_report
 NAMES_PREFIX = "names-"  # in the control folder: staged names of a run, see label_names
 
 
@@ -63,6 +64,11 @@ class OutputPaths:
     def report(self, run_id: str) -> str:
         """The address of the report of one run."""
         return storage.join(self.control, f"{REPORT_PREFIX}{run_id}.json")
+
+    @property
+    def drift_report(self) -> str:
+        """The address of the report of a snapshot that was refused because it drifts too far."""
+        return storage.join(self.control, DRIFT_REPORT_FILE)
 
     def names_file(self, run_id: str) -> str:
         """The address of the staged names of one run."""

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import snapshots
+from imagebeam.transforms import snapshot_drift
 
 NewLabels: TypeAlias = Literal["append", "refuse"]
 
@@ -22,6 +23,8 @@ class SnapshotSettings:
     max_removed_fraction: float = 1.0  # of the images in the snapshot before
     compacted: str = ""  # name of the snapshot whose records are copied; "" if images are read
     retry_rejects: bool = False  # whether only images that the snapshot before rejected are read again
+    drift: snapshot_drift.Thresholds = snapshot_drift.DEFAULT  # differences that are too large
+    fail_on_drift: bool = False  # whether nothing is committed then; otherwise it is only noted
 
     @property
     def continues(self) -> bool:

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from imagebeam import errors, snapshots
-from imagebeam.pipelines import compact, convert, keep_snapshots, output_lock
+from imagebeam.pipelines import cli, compact, convert, keep_snapshots, output_lock, verify_dataset
 from imagebeam.transforms import publish_dataset
 from tests import datasets, image_sets, snapshot_sets
 
@@ -249,6 +249,10 @@ def test_compacted_snapshot_has_the_bytes_of_a_fresh_conversion(source: Source, 
     latest = snapshot_sets.latest(output)
     assert datasets.shard_digests(latest) == datasets.shard_digests(output.with_name("fresh"))
     assert datasets.rejects(latest) == datasets.rejects(output.with_name("fresh"))
+    report = keep_snapshots.load_report(output)
+    assert (report["compacted"], report["base"], report["drift"]) == ("000003", None, None)
+    assert sum(each["unchanged"] for each in report["splits"].values()) == len(after[1])
+    assert {reason: each["kept"] for reason, each in report["rejects"].items()} == result.catalog.counts.rejected
     assert compact.compact(output).state == "kept"
     result = snapshot_sets.update(source.folder, output, **CONFIG)
     assert result.message == "nothing has changed since snapshot 000004"
@@ -298,3 +302,42 @@ def test_rejects_are_read_again_only_where_that_is_asked_for(source: Source, out
     result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
     assert result.message == "nothing has changed since snapshot 000003"
     assert snapshot_sets.update(source.folder, output, **CONFIG).plan.snapshot["added"] == 3
+
+
+def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = Source(tmp_path / "in"), tmp_path / "out"
+    source.add(30, "cat")
+    source.add(30, "dog")
+    snapshot_sets.update(source.folder, output, fail_on_drift=True)  # a first snapshot has no drift
+    source.add(120, "cat")
+    control = output / "snapshots" / "000002" / ".imagebeam"
+    command = ["convert", "--update", "--fail-on-drift", "--workers", "1", "-q", "--input", str(source.folder)]
+    assert cli.main([*command, "--output", str(output)]) == 3
+    assert capsys.readouterr().err.startswith(
+        "imagebeam: snapshot 000002 drifts too far from 000001: labels of train moved by 0.333 (cat 50.0% -> 83.3%, "
+        "dog 50.0% -> 16.7%); update.drift.labels allows 0.1, and chance explains 0.102; nothing was committed; the "
+        f"report is in {control}/report.json; look whether"
+    )
+    report = json.loads((control / "report.json").read_text())
+    assert (output / "LATEST").read_text() == "000001\n"
+    assert len(snapshot_sets.living(output)) == 60
+    result = snapshot_sets.update(source.folder, output)
+    assert result.message == "1 of 1 shards were finished by an earlier run"
+    assert result.report == report
+    assert [note for note in result.plan.notes if note.startswith("drift since snapshot 000001: labels of train moved")]
+    assert cli.main(["snapshots", str(output), "--report"]) == 0
+    assert "drift of labels   train 0.333 (0.102 by chance, MORE THAN 0.1)" in capsys.readouterr().out
+    assert keep_snapshots.load_report(output) == report
+    assert keep_snapshots.load_report(output, "000001")["drift"] is None
+    assert not verify_dataset.verify(snapshot_sets.latest(output)).problems
+    with pytest.raises(errors.ConfigError, match="has no snapshot '000007'; it has 000001, 000002"):
+        keep_snapshots.load_report(output, "000007")
+    (output / "snapshots" / "000001" / "report.json").unlink()
+    with pytest.raises(
+        errors.ConfigError, match=r"000001 has no report\.json: an earlier imagebeam wrote the snapshot"
+    ):
+        keep_snapshots.load_report(output, "000001")
+    with pytest.raises(errors.ConfigError, match="--fail-on-drift is for datasets of snapshots: add --update"):
+        convert.convert({"source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}, fail_on_drift=True)

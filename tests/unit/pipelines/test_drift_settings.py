@@ -1,0 +1,59 @@
+"""How the config and the flags of a command reach the check of drift."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from imagebeam import errors
+from imagebeam.pipelines import config, make_job, update_settings
+from imagebeam.transforms import snapshot_drift
+
+
+def make_config(tmp_path: pathlib.Path, **drift: Any) -> config.Config:
+    (tmp_path / "in").mkdir(exist_ok=True)
+    fields = {"source": {"uri": str(tmp_path / "in")}, "output": {"uri": str(tmp_path / "out")}}
+    return config.parse_config(fields | {"update": {"drift": drift}}, "a test")
+
+
+@pytest.mark.parametrize(
+    ("drift", "thresholds"),
+    [
+        pytest.param({}, snapshot_drift.DEFAULT, id="defaults"),
+        pytest.param({"labels": None, "sizes": 2}, snapshot_drift.Thresholds(None, 2.0, 0.05), id="off-and-other"),
+        pytest.param({"rejects": 0}, snapshot_drift.Thresholds(0.1, 0.5, 0.0), id="zero"),
+    ],
+)
+def test_thresholds_are_those_of_the_config(
+    tmp_path: pathlib.Path, drift: dict[str, Any], thresholds: snapshot_drift.Thresholds
+) -> None:
+    settings = update_settings.find_base(make_config(tmp_path, **drift), False, fail_on_drift=True)
+    assert (settings.drift, settings.fail_on_drift) == (thresholds, True)
+
+
+@pytest.mark.parametrize(
+    ("drift", "message"),
+    [
+        pytest.param({"labels": 1.5}, r"update\.drift\.labels: .*less than or equal to 1", id="above-1"),
+        pytest.param({"sizes": -1}, r"update\.drift\.sizes: .*greater than or equal to 0", id="negative"),
+        pytest.param({"rejects": True}, r"update\.drift\.rejects", id="bool"),
+        pytest.param({"label": 0.1}, r"unknown key 'update\.drift\.label'; did you mean 'labels'", id="unknown"),
+    ],
+)
+def test_threshold_out_of_range_is_refused_with_its_key(
+    tmp_path: pathlib.Path, drift: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        make_config(tmp_path, **drift)
+
+
+def test_command_that_fails_on_drift_is_another_command_for_the_same_dataset(tmp_path: pathlib.Path) -> None:
+    commands, identities = set(), set()
+    for fails, drift in ((False, {}), (True, {}), (True, {"labels": 0.2})):
+        given = make_config(tmp_path, **drift)
+        settings = make_job.make_job(given, snapshot=update_settings.find_base(given, False, False, fails)).settings
+        commands.add(settings.command)
+        identities.add(settings.identity)
+    assert (len(commands), len(identities)) == (3, 1)
