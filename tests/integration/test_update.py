@@ -324,7 +324,7 @@ def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
     assert (output / "LATEST").read_text() == "000001\n"
     assert len(snapshot_sets.living(output)) == 60
     result = snapshot_sets.update(source.folder, output)
-    assert result.message == "1 of 1 shards were finished by an earlier run"
+    assert result.message == "1 of 1 shard was finished by an earlier run"
     assert result.report == report
     assert [note for note in result.plan.notes if note.startswith("drift since snapshot 000001: labels of train moved")]
     assert cli.main(["snapshots", str(output), "--report"]) == 0
