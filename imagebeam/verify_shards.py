@@ -49,7 +49,7 @@ def verify_shard(
     Returns:
         The differences; empty for a good shard.
     """
-    uri = storage.join(directory, shard.name)
+    uri = storage.join_relative(directory, shard.name)
     try:
         num_bytes, crc = checksum_file(uri)
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def _content_problems(
 
 
 def _index_problems(directory: str, shard: catalog_lib.Shard) -> list[Problem]:
-    uri = storage.join(directory, shard.index_name)
+    uri = storage.join_relative(directory, shard.index_name)
     store = storage.storage_of(uri)
     try:
         data = store.read(uri)
@@ -120,7 +120,7 @@ def _index_problems(directory: str, shard: catalog_lib.Shard) -> list[Problem]:
         listed = f"{plural.count(len(offsets) - 1, 'record')} in {offsets[-1]:,} bytes"
         detail = f"the index lists {listed}, the catalog says {shard.records:,} in {shard.bytes:,}"
         return [Problem(shard.index_name, None, detail)]
-    shard_uri = storage.join(directory, shard.name)
+    shard_uri = storage.join_relative(directory, shard.name)
     with store.open_read(shard_uri) as file:
         for index, (start, end) in enumerate(itertools.pairwise(offsets)):
             length = end - start - records.HEADER_BYTES - records.FOOTER_BYTES

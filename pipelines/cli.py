@@ -332,12 +332,12 @@ def _snapshots(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _keep_snapshots(directory: str, num_kept: int) -> None:
-    from imagebeam.pipelines import keep_snapshots, progress
+    from imagebeam.pipelines import keep_snapshots
 
     removal = keep_snapshots.keep_snapshots(directory, num_kept)
     if removal.removed:
-        files = progress.count(removal.num_files, "file")
-        _say(f"removed {progress.count(len(removal.removed), 'snapshot')}: {', '.join(removal.removed)} ({files})")
+        files = plural.count(removal.num_files, "file")
+        _say(f"removed {plural.count(len(removal.removed), 'snapshot')}: {', '.join(removal.removed)} ({files})")
     if removal.pinned:
         _say(f"kept, because pinned: {', '.join(removal.pinned)}")
 

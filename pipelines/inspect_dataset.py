@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, find_snapshot, records, storage
+from imagebeam import errors, example, features, find_snapshot, plural, records, storage
 from imagebeam.pipelines import progress, terminal
 from imagebeam.reader import bare_pixels
 
@@ -37,8 +37,8 @@ def _removed_rows(catalog: catalog_lib.Catalog) -> list[tuple[str, str]]:
     removed = sum(shard.removed for shard in every)
     if not removed:
         return []
-    of_shards = progress.count(sum(bool(shard.removed) for shard in every), "shard")
-    total = progress.count(sum(shard.records for shard in every), "record")
+    of_shards = plural.count(sum(bool(shard.removed) for shard in every), "shard")
+    total = plural.count(sum(shard.records for shard in every), "record")
     return [("removed", f"{removed:,} of {total} in the files, in {of_shards}; they are not read")]
 
 
@@ -54,7 +54,7 @@ def read_examples(directory: str, catalog: catalog_lib.Catalog, split: str) -> I
         if not shard.num_examples:
             continue
         gone = frozenset(removed.get(shard.name, ()))
-        uri = storage.join(directory, shard.name)
+        uri = storage.join_relative(directory, shard.name)
         try:
             with storage.storage_of(uri).open_read(uri) as file:
                 for index, record in enumerate(records.read_records(file, catalog.compression)):

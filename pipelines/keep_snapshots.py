@@ -141,7 +141,7 @@ def _files_needed(dataset: str, snapshot: Snapshot) -> Iterator[str]:
         for shard in split.shards:
             if shard.is_elsewhere:
                 for name in output_folder.files_of_shard(shard, snapshot.catalog):
-                    yield storage.join(folder, name)
+                    yield storage.join_relative(folder, name)
 
 
 def _remove_unneeded(folder: str, needed: set[str]) -> int:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 from imagebeam import catalog as catalog_lib
 from imagebeam import plural, snapshots, storage
 from imagebeam.pipelines import json_log, terminal
-from imagebeam.plural import count as count
 from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
 from imagebeam.transforms.shard import shard_writer
 

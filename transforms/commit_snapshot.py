@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import snapshots, storage
+from imagebeam import find_snapshot, snapshots, storage
 from imagebeam.transforms import (
     continue_snapshot,
     elements,
     image_states,
     snapshot_settings,
-    snapshot_states,
     summaries,
 )
 
@@ -73,7 +72,7 @@ def continue_dataset(
     known = _load_statistics(settings.base_folder) if settings.base else {}
     run = Run(base, known, written, merged, changes.comparison)
     if base is not None:
-        removed_before = snapshot_states.load_removed(settings.base_folder, base)
+        removed_before = find_snapshot.load_removed(settings.base_folder, base)
         written, removed = continue_snapshot.continue_catalog(settings, base, removed_before, written, changes.removed)
         merged = continue_snapshot.continue_statistics(known, merged, changes.comparison)
     if settings.compacted:

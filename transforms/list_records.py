@@ -44,7 +44,7 @@ class _ListRecordsFn(beam.DoFn):
             yield beam.pvalue.TaggedOutput("reject_states", (name, state))
         if read.shard is None:
             return
-        uri = storage.join(self._folder, read.shard.name)
+        uri = storage.join_relative(self._folder, read.shard.name)
         offsets = _offsets_of(self._folder, read.shard, self._states.catalog.compression)
         removed = frozenset(read.removed)
         for record, (image, (start, end)) in enumerate(zip(read.images, itertools.pairwise(offsets))):
@@ -69,12 +69,12 @@ def _offsets_of(folder: str, shard: catalog_lib.Shard, compression: str) -> Sequ
         ShardError: if the index or the shard does not fit the catalog.
     """
     if compression == "none":
-        uri = storage.join(folder, shard.index_name)
+        uri = storage.join_relative(folder, shard.index_name)
         data = storage.storage_of(uri).read(uri)
         if records.extend_crc(0, data) != shard.index_crc32c:
             raise errors.ShardError(f"index {uri} differs from the catalog; run imagebeam verify")
         return records.decode_index(data)
-    uri = storage.join(folder, shard.name)
+    uri = storage.join_relative(folder, shard.name)
     offsets, end = [], 0
     with storage.storage_of(uri).open_read(uri) as file:
         for record in records.read_records(file, compression):

@@ -139,7 +139,7 @@ class _ListedSizes:
         """Describes how a file differs from `num_bytes`; if that is None, only whether the file is missing."""
         folder, _, last = name.rpartition("/")
         if folder not in self._by_folder:
-            self._by_folder[folder] = sizes_in(storage.join(self._uri, folder) if folder else self._uri)
+            self._by_folder[folder] = sizes_in(storage.join_relative(self._uri, folder) if folder else self._uri)
         size = self._by_folder[folder].get(last)
         if size is None:
             return f"{name} is missing"

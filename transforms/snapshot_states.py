@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, snapshots, storage
+from imagebeam import errors, find_snapshot, storage
 from imagebeam.transforms import image_states
 
 
@@ -29,7 +29,7 @@ class SnapshotStates:
         self._folder = folder
         self._shards = [(split, shard) for split, each in self.catalog.splits.items() for shard in each.shards]
         self._rejects = sorted(name for name in self.catalog.files if image_states.is_rejects_name(name))
-        self._removed = load_removed(folder, self.catalog)
+        self._removed = find_snapshot.load_removed(folder, self.catalog)
 
     def __len__(self) -> int:
         """Returns the number of files: one for each shard, in the order of the catalog, then those of rejects."""
@@ -51,7 +51,7 @@ class SnapshotStates:
         return ShardStates(split, shard, number, state.images, state.rejects, self._removed.get(shard.name, ()))
 
     def _load(self, name: str, num_images: int) -> image_states.ShardState:
-        uri = storage.join(self._folder, name)
+        uri = storage.join_relative(self._folder, name)
         try:
             data = storage.storage_of(uri).read(uri)
         except FileNotFoundError as e:
@@ -60,19 +60,3 @@ class SnapshotStates:
                 "--update --overwrite, which writes a whole new snapshot"
             ) from e
         return image_states.decode_state(data, num_images, uri)
-
-
-def load_removed(folder: str, catalog: catalog_lib.Catalog) -> Mapping[str, Sequence[int]]:
-    """Returns the removed records of the snapshot in a folder, by the name of their shard.
-
-    Raises:
-        CatalogError: if the file that names them is missing or damaged.
-    """
-    if snapshots.REMOVED_FILE not in catalog.files:
-        return {}
-    uri = storage.join(folder, snapshots.REMOVED_FILE)
-    try:
-        data = storage.storage_of(uri).read(uri)
-    except FileNotFoundError as e:
-        raise errors.CatalogError(f"{uri} is gone: restore it, or write a whole new snapshot (--overwrite)") from e
-    return snapshots.decode_removed(data, catalog, uri)

@@ -89,7 +89,7 @@ class DatasetSource:
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         for split in catalog.splits.values():
             for shard in split.shards:
-                uri = storage.join(self.directory, shard.name)
+                uri = storage.join_relative(self.directory, shard.name)
                 try:
                     size = self.size_of(uri)
                 except OSError as e:
@@ -141,7 +141,7 @@ class LocalSource(DatasetSource):
         return self.files(shards)
 
     def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.LocalShardBytes:
-        return record_bytes.LocalShardBytes([storage.join(self.directory, shard.name) for shard in shards])
+        return record_bytes.LocalShardBytes([storage.join_relative(self.directory, shard.name) for shard in shards])
 
 
 class TensorFlowSource(DatasetSource):
@@ -165,7 +165,7 @@ class TensorFlowSource(DatasetSource):
 
     def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
         def load(shard: int, start: int, stop: int) -> bytes:
-            return self._read(storage.join(self.directory, shards[shard].name), start, stop - start)
+            return self._read(storage.join_relative(self.directory, shards[shard].name), start, stop - start)
 
         return record_bytes.BlockShardBytes(_block_ends(offsets), load)
 
@@ -200,7 +200,7 @@ class _WholeShards:
         self._shards = shards
 
     def open(self, shard: int) -> BinaryIO:
-        return io.BytesIO(self._source.read(storage.join(self._source.directory, self._shards[shard].name)))
+        return io.BytesIO(self._source.read(storage.join_relative(self._source.directory, self._shards[shard].name)))
 
     def close(self) -> None:
         """Does nothing: there are no files."""

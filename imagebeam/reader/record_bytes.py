@@ -330,7 +330,7 @@ class RecordFetcher:
         shard = int(np.searchsorted(self._ends, record, side="right"))
         index = record - int(self._ends[shard]) + self._shards[shard].records
         offset, end = self._offsets.of(shard, index)
-        uri = storage.join(self._directory, self._shards[shard].name)
+        uri = storage.join_relative(self._directory, self._shards[shard].name)
         return Trouble(uri, index, offset, self._key(shard, offset, end), detail)
 
     def _key(self, shard: int, offset: int, end: int) -> str:
@@ -387,7 +387,7 @@ class Offsets:
         return self._loaded[shard]
 
     def _load(self, shard: catalog_lib.Shard) -> np.ndarray:
-        uri = storage.join(self._directory, shard.index_name)
+        uri = storage.join_relative(self._directory, shard.index_name)
         try:
             offsets = np.frombuffer(self._read(uri), "<u8")
         except (OSError, ValueError) as e:
@@ -420,7 +420,7 @@ class ScannedOffsets(Offsets):
         self._open_shard = open_shard
 
     def _load(self, shard: catalog_lib.Shard) -> np.ndarray:
-        uri = storage.join(self._directory, shard.name)
+        uri = storage.join_relative(self._directory, shard.name)
         offsets, end = [], 0
         try:
             with self._open_shard(self._shards.index(shard)) as file:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from imagebeam import errors
-from imagebeam.storage.addresses import join, normalize, root_of, scheme_of
+from imagebeam.storage.addresses import join, join_relative, normalize, root_of, scheme_of
 from imagebeam.storage.interface import (
     BROKEN_LINK,
     DIRECTORY,
@@ -38,6 +38,7 @@ __all__ = [
     "UnavailableError",
     "is_fault",
     "join",
+    "join_relative",
     "normalize",
     "root_of",
     "scheme_of",

@@ -39,12 +39,13 @@ def normalize(uri: str | os.PathLike[str]) -> str:
 
 
 def join(directory: str, *names: str) -> str:
-    """Returns the address of `names` below `directory`; no name may start with a slash.
+    """Returns the address of `names` below `directory`; no name may start with a slash."""
+    return "/".join((directory.rstrip("/"), *names))  # called for each image: four times as fast as posixpath.join
 
-    Leading "../" of the first name leave the directory. Called for each image: four times as fast as posixpath.join.
-    """
+
+def join_relative(directory: str, name: str) -> str:
+    """Returns the address of a file that is named relative to `directory`; each leading "../" leaves a directory."""
     directory = directory.rstrip("/")
-    if names and names[0].startswith("../"):
-        directory, names = directory.rpartition("/")[0], (names[0][3:], *names[1:])
-        return join(directory, *names)
-    return "/".join((directory, *names))
+    while name.startswith("../"):
+        directory, name = directory.rpartition("/")[0], name[3:]
+    return f"{directory}/{name}"

@@ -79,7 +79,7 @@ class RemoteShards:
         return RemoteShards(directory, self._storage_options, self._damage_waits_sec)
 
     def uri_of(self, name: str) -> str:
-        return storage.join(self.directory, name)
+        return storage.join_relative(self.directory, name)
 
     def download(self, shard: catalog_lib.Shard, path: str) -> None:
         """Writes a shard to the local `path`, synced and checked against the catalog.

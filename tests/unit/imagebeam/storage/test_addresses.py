@@ -76,6 +76,18 @@ def test_join_puts_one_slash_between(parts: tuple[str, ...], expected: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("directory", "name", "expected"),
+    [
+        ("gs://b/d/000002", "a", "gs://b/d/000002/a"),
+        ("gs://b/d/000002/", "../000001/a", "gs://b/d/000001/a"),
+        ("/d/000002", "../../a/../b", "/a/../b"),
+    ],
+)
+def test_relative_name_leaves_the_directory(directory: str, name: str, expected: str) -> None:
+    assert addresses.join_relative(directory, name) == expected
+
+
+@pytest.mark.parametrize(
     ("uri", "root"),
     [
         ("gs://bucket/a/b", "gs://bucket"),
