@@ -208,10 +208,12 @@ def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import column_settings, convert, progress, report_rows, runners
 
-    if known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments)):
+    leaves = known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments))
+    if known.keep_snapshots is not None and (leaves or not known.update):
+        remedy = "leave it out, and run imagebeam snapshots DIR --keep N later" if leaves else "add --update"
+        raise errors.ConfigError(f"--keep-snapshots removes snapshots after a new one is committed: {remedy}")
+    if leaves:
         return _submit(known, beam_arguments)
-    if known.keep_snapshots is not None and not known.update:
-        raise errors.ConfigError("--keep-snapshots is for datasets of snapshots: add --update")
     start = time.monotonic()
     config = _load_config(known)
     transform_version = column_settings.versions(config).get("tensorflow_transform")
@@ -272,6 +274,7 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         beam_arguments,
         overwrite=known.overwrite,
         update=known.update,
+        retry_rejects=known.retry_rejects,
         fail_on_drift=known.fail_on_drift,
         show_progress=not known.quiet,
     )

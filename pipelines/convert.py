@@ -209,6 +209,7 @@ def submit(
     *,
     overwrite: bool = False,
     update: bool = False,
+    retry_rejects: bool = False,
     fail_on_drift: bool = False,
     show_progress: bool = False,
 ) -> Submission:
@@ -222,6 +223,7 @@ def submit(
         beam_options: as for `convert`, with a runner whose jobs outlive their launcher: DataflowRunner.
         overwrite: as for `convert`.
         update: as for `convert`.
+        retry_rejects: as for `convert`.
         fail_on_drift: as for `convert`.
         show_progress: as for `convert`.
 
@@ -243,6 +245,7 @@ def submit(
         overwrite=overwrite,
         show_progress=show_progress,
         update=update,
+        retry_rejects=retry_rejects,
         fail_on_drift=fail_on_drift,
     )
     with start_run.on_dataflow(request, add_steps) as started:
