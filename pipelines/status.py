@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, plural, storage
+from imagebeam import errors, find_snapshot, plural, snapshots, storage
 from imagebeam.pipelines import (
     dataflow_jobs,
     finished_work,
@@ -118,25 +118,25 @@ def status(output: str) -> Status:
 
 
 def _look(output: str) -> Status:
-    control = output_paths.OutputPaths(output).control
-    record = run_record.read(output_paths.OutputPaths(output).lock)
+    paths = _paths_of_runs(output)
+    record = run_record.read(paths.lock)
     known = Status(output, "nothing", catalog=_find_catalog(output))
     if record is not None:
         job = output_lock.job_in(record)
-        known = _of_process(known, record) if job is None else _of_job(known, job)
+        known = _of_process(known, record) if job is None else _of_job(known, job, paths)
     if known.state in ("running", "unknown"):
         return known
     shards: int | None = None
     with contextlib.suppress(storage.UnavailableError):  # how the run ended is what counts
-        shards = finished_work.count_finished_shards(output)
+        shards = finished_work.count_finished_shards(paths.output)
     known = dataclasses.replace(known, keeps_shards=bool(shards))
-    last = last_run.read(output) if record is None else None
+    last = last_run.read(paths.output) if record is None else None
     if last is not None:
         ended: Summary = "cancelled" if last.state == "cancelled" else "failed"
         return dataclasses.replace(
             known, state=ended, job=last.job, causes=last.causes, run_exit_code=last.exit_code, ended=last.ended
         )
-    refusal = _find_refusal(control)
+    refusal = _find_refusal(paths.control)
     if refusal is not None:
         message, exit_code = refusal
         return dataclasses.replace(known, state="failed", causes=[message], run_exit_code=exit_code)
@@ -146,6 +146,16 @@ def _look(output: str) -> Status:
         left = plural.count(shards, "finished shard")
         return dataclasses.replace(known, state="stopped", causes=[f"an unfinished run left {left}"])
     return known
+
+
+def _paths_of_runs(output: str) -> output_paths.OutputPaths:
+    """Returns where runs write: to the folder of the next snapshot, if the output has snapshots."""
+    latest: str | None = None
+    with contextlib.suppress(errors.CatalogError):
+        latest = snapshots.latest_name(output)
+    paths = output_paths.OutputPaths(snapshots.folder_of(output, snapshots.name_after(latest)))
+    is_first = latest is None and not storage.storage_of(output).exists(paths.control)
+    return output_paths.OutputPaths(output) if is_first else paths
 
 
 def _find_catalog(output: str) -> catalog_lib.Catalog | None:
@@ -170,7 +180,7 @@ def _require_bucket(output: str) -> None:
         return
 
 
-def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
+def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_paths.OutputPaths) -> Status:
     """Returns the status of an output whose lock names a job."""
     try:
         service = remote_job.service_of(job)
@@ -193,7 +203,7 @@ def _of_job(known: Status, job: remote_job.RemoteJob) -> Status:
         return dataclasses.replace(known, state=ended, job=job, counters=counters, causes=causes)
     except (OSError, errors.ConfigError) as e:
         cause = str(getattr(e, "strerror", None) or e)
-        release = output_lock.advise_release(output_paths.OutputPaths(known.output).lock, job, e)
+        release = output_lock.advise_release(paths.lock, job, e)
         return dataclasses.replace(known, state="unknown", job=job, causes=[cause], release=release)
 
 

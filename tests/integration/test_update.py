@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from imagebeam import errors, snapshots
-from imagebeam.pipelines import cli, compact, convert, keep_snapshots, output_lock, verify_dataset
+from imagebeam.pipelines import cli, compact, convert, keep_snapshots, output_lock, status, verify_dataset
 from imagebeam.transforms import publish_dataset
 from tests import datasets, image_sets, snapshot_sets
 
@@ -183,11 +183,11 @@ def test_stratified_split_and_plain_dataset_are_refused(source: Source, output: 
 
 def test_second_run_at_the_same_time_is_busy(source: Source, output: pathlib.Path) -> None:
     source.add(1, "cat")
-    with (
-        output_lock.hold(str(output / "snapshots" / "000002" / ".imagebeam")),
-        pytest.raises(errors.BusyError, match="another run writes to this output"),
-    ):
-        snapshot_sets.update(source.folder, output, **CONFIG)
+    with output_lock.hold(str(output / "snapshots" / "000002" / ".imagebeam")):
+        with pytest.raises(errors.BusyError, match="another run writes to this output"):
+            snapshot_sets.update(source.folder, output, **CONFIG)
+        assert status.status(str(output)).state == "running"
+    assert status.status(str(output)).state == "committed"
     snapshot_sets.update(source.folder, output, **CONFIG)
 
 
