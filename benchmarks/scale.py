@@ -1,5 +1,7 @@
 """Measures list -> label -> split -> rank -> plan -> place on generated references: time, memory, shuffled bytes.
 
+With --update, the references are those of a snapshot that is there: list -> label -> split -> compare -> plan.
+
 No file exists and none is looked at, so the number of references is limited by memory alone: the local runner keeps all
 that crosses a shuffle in memory. Run from the root of the repository: python -m benchmarks.scale > scale.json
 """
@@ -10,6 +12,7 @@ import argparse
 import collections
 import dataclasses
 import functools
+import itertools
 import json
 import statistics
 import sys
@@ -19,11 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from imagebeam.transforms import elements
+from imagebeam import catalog as catalog_lib
+from imagebeam import snapshots
+from imagebeam.transforms import elements, image_states, snapshot_settings
 from imagebeam.transforms.sources import image_source
 
 _NUM_CLASSES = 1000
 _NUM_SHARDS = 1024
+_RECORDS_IN_SHARD = 1000
 _SPLITS = {
     "none": ["split.by=none"],
     "hash": ["split.by=hash", "split.fractions={train: 0.9, test: 0.1}"],
@@ -34,6 +40,8 @@ _SPLITS = {
 # In this process, where the local runner runs everything. A run imports this module, so that Beam pickles names alone.
 _num_bytes: collections.Counter[str] = collections.Counter()
 _RUN = "import sys; from benchmarks import scale; scale.run(*sys.argv[1:])"
+_UPDATE = "import sys; from benchmarks import scale; scale.update(*sys.argv[1:])"
+_WRITE = "import sys; from benchmarks import scale; scale.write_snapshot(*sys.argv[1:])"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +99,66 @@ def run(count: str, split: str, num_classes: str, report: str) -> None:
     Path(report).write_text(json.dumps(_num_bytes))
 
 
+def write_snapshot(count: str, num_classes: str, dataset: str) -> None:
+    """Writes what an update reads of a snapshot of `count` references: the catalog and the states, without shards."""
+    source = GeneratedSource(int(count), int(num_classes))
+    folder = Path(dataset) / snapshots.DIRECTORY / "000001"
+    (folder / snapshots.STATE_DIRECTORY).mkdir(parents=True)
+    refs = (ref for batch in source.list_rows() for ref in elements.unpack_refs(source.look_up(batch).packed_refs))
+    made = []
+    while rows := list(itertools.islice(refs, _RECORDS_IN_SHARD)):
+        shard = catalog_lib.Shard(f"train-{len(made):05d}.tfrecord", len(rows), 1, 1)
+        states = image_states.StateBuilder()
+        for ref in rows:
+            labelled = ref.with_label(ref.key.split("/")[0], "").with_split("train")
+            states.add(labelled._replace(facts=image_states.facts_of(labelled, keep_position=False)))
+        (folder / image_states.state_name(shard)).write_bytes(states.encode())
+        made.append(shard)
+    labels = tuple(sorted(f"n{1440764 + number:08d}" for number in range(int(num_classes))))
+    counts = catalog_lib.Counts(int(count), int(count), {}, {})
+    splits = {"train": catalog_lib.Split(tuple(made))}
+    facts = {"name": "000001", "base": None}
+    catalog = catalog_lib.Catalog(
+        "scale", "0", "none", splits, labels, "class", 0, (), {}, counts, {}, "", snapshot=facts
+    )
+    (folder / catalog_lib.CATALOG_FILE).write_text(catalog.to_json())
+
+
+def update(count: str, num_classes: str, dataset: str, report: str) -> None:
+    """Runs the steps of an update without a change in this process; writes the bytes that crossed the shuffle."""
+    source = GeneratedSource(int(count), int(num_classes))
+    import apache_beam as beam
+    from apache_beam.runners.portability import fn_api_runner
+
+    from imagebeam.pipelines import config, make_job
+    from imagebeam.transforms import assign_splits, compare_with_snapshot, label_images, list_images
+
+    _count_packed_bytes()
+    snapshot = snapshot_settings.SnapshotSettings(dataset, "000002", "000001")
+    job = make_job.make_job(
+        config.load_config(None, [f"source.uri={dataset}", f"output.uri={dataset}", *_SPLITS["none"]]),
+        snapshot=snapshot,
+    )
+    with beam.Pipeline(runner=fn_api_runner.FnApiRunner()) as pipe:
+        listed = pipe | list_images.ListImages(source)
+        labelled = listed.images | label_images.LabelImages(job.label)
+        assigned = labelled.images | assign_splits.AssignSplits(job.split)
+        compared = assigned.images | compare_with_snapshot.CompareWithSnapshot(snapshot, keep_position=False)
+        _ = compared.comparison | "Check" >> beam.Map(_require_unchanged, int(count))
+    Path(report).write_text(json.dumps(_num_bytes))
+
+
+def _require_unchanged(comparison: Any, count: int) -> None:
+    assert comparison.totals() == {"added": 0, "changed": 0, "removed": 0, "unchanged": count}
+
+
 def _count_packed_bytes() -> None:
     """Counts the bytes of rows that are packed on the way to their intervals, from now on."""
     pack_rows = elements.pack_rows
 
     def count(rows: Sequence[tuple[Any, ...]]) -> bytes:
         packed = pack_rows(rows)
-        if sys._getframe(1).f_code.co_name == "_take":  # of rank_references
+        if sys._getframe(1).f_code.co_name in ("_take", "take"):  # of rank_references, of compare_with_snapshot
             _num_bytes["grouped"] += len(packed)
         return packed
 
@@ -109,7 +170,7 @@ def _count_placed(element: Any) -> None:
     _num_bytes["placed"] += sum(len(packed) for _, packed in element[1])
 
 
-def measure(counts: Sequence[int], split: str, num_classes: int, rounds: int) -> dict[str, Any]:
+def measure(counts: Sequence[int], split: str, num_classes: int, rounds: int, updates: bool) -> dict[str, Any]:
     """Runs the whole benchmark; returns the object to print."""
     machine = harness.describe_machine()
     with tempfile.TemporaryDirectory(prefix="imagebeam-scale-") as folder:
@@ -118,6 +179,10 @@ def measure(counts: Sequence[int], split: str, num_classes: int, rounds: int) ->
             str(count): [sys.executable, "-c", _RUN, str(count), split, str(num_classes), str(path)]
             for count, path in reports.items()
         }
+        for count, path in reports.items() if updates else ():
+            given = [str(count), str(num_classes), str(Path(folder) / f"dataset-{count}")]
+            harness.run([sys.executable, "-c", _WRITE, *given])
+            commands[str(count)] = [sys.executable, "-c", _UPDATE, *given, str(path)]
         results = harness.run_in_turn(
             {count: functools.partial(harness.run, command) for count, command in commands.items()}, rounds
         )
@@ -135,7 +200,8 @@ def measure(counts: Sequence[int], split: str, num_classes: int, rounds: int) ->
     return {
         "benchmark": "scale",
         "machine": machine,
-        "split": split,
+        "split": "none" if updates else split,
+        "update": updates,
         "classes": num_classes,
         "counts": found,
         "growth": {name: grown(name) for name in ("seconds", "cpu_seconds", "peak_rss_bytes")},
@@ -148,10 +214,12 @@ def main() -> int:
     parser.add_argument("--split", choices=_SPLITS, default="none")
     parser.add_argument("--classes", type=int, default=_NUM_CLASSES)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--update", action="store_true", help="compare with a snapshot of the same references")
     args = parser.parse_args()
     if min(args.count) < 1 or args.rounds < 1 or args.classes < 1:
         parser.error("--count, --classes and --rounds take numbers from 1")
-    return harness.print_result(lambda: measure(sorted(set(args.count)), args.split, args.classes, args.rounds))
+    counts = sorted(set(args.count))
+    return harness.print_result(lambda: measure(counts, args.split, args.classes, args.rounds, args.update))
 
 
 if __name__ == "__main__":

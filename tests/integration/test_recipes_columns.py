@@ -95,11 +95,15 @@ def write_table(folder: pathlib.Path, rows: list[Row]) -> pathlib.Path:
     folder.mkdir()
     for index in range(5):
         (folder / f"{index}.jpg").write_bytes(image_sets.make_image(index))
-    with open(folder / "table.csv", "w", newline="") as file:
+    write_rows(folder / "table.csv", rows)
+    return folder / "table.csv"
+
+
+def write_rows(table: pathlib.Path, rows: list[Row]) -> None:
+    with open(table, "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    return folder / "table.csv"
 
 
 @pytest.fixture(scope="module")
@@ -498,3 +502,25 @@ def test_command_line_transforms_and_plans_the_same(table: pathlib.Path, tmp_pat
     catalog = catalog_lib.load_catalog(str(tmp_path / "out"))
     assert catalog.fingerprint in before
     assert "transform_fn/saved_model.pb" in catalog.files
+
+
+def test_update_transforms_new_rows_with_the_numbers_of_the_first_snapshot(
+    rows: list[Row], tmp_path: pathlib.Path
+) -> None:
+    first = rows[: NUM_TRAIN // 2]
+    table = write_table(tmp_path / "in", first)
+    config = SMALL | {"source": SMALL["source"] | {"uri": str(table)}, "output": {"uri": str(tmp_path / "out")}}
+    convert.convert(config, workers=1, update=True)
+    write_rows(table, rows[:NUM_TRAIN])
+    result = convert.convert(config, workers=1, update=True)
+    assert (result.plan.snapshot["added"], result.plan.snapshot["unchanged"]) == (NUM_TRAIN // 2, NUM_TRAIN // 2)
+    folders = [tmp_path / "out" / "snapshots" / name for name in ("000001", "000002")]
+    known = np.array([float(row["age"]) for row in first])
+    spec = {"age": tf.io.FixedLenFeature([], tf.float32), "image/key": tf.io.FixedLenFeature([], tf.string)}
+    shards = tf.data.TFRecordDataset([str(path) for folder in folders for path in folder.glob("*.tfrecord")])
+    found = tf.io.parse_example(list(shards), spec)
+    ages = dict(zip((key.decode() for key in found["image/key"].numpy()), found["age"].numpy(), strict=True))
+    expected = {row["id"]: (float(row["age"]) - known.mean()) / known.std() for row in rows[:NUM_TRAIN]}
+    assert ages.keys() == expected.keys()
+    np.testing.assert_allclose([ages[key] for key in expected], list(expected.values()), rtol=1e-5, atol=1e-6)
+    assert len({(folder / "transform_fn/saved_model.pb").read_bytes() for folder in folders}) == 1
