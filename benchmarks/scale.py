@@ -143,7 +143,8 @@ def update(count: str, num_classes: str, dataset: str, report: str) -> None:
         listed = pipe | list_images.ListImages(source)
         labelled = listed.images | label_images.LabelImages(job.label)
         assigned = labelled.images | assign_splits.AssignSplits(job.split)
-        compared = assigned.images | compare_with_snapshot.CompareWithSnapshot(snapshot, keep_position=False)
+        rejects = (listed.rejects, labelled.rejects, assigned.rejects) | beam.Flatten()
+        compared = assigned.images | compare_with_snapshot.CompareWithSnapshot(snapshot, rejects, False)
         _ = compared.comparison | "Check" >> beam.Map(_require_unchanged, int(count))
     Path(report).write_text(json.dumps(_num_bytes))
 

@@ -62,18 +62,11 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # ImageRef with its split
     rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
     tallies = (listed.tallies, labelled.tallies) | "Tallies" >> beam.Flatten()  # Tally
-    images, compared = assigned.images, None
-    if settings.snapshot is not None:
-        compare = compare_with_snapshot.CompareWithSnapshot(settings.snapshot, job.keeps_position)
-        compared = assigned.images | "CompareWithSnapshot" >> compare
-        images = compared.images  # ImageRef that is new or has changed
-        early = () if settings.snapshot.retry_rejects else (rejects,)
-        rejects = (*early, compared.rejects) | "AllRejects" >> beam.Flatten()
-    ranked = images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
-    comparison = None if compared is None else compared.comparison
-    plan = ranked.ranking | "Plan" >> plan_dataset.PlanDataset(
-        settings, tallies, rejects, job.table, comparison
-    )  # DatasetPlan
+    compare = compare_with_snapshot.CompareWithSnapshot(settings.snapshot, rejects, job.keeps_position)
+    compared = assigned.images | "Compare" >> compare  # ImageRef that is new, Reject; what has changed
+    ranked = compared.images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
+    plan_of = plan_dataset.PlanDataset(settings, tallies, compared.rejects, job.table, compared.comparison)
+    plan = ranked.ranking | "Plan" >> plan_of  # DatasetPlan
     if plan_only:
         return
     _ = plan | "StageInputs" >> stage_inputs.StageInputs(settings)
@@ -81,7 +74,8 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
     written = transformed | "Write" >> job.writer(plan, settings)  # WrittenShard
-    early_rejects = rejects | "StoreDeadLetters" >> store_dead_letters.StoreDeadLetters(settings, plan)  # file name
+    store = store_dead_letters.StoreDeadLetters(settings, plan)
+    early_rejects = compared.rejects | "StoreDeadLetters" >> store  # file name
     _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, plan, early_rejects, compared)
 
 

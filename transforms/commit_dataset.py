@@ -18,6 +18,7 @@ import apache_beam as beam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, records, snapshots, storage, version
 from imagebeam.transforms import (
+    commit_checks,
     commit_rights,
     commit_snapshot,
     committed_catalog,
@@ -29,7 +30,6 @@ from imagebeam.transforms import (
     output_folder,
     output_paths,
     publish_dataset,
-    reject_limit,
     run_report,
     snapshot_report,
     summaries,
@@ -100,7 +100,7 @@ class Committer:
             dataset = commit_snapshot.continue_dataset(
                 self.settings.snapshot, self._catalog(plan, written), merged, changes
             )
-            self._check(plan, written, dataset.catalog)
+            commit_checks.check_dataset(self.settings, plan, written, dataset.catalog)
             catalog = self._publish(publication, dataset, staged_rejects, lock)
             self._move_latest()
             return catalog
@@ -262,73 +262,6 @@ class Committer:
         found[catalog_lib.REJECTS_FILE] = join_dead_letters.join_rejects(staging, staged_rejects, target, check)
         return dict(sorted(found.items()))
 
-    def _check(
-        self,
-        plan: elements.DatasetPlan,
-        written: Sequence[elements.WrittenShard],
-        catalog: catalog_lib.Catalog,
-    ) -> None:
-        planned = {
-            self.settings.shard_name(split, shard_index, planned.num_shards)
-            for split, planned in plan.splits.items()
-            for shard_index in range(planned.num_shards)
-        }
-        names = [each.shard.name for each in written]
-        if planned != set(names) or len(planned) != len(names):
-            lost = sorted(planned.symmetric_difference(names))[:3] or sorted(names)[:3]
-            raise errors.VerificationError(
-                f"{len(names):,} shards were written, {len(planned):,} were planned (first difference: {lost}): "
-                "this is a bug of imagebeam or of the runner; nothing was committed"
-            )
-        counts = catalog.counts
-        if counts.listed != counts.written + sum(counts.rejected.values()):
-            raise errors.VerificationError(
-                f"{counts.listed:,} images were listed, but {counts.written:,} were written and "
-                f"{sum(counts.rejected.values()):,} rejected: this is a bug of imagebeam or of the runner; "
-                "nothing was committed"
-            )
-        if unnamed := self._folder.find_unnamed_shards(self.settings.suffix):  # added since the plan was made
-            raise errors.ConfigError(output_folder.refuse_unnamed_shards(self.settings.output, unnamed))
-        if excess := reject_limit.find_excess(self.settings, counts.listed, counts.rejected):
-            raise excess
-        if not counts.written:
-            raise errors.TooManyRejectsError("every image was rejected: nothing was committed")
-        for name, split in catalog.splits.items():  # TFDS loads no split without an example
-            if not split.num_examples and name in plan.splits:
-                planned_images = plan.splits[name].num_records
-                raise errors.TooManyRejectsError(
-                    f"every image of split {name} was rejected, {planned_images:,} in all: nothing was committed; fix "
-                    "the images, or leave the split out of the input"
-                )
-
-    def notes(
-        self,
-        plan: elements.DatasetPlan,
-        written: Sequence[elements.WrittenShard],
-        merged: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> list[str]:
-        """Returns notes for the user on the dataset as it was written, in addition to those of the plan."""
-        rejected: collections.Counter[str] = collections.Counter()
-        for each in written:
-            rejected.update(each.rejected)
-        merged = merge_statistics.merge_by_split(written) if merged is None else merged
-        drift = snapshot_report.notes_of(self.settings.snapshot)
-        return [*reject_limit.note_changed(self.settings, rejected), *self._note_absent_classes(plan, merged), *drift]
-
-    def _note_absent_classes(self, plan: elements.DatasetPlan, merged: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        if self.settings.label_kind != "class" or (self.settings.snapshot and self.settings.snapshot.continues):
-            return []
-        counts = {split: merged.get(split, {}).get("labels", {}) for split in plan.splits}
-        found = {label for split in counts.values() for label in split}
-        unseen = [label for label in plan.labels if label not in found]
-        notes = []
-        if len(unseen) > plan.num_unseen_labels:  # the plan notes those that only the vocabulary has
-            notes.append(_note_classes(unseen, "no image in the dataset"))
-        if "train" in counts:
-            absent = [label for label in plan.labels if label in found and label not in counts["train"]]
-            notes += [_note_classes(absent, "no image in train")] if absent else []
-        return notes
-
     def _leave_rejects(self, plan: elements.DatasetPlan, staged: join_dead_letters.RejectFiles) -> str:
         """Writes the rejects where the user can read them, but never next to another dataset's catalog."""
         output = self.settings.output
@@ -386,11 +319,6 @@ def _count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.Writte
     return dict(sorted(rejected.items()))
 
 
-def _note_classes(labels: Sequence[str], what: str) -> str:
-    has = "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
-    return f"{has} {what}: {output_folder.name_some([repr(label) for label in labels])}"
-
-
 class _CommitFn(beam.DoFn):
     """Runs the commit once all shards are written, reports its result, and fails the job if it fails."""
 
@@ -419,7 +347,8 @@ class _CommitFn(beam.DoFn):
             raise
         state: run_report.State = "kept" if catalog is None else "committed"
         if catalog is not None:
-            plan = dataclasses.replace(plan, notes=(*plan.notes, *self._committer.notes(plan, written, by_split)))
+            notes = commit_checks.notes_on_dataset(self._committer.settings, plan, written, by_split)
+            plan = dataclasses.replace(plan, notes=(*plan.notes, *notes))
         kept = sum(each.is_kept for each in written)
         were = "was" if kept == 1 else "were"
         message = f"{kept:,} of {plural.count(len(written), 'shard')} {were} finished by an earlier run" if kept else ""
@@ -460,7 +389,7 @@ class CommitDataset(beam.PTransform):
     def expand(self, written: beam.PCollection[elements.WrittenShard]) -> beam.PCollection[str]:
         taken = written | "MergeStatistics" >> merge_statistics.MergeStatistics()
         changes: dict[str, Any] = {}
-        if self.compared is not None:
+        if self.compared is not None and self.compared.comparison is not None:
             changes["comparison"] = beam.pvalue.AsSingleton(self.compared.comparison)
             changes["removed"] = beam.pvalue.AsIter(self.compared.removed)
         if self.reject_states is not None:

@@ -19,6 +19,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage, verify_shards
 from imagebeam.pipelines import output_lock
 from imagebeam.transforms import (
+    commit_checks,
     commit_dataset,
     committed_catalog,
     dataset_settings,
@@ -391,9 +392,9 @@ def test_class_without_an_image_is_noted(
 ) -> None:
     spoil([refs[index] for index in spoiled])
     pets.plan = dataclasses.replace(pets.plan, labels=labels, num_unseen_labels=num_unseen)
-    assert pets.committer.notes(pets.plan, pets.write()) == notes
-    targets = dataclasses.replace(pets.committer, settings=dataclasses.replace(pets.settings, label_kind="int64"))
-    assert targets.notes(pets.plan, pets.write()) == []
+    assert commit_checks.notes_on_dataset(pets.settings, pets.plan, pets.write()) == notes
+    targets = dataclasses.replace(pets.settings, label_kind="int64")
+    assert commit_checks.notes_on_dataset(targets, pets.plan, pets.write()) == []
 
 
 def test_commit_of_plan_refused_for_rejects_leaves_them_never_beside_another_dataset(

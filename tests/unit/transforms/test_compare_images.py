@@ -5,8 +5,8 @@ import collections
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import compare_with_snapshot, elements, summaries
-from imagebeam.transforms.compare_with_snapshot import KnownImage
+from imagebeam.transforms import compare_images, elements, summaries
+from imagebeam.transforms.compare_images import KnownImage
 
 KEYS = st.sampled_from([f"{letter}.jpg" for letter in "abcdefgh"])
 FACTS = st.sampled_from([b"1", b"2", b"3"])
@@ -48,7 +48,7 @@ def listings(draw: st.DrawFn) -> list[elements.ImageRef]:
 
 @given(listings(), known_sets())
 def test_each_image_is_read_kept_or_removed(listed: list[elements.ImageRef], known: list[KnownImage]) -> None:
-    compared = compare_with_snapshot.compare(listed, known)
+    compared = compare_images.compare(listed, known)
     records = {each.key: each for each in known if each.record >= 0}
     rejects = {
         key: max((each for each in known if each.key == key), key=lambda each: each.snapshot)
@@ -85,7 +85,7 @@ def test_each_image_is_read_kept_or_removed(listed: list[elements.ImageRef], kno
 @given(listings(), known_sets())
 def test_only_rejects_go_on_when_they_are_tried_again(listed: list[elements.ImageRef], known: list[KnownImage]) -> None:
     rejects = {each.key for each in known if each.record < 0}
-    compared = compare_with_snapshot.compare_with_rejects(listed, known)
+    compared = compare_images.compare_with_rejects(listed, known)
     now = {ref.key for ref in listed}
     assert {ref.key for ref in compared.images} == now & rejects
     assert {reject.key for reject in compared.rejects} == rejects - now
@@ -95,6 +95,6 @@ def test_only_rejects_go_on_when_they_are_tried_again(listed: list[elements.Imag
 
 def test_key_that_is_listed_twice_is_named_with_both_files() -> None:
     listed = [elements.ImageRef("a.jpg", "/in/2", position=2), elements.ImageRef("a.jpg", "/in/1", position=1)]
-    comparison = compare_with_snapshot.compare(listed, []).comparison
+    comparison = compare_images.compare(listed, []).comparison
     assert comparison.duplicates == (summaries.RepeatedKey("a.jpg", ("/in/1", "/in/2"), (1, 2)),)
     assert comparison.num_duplicates == 1

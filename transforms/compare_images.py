@@ -1,0 +1,183 @@
+"""Compares listed images with those that a snapshot holds. Pure functions: no Beam, and no image is read."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import storage
+from imagebeam.transforms import elements, snapshot_states, summaries
+
+NO_RECORD = -1
+REJECTS_FILE = -1  # instead of the index of a shard
+_MAX_DUPLICATES = 5  # named in the comparison
+_DIGEST_BITS = 128
+
+
+class KnownImage(NamedTuple):
+    """An image of the snapshot before: one of its records, or an image that was rejected instead."""
+
+    key: str
+    facts: bytes
+    snapshot: int  # number of the snapshot that wrote it
+    shard: int  # index in the catalog of the snapshot before
+    record: int  # index in the shard; -1 for a reject
+    split: str
+    labels: tuple[str, ...]
+    reject: elements.Reject | None
+
+
+_KEY, FACTS_OF_REF = 0, elements.ImageRef._fields.index("facts")
+_FACTS, _RECORD, _SPLIT = map(KnownImage._fields.index, ("facts", "record", "split"))
+
+
+def known_images(states: snapshot_states.ShardStates, index: int) -> Iterator[KnownImage]:
+    """Yields the images of a shard that belong to the snapshot, and those rejected while it was written.
+
+    Args:
+        states: of the shard.
+        index: of the shard in the catalog.
+    """
+    removed, number = frozenset(states.removed), states.snapshot
+    for record, image in enumerate(states.images):
+        if record not in removed:
+            yield KnownImage(image.key, image.facts, number, index, record, states.split, image.labels, None)
+    for facts, reject in states.rejects:
+        yield KnownImage(reject.key, facts, number, index, NO_RECORD, states.split, (), reject)
+
+
+def known_rejects(folder: str) -> Iterator[KnownImage]:
+    """Yields all rejects of the snapshot in a folder, also of images that never came as far as a shard."""
+    uri = storage.join(folder, catalog_lib.REJECTS_FILE)
+    with storage.storage_of(uri).open_read(uri) as file:
+        for line in file:
+            fields = json.loads(line)
+            reject = elements.Reject(**fields | {"reason": elements.Reason(fields["reason"])})
+            yield KnownImage(reject.key, b"", 0, REJECTS_FILE, NO_RECORD, "", (), reject)
+
+
+class Compared(NamedTuple):
+    """What became of the images of one part of the keys."""
+
+    images: list[elements.ImageRef]  # to be read and written
+    rejects: list[elements.Reject]  # unchanged
+    removed: dict[int, list[int]]  # records by the index of their shard
+    comparison: summaries.Comparison
+
+
+Rows: TypeAlias = Sequence[tuple[Any, ...]]
+
+
+def compare(listed: Rows, known: Rows) -> Compared:
+    """Compares all listed and all known images of some keys.
+
+    Args:
+        listed: fields of ImageRefs.
+        known: fields of KnownImages.
+    """
+    same = _find_same_keys(listed, known)
+    unchanged = collections.Counter(row[_SPLIT] for row in known if row[_RECORD] != NO_RECORD and row[_KEY] in same)
+    compared = _compare_others(
+        [elements.ImageRef(*row) for row in listed if row[_KEY] not in same],
+        [KnownImage(*row) for row in known if row[_KEY] not in same],
+    )
+    comparison = compared.comparison._replace(unchanged=unchanged)
+    return compared._replace(comparison=comparison)
+
+
+def _find_same_keys(listed: Rows, known: Rows) -> set[str]:
+    """Returns the keys whose record is that of the listed image: nearly all, so that only their keys are looked at."""
+    facts = {row[_KEY]: row[FACTS_OF_REF] for row in listed}
+    if len(facts) < len(listed):  # some are listed twice
+        counts = collections.Counter(row[_KEY] for row in listed)
+        facts = {key: each for key, each in facts.items() if counts[key] == 1}
+    return {row[_KEY] for row in known if row[_RECORD] != NO_RECORD and facts.get(row[_KEY]) == row[_FACTS]}
+
+
+def _compare_others(listed: Sequence[elements.ImageRef], known: Sequence[KnownImage]) -> Compared:
+    """Compares images none of which is the same.
+
+    An image has at most one record, and rejects of earlier snapshots may be left over: the record counts, otherwise the
+    reject of the newest snapshot.
+    """
+    rows: dict[str, KnownImage] = {}
+    for image in known:
+        other = rows.get(image.key)
+        if other is None or _rank(image) > _rank(other):
+            rows[image.key] = image
+    images, rejects = [], []
+    counts: dict[str, collections.Counter[str]] = {
+        name: collections.Counter() for name in ("added", "changed", "removed")
+    }
+    removed: dict[int, list[int]] = collections.defaultdict(list)
+    removed_labels: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    digest = 0
+
+    def remove(row: KnownImage) -> None:
+        nonlocal digest
+        removed[row.shard].append(row.record)
+        removed_labels[row.split].update(row.labels)
+        digest = (digest + digest_of((row.shard, row.record))) % (1 << _DIGEST_BITS)
+
+    seen: dict[str, tuple[int, str]] = {}
+    duplicates: list[summaries.RepeatedKey] = []
+    for ref in listed:
+        if ref.key in seen:
+            (first, uri), (second, second_uri) = sorted([seen[ref.key], (ref.position, ref.uri)])
+            duplicates.append(summaries.RepeatedKey(ref.key, (uri, second_uri), (first, second)))
+            continue
+        seen[ref.key] = ref.position, ref.uri
+        row = rows.get(ref.key)
+        if row is not None and row.facts == ref.facts and row.reject is not None:
+            rejects.append(row.reject)
+            continue
+        images.append(ref)
+        if row is None or row.record == NO_RECORD:
+            counts["added"][ref.split] += 1
+        else:
+            counts["changed"][row.split] += 1
+            remove(row)
+    for key, row in rows.items():
+        if key not in seen and row.record != NO_RECORD:
+            counts["removed"][row.split] += 1
+            remove(row)
+    comparison = summaries.Comparison(
+        **counts,
+        removed_labels=dict(removed_labels),
+        kept_rejects=len(rejects),
+        kept_rejects_digest=_digest_rejects(rejects),
+        digest=digest,
+        duplicates=tuple(sorted(duplicates)[:_MAX_DUPLICATES]),
+        num_duplicates=len(duplicates),
+    )
+    return Compared(images, rejects, removed, comparison)
+
+
+def compare_with_rejects(listed: Rows, known: Rows) -> Compared:
+    """Compares like `compare`, but lets only images go on that were rejected before; no other image is touched."""
+    unchanged = collections.Counter(row[_SPLIT] for row in known if row[_RECORD] != NO_RECORD)
+    rows = {row[_KEY]: KnownImage(*row) for row in known if row[_RECORD] == NO_RECORD}
+    images = {row[_KEY]: elements.ImageRef(*row) for row in listed if row[_KEY] in rows}
+    rejects = [row.reject for key, row in rows.items() if row.reject is not None and key not in images]
+    added = collections.Counter(ref.split for ref in images.values())
+    comparison = summaries.Comparison(
+        unchanged, added, kept_rejects=len(rejects), kept_rejects_digest=_digest_rejects(rejects)
+    )
+    return Compared(list(images.values()), rejects, {}, comparison)
+
+
+def _digest_rejects(rejects: Iterable[elements.Reject]) -> int:
+    return sum(map(summaries.digest_reject, rejects)) % (1 << _DIGEST_BITS)
+
+
+def _rank(image: KnownImage) -> tuple[bool, int]:
+    return image.record != NO_RECORD, image.snapshot
+
+
+def digest_of(facts: Any) -> int:
+    """Returns a digest that can be added up in any order."""
+    return int.from_bytes(hashlib.blake2b(repr(facts).encode(), digest_size=_DIGEST_BITS // 8).digest(), "big")
