@@ -136,7 +136,7 @@ def update(count: str, num_classes: str, dataset: str, report: str) -> None:
     _count_packed_bytes()
     snapshot = snapshot_settings.SnapshotSettings(dataset, "000002", "000001")
     job = make_job.make_job(
-        config.load_config(None, [f"source.uri={dataset}", f"output.uri={dataset}", *_SPLITS["none"]]),
+        config.load_config(None, [f"source.uri={Path(dataset).parent}", f"output.uri={dataset}", *_SPLITS["none"]]),
         snapshot=snapshot,
     )
     with beam.Pipeline(runner=fn_api_runner.FnApiRunner()) as pipe:

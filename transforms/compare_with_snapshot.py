@@ -46,49 +46,54 @@ class ComparedImages(NamedTuple):
     comparison: "beam.PCollection[summaries.Comparison] | None" = None  # one element
 
 
-class _SpreadListedFn(beam.DoFn):
-    """ImageRef -> (interval, packed references with their facts)."""
+class _SpreadFn(beam.DoFn):
+    """Base of what spreads rows over the intervals. Rows wait for others of their interval until the bundle ends."""
 
-    def __init__(self, keep_position: bool):
-        self._keep_position = keep_position
+    def __init__(self) -> None:
         self._pending = _PendingRows()
 
     def start_bundle(self) -> None:
         self._pending = _PendingRows()
 
-    def process(self, ref: elements.ImageRef) -> Iterator[tuple[int, PackedRows]]:
-        # a tuple, not an ImageRef: nearly all images have not changed, and are never looked at again
-        self._pending.add(
-            ref.key, (*ref[: compare_images.FACTS_OF_REF], image_states.facts_of(ref, self._keep_position))
-        )
-        if self._pending.is_full:
-            yield from self._pending.take()
-
     def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
         yield from map(window.GlobalWindows.windowed_value, self._pending.take())
 
 
-class _ReadStatesFn(beam.DoFn):
+class _SpreadListedFn(_SpreadFn):
+    """ImageRef -> (interval, packed references with their facts)."""
+
+    def __init__(self, keep_position: bool):
+        super().__init__()
+        self._keep_position = keep_position
+
+    def process(self, ref: elements.ImageRef) -> Iterator[tuple[int, PackedRows]]:
+        # a tuple, not an ImageRef: nearly all images have not changed, and are never looked at again
+        facts = image_states.facts_of(ref, self._keep_position)
+        self._pending.add(ref.key, (*ref[: compare_images.FACTS_OF_REF], facts))
+        if self._pending.is_full:
+            yield from self._pending.take()
+
+
+class _ReadStatesFn(_SpreadFn):
     """Index of a shard in the catalog of the snapshot before -> (interval, packed rows of its images and rejects)."""
 
     def __init__(self, settings: snapshot_settings.SnapshotSettings):
+        super().__init__()
         self._settings = settings
         self._states: snapshot_states.SnapshotStates | None = None
 
     def process(self, index: int) -> Iterator[tuple[int, PackedRows]]:
         if self._states is None:
             self._states = snapshot_states.SnapshotStates(self._settings.base_folder)
-        pending = _PendingRows()
         if index == compare_images.REJECTS_FILE:
             known = compare_images.known_rejects(self._settings.base_folder)
         else:
             known = compare_images.known_images(self._states.read(index), index)
         for image in known:
             if image.reject is None or index == compare_images.REJECTS_FILE or not self._settings.retry_rejects:
-                pending.add(image.key, image)
-                if pending.is_full:
-                    yield from pending.take()
-        yield from pending.take()
+                self._pending.add(image.key, image)
+                if self._pending.is_full:
+                    yield from self._pending.take()
 
 
 class _PendingRows:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, shard_names, storage, verify_shards
+from imagebeam import errors, shard_names, snapshots, storage, verify_shards
 from imagebeam.transforms import image_states, output_paths, tfds_metadata
 
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # names given by tf.Transform
@@ -52,17 +52,24 @@ class OutputFolder:
         found = set(self._walk("", frozenset()))
         if not found:
             return []
-        return sorted(found - self.named_files() - {catalog_lib.CATALOG_FILE, catalog_lib.REJECTS_FILE})
+        ours = self.named_files() | {catalog_lib.CATALOG_FILE, catalog_lib.REJECTS_FILE, snapshots.LATEST_FILE}
+        return sorted(found - ours)
 
     def _walk(self, folder: str, ancestors: frozenset[tuple[int, int]]) -> Iterator[str]:
         for entry in _entries_of(storage.join(self.uri, folder) if folder else self.uri):
             name = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.name.startswith("."):
+            if entry.name.startswith(".") or (folder == snapshots.DIRECTORY and self._is_snapshot(entry.name)):
                 continue
             if entry.kind != storage.DIRECTORY:
                 yield name
             elif entry.identity not in ancestors:  # links may form a circle
                 yield from self._walk(name, ancestors | {entry.identity})
+
+    def _is_snapshot(self, name: str) -> bool:
+        """Returns whether a folder in that of the snapshots is one, or was begun."""
+        folder = snapshots.folder_of(self.uri, name)
+        begun = (catalog_lib.CATALOG_FILE, catalog_lib.CONTROL_DIRECTORY, snapshots.STATE_DIRECTORY)
+        return snapshots.is_name(name) and any(entry.name in begun for entry in _entries_of(folder))
 
     def named_files(self) -> set[str]:
         """Returns the files of the committed dataset, of datasets it replaced, and of interrupted commits."""

@@ -262,6 +262,18 @@ def test_compacted_snapshot_has_the_bytes_of_a_fresh_conversion(source: Source, 
     assert len(snapshot_sets.living(output)) == len(after[1]) + 1
 
 
+def test_output_inside_of_the_input_is_left_out_every_night(source: Source) -> None:
+    output = source.folder / "dataset"
+    for night in range(3):
+        source.add(1, "cat")
+        snapshot_sets.update(source.folder, output)
+        assert len(snapshot_sets.living(output)) == 21 + night
+    (output / "snapshots" / "000009").mkdir()
+    (output / "snapshots" / "000009" / "lost.jpg").write_bytes(image_sets.make_image(9))
+    with pytest.raises(errors.ConfigError, match=r"holds snapshots/000009/lost\.jpg, which imagebeam did not write"):
+        snapshot_sets.update(source.folder, output)
+
+
 def test_old_snapshots_are_removed_with_the_files_that_no_other_needs(source: Source, output: pathlib.Path) -> None:
     for _ in range(3):
         source.change(4)
