@@ -93,18 +93,30 @@ def find_latest(dataset: str) -> str | None:
     """Returns the name of the newest snapshot that is committed; None if there is none.
 
     A run may have been killed after it committed a snapshot and before it became the latest one; it becomes that now.
+    So does the newest one if nothing tells which is the latest.
 
     Raises:
         CatalogError: if the file that names the latest snapshot is damaged.
         OSError: if the storage does not answer.
     """
     latest = latest_name(dataset)
-    newest = latest
-    while _is_committed(dataset, name_after(newest)):
-        newest = name_after(newest)
-    if newest is not None and newest != latest:
-        move_latest(dataset, newest)
-    return newest
+    for name in _folders(dataset):
+        if latest is not None and int(name) <= int(latest):
+            break
+        if _is_committed(dataset, name):
+            move_latest(dataset, name)
+            return name
+    return latest
+
+
+def _folders(dataset: str) -> list[str]:
+    """Returns the names of the folders of snapshots, the newest first."""
+    folder = storage.join(dataset, DIRECTORY)
+    try:
+        names = [entry.name for entry in storage.storage_of(folder).list_directory(folder)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(filter(is_name, names), key=int, reverse=True)
 
 
 def _is_committed(dataset: str, name: str) -> bool:

@@ -25,7 +25,6 @@ def add_steps(
     pipeline: beam.Pipeline,
     settings: dataset_settings.DatasetSettings,
     snapshot: snapshot_settings.SnapshotSettings,
-    config: config_lib.Config,
     catalog: catalog_lib.Catalog,
 ) -> None:
     """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
@@ -39,8 +38,8 @@ def add_steps(
     )
 
     order = (
-        rank_references.HashOrder(config.split.seed, place_in_shards.PURPOSE)
-        if config.output.shuffle == "hash"
+        rank_references.HashOrder(catalog.config["split"]["seed"], place_in_shards.PURPOSE)
+        if catalog.config["output"]["shuffle"] == "hash"
         else rank_references.ListedOrder()
     )
     committer = commit_dataset.Committer(settings, catalog.name, catalog.config)
@@ -105,18 +104,18 @@ def compact(
     catalog = catalog_lib.load_catalog(folder)
     if catalog.is_self_contained:
         return CompactResult("kept", dataset, latest, catalog, time.monotonic() - start)
-    config = config_lib.parse_config(catalog.config, storage.join(folder, catalog_lib.CATALOG_FILE))
     snapshot = snapshot_settings.SnapshotSettings(dataset, snapshots.name_after(latest), compacted=latest)
-    settings = _settings(snapshot, config, catalog)
+    settings = _settings(snapshot, catalog)
     with contextlib.ExitStack() as stack:
         num_workers = call_arguments.as_workers(workers)
         pool = None
         if runners.is_local(arguments):
             pool = stack.enter_context(writer_processes.start(num_workers))
-        options = launch.import_beam("compact", config, arguments, num_workers or cpu_count.available_cores(), False)
+        cores = num_workers or cpu_count.available_cores()
+        options = launch.import_beam("compact", config_lib.Config(), arguments, cores, own_process=False)
         stack.enter_context(launch.hold_output(settings))
         building = [stack.enter_context(launch.show_progress(settings, pool, False))] if show_progress else []
-        add = functools.partial(add_steps, settings=settings, snapshot=snapshot, config=config, catalog=catalog)
+        add = functools.partial(add_steps, settings=settings, snapshot=snapshot, catalog=catalog)
         pipeline = launch.build(options, add, building)
         with journal.following(settings):
             fields = launch.run_pipeline(settings, pipeline)
@@ -128,10 +127,11 @@ def compact(
 
 
 def _settings(
-    snapshot: snapshot_settings.SnapshotSettings, config: config_lib.Config, catalog: catalog_lib.Catalog
+    snapshot: snapshot_settings.SnapshotSettings, catalog: catalog_lib.Catalog
 ) -> dataset_settings.DatasetSettings:
     """Returns settings that are those of the latest snapshot, as far as shards and records depend on them."""
     run_id, paths = output_paths.new_run_id(), output_paths.OutputPaths(snapshot.folder)
+    stored = catalog.config["output"]
     transformed = any(name.startswith(output_folder.TRANSFORM_FOLDERS) for name in catalog.files)
     first = next(shard for split in catalog.splits.values() for shard in split.shards)
     return dataset_settings.DatasetSettings(
@@ -142,7 +142,7 @@ def _settings(
         label_base=catalog.label_base,
         declared_splits=tuple(catalog.splits),
         sizing=dataset_settings.Sizing(
-            config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
+            stored["num_shards"], stored["target_shard_bytes"], stored["examples_per_shard"]
         ),
         compression=catalog.compression,
         suffix=shard_names.suffix_of(first.name.rpartition("/")[2]),

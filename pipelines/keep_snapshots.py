@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, look_ahead, snapshots, storage
+from imagebeam import errors, find_snapshot, look_ahead, snapshots, storage
 from imagebeam.transforms import output_folder, publish_dataset, snapshot_report
 
 _PIN_FILE = "PINNED"  # in the folder of a snapshot; its content tells who wants it to stay
@@ -62,7 +62,7 @@ def load_report(directory: str | os.PathLike[str], name: str = "") -> Mapping[st
     """
     dataset = storage.normalize(directory)
     known = [each.name for each in list_snapshots(dataset)]
-    name = name or known[-1]
+    name = find_snapshot.check_name(name) if name else known[-1]
     _require_known(dataset, name, known)
     folder = snapshots.folder_of(dataset, name)
     report = snapshot_report.load_report(folder)
@@ -86,6 +86,7 @@ def set_pin(directory: str | os.PathLike[str], name: str, is_pinned: bool) -> No
         ConfigError: if there is no such snapshot.
     """
     dataset = storage.normalize(directory)
+    name = find_snapshot.check_name(name)
     _require_known(dataset, name, [each.name for each in list_snapshots(dataset)])
     uri = storage.join(snapshots.folder_of(dataset, name), _PIN_FILE)
     if is_pinned:

@@ -224,6 +224,17 @@ def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -
         print(f"{name:<{width}}  {terminal.printable(value)}", file=stream or sys.stdout)
 
 
+def describe_changes(facts: Mapping[str, Any]) -> str:
+    """Returns the name of a snapshot, and how many images were added, changed, removed and left unchanged.
+
+    Args:
+        facts: as in `Catalog.snapshot`. Images that were rejected when they were read count as added or changed.
+    """
+    changes = ", ".join(f"{facts[name]:,} {name}" for name in ("added", "changed", "removed", "unchanged"))
+    rejected = f" ({facts['rejected']:,} of the new ones rejected)" if facts.get("rejected") else ""
+    return f"{facts['name']}: {changes}{rejected}"
+
+
 def summary_rows(
     catalog: catalog_lib.Catalog, output: str, seconds: float | None, folder: str | None = None
 ) -> list[tuple[str, str]]:
@@ -240,8 +251,7 @@ def summary_rows(
     rows = [("listed", f"{plural.count(counts.listed, 'image')} (passed over: {passed_over})")]
     folder_of_catalog = folder or output
     if facts := catalog.snapshot:
-        changes = ", ".join(f"{facts[name]:,} {name}" for name in ("added", "changed", "removed", "unchanged"))
-        rows.append(("snapshot", f"{facts['name']}: {changes}"))
+        rows.append(("snapshot", describe_changes(facts)))
         folder_of_catalog = folder or snapshots.folder_of(storage.normalize(output), facts["name"])
     for name, split in catalog.splits.items():
         parts = (
@@ -263,7 +273,10 @@ def summary_rows(
         )
     rows += _unusual_rows(catalog_lib.load_statistics(folder_of_catalog))
     if seconds is not None:
-        rows.append(("time", f"{seconds:.1f} s, {counts.listed / seconds:,.0f} images/s"))
+        num_read = counts.listed
+        if catalog.snapshot:
+            num_read = catalog.snapshot["added"] + catalog.snapshot["changed"]
+        rows.append(("time", f"{seconds:.1f} s" + (f", {num_read / seconds:,.0f} images/s" if num_read else "")))
     rows.append(("output", output))
     return rows
 

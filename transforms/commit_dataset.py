@@ -96,6 +96,9 @@ class Committer:
             if plan.action == "refuse":
                 raise errors.from_exit_code(plan.exit_code, plan.message)
             lock = commit_rights.look_at_lock(self.settings.paths, plan.run_id)
+            if self._retries_in_vain(written):
+                self._clear_control(plan, lock)
+                return None
             publication.require_committed()
             dataset = commit_snapshot.continue_dataset(
                 self.settings.snapshot, self._catalog(plan, written), merged, changes
@@ -105,6 +108,8 @@ class Committer:
             self._move_latest()
             return catalog
         except errors.TooManyRejectsError as e:
+            if not (staged_rejects.early or staged_rejects.of_shards):
+                raise
             rejects_file = self._leave_rejects(plan, staged_rejects)
             raise errors.TooManyRejectsError(f"{e}; the rejects are in {rejects_file}") from e
         except (errors.BusyError, errors.VerificationError):
@@ -198,6 +203,7 @@ class Committer:
         by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
         for each in written:
             by_split[each.split].append(each.shard)
+        num_rejected = sum(count for each in written for count in each.rejected.values())
         settings = self.settings
         return catalog_lib.Catalog(
             name=self.name,
@@ -223,7 +229,7 @@ class Committer:
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
             inputs=plan.inputs,
-            snapshot=plan.snapshot,
+            snapshot={**plan.snapshot, "rejected": num_rejected} if plan.snapshot else {},
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
@@ -262,12 +268,18 @@ class Committer:
         found[catalog_lib.REJECTS_FILE] = join_dead_letters.join_rejects(staging, staged_rejects, target, check)
         return dict(sorted(found.items()))
 
+    def _retries_in_vain(self, written: Sequence[elements.WrittenShard]) -> bool:
+        """Returns whether the run has read only images that were rejected before, and none is good now."""
+        snapshot = self.settings.snapshot
+        return snapshot is not None and snapshot.retry_rejects and not any(each.shard.records for each in written)
+
     def _leave_rejects(self, plan: elements.DatasetPlan, staged: join_dead_letters.RejectFiles) -> str:
         """Writes the rejects where the user can read them, but never next to another dataset's catalog."""
         output = self.settings.output
         store = storage.storage_of(output)
         committed = store.exists(self.settings.paths.catalog)
-        folder = self.settings.paths.control if committed else output
+        stays = committed or self.settings.snapshot is not None
+        folder = self.settings.paths.control if stays else output
         store.make_directories(folder)
         uri = storage.join(folder, catalog_lib.REJECTS_FILE)
         join_dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), staged, uri)
@@ -354,6 +366,9 @@ class _CommitFn(beam.DoFn):
         message = f"{kept:,} of {plural.count(len(written), 'shard')} {were} finished by an earlier run" if kept else ""
         if state == "kept" and not plan.message:
             message = f"{self._committer.settings.output} holds this dataset already: same config, same images"
+            snapshot = self._committer.settings.snapshot
+            if snapshot is not None and snapshot.retry_rejects:
+                message = f"no image that snapshot {snapshot.base} rejected is good now"
         self._report(state, plan, plan.message or message)
         _LOGGER.info(
             "%s %s: %d shards; %s", state, self._committer.settings.output, len(written), message or "none kept"

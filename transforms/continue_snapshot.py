@@ -33,7 +33,6 @@ def find_error(
     settings: snapshot_settings.SnapshotSettings,
     base: catalog_lib.Catalog,
     plan: elements.DatasetPlan,
-    comparison: summaries.Comparison,
 ) -> errors.ImagebeamError | None:
     """Returns why the snapshot before cannot be continued, or None."""
     differences = recorded_inputs.compare_configs(base.inputs, plan.inputs)
@@ -55,6 +54,13 @@ def find_error(
             f"{_count(len(new), 'class is', 'classes are')} new, the first is {new[0]!r}, and update.new_labels is "
             "refuse: remove the images, or set update.new_labels: append"
         )
+    return None
+
+
+def find_excess_removal(
+    settings: snapshot_settings.SnapshotSettings, comparison: summaries.Comparison
+) -> errors.ImagebeamError | None:
+    """Returns the error of a run whose input lacks more images than `update.max_removed_fraction` allows, or None."""
     num_removed, num_known = comparison.totals()["removed"], comparison.num_known
     if num_removed > settings.max_removed_fraction * num_known:
         return errors.TooManyRejectsError(

@@ -92,7 +92,10 @@ def make_plan(
     problems = (*tally.problems, *([kept.problem] if kept.problem else ()))
     known_splits = frozenset() if base is None else frozenset(base.splits)
     tally = tally._replace(problems=problems)
-    error = _find_error(settings, plan, ranking, tally, rejects, repeated_rows, known_splits)
+    error = None
+    if settings.snapshot is not None and comparison is not None and tally.listed and not problems:
+        error = continue_snapshot.find_excess_removal(settings.snapshot, comparison)
+    error = error or _find_error(settings, plan, ranking, tally, rejects, repeated_rows, known_splits)
     if settings.snapshot is None or error is not None:
         return plan if error is None else refuse(plan, error)
     return _continue(settings.snapshot, plan, ranking, rejects, settings.vocabulary, base, comparison)
@@ -116,7 +119,7 @@ def _continue(
     plan = dataclasses.replace(
         plan, labels=labels, fingerprint=continue_snapshot.fingerprint(base, plan.fingerprint, comparison)
     )
-    if (error := continue_snapshot.find_error(snapshot, base, plan, comparison)) is not None:
+    if (error := continue_snapshot.find_error(snapshot, base, plan)) is not None:
         return refuse(plan, error)
     if continue_snapshot.is_unchanged(base, plan, comparison):
         message = f"nothing has changed since snapshot {snapshot.base}"

@@ -163,8 +163,8 @@ def sizes_in(folder: str) -> dict[str, int]:
 def files_of(catalog: catalog_lib.Catalog) -> set[str]:
     """Returns the files of a dataset, relative to its folder."""
     names = {catalog_lib.CATALOG_FILE, catalog_lib.STATISTICS_FILE, catalog_lib.REJECTS_FILE, *catalog.files}
-    # older catalogs do not name these
-    names.update(tfds_metadata.tfds_names(catalog))
+    if catalog.is_self_contained:  # older catalogs do not name these
+        names.update(tfds_metadata.tfds_names(catalog))
     if catalog.labels:
         names.add(catalog_lib.LABELS_FILE)
     return names | _shards_of(catalog)
