@@ -25,6 +25,7 @@ from imagebeam.version import __version__
 if TYPE_CHECKING:  # the same names as in _LAZY
     from imagebeam.dataset import ImageDataset, open_dataset
     from imagebeam.mixed_dataset import Mixture, mix
+    from imagebeam.pipelines.compact import CompactResult, compact
     from imagebeam.pipelines.convert import ConvertResult, Submission, convert, plan, submit
     from imagebeam.pipelines.verify_dataset import VerifyResult, verify
     from imagebeam.reader.batch_iterator import BatchIterator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # the same names as in _LAZY
 
 _LAZY = {
     "BatchIterator": "imagebeam.reader.batch_iterator",
+    "CompactResult": "imagebeam.pipelines.compact",
     "ConvertResult": "imagebeam.pipelines.convert",
     "ImageDataset": "imagebeam.dataset",
     "Mixture": "imagebeam.mixed_dataset",
@@ -40,6 +42,7 @@ _LAZY = {
     "ReaderState": "imagebeam.reader.reader_state",
     "Submission": "imagebeam.pipelines.convert",
     "VerifyResult": "imagebeam.pipelines.verify_dataset",
+    "compact": "imagebeam.pipelines.compact",
     "convert": "imagebeam.pipelines.convert",
     "mix": "imagebeam.mixed_dataset",
     "open_dataset": "imagebeam.dataset",
@@ -56,7 +59,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as e:
-        extra = "convert" if module == "imagebeam.pipelines.convert" else None
+        extra = "convert" if module in ("imagebeam.pipelines.compact", "imagebeam.pipelines.convert") else None
         raise missing_packages.missing_package(e, f"imagebeam.{name}", extra) from e
 
 
@@ -69,6 +72,7 @@ __all__ = [
     "BusyError",
     "Catalog",
     "CatalogError",
+    "CompactResult",
     "ConfigError",
     "ConvertResult",
     "ExampleError",
@@ -83,6 +87,7 @@ __all__ = [
     "VerificationError",
     "VerifyResult",
     "__version__",
+    "compact",
     "convert",
     "load_catalog",
     "mix",

@@ -47,7 +47,7 @@ class Shard:
     bytes: int  # of the stored file
     crc32c: int  # of the stored file
     index_crc32c: int | None = None  # of its index; None without an index, and in old catalogs
-    removed: int = 0  # records that belong to the dataset no more; `snapshots.REMOVED_FILE` names them
+    removed: int = 0  # records that no longer belong to the dataset; `snapshots.REMOVED_FILE` names them
 
     @property
     def num_examples(self) -> int:

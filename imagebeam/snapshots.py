@@ -109,6 +109,21 @@ def find_latest(dataset: str) -> str | None:
     return latest
 
 
+def require_committed(dataset: str, latest: str) -> None:
+    """Makes sure that the latest snapshot has a catalog.
+
+    Raises:
+        CatalogError: if it has none; names the snapshots that have one.
+    """
+    if not _is_committed(dataset, latest):
+        others = [name for name in _folders(dataset) if _is_committed(dataset, name)]
+        raise errors.CatalogError(
+            f"{storage.join(dataset, LATEST_FILE)} names {latest}, and {folder_of(dataset, latest)} holds no "
+            f"{catalog_lib.CATALOG_FILE}: restore it, or write the name of another snapshot into {LATEST_FILE} "
+            f"({', '.join(others) or 'there is none'}), or write a whole new one with convert --update --overwrite"
+        )
+
+
 def _folders(dataset: str) -> list[str]:
     """Returns the names of the folders of snapshots, the newest first."""
     folder = storage.join(dataset, DIRECTORY)

@@ -100,6 +100,7 @@ def compact(
     latest = snapshots.find_latest(dataset)
     if latest is None:
         raise errors.ConfigError(f"{dataset} holds no snapshots: imagebeam convert --update writes them")
+    snapshots.require_committed(dataset, latest)
     folder = snapshots.folder_of(dataset, latest)
     catalog = catalog_lib.load_catalog(folder)
     if catalog.is_self_contained:
@@ -112,7 +113,8 @@ def compact(
         if runners.is_local(arguments):
             pool = stack.enter_context(writer_processes.start(num_workers))
         cores = num_workers or cpu_count.available_cores()
-        options = launch.import_beam("compact", config_lib.Config(), arguments, cores, own_process=False)
+        config = config_lib.parse_config({"source": {"uri": dataset}, "output": {"uri": dataset}}, "compact")
+        options = launch.import_beam("compact", config, arguments, cores, _own_process)
         stack.enter_context(launch.hold_output(settings))
         building = [stack.enter_context(launch.show_progress(settings, pool, False))] if show_progress else []
         add = functools.partial(add_steps, settings=settings, snapshot=snapshot, catalog=catalog)

@@ -33,6 +33,8 @@ def find_base(
                 "of the images it holds: choose another --output"
             )
         latest = snapshots.find_latest(dataset)
+        if latest is not None and not overwrite:
+            snapshots.require_committed(dataset, latest)
     except OSError as e:
         raise errors.ConfigError(f"--output {dataset} cannot be read: {e.strerror or e}") from e
     except errors.CatalogError as e:

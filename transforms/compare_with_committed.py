@@ -13,6 +13,7 @@ from imagebeam.transforms import (
     elements,
     output_folder,
     recorded_inputs,
+    snapshot_settings,
 )
 from imagebeam.transforms.shard import shard_writer
 
@@ -46,6 +47,8 @@ def _compare_with_output(
             plan,
             f"{output} holds snapshots, which convert --update writes: add --update, or choose another --output",
         )
+    if found is None and settings.snapshot is not None and (damage := _find_damage_of_base(settings.snapshot)):
+        return decide_plan.refuse(plan, errors.VerificationError(damage))
     if found is None:
         stray = None if settings.overwrite else folder.find_stray_file(settings.analyze is not None)
         if stray is not None:
@@ -82,6 +85,21 @@ def _compare_with_output(
             "--output, or --overwrite",
         )
     return plan
+
+
+def _find_damage_of_base(snapshot: snapshot_settings.SnapshotSettings) -> str | None:
+    """Describes how the files that a snapshot takes over differ from their catalog; looks at their sizes alone."""
+    name = snapshot.base or snapshot.compacted
+    if not name:
+        return None
+    folder = snapshots.folder_of(snapshot.dataset, name)
+    damage = output_folder.OutputFolder(folder).find_damage(catalog_lib.load_catalog(folder), thoroughly=False)
+    if damage is None:
+        return None
+    return (
+        f"snapshot {name} of {snapshot.dataset} is damaged: {damage}; restore the file, or write a whole new snapshot "
+        "with --update --overwrite"
+    )
 
 
 def _note_staged_shards(settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan) -> list[str]:

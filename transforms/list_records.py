@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.typehints import decorators
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
@@ -92,6 +93,7 @@ class ListRecords(beam.PTransform):
         super().__init__()
         self._folder = folder
 
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, pipeline: beam.Pipeline) -> ListedRecords:
         listed = (
             pipeline

@@ -353,3 +353,63 @@ def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
         keep_snapshots.load_report(output, "000001")
     with pytest.raises(errors.ConfigError, match="--fail-on-drift is for datasets of snapshots: add --update"):
         convert.convert({"source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}, fail_on_drift=True)
+
+
+def test_compaction_needs_no_source_and_takes_any_config(tmp_path: pathlib.Path) -> None:
+    source, output = Source(tmp_path / "in"), tmp_path / "out"
+    source.add(6, "cat")
+    table = source.folder / "t.csv"
+    sections = {
+        "source": {"by": "manifest", "uri": str(table)},
+        "label": {"by": "column", "column": "kind"},
+        "columns": {"score": {"type": "float"}},
+    }
+    for num_rows in (4, 6):
+        table.write_text("image,kind,score\n" + "".join(f"cat/{n + 1}.jpg,cat,{n}\n" for n in range(num_rows)))
+        snapshot_sets.update(table, output, **sections)
+    before = snapshot_sets.living(output)
+    shutil.move(source.folder, tmp_path / "away")
+    assert compact.compact(output, workers=1).state == "committed"
+    assert snapshot_sets.living(output) == before
+
+
+def test_run_that_finds_its_snapshot_written_by_another_one_has_nothing_to_do(
+    source: Source, output: pathlib.Path
+) -> None:
+    source.change(2)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    with mock.patch.object(snapshots, "find_latest", return_value="000001"):  # as a run that began before
+        sections = {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}
+        result = convert.convert(sections, workers=1, update=True)
+    assert (result.state, result.plan.exit_code) == ("kept", 0)
+    assert (output / "LATEST").read_text() == "000002\n"
+
+
+def test_newest_snapshot_is_the_latest_where_nothing_tells(source: Source, output: pathlib.Path) -> None:
+    source.change(2)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    keep_snapshots.keep_snapshots(output, 1)
+    (output / "LATEST").unlink()
+    source.add(1, "cat")
+    assert snapshot_sets.update(source.folder, output, **CONFIG).plan.snapshot["base"] == "000002"
+    (output / "LATEST").write_text("000009\n")
+    with pytest.raises(errors.ConfigError, match=r"names 000009, and .* holds no catalog\.json: .* \(000003, 000002\)"):
+        convert.convert(
+            {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}, workers=1, update=True
+        )
+
+
+def test_snapshot_whose_shards_are_gone_is_not_continued(source: Source, output: pathlib.Path) -> None:
+    shard = next((output / "snapshots" / "000001").glob("train-*"))
+    shard.rename(output / "away")
+    source.add(1, "cat")
+    with pytest.raises(errors.VerificationError, match=f"snapshot 000001 of {output} is damaged: {shard.name} is miss"):
+        snapshot_sets.update(source.folder, output, **CONFIG)
+
+
+def test_rejects_that_are_still_bad_leave_no_snapshot(source: Source, output: pathlib.Path) -> None:
+    source.break_some(2)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
+    assert (result.state, result.message) == ("kept", "no image that snapshot 000002 rejected is good now")
+    assert len(list((output / "snapshots").iterdir())) == 2
