@@ -153,9 +153,10 @@ def _paths_of_runs(output: str) -> output_paths.OutputPaths:
     latest: str | None = None
     with contextlib.suppress(errors.CatalogError):
         latest = snapshots.latest_name(output)
-    paths = output_paths.OutputPaths(snapshots.folder_of(output, snapshots.name_after(latest)))
-    is_first = latest is None and not storage.storage_of(output).exists(paths.control)
-    return output_paths.OutputPaths(output) if is_first else paths
+    next_one = output_paths.OutputPaths(snapshots.folder_of(output, snapshots.name_after(latest)))
+    if latest is None and run_record.read(next_one.lock) is None:  # no first snapshot is being written either
+        return output_paths.OutputPaths(output)
+    return next_one
 
 
 def _find_catalog(output: str) -> catalog_lib.Catalog | None:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
-from tests import command_line, datasets, patience
+from tests import command_line, datasets, image_sets, patience, snapshot_sets
 from tests.servers import faults, gcs
 from tests.stored import NUM_IMAGES, ODD_NAMES, assert_same, write_images
 
@@ -368,3 +368,42 @@ def test_run_that_is_terminated_while_it_locks_writes_or_commits_is_continued_by
     assert completed.returncode == 0, completed.stderr
     assert_same(stored.download("terminated", tmp_path / "out"), stored.expected)
     assert not [name for name in stored.names("terminated") if ".imagebeam" in name]
+
+
+def test_updates_at_gs_read_what_is_new_and_end_with_the_state_of_the_bucket(
+    stored: Bucket, tmp_path: pathlib.Path
+) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / "in" / label).mkdir(parents=True)
+        for number in range(6):
+            (tmp_path / "in" / label / f"{number}.jpg").write_bytes(image_sets.make_image(number))
+    gcs.upload(tmp_path / "in", stored.bucket, "nightly")
+
+    def update(*command: str) -> list[str]:
+        """Runs a command; returns the addresses of the images that it has read."""
+        before = len(stored.emulator.requests())
+        done = command_line.run(*command, environment=stored.emulator.environment)
+        assert done.returncode == 0, done.stderr
+        requests = [line.split() for line in stored.emulator.requests()[before:]]
+        return [address for _, _, address, *_ in requests if "alt=media" in address and "/nightly%2F" in address]
+
+    convert = ("convert", "--update", "--input", "gs://pets/nightly", "--output", "gs://pets/kept", "--workers", "1")
+    assert len(update(*convert)) == 12
+    (tmp_path / "in" / "cat" / "new.jpg").write_bytes(image_sets.make_image(50))
+    (tmp_path / "in" / "cat" / "1.jpg").write_bytes(image_sets.make_image(51))
+    (tmp_path / "in" / "dog" / "2.jpg").unlink()
+    for name in ("cat/new.jpg", "cat/1.jpg"):
+        stored.bucket.blob(f"nightly/{name}").upload_from_string((tmp_path / "in" / name).read_bytes())
+    stored.bucket.blob("nightly/dog/2.jpg").delete()
+    assert len(update(*convert)) == 2
+    assert update(*convert) == []
+    expected = {str(path.relative_to(tmp_path / "in")): path for path in (tmp_path / "in").rglob("*.jpg")}
+    assert update("compact", "gs://pets/kept") == []
+    found = stored.download("kept", tmp_path / "found")
+    assert [path.name for path in sorted((found / "snapshots").iterdir())] == ["000001", "000002", "000003"]
+    for name in ("000002", "000003"):
+        living = snapshot_sets.living(found, name)
+        assert {key: (each.label, each.data) for key, each in living.items()} == {
+            key: (path.parent.name, path.read_bytes()) for key, path in expected.items()
+        }
+    assert not any("/.imagebeam/" in name for name in stored.names("kept"))
