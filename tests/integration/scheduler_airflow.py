@@ -90,9 +90,9 @@ class Airflow:
 
     def xcom(self, dag: str, task: str, key: str = "return_value", date: str = DATES[0]) -> Any:
         """Returns the XCom of the last run of a task for a date; None if there is none."""
-        which = "dag_id = ? AND task_id = ? AND key = ? AND run_id LIKE ?"
-        order = f"SELECT value FROM xcom WHERE {which} ORDER BY timestamp DESC"
-        rows = self.query(order, dag, task, key, f"%{date}%")
+        found = "SELECT xcom.value FROM xcom JOIN dag_run ON xcom.dag_run_id = dag_run.id"
+        which = "xcom.dag_id = ? AND xcom.task_id = ? AND xcom.key = ? AND dag_run.logical_date LIKE ?"
+        rows = self.query(f"{found} WHERE {which} ORDER BY xcom.timestamp DESC", dag, task, key, f"{date}%")
         return json.loads(rows[0][0]) if rows else None
 
 
