@@ -74,7 +74,16 @@ def place_command(manifest: Path) -> list[str]:
 
 
 def place(manifest: Path) -> None:
-    """Runs list -> place over the manifest with the project's transforms alone: every reference reaches its shard.
+    """Runs list -> place over the manifest: every reference reaches its shard."""
+    from imagebeam.pipelines import config, make_job
+
+    addresses = [f"source.uri={manifest}", f"output.uri={manifest.parent / 'output'}"]
+    job = make_job.make_job(config.load_config(None, [*PLAN_OPTIONS[1::2], *addresses, "output.num_shards=128"]))
+    list_and_place(job.source, job, _count_runs)
+
+
+def list_and_place(source: Any, job: Any, take: Callable[[Any], Any]) -> None:
+    """Runs list -> place with the project's transforms alone, in this process; calls `take` with each placed shard.
 
     This is the one function here that knows the transforms; it runs in a process of its own, and imports them itself,
     so that neither the harness nor the other step pays for them.
@@ -82,7 +91,6 @@ def place(manifest: Path) -> None:
     import apache_beam as beam
     from apache_beam.runners.portability import fn_api_runner
 
-    from imagebeam.pipelines import config, make_job
     from imagebeam.transforms import (
         assign_splits,
         label_images,
@@ -92,17 +100,15 @@ def place(manifest: Path) -> None:
         rank_references,
     )
 
-    addresses = [f"source.uri={manifest}", f"output.uri={manifest.parent / 'output'}"]
-    job = make_job.make_job(config.load_config(None, [*PLAN_OPTIONS[1::2], *addresses, "output.num_shards=128"]))
     with beam.Pipeline(runner=fn_api_runner.FnApiRunner()) as pipe:
-        listed = pipe | list_images.ListImages(job.source)
+        listed = pipe | list_images.ListImages(source)
         labelled = listed.images | label_images.LabelImages(job.label)
         assigned = labelled.images | assign_splits.AssignSplits(job.split)
         rejects = (listed.rejects, labelled.rejects, assigned.rejects) | beam.Flatten()
         ranked = assigned.images | rank_references.RankInSplits(job.order)
         plan = ranked.ranking | plan_dataset.PlanDataset(job.settings, listed.tallies, rejects, job.table)
         placed = ranked.runs | place_in_shards.PlaceInShards(plan)
-        _ = placed | "Open" >> beam.Map(_count_runs)
+        _ = placed | "Take" >> beam.Map(take)
 
 
 def _count_runs(element: Any) -> int:

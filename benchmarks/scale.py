@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness
+from benchmarks import harness, references
 from imagebeam import catalog as catalog_lib
 from imagebeam import snapshots
 from imagebeam.transforms import elements, image_states, snapshot_settings
@@ -70,32 +70,13 @@ class GeneratedSource:
 def run(count: str, split: str, num_classes: str, report: str) -> None:
     """Runs the steps over `count` references in this process; writes the bytes that crossed each shuffle."""
     source = GeneratedSource(int(count), int(num_classes))
-    import apache_beam as beam
-    from apache_beam.runners.portability import fn_api_runner
-
     from imagebeam.pipelines import config, make_job
-    from imagebeam.transforms import (
-        assign_splits,
-        label_images,
-        list_images,
-        place_in_shards,
-        plan_dataset,
-        rank_references,
-    )
 
     _count_packed_bytes()
     with tempfile.TemporaryDirectory() as folder:
         addresses = [f"source.uri={folder}", f"output.uri={folder}/output", f"output.num_shards={_NUM_SHARDS}"]
         job = make_job.make_job(config.load_config(None, [*addresses, *_SPLITS[split]]))
-        with beam.Pipeline(runner=fn_api_runner.FnApiRunner()) as pipe:
-            listed = pipe | list_images.ListImages(source)
-            labelled = listed.images | label_images.LabelImages(job.label)
-            assigned = labelled.images | assign_splits.AssignSplits(job.split)
-            rejects = (listed.rejects, labelled.rejects, assigned.rejects) | beam.Flatten()
-            ranked = assigned.images | rank_references.RankInSplits(job.order)
-            plan = ranked.ranking | plan_dataset.PlanDataset(job.settings, listed.tallies, rejects, job.table)
-            placed = ranked.runs | place_in_shards.PlaceInShards(plan)
-            _ = placed | "CountPlaced" >> beam.Map(_count_placed)
+        references.list_and_place(source, job, _count_placed)
     Path(report).write_text(json.dumps(_num_bytes))
 
 

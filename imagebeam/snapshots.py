@@ -100,7 +100,7 @@ def find_latest(dataset: str) -> str | None:
         OSError: if the storage does not answer.
     """
     latest = latest_name(dataset)
-    for name in _folders(dataset):
+    for name in folder_names(dataset):
         if latest is not None and int(name) <= int(latest):
             break
         if _is_committed(dataset, name):
@@ -116,7 +116,7 @@ def require_committed(dataset: str, latest: str) -> None:
         CatalogError: if it has none; names the snapshots that have one.
     """
     if not _is_committed(dataset, latest):
-        others = [name for name in _folders(dataset) if _is_committed(dataset, name)]
+        others = [name for name in folder_names(dataset) if _is_committed(dataset, name)]
         raise errors.CatalogError(
             f"{storage.join(dataset, LATEST_FILE)} names {latest}, and {folder_of(dataset, latest)} holds no "
             f"{catalog_lib.CATALOG_FILE}: restore it, or write the name of another snapshot into {LATEST_FILE} "
@@ -124,8 +124,8 @@ def require_committed(dataset: str, latest: str) -> None:
         )
 
 
-def _folders(dataset: str) -> list[str]:
-    """Returns the names of the folders of snapshots, the newest first."""
+def folder_names(dataset: str) -> list[str]:
+    """Returns the names of the folders of snapshots, the newest first, also of those without a catalog."""
     folder = storage.join(dataset, DIRECTORY)
     try:
         names = [entry.name for entry in storage.storage_of(folder).list_directory(folder)]

@@ -74,8 +74,8 @@ def compact(
 ) -> CompactResult:
     """Writes a snapshot that stands alone: the living records of the latest one, in the order of a fresh conversion.
 
-    Its shards are byte for byte those of a fresh conversion of the same images, with the classes in the same order.
-    The records are copied; the images are not read.
+    Its shards are byte for byte those of a fresh conversion of the same images, with the classes in the same order, if
+    no image is rejected when it is read. The records are copied; the images are not read.
 
     Args:
         directory: the dataset, as given to `convert(update=True)` as `output.uri`.

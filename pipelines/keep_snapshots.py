@@ -10,7 +10,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, look_ahead, snapshots, storage
 from imagebeam.transforms import output_folder, publish_dataset, snapshot_report
 
-_PIN_FILE = "PINNED"  # in the folder of a snapshot; its content tells who wants it to stay
+_PIN_FILE = "PINNED"  # in the folder of a snapshot that is not to be removed; empty
 
 
 class Snapshot(NamedTuple):
@@ -42,7 +42,7 @@ def list_snapshots(directory: str | os.PathLike[str]) -> list[Snapshot]:
     if latest is None:
         raise errors.ConfigError(f"{dataset} holds no snapshots: imagebeam convert --update writes them")
     found = []
-    for name in _folders(dataset):
+    for name in reversed(snapshots.folder_names(dataset)):
         if int(name) > int(latest):
             continue
         folder = snapshots.folder_of(dataset, name)
@@ -122,17 +122,10 @@ def keep_snapshots(directory: str | os.PathLike[str], num_kept: int) -> Removal:
     alive = {each.name for each in kept}
     latest = int(found[-1].name)
     num_files = 0
-    for name in _folders(dataset):
+    for name in reversed(snapshots.folder_names(dataset)):
         if name not in alive and int(name) < latest:  # also those that an earlier removal has left
             num_files += _remove_unneeded(snapshots.folder_of(dataset, name), needed)
     return Removal(removed, pinned, num_files)
-
-
-def _folders(dataset: str) -> list[str]:
-    """Returns the names of the folders of snapshots, the oldest first."""
-    folder = storage.join(dataset, snapshots.DIRECTORY)
-    entries = storage.storage_of(folder).list_directory(folder)
-    return sorted((each.name for each in entries if snapshots.is_name(each.name)), key=int)
 
 
 def _files_needed(dataset: str, snapshot: Snapshot) -> Iterator[str]:

@@ -78,7 +78,7 @@ def continue_dataset(
     if settings.compacted:
         merged = _load_statistics(settings.compacted_folder)
         run = run._replace(base_statistics=merged)
-    files = {name: data for name, data in changes.files} | {image_states.STATISTICS_FILE: json.dumps(merged).encode()}
+    files = dict(changes.files) | {image_states.STATISTICS_FILE: json.dumps(merged).encode()}
     return Continued(written, merged, files | ({snapshots.REMOVED_FILE: removed} if removed else {}), run)
 
 

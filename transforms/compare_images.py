@@ -14,8 +14,9 @@ from imagebeam.transforms import elements, snapshot_states, summaries
 
 NO_RECORD = -1
 REJECTS_FILE = -1  # instead of the index of a shard
-_MAX_DUPLICATES = 5  # named in the comparison
+MAX_DUPLICATES = 5  # named in the comparison
 _DIGEST_BITS = 128
+DIGEST_RANGE = 1 << _DIGEST_BITS  # digests are added up modulo this
 
 
 class KnownImage(NamedTuple):
@@ -121,7 +122,7 @@ def _compare_others(listed: Sequence[elements.ImageRef], known: Sequence[KnownIm
         nonlocal digest
         removed[row.shard].append(row.record)
         removed_labels[row.split].update(row.labels)
-        digest = (digest + digest_of((row.shard, row.record))) % (1 << _DIGEST_BITS)
+        digest = (digest + digest_of((row.shard, row.record))) % DIGEST_RANGE
 
     seen: dict[str, tuple[int, str]] = {}
     duplicates: list[summaries.RepeatedKey] = []
@@ -151,7 +152,7 @@ def _compare_others(listed: Sequence[elements.ImageRef], known: Sequence[KnownIm
         kept_rejects=len(rejects),
         kept_rejects_digest=_digest_rejects(rejects),
         digest=digest,
-        duplicates=tuple(sorted(duplicates)[:_MAX_DUPLICATES]),
+        duplicates=tuple(sorted(duplicates)[:MAX_DUPLICATES]),
         num_duplicates=len(duplicates),
     )
     return Compared(images, rejects, removed, comparison)
@@ -171,7 +172,7 @@ def compare_with_rejects(listed: Rows, known: Rows) -> Compared:
 
 
 def _digest_rejects(rejects: Iterable[elements.Reject]) -> int:
-    return sum(map(summaries.digest_reject, rejects)) % (1 << _DIGEST_BITS)
+    return sum(map(summaries.digest_reject, rejects)) % DIGEST_RANGE
 
 
 def _rank(image: KnownImage) -> tuple[bool, int]:

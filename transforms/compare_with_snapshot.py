@@ -1,6 +1,6 @@
 """Compares listed images with those of the snapshot before: only new and changed images go on to be read.
 
-Listed images and the states of known images meet in intervals of the hash of the key, as in rank_references, so no
+Listed images and the states of known images meet in intervals of a checksum of the key, so no
 worker holds more than an interval of either.
 """
 
@@ -30,10 +30,6 @@ from imagebeam.transforms import (
 
 _MAX_PENDING = 50_000  # rows that a bundle holds before it packs them: 30 MB
 _MAX_PART_ROWS = 400_000  # of an interval that are objects at the same time: 200 MB
-_MAX_DUPLICATES = 5  # named in the comparison
-_DIGEST_BITS = 128
-
-
 PackedRows = tuple[int, bytes]  # number of rows, packed rows
 
 
@@ -166,9 +162,9 @@ class _Merged:
         for split, labels in part.removed_labels.items():
             self.removed_labels.setdefault(split, collections.Counter()).update(labels)
         self.kept_rejects += part.kept_rejects
-        self.kept_rejects_digest = (self.kept_rejects_digest + part.kept_rejects_digest) % (1 << _DIGEST_BITS)
-        self.digest = (self.digest + part.digest) % (1 << _DIGEST_BITS)
-        self.duplicates = tuple(sorted((*self.duplicates, *part.duplicates))[:_MAX_DUPLICATES])
+        self.kept_rejects_digest = (self.kept_rejects_digest + part.kept_rejects_digest) % compare_images.DIGEST_RANGE
+        self.digest = (self.digest + part.digest) % compare_images.DIGEST_RANGE
+        self.duplicates = tuple(sorted((*self.duplicates, *part.duplicates))[: compare_images.MAX_DUPLICATES])
         self.num_duplicates += part.num_duplicates
 
     def result(self) -> summaries.Comparison:
@@ -221,7 +217,7 @@ class _NameShardsFn(beam.DoFn):
 @decorators.with_input_types(elements.ImageRef)
 @dataclasses.dataclass
 class CompareWithSnapshot(beam.PTransform):
-    """Leaves out the images that the snapshot before has already, and finds the records that it has no more.
+    """Leaves out the images that the snapshot before has already, and finds the records that are gone from the input.
 
     Without a snapshot before, all images go on. Without snapshots, nothing is done.
     """
