@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import inspect
 import sys
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import VarIntCoder
+from apache_beam.internal import cloudpickle_pickler
 from apache_beam.options import pipeline_options
 from apache_beam.runners.worker import statesampler
 from apache_beam.testing import test_pipeline, util
@@ -148,9 +150,11 @@ def test_views_of_many_options_are_their_own_though_few_are_kept(monkeypatch: py
 
 def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {
+        "apache_beam.internal.cloudpickle_pickler",
         "apache_beam.options.pipeline_options",
         "apache_beam.runners.worker.statecache",
         "apache_beam.runners.worker.statesampler",
+        "apache_beam.testing.test_pipeline",
         "apache_beam.transforms.core",
         "apache_beam.transforms.userstate",
         "apache_beam.typehints.trivial_inference",
@@ -159,3 +163,28 @@ def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     with quick_beam.patched():
         assert all(set(vars(sys.modules[name])) == set(vars(types.ModuleType(name))) for name in others)
+
+
+@pytest.mark.parametrize("size", [0, 400, 1 << 17])
+def test_pickles_are_compressed_as_by_bz2_and_read_back(size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    before = cloudpickle_pickler.bz2
+    with quick_beam.patched():
+        for _ in range(2):
+            compressed = cloudpickle_pickler.bz2.compress(data[:size], compresslevel=9)
+            assert compressed == bz2.compress(data[:size], compresslevel=9)
+            assert cloudpickle_pickler.bz2.decompress(compressed) == data[:size]
+        with pytest.raises(OSError, match="Invalid data stream"):
+            cloudpickle_pickler.bz2.decompress(b"no pickle")
+    assert cloudpickle_pickler.bz2 is before
+
+
+def test_test_pipeline_is_written_for_the_worker_as_it_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    write = beam.Pipeline.to_runner_api
+    monkeypatch.setattr(
+        beam.Pipeline, "to_runner_api", lambda self, **options: written.append(self) or write(self, **options)
+    )
+    with quick_beam.patched(), test_pipeline.TestPipeline() as pipeline:
+        util.assert_that(pipeline | beam.Create([1, 2]) | beam.ParDo(Plain()), util.equal_to([1, 2]))
+    assert set(written) == {pipeline}  # and no copy of it
