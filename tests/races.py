@@ -190,8 +190,15 @@ def play_all(outputs: str, configs: Sequence[str], orders: Sequence[Sequence[str
     count = 0
     for order, config, has_earlier, locked in itertools.product(orders, configs, (False, True), (False, True)):
         play(f"{outputs}/{count}", order, config, has_earlier, locked)
+        clear_memory(f"{outputs}/{count}")
         count += 1
     return count
+
+
+def clear_memory(output: str) -> None:
+    """Removes an output in memory, where each look at a folder goes through all files of all outputs."""
+    if output.startswith("memory:"):
+        storage.storage_of(output).remove_tree(output)
 
 
 @functools.cache  # to start a process takes longer than what is tested with it

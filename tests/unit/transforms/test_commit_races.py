@@ -122,6 +122,7 @@ def test_run_inside_the_commit_of_another_leaves_one_whole_dataset(
         if sorted(ends.values()) == ["committed", "committed"]:  # one after the other: the marker was gone
             assert committer == "B" and number == len(seen) - 1
         b.drop_lock()
+        races.clear_memory(output)
     assert number > 10
     assert busy["B"] > 5
     assert busy["A"] >= (config != "same-config")
@@ -166,6 +167,7 @@ def test_run_after_a_commit_that_was_killed_anywhere_commits(
         if locked:
             store, control = storage.storage_of(output), b.settings.paths.control
             assert [entry.name for entry in store.list_directory(control)] == ["lock"]
+        races.clear_memory(output)
         if not is_killed:
             break
     assert number > 10
