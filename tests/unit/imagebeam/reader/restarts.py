@@ -42,8 +42,9 @@ def select_remaining(
     shards: Shards, mean_record_bytes: int = 1 << 20, is_compressed: bool = False, fingerprint: str = "f1"
 ) -> selection.Selection:
     """Returns the selection of all records of a split that are not removed."""
-    split_size = sum(map(len, shards))
-    removed = np.setdiff1d(np.arange(split_size), remaining_of(shards))
+    remains = np.array([*itertools.chain(*shards)], bool)
+    split_size = len(remains)
+    removed = np.flatnonzero(~remains)
     size = split_size - len(removed)
     chosen = selection.Remaining(0, size, size, removed - np.arange(len(removed)))
     return selection.Selection(
@@ -63,6 +64,14 @@ def records_of(each: schedule.Schedule, num_batches: int, batch_size: int) -> li
     stop = each.begin + num_batches * batch_size
     stop = stop if each.end is None else max(each.begin, min(stop, each.end))
     return each.order.locate(np.arange(each.begin, stop))[0].tolist()
+
+
+def num_steps(schedules: Sequence[schedule.Schedule], batch_size: int) -> int:
+    """Returns the steps of a job to its end; of a job without one, those of some four epochs, at most 40."""
+    [first, *_] = schedules
+    if first.end is not None:
+        return max(each.num_batches or 0 for each in schedules)
+    return min(40, 1 + 4 * -(-first.epoch_size // (batch_size * len(schedules))))
 
 
 def in_turn(read: Sequence[Sequence[int]]) -> list[int]:

@@ -107,7 +107,7 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
             job.schedules()
         return
     whole = job.schedules()
-    steps = 40 if num_epochs is None else max(each.num_batches or 0 for each in whole)
+    steps = restarts.num_steps(whole, batch_size)
     uninterrupted = [records_of(each, steps, batch_size) for each in whole]
 
     stops = [*sorted(data.draw(st.lists(st.integers(0, steps), max_size=3))), steps]
