@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 
+import imagebeam
 from tests import captured_jobs, command_line, datasets, environments, patience
 from tests.golden import test_golden
 from tests.servers import dataflow, gcs, go_programs
@@ -38,7 +39,7 @@ def test_captured_job_writes_the_golden_bytes_with_beam_and_the_sdist_alone(tmp_
             job = service.jobs[0]
             staged = {blob.name.rpartition("/")[2]: blob for blob in bucket.list_blobs(prefix=f"tmp/{job.name}")}
             assert set(staged) == {"pipeline.pb", "workflow.tar.gz"}  # nothing else of this machine
-            sdist = tmp_path / "imagebeam-0.tar.gz"
+            sdist = tmp_path / f"imagebeam-{imagebeam.__version__}.tar.gz"  # uv refuses another version in the name
             sdist.write_bytes(staged["workflow.tar.gz"].download_as_bytes())
             environments.install(python, "--no-build-isolation", str(sdist))
             url = job.options["pipelineUrl"]
