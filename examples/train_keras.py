@@ -15,8 +15,8 @@ import shapes
 import tensorflow as tf
 
 BATCH_SIZE = 64  # for all replicas together
-IMAGE_SIZE = 48  # pixels a side
-EPOCHS = 6
+IMAGE_SIZE = 32  # pixels a side
+EPOCHS = 4
 
 
 def find_strategy() -> tf.distribute.Strategy:
