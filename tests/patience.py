@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 HANG_SEC = 1200.0  # much longer than anything takes on the busiest machine: it only ends a hang
 MOMENT_SEC = 0.2  # time for something that must not happen; long enough to see it often
@@ -11,8 +11,15 @@ MOMENT_SEC = 0.2  # time for something that must not happen; long enough to see 
 
 def wait_until(is_so: Callable[[], object]) -> None:
     """Waits until `is_so()` is true."""
-    give_up = time.monotonic() + HANG_SEC
-    while not is_so():
-        if time.monotonic() > give_up:
-            raise AssertionError("the test waited for something that did not happen")
+    for _ in again():
+        if is_so():
+            return
         time.sleep(0.002)
+
+
+def again() -> Iterator[None]:
+    """Yields for as long as a test may try: a loop over it, instead of `while True`, ends a hang with an error."""
+    give_up = time.monotonic() + HANG_SEC
+    while time.monotonic() < give_up:
+        yield
+    raise AssertionError("the test waited for something that did not happen")

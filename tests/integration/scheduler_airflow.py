@@ -129,12 +129,13 @@ def test_killed_task_is_retried_and_ends_with_the_same_bytes(airflow: Airflow, t
         "imagebeam_nightly", INPUT=str(tmp_path / "in"), OUTPUT=str(output),
         OPTIONS=[*settings, "--workers", "1"], RETRY_SEC=1,
     )  # fmt: skip
-    is_killed = False
-    while not is_killed:  # the run may have been too fast
+    for _ in patience.again():  # the run may have been too fast
         shutil.rmtree(output, ignore_errors=True)
         process = airflow.start_dag("imagebeam_nightly", DATES[0])
         is_killed = kill_while_writing(process, output)
         log = airflow.finish(process)
+        if is_killed:
+            break
     assert "imagebeam ended with exit code -9: killed" in log
     assert datasets.shard_digests(output) == datasets.shard_digests(tmp_path / "expected")
     assert log.count(CONVERTS) == 2

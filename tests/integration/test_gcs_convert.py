@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
-from tests import command_line, datasets, image_sets, patience, snapshot_sets
+from tests import command_line, datasets, forked_commands, image_sets, patience, snapshot_sets
 from tests.servers import faults, gcs
 from tests.stored import NUM_IMAGES, ODD_NAMES, assert_same, write_images
 
@@ -262,6 +262,11 @@ def test_second_run_on_the_same_output_is_refused(stored: Bucket) -> None:
     assert completed.returncode == 0, completed.stderr
 
 
+def wait_for(part: str, stored: Bucket, folder: str, process: forked_commands.Process) -> None:
+    """Waits until an object in a folder has this part in its name, or the process has ended."""
+    patience.wait_until(lambda: process.poll() is not None or any(part in name for name in stored.names(folder)))
+
+
 @pytest.mark.slow
 def test_killed_run_is_continued_by_the_next(stored: Bucket, tmp_path: pathlib.Path) -> None:
     settings = ["--set", f"output.num_shards={NUM_SHARDS}", "--workers", "1"]
@@ -270,9 +275,8 @@ def test_killed_run_is_continued_by_the_next(stored: Bucket, tmp_path: pathlib.P
         environment = stored.emulator.environment | {"STORAGE_EMULATOR_HOST": proxy.url}
         process = command_line.start(*command, environment=environment)
         try:
-            while not any(name.endswith(".done.json") for name in stored.names("killed")):
-                assert process.poll() is None
-                time.sleep(0.01)
+            wait_for(".done.json", stored, "killed", process)
+            assert process.poll() is None
         finally:
             process.kill()
             process.wait()
@@ -354,8 +358,7 @@ def test_run_that_is_terminated_while_it_locks_writes_or_commits_is_continued_by
         process = command_line.start(
             "convert", "--workers", "2", *arguments, environment=stored.emulator.environment, preloaded="remote"
         )
-        while process.poll() is None and not any(step in name for name in stored.names("terminated")):
-            time.sleep(0.002)
+        wait_for(step, stored, "terminated", process)
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.killpg(process.pid, signal.SIGTERM)
         _, complaint = process.communicate(timeout=patience.HANG_SEC)

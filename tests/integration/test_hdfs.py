@@ -188,8 +188,8 @@ def test_other_data_node_is_used_when_one_dies(stored: Stored, tmp_path: pathlib
     process = command_line.start("convert", "--input", stored.images, "--output", stored.uri("survived"), *settings)
     filesystem = stored.cluster.filesystem()
     try:
-        while not filesystem.exists("/survived/.imagebeam/lock"):
-            assert process.poll() is None
+        patience.wait_until(lambda: filesystem.exists("/survived/.imagebeam/lock") or process.poll() is not None)
+        assert process.poll() is None
         stored.cluster.kill(1)
         _, stderr = process.communicate(timeout=patience.HANG_SEC)
     finally:

@@ -131,19 +131,30 @@ def interrupt_while_writing(
 
     The run is stopped while this looks, and where it was too fast for that another one is started.
     """
-    while True:
+    for _ in patience.again():
         process = start(images, output)
-        while process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has no group yet, or has just ended
-                os.killpg(process.pid, signal.SIGSTOP)
-                is_writing = 0 < len(list(output.glob(".imagebeam/staging-*/*.done.json"))) < NUM_SHARDS
-                if is_writing:
-                    os.killpg(process.pid, number)
-                os.killpg(process.pid, signal.SIGCONT)
-                if is_writing:
-                    return process
-            time.sleep(0.005)
+        if is_interrupted(process, output, number):
+            break
+        finish(process)
         shutil.rmtree(output)
+    return process
+
+
+def is_interrupted(process: forked_commands.Process, output: pathlib.Path, number: signal.Signals) -> bool:
+    """Sends the signal while the run writes; returns False if it ended without being seen at it."""
+    for _ in patience.again():
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(ProcessLookupError):  # it has no group yet, or has just ended
+            os.killpg(process.pid, signal.SIGSTOP)
+            is_writing = 0 < len(list(output.glob(".imagebeam/staging-*/*.done.json"))) < NUM_SHARDS
+            if is_writing:
+                os.killpg(process.pid, number)
+            os.killpg(process.pid, signal.SIGCONT)
+            if is_writing:
+                return True
+        time.sleep(0.005)
+    return False
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,7 @@ def test_process_that_is_busy_when_its_job_ends_is_killed(monkeypatch: pytest.Mo
     with writer_processes.start(1) as pool:
         first = pool.submit(EVALUATE, PID).result()
         future = pool.submit(EVALUATE, "__import__('time').sleep(3600)")
-        while not pool._processes[0]._is_busy:
-            pass
+        patience.wait_until(lambda: pool._processes[0]._is_busy)
     with pytest.raises(writer_processes.WriterError):
         future.result()
     assert not is_alive(first)
@@ -97,8 +96,7 @@ def test_process_that_answers_soon_after_the_end_of_its_job_is_kept(monkeypatch:
     with writer_processes.start(1) as pool:
         first = pool.submit(EVALUATE, PID).result()
         future = pool.submit(EVALUATE, f"__import__('time').sleep(0.1) or {PID}")
-        while not pool._processes[0]._is_busy:
-            pass
+        patience.wait_until(lambda: pool._processes[0]._is_busy)
     assert future.result() == first
     assert pid_of_job() == first
 
