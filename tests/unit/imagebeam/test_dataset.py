@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -92,13 +93,17 @@ def test_batches_have_static_shapes_and_the_types_asked_for(opened: imagebeam.Im
     assert (image.shape, label.shape) == ((8, 224, 224, 3), (8,))
 
 
+# test_schedule has other numbers, without images. With TensorFlow's decoder once for each order.
 @pytest.mark.parametrize(
-    ("decoder", "process_count"),
-    [("any", 1), ("any", 3), ("any", 8), ("tensorflow", 3)],  # test_schedule has other numbers, without images
+    ("decoder", "process_count", "shuffle", "pad"),
+    [
+        *itertools.product(["any"], [1, 3, 8], ["stream", "global", None], [False, True]),
+        ("tensorflow", 3, "stream", False),
+        ("tensorflow", 3, "global", True),
+        ("tensorflow", 3, None, True),
+    ],
     indirect=["decoder"],
 )
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-@pytest.mark.parametrize("pad", [False, True], ids=["train", "eval"])
 def test_every_example_comes_once_over_all_processes(
     opened: imagebeam.ImageDataset, shuffle: str | None, process_count: int, pad: bool
 ) -> None:
