@@ -29,7 +29,7 @@ def write_report(
         ConfigError: if Pillow is not installed, there is no such snapshot, or `output` belongs to the dataset or
             cannot be written.
     """
-    pillow_decoder.require_pillow()
+    pillow_decoder.require_pillow("report")
     output = os.fspath(output)
     if not output:
         raise errors.ConfigError("--output is empty: give a file")

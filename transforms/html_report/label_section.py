@@ -111,15 +111,15 @@ def _table(present: Sequence[tuple[int, str]], by_split: Mapping[str, Mapping[st
         return [markup.text(label), *of_splits, markup.number(count), share, markup.bar(count, largest)]
 
     head = ["class", *columns, "images", "share", ""]
-    numeric = range(1, len(head) - 1)
+    numeric, minor = range(1, len(head) - 1), range(1, 1 + len(columns))
+
+    def table_of(rows: Sequence[tuple[int, str]], caption: str = "") -> Html:
+        return markup.table(head, (row(*each) for each in rows), numeric, minor, caption, "bars")
+
     if len(present) <= _MAX_ROWS:
-        return markup.table(head, (row(*each) for each in present), numeric, css="bars")
-    most = markup.table(
-        head, (row(*each) for each in present[:_ENDS]), numeric, f"The {_ENDS} most frequent classes", "bars"
-    )
-    least = markup.table(
-        head, (row(*each) for each in present[-_ENDS:]), numeric, f"The {_ENDS} least frequent classes", "bars"
-    )
+        return table_of(present)
+    most = table_of(present[:_ENDS], f"The {_ENDS} most frequent classes")
+    least = table_of(present[-_ENDS:], f"The {_ENDS} least frequent classes")
     between = len(present) - 2 * _ENDS
     text = f"{plural.count(between, 'class')} between them; statistics.json has all of them."
     return Html(f"{most}\n{markup.paragraph(markup.plain(text), 'faint')}\n{least}")

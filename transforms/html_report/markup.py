@@ -98,7 +98,12 @@ def details(summary: str, content: Html) -> Html:
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[Html]], numeric: Sequence[int] = (), caption: str = "", css: str = ""
+    head: Sequence[str],
+    rows: Iterable[Sequence[Html]],
+    numeric: Sequence[int] = (),
+    minor: Sequence[int] = (),
+    caption: str = "",
+    css: str = "",
 ) -> Html:
     """Returns a table that scrolls sideways where it is too wide; nothing without rows.
 
@@ -106,10 +111,12 @@ def table(
         head: names of the columns.
         rows: the first cell of each is its heading.
         numeric: columns that are aligned to the right.
+        minor: columns that a narrow screen leaves out.
         caption: above the table.
         css: class of the table.
     """
-    classes = ["number" if column in numeric else "" for column in range(len(head))]
+    kinds = {"number": numeric, "minor": minor}
+    classes = [" ".join(kind for kind, columns in kinds.items() if each in columns) for each in range(len(head))]
     body = [_row(cells, classes) for cells in rows]
     if not body:
         return NOTHING

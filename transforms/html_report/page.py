@@ -5,6 +5,7 @@ from __future__ import annotations
 from imagebeam import plural
 from imagebeam.transforms.html_report import facts as facts_lib
 from imagebeam.transforms.html_report import markup, sections, style
+from imagebeam.transforms.images import image_formats
 
 _SECTIONS = (
     ("overview", "Overview", sections.overview),
@@ -57,7 +58,7 @@ the dataset.</footer>
 
 def _lead(facts: facts_lib.Facts) -> markup.Html:
     catalog = facts.catalog
-    formats = [name.upper() for name in sorted(facts.total("formats"))]
+    formats = ["bare pixels" if name == image_formats.RAW else name.upper() for name in sorted(facts.total("formats"))]
     kinds = {"int64": "with an integer as the target", "float": "with a number as the target"}
     parts = [
         plural.count(facts.num_images, "image"),

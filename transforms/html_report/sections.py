@@ -66,7 +66,7 @@ def overview(facts: facts_lib.Facts) -> Html:
     ]
     head = ("split", "images", "share", "shards", "size", "")
     parts = [Html(f'<dl class="tiles">{markup.join(tiles)}</dl>'), *notes, markup.element("h3", markup.plain("Splits"))]
-    parts.append(markup.table(head, rows, range(1, 5), css="bars"))
+    parts.append(markup.table(head, rows, range(1, 5), (2, 3), css="bars"))
     if len(catalog.splits) > _MAX_SPLITS:
         text = f"{len(catalog.splits) - _MAX_SPLITS:,} more splits are in catalog.json."
         parts.append(markup.paragraph(markup.plain(text), "faint"))
@@ -229,7 +229,7 @@ def rejects(facts: facts_lib.Facts) -> Html:
             for each in of_reason
         ]
         if examples:
-            shown = markup.table(("reason", "key", "detail", "address"), examples)
+            shown = markup.table(("reason", "key", "detail", "address"), examples, css="wide")
             parts.append(markup.details(f"{plural.count(len(examples), 'example')}", shown))
     if passed_over:
         listed = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in passed_over.items())

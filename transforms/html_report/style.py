@@ -57,16 +57,21 @@ svg.curve { display: block; width: 100%; height: 7rem; background: var(--card); 
 .sheet img { display: block; max-width: 100%; max-height: 100%; }
 .sheet figcaption { font-size: .78rem; line-height: 1.3; margin-top: .25rem; display: -webkit-box;
   -webkit-line-clamp: 2; -webkit-box-orient: vertical; overflow: hidden; }
-.note { background: var(--warn-paper); color: var(--warn); border-radius: .5rem; padding: .6rem .85rem; }
+.note { background: var(--warn-paper); color: var(--warn); border-radius: .5rem; padding: .6rem .85rem;
+  margin-top: .75rem; }
 details { margin: .25rem 0 .75rem; }
 summary { cursor: pointer; color: var(--accent); padding: .25rem 0; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .75rem; overflow-x: auto;
   font: .8125rem/1.45 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; margin: .5rem 0; }
 code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .875em; }
 footer { padding-top: 1rem; padding-bottom: 3rem; }
-@media (max-width: 36rem) { h1 { font-size: 1.6rem; } .sheet { grid-template-columns: repeat(3, 1fr); }
-  dl.tiles { grid-template-columns: repeat(2, 1fr); } th, td { padding-right: .6rem; }
-  table.bars td:last-child { width: 30%; min-width: 4.5rem; } tbody th { min-width: 4.5rem; } }
+@media (max-width: 36rem) { main, header, footer { padding-inline: 1rem; } h1 { font-size: 1.6rem; }
+  .sheet { grid-template-columns: repeat(4, 1fr); } .sheet .frame { height: 4.75rem; }
+  dl.tiles { grid-template-columns: repeat(2, 1fr); gap: .5rem; }
+  dl.tiles > div { padding: .45rem .6rem; }
+  dd { font-size: 1.1rem; } table { font-size: .875rem; } th, td { padding-right: .5rem; }
+  table.bars td:last-child { width: 25%; min-width: 3rem; } tbody th { min-width: 5.5rem; }
+  .minor { display: none; } table.wide { min-width: 40rem; } }
 @media print { nav { display: none; } section { break-inside: avoid; } }
 """
 
