@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SIDE_PX = 96  # of a picture, at most
 _QUALITY = 78
-_MAX_DECODED_PX = 64_000_000  # of a file other than a JPEG, which is decoded at a fraction of its size
+_MAX_DECODED_PX = 32_000_000  # of a file other than a JPEG, which is decoded at a fraction of its size
 _MAX_OBJECTS = 24  # drawn of one picture
 _MASK_SHARE = 0.5  # of a mask's color
 _VOID = 255  # the class of pixels without one, as in Pascal VOC
