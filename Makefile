@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test images-test schedulers-test servers unit lint bench docs lock clean
+.PHONY: help demo test images-test report-test schedulers-test servers unit lint bench docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-23s%s\n", $$1, $$2 }'
@@ -39,6 +39,13 @@ images-test: $(INSTALLED) ## build the images without Docker and try them; needs
 	  || echo "apt-get could not install buildah and mmdebstrap: the tests will be skipped" >&2; \
 	fi
 	@$(BIN)/python -m pytest -ra -o faulthandler_timeout=1800 $(PYTEST_ARGS) tests/integration/images.py
+
+report-test: $(INSTALLED) ## open report.html in Chromium; nothing may be loaded, and no error logged (seconds)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! command -v chromium > /dev/null; then \
+	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends chromium; } > /dev/null \
+	  || echo "apt-get could not install chromium: the tests of the report in a browser will be skipped" >&2; \
+	fi
+	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/report_browser.py
 
 schedulers-test: $(INSTALLED) ## run the files of deploy/ in Airflow, Kubeflow's compiler, Kubernetes' schemas and systemd (minutes)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! command -v systemd-analyze > /dev/null; then \

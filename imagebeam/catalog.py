@@ -23,6 +23,7 @@ CATALOG_FILE = "catalog.json"
 LABELS_FILE = "labels.txt"
 REJECTS_FILE = "rejects.jsonl"
 STATISTICS_FILE = "statistics.json"
+REPORT_PAGE_FILE = "report.html"
 INDEX_DIRECTORY = "index"
 CONTROL_DIRECTORY = ".imagebeam"  # the lock, staged shards, reports; removed after a commit
 PUBLISH_MARKER = "publishing"  # file in it that names the fingerprint and the run while a commit moves shards

@@ -16,7 +16,6 @@ import numpy as np
 
 import imagebeam
 from imagebeam import plural
-from imagebeam.pipelines import progress
 from imagebeam.reader import batch_reader, python_calls, read_plan
 from imagebeam.reader import options as options_lib
 
@@ -351,7 +350,7 @@ def _time_round(elements: Iterator[Any], images: int, seconds: float) -> float:
 def bench_rows(result: BenchResult) -> list[tuple[str, str]]:
     """Returns the measurement as rows of a table."""
     size = f"{result.image_size} x {result.image_size} px"
-    record = progress.format_bytes(result.mean_record_bytes)
+    record = plural.format_bytes(result.mean_record_bytes)
     images, threads = plural.count(result.num_examples, "image"), plural.count(result.threads, "thread")
     rows = [
         ("dataset", f"{result.dataset}, {result.split}: {images}, {record} each"),
@@ -362,7 +361,7 @@ def bench_rows(result: BenchResult) -> list[tuple[str, str]]:
         share = 1 / speed.images_per_second / work
         rows.append((f"  {name}", f"{speed.images_per_second:>9,.0f} images/s  {share:>4.0%} of the work"))
     rate = result.together.images_per_second
-    per_second = progress.format_bytes(rate * result.mean_record_bytes)
+    per_second = plural.format_bytes(rate * result.mean_record_bytes)
     steps = f"{rate / result.batch_size:,.1f} steps/s of {result.batch_size}"
     rows.append(("together", f"{rate:>9,.0f} images/s  {steps}, {per_second}/s of records"))
     rows.append(("feeds", "of chips that train at 224 px, each as published (--json names the pages)"))

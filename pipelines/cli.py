@@ -93,6 +93,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
         "status": _status,
         "verify": _verify,
         "inspect": _inspect,
+        "report": _report,
         "bench": _bench,
         "schema": _schema,
     }
@@ -468,6 +469,14 @@ def _draw_preview(known: argparse.Namespace, split: str) -> int:
         image_size=known.image_size or 224,
         seed=known.seed or 0,
     )
+
+
+def _report(known: argparse.Namespace, _: list[str]) -> int:
+    from imagebeam.pipelines import report_dataset
+
+    num_bytes = report_dataset.write_report(known.directory, known.output, known.snapshot)
+    _say(f"{plural.format_bytes(num_bytes)} written to {known.output}: open it in a browser")
+    return 0
 
 
 def _bench(known: argparse.Namespace, _: list[str]) -> int:

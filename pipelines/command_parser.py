@@ -126,6 +126,11 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     )
     preview.add_argument("--image-size", type=_positive, metavar="PX", help="side of an image (224)")
     preview.add_argument("--seed", type=int, metavar="N", help="seed of the order, the crops and the flips (0)")
+    report = add("report", "write a page with what is in a dataset, which opens without a network")
+    report.add_argument("directory", metavar="DIR")
+    report.add_argument(
+        "--output", metavar="FILE", default="report.html", help="file or address to write (report.html, here)"
+    )
     bench = add("bench", "measure how fast this host reads, and find the slowest stage")
     bench.add_argument("directory", metavar="DIR")
     bench.add_argument("--split", help="split to read (default: train, else the first)")
@@ -148,7 +153,7 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         group.add_argument(
             "--cache-dir", metavar="FOLDER", help="local folder for shards that TensorFlow cannot read in place"
         )
-    for command in (verify, inspect, bench):
+    for command in (verify, inspect, report, bench):
         command.add_argument("--snapshot", metavar="N", help="a snapshot, such as 000002, instead of the latest")
     add("schema", "print the JSON schema of the config, for editors")
     for name in _WITH_OUTPUTS:

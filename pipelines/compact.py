@@ -150,6 +150,7 @@ def _settings(
         suffix=shard_names.suffix_of(first.name.rpartition("/")[2]),
         analyze="all" if transformed else None,
         max_reject_fraction=1.0,
+        writes_report=stored.get("report", True),  # earlier versions had no such setting
         run_id=run_id,
         report=paths.report(run_id),
         snapshot=snapshot,

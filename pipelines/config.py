@@ -170,7 +170,7 @@ class Config(pydantic.BaseModel):
         """
         exclude: Any = {
             "label": {"vocabulary", "texts", "lists"},
-            "output": {"uri", "name"},
+            "output": {"uri", "name", "report"},
             "rejects": True,
             "update": True,
         }

@@ -315,6 +315,8 @@ class OutputConfig(pydantic.BaseModel):
     """`hash` orders records by the hash of their keys; `none` by key or by row of the manifest."""
     writer: Literal["stream", "beam"] = "stream"
     """`beam` uses `beam.io.WriteToTFRecord`; then order and shard content differ from run to run."""
+    report: bool = True
+    """Whether the commit writes `report.html`: what is in the dataset, on one page, with pictures of a few images."""
     suffix: str = pydantic.Field(".tfrecord", pattern=r"^(\.[\w.-]+)?$")
     """Follows train-00000-of-00016; empty for the file names of the TPU models."""
 

@@ -124,6 +124,7 @@ def make_job(
         max_reject_fraction=config.rejects.max_fraction,
         keep=open_source.keep_rule(config),
         overwrite=overwrite,
+        writes_report=config.output.report,
         saved_listing=config.source.by == "listing",
         run_id=run_id,
         command=_digest_command(config, output, vocabulary, overwrite, snapshot),

@@ -23,7 +23,7 @@ def plan_rows(plan: elements.DatasetPlan, output: str) -> list[tuple[str, str]]:
         smallest, largest = split.num_records // split.num_shards, -(-split.num_records // split.num_shards)
         each = f"{largest:,}" if smallest == largest else f"{smallest:,} or {largest:,}"
         images, shards = plural.count(split.num_records, "image"), plural.count(split.num_shards, "shard")
-        rows.append((f"  {name}", f"{images}, {progress.format_bytes(split.num_bytes)}; {shards} of {each}"))
+        rows.append((f"  {name}", f"{images}, {plural.format_bytes(split.num_bytes)}; {shards} of {each}"))
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in plan.rejected.items())
     rows.append(("rejected", f"{sum(plan.rejected.values()):,} before reading" + (f" ({reasons})" if reasons else "")))
     if plan.labels:

@@ -208,15 +208,6 @@ def describe_passed_over(passed_over: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in passed_over.items()) or "nothing"
 
 
-def format_bytes(num_bytes: float) -> str:
-    """Returns a size such as `107.1 MB`, in decimal units, as disks are sold and buckets billed."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if num_bytes < 1000 or unit == "TB":
-            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
-        num_bytes /= 1000
-    raise AssertionError
-
-
 def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -> None:
     """Prints rows of a name and a value, aligned."""
     width = max(len(name) for name, _ in rows)
@@ -257,7 +248,7 @@ def summary_rows(
         parts = (
             plural.count(split.num_examples, "image"),
             plural.count(len(split.shards), "shard"),
-            format_bytes(split.num_bytes),
+            plural.format_bytes(split.num_bytes),
         )
         rows.append((f"  {name}", ", ".join(parts)))
     total = sum(counts.rejected.values())

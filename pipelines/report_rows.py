@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imagebeam import plural
-from imagebeam.pipelines import progress
 from imagebeam.transforms import snapshot_drift
 
 _MAX_LABELS = 5  # of a split that are named
@@ -33,7 +32,7 @@ def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
             found.append((f"  {split} labels", text))
     shards = sum(each["shards"] for each in report["written"].values())
     num_bytes = sum(each["bytes"] for each in report["written"].values())
-    found.append(("  written", f"{plural.count(shards, 'shard')}, {progress.format_bytes(num_bytes)}"))
+    found.append(("  written", f"{plural.count(shards, 'shard')}, {plural.format_bytes(num_bytes)}"))
     if text := _describe_rejects(report["rejects"]):
         found.append(("  rejects", text))
     return found + (_drift_rows(report["drift"]) if report["drift"] is not None else [])

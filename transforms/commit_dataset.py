@@ -32,6 +32,7 @@ from imagebeam.transforms import (
     publish_dataset,
     run_report,
     snapshot_report,
+    stage_report,
     summaries,
     tfds_metadata,
 )
@@ -66,6 +67,7 @@ class Committer:
         early_rejects: Sequence[str],
         merged: Mapping[str, Mapping[str, Any]] | None = None,
         changes: commit_snapshot.Changes = commit_snapshot.NO_CHANGES,
+        note: Callable[[str], None] = _LOGGER.warning,
     ) -> catalog_lib.Catalog | None:
         """Checks that nothing is lost and publishes the dataset. Returns its catalog; None if another run did it.
 
@@ -75,6 +77,7 @@ class Committer:
             early_rejects: names of staged files.
             merged: statistics by split; None if the shards still have theirs.
             changes: to the snapshot before, besides the shards.
+            note: is called with what the user should know of the commit.
 
         Raises:
             BusyError: if another run holds the lock, commits at this moment, or has committed since the plan was made.
@@ -104,7 +107,7 @@ class Committer:
                 self.settings.snapshot, self._catalog(plan, written), merged, changes
             )
             commit_checks.check_dataset(self.settings, plan, written, dataset.catalog)
-            catalog = self._publish(publication, dataset, staged_rejects, lock)
+            catalog = self._publish(publication, dataset, staged_rejects, lock, note)
             self._move_latest()
             return catalog
         except errors.TooManyRejectsError as e:
@@ -129,6 +132,7 @@ class Committer:
         dataset: commit_snapshot.Continued,
         staged_rejects: join_dead_letters.RejectFiles,
         lock: commit_rights.LockView,
+        note: Callable[[str], None],
     ) -> catalog_lib.Catalog:
         """Publishes the dataset while this run holds the marker; returns its catalog."""
         plan, catalog = publication.plan, dataset.catalog
@@ -138,7 +142,7 @@ class Committer:
             with publication.marker.held(lock.ended):  # a second run of this dataset shares the staging folder
                 publication.require_committed()
                 publication.require_staged()
-                files = self._stage_files(plan, dataset, staged_rejects, publication.marker.check)
+                files = self._stage_files(plan, dataset, staged_rejects, publication.marker.check, note)
                 catalog = publication.publish(dataclasses.replace(catalog, files=files))
                 self._clear_control(plan, lock)
         except FileNotFoundError as e:
@@ -239,6 +243,7 @@ class Committer:
         dataset: commit_snapshot.Continued,
         staged_rejects: join_dead_letters.RejectFiles,
         check: Callable[[], None],
+        note: Callable[[str], None],
     ) -> Mapping[str, catalog_lib.File]:
         """Writes all files but shards, indexes and the catalog into the staging folder.
 
@@ -266,6 +271,8 @@ class Committer:
             found[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
         target = storage.join(staging, catalog_lib.REJECTS_FILE)
         found[catalog_lib.REJECTS_FILE] = join_dead_letters.join_rejects(staging, staged_rejects, target, check)
+        found |= stage_report.stage_report(self.settings, staging, dataset, described, note)
+        check()
         return dict(sorted(found.items()))
 
     def _retries_in_vain(self, written: Sequence[elements.WrittenShard]) -> bool:
@@ -351,15 +358,16 @@ class _CommitFn(beam.DoFn):
         plan = dataclasses.replace(plan, times={**plan.times, "committing": time.time()})
         by_split = merge_statistics.unpack_by_split(merged)
         changes = commit_snapshot.Changes(comparison, removed, reject_states)
+        notes: list[str] = []
         try:
-            catalog = self._committer.commit(plan, written, early_rejects, by_split, changes)
+            catalog = self._committer.commit(plan, written, early_rejects, by_split, changes, notes.append)
         except errors.ImagebeamError as e:
             self._report("refused", plan, str(e), e.exit_code, _count_rejects(plan, written))
             _LOGGER.info("refused %s: %s", self._committer.settings.output, e)
             raise
         state: run_report.State = "kept" if catalog is None else "committed"
         if catalog is not None:
-            notes = commit_checks.notes_on_dataset(self._committer.settings, plan, written, by_split)
+            notes += commit_checks.notes_on_dataset(self._committer.settings, plan, written, by_split)
             plan = dataclasses.replace(plan, notes=(*plan.notes, *notes))
         kept = sum(each.is_kept for each in written)
         were = "was" if kept == 1 else "were"

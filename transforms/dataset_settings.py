@@ -80,6 +80,7 @@ class DatasetSettings:
     max_reject_fraction: float = 0.01
     keep: kept_features.KeepRule | None = None  # for records that are rewritten
     overwrite: bool = False
+    writes_report: bool = False  # report.html
     saved_listing: bool = False  # whether the source is a listing that was saved earlier
     run_id: str = ""  # of the run that holds the lock; "" if each run of the pipeline needs a new one
     command: str = ""  # digest of config, input, output and overwrite: equal if the same command runs again

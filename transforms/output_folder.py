@@ -13,7 +13,12 @@ from imagebeam.transforms import image_states, output_paths, tfds_metadata
 
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # names given by tf.Transform
 
-_WRITTEN_FILES = (catalog_lib.LABELS_FILE, catalog_lib.STATISTICS_FILE, *tfds_metadata.LOADED_BY)
+_WRITTEN_FILES = (
+    catalog_lib.LABELS_FILE,
+    catalog_lib.STATISTICS_FILE,
+    catalog_lib.REPORT_PAGE_FILE,
+    *tfds_metadata.LOADED_BY,
+)
 _MAX_NAMED = 5
 
 

@@ -116,6 +116,7 @@ def test_overwrite_replaces_the_dataset_and_its_stale_shards(images: pathlib.Pat
         "catalog.json",
         "labels.txt",
         "rejects.jsonl",
+        "report.html",
         "statistics.json",
         *(f"train-0000{index}-of-00003.tfrecord.gz" for index in range(3)),
     ]
@@ -160,7 +161,7 @@ def test_folder_with_foreign_shards_is_refused(images: pathlib.Path, output: pat
     assert (output / "train-00000-of-00001.tfrecord").read_bytes() == b"somebody else's"
 
 
-@pytest.mark.parametrize("name", ["labels.txt", "statistics.json", "dataset_info.json"])
+@pytest.mark.parametrize("name", ["labels.txt", "report.html", "statistics.json", "dataset_info.json"])
 def test_folder_with_a_users_own_file_of_our_name_is_refused(
     images: pathlib.Path, output: pathlib.Path, name: str
 ) -> None:
@@ -178,7 +179,7 @@ def test_output_that_is_the_input_is_refused(images: pathlib.Path) -> None:
     assert sorted(images.rglob("*")) == before
 
 
-@pytest.mark.parametrize("damage", ["index", "labels.txt", "dataset_info.json", "statistics.json"])
+@pytest.mark.parametrize("damage", ["index", "labels.txt", "dataset_info.json", "report.html", "statistics.json"])
 def test_overwrite_mends_a_damaged_index_and_lost_metadata(
     images: pathlib.Path, output: pathlib.Path, damage: str
 ) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import signal
 import threading
 import time
@@ -288,7 +289,9 @@ def test_killed_run_is_continued_by_the_next(stored: Bucket, tmp_path: pathlib.P
     downloads = [line for line in stored.emulator.requests()[before:] if "alt=media" in line and "/images%2F" in line]
     assert len(done) >= 1
     assert len(downloads) < NUM_IMAGES  # those of finished shards were kept
-    assert not any("alt=media" in line and ".tfrecord?" in line for line in stored.emulator.requests()[before:])
+    of_shards = [line for line in stored.emulator.requests()[before:] if "alt=media" in line and ".tfrecord?" in line]
+    assert len(of_shards) == 6  # for the pictures of report.html, four images in each
+    assert all(re.search(r" bytes=\d+-\d+$", line) for line in of_shards)
     assert_same(stored.download("killed", tmp_path / "found"), stored.expected)
 
 

@@ -14,7 +14,16 @@ from unittest import mock
 import pytest
 
 from imagebeam import errors, snapshots
-from imagebeam.pipelines import cli, compact, convert, keep_snapshots, output_lock, status, verify_dataset
+from imagebeam.pipelines import (
+    cli,
+    compact,
+    convert,
+    keep_snapshots,
+    output_lock,
+    report_dataset,
+    status,
+    verify_dataset,
+)
 from imagebeam.transforms import publish_dataset
 from tests import datasets, image_sets, snapshot_sets
 
@@ -116,6 +125,11 @@ def test_ten_nights_end_with_what_a_fresh_conversion_holds(tmp_path: pathlib.Pat
     for split in keys:
         labels = [each.label for each in found.values() if each.split == split]
         assert statistics[split]["labels"] == {label: labels.count(label) for label in sorted(set(labels))}
+    for name in ("000001", "000004", snapshot_sets.latest(output).name):  # of the commit and of the command
+        report_dataset.write_report(output, tmp_path / "report.html", name)
+        page = (tmp_path / "report.html").read_bytes()
+        assert page == (output / "snapshots" / name / "report.html").read_bytes()
+        assert f"Snapshot {name}".encode() in page and page.count(b"<img ") > 20 and b"failed" not in page
 
 
 @pytest.fixture

@@ -48,8 +48,11 @@ _FAILURES = (
 )
 
 
-def require_pillow() -> None:
+def require_pillow(user: str = "convert") -> None:
     """Refuses to begin without Pillow, whose version the catalog records, also where no image is decoded.
+
+    Args:
+        user: the command that needs it.
 
     Raises:
         ConfigError: if it is not installed.
@@ -57,7 +60,7 @@ def require_pillow() -> None:
     try:
         pillow_version()
     except ModuleNotFoundError as e:
-        raise missing_packages.missing_package(e, "convert", "convert") from e
+        raise missing_packages.missing_package(e, user, "convert") from e
 
 
 def pillow_version() -> str:

@@ -135,6 +135,11 @@ def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:
     return described
 
 
+def bins_of(name: str) -> Sequence[str]:
+    """Returns the names of all bins of "shorter_side" (pixels) or "aspect_ratio" (width / height), ascending."""
+    return _BINS[name]
+
+
 def class_weights(counts: Mapping[str, int]) -> dict[str, float]:
     """Returns weights that give every class the same total weight: labels / (classes * labels of the class).
 

@@ -192,7 +192,7 @@ def test_too_many_rejects_exit_3(tmp_path: pathlib.Path, capsys: pytest.CaptureF
     )
 
 
-@pytest.mark.parametrize("command", ["verify", "inspect", "bench"])
+@pytest.mark.parametrize("command", ["verify", "inspect", "report", "bench"])
 def test_folder_without_dataset_exits_4(
     command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,7 +200,7 @@ def test_folder_without_dataset_exits_4(
     assert f"imagebeam: {tmp_path} holds no catalog.json: no dataset was committed there" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["verify", "inspect", "bench"])
+@pytest.mark.parametrize("command", ["verify", "inspect", "report", "bench"])
 @pytest.mark.parametrize(
     ("directory", "message"),
     [

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagebeam import catalog, storage
+from imagebeam import catalog, plural, storage
 from imagebeam.pipelines import progress
 from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
 from imagebeam.transforms.shard import shard_writer
@@ -243,7 +243,7 @@ def test_terminal_of_unknown_width_is_taken_for_80_columns(dataset: dataset_sett
     ],
 )
 def test_format_bytes_is_decimal(num_bytes: float, text: str) -> None:
-    assert progress.format_bytes(num_bytes) == text
+    assert plural.format_bytes(num_bytes) == text
 
 
 def test_describe_passed_over_names_every_kind() -> None:

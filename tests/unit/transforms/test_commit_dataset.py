@@ -29,6 +29,7 @@ from imagebeam.transforms import (
     transform_columns,
 )
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
+from imagebeam.transforms.html_report import make_report
 from imagebeam.transforms.shard import shard_writer
 from tests.unit.transforms import small_dataset
 
@@ -95,7 +96,9 @@ def make_dataset(
     fields: dict[str, object] | None = None,
     **plan: object,
 ) -> Dataset:
-    dataset = small_dataset.make_settings(output, **{"max_reject_fraction": 0.5, **(fields or {})})
+    dataset = small_dataset.make_settings(
+        output, **{"max_reject_fraction": 0.5, "writes_report": True, **(fields or {})}
+    )
     return Dataset(dataset, splits, small_dataset.make_plan(splits, num_shards, **plan))
 
 
@@ -167,7 +170,7 @@ def test_commit_publishes_the_whole_dataset(pets: Dataset, output: pathlib.Path,
             *(shard.name for shard in shards),
             *(shard.index_name for shard in shards),
             *("catalog.json", "dataset_info.json", "features.json", "image.class.label.labels.txt"),
-            *("labels.txt", "rejects.jsonl", "statistics.json"),
+            *("labels.txt", "rejects.jsonl", "report.html", "statistics.json"),
         ]
     )
     assert (output / "labels.txt").read_text() == "cat\ndog\n"
@@ -185,7 +188,7 @@ def test_commit_publishes_the_whole_dataset(pets: Dataset, output: pathlib.Path,
 def test_commit_of_compressed_targets_publishes_no_index_and_no_classes(targets: Dataset, output: pathlib.Path) -> None:
     targets.run()
     assert_whole(output)
-    names = ["catalog.json", "rejects.jsonl", "statistics.json", "train-00000-of-00001.gz"]
+    names = ["catalog.json", "rejects.jsonl", "report.html", "statistics.json", "train-00000-of-00001.gz"]
     assert sorted(small_dataset.read_files(output)) == names
     assert not (output / "index").exists()
 
@@ -210,6 +213,35 @@ def test_commit_of_a_compressed_dataset_leaves_other_files_in_the_folder_of_inde
     (output / "index" / "notes.txt").write_text("the user's own")
     targets.run()
     assert [path.name for path in (output / "index").iterdir()] == ["notes.txt"]
+
+
+def test_commit_writes_a_page_with_pictures_of_the_images_of_every_split(pets: Dataset, output: pathlib.Path) -> None:
+    pets.run()
+    page = (output / "report.html").read_text()
+    assert page.count('<img src="data:image/jpeg;base64,') == 9
+    assert "no label" in page and "not an image" in page and "<bdi>dog</bdi>" in page
+
+
+def test_commit_without_a_page_has_none(pets: Dataset, output: pathlib.Path) -> None:
+    without = dataclasses.replace(pets, settings=dataclasses.replace(pets.settings, writes_report=False))
+    catalog = without.run()
+    assert catalog is not None and "report.html" not in catalog.files and not (output / "report.html").exists()
+
+
+def test_page_that_cannot_be_made_is_a_note_and_the_dataset_is_committed(
+    pets: Dataset, output: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> bytes:
+        raise RuntimeError("no page today")
+
+    monkeypatch.setattr(make_report, "make_report", fail)
+    notes: list[str] = []
+    catalog = pets.committer.commit(pets.compare(), pets.write(), pets.store_rejects(), note=notes.append)
+    assert catalog is not None and "report.html" not in catalog.files
+    assert_whole(output)
+    assert notes == [
+        f"the dataset has no report.html (RuntimeError: no page today): imagebeam report {output} makes one"
+    ]
 
 
 def test_commit_with_a_transform_publishes_it_and_one_without_removes_it(

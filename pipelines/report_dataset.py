@@ -1,0 +1,67 @@
+"""Writes `report.html` for a dataset that is committed."""
+
+from __future__ import annotations
+
+import os
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, find_snapshot, storage
+from imagebeam.pipelines import verify_dataset
+from imagebeam.transforms import output_folder, snapshot_report
+from imagebeam.transforms.html_report import facts, make_report, sample_records
+from imagebeam.transforms.images import pillow_decoder
+
+
+def write_report(
+    directory: str | os.PathLike[str], output: str | os.PathLike[str], snapshot: str | int | None = None
+) -> int:
+    """Writes the page of a dataset; returns its size in bytes.
+
+    Reads some dozens of small parts of the shards, whatever the size of the dataset.
+
+    Args:
+        directory: of the dataset, a path or an address.
+        output: path or address of the page, which is replaced.
+        snapshot: name or number of a snapshot; None for the latest.
+
+    Raises:
+        CatalogError: if there is no dataset, or a file of it is damaged.
+        ConfigError: if Pillow is not installed, there is no such snapshot, or `output` belongs to the dataset or
+            cannot be written.
+    """
+    pillow_decoder.require_pillow("report")
+    output = os.fspath(output)
+    if not output:
+        raise errors.ConfigError("--output is empty: give a file")
+    folder, catalog = find_snapshot.find(verify_dataset.find_folder(os.fspath(directory)), snapshot)
+    target = storage.normalize(output)
+    own = {storage.join(folder, name) for name in output_folder.files_of(catalog) | {catalog_lib.REPORT_PAGE_FILE}}
+    if target in own:
+        raise errors.ConfigError(
+            f"--output {output!r} is a file of the dataset, which imagebeam verify compares with the catalog; give a "
+            "file outside of it"
+        )
+    page = _make(folder, catalog)
+    try:
+        storage.storage_of(target).write_whole(target, page, durable=False)
+    except OSError as e:
+        raise errors.ConfigError(
+            f"--output {output!r} cannot be written ({e.strerror or e}); give a file in a folder that exists"
+        ) from e
+    return len(page)
+
+
+def _make(folder: str, catalog: catalog_lib.Catalog) -> bytes:
+    duplicates = None
+    if facts.DUPLICATES_FILE in catalog.files:
+        uri = storage.join(folder, facts.DUPLICATES_FILE)
+        duplicates = storage.storage_of(uri).read(uri)
+    return make_report.make_report(
+        catalog,
+        catalog_lib.load_statistics(folder),
+        sample_records.ShardFiles(lambda name: [storage.join_relative(folder, name)]),
+        storage.join(folder, catalog_lib.REJECTS_FILE),
+        removed=find_snapshot.load_removed(folder, catalog),
+        changes=snapshot_report.load_report(folder),
+        duplicates=duplicates,
+    )

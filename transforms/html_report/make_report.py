@@ -1,0 +1,53 @@
+"""Makes the page of a dataset: gathers the facts by a few small reads, whatever the size of the dataset."""
+
+from __future__ import annotations
+
+import array
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from imagebeam import catalog as catalog_lib
+from imagebeam.transforms.html_report import facts, page, reject_examples, sample_records, thumbnails
+
+
+def make_report(
+    catalog: catalog_lib.Catalog,
+    statistics: Mapping[str, Any],
+    files: sample_records.ShardFiles,
+    rejects: str,
+    *,
+    removed: Mapping[str, array.array[int]] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    duplicates: bytes | None = None,
+    notes: tuple[str, ...] = (),
+) -> bytes:
+    """Returns `report.html` of a dataset. The same dataset gives the same bytes, with the same version of Pillow.
+
+    What cannot be read is missing from the page, with a note in its place.
+
+    Args:
+        catalog: of the dataset.
+        statistics: as in `statistics.json`.
+        files: where its shards are.
+        rejects: address of its `rejects.jsonl`.
+        removed: indexes of removed records by the name of their shard.
+        changes: `report.json` of a snapshot.
+        duplicates: content of `duplicates.json`; None if there is none.
+        notes: further notes.
+    """
+    maker = thumbnails.maker_of(catalog, statistics)
+    samples = sample_records.read_samples(catalog, files, maker.make, removed)
+    examples: Mapping[str, Any] = {}
+    if sum(catalog.counts.rejected.values()):
+        try:
+            examples = reject_examples.find_reject_examples(rejects)
+        except OSError as e:
+            notes = (*notes, f"{catalog_lib.REJECTS_FILE} cannot be read ({e})")
+    pairs = None
+    if duplicates is not None:
+        try:
+            pairs = json.loads(duplicates)
+        except (ValueError, RecursionError) as e:
+            notes = (*notes, f"{facts.DUPLICATES_FILE} is damaged ({e})")
+    return page.render(facts.Facts(catalog, statistics, samples, examples, changes or {}, pairs, notes))

@@ -1,0 +1,211 @@
+"""Makes a small picture of an example, with its boxes and masks, as a JPEG."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import example, features
+from imagebeam.reader import bare_pixels
+from imagebeam.transforms.html_report import markup
+from imagebeam.transforms.images import image_formats, pillow_decoder
+
+if TYPE_CHECKING:
+    import numpy as np
+    import PIL.Image
+
+SIDE_PX = 96  # of a picture, at most
+_QUALITY = 78
+_MAX_DECODED_PX = 32_000_000  # of a file other than a JPEG, which is decoded at a fraction of its size
+_MAX_OBJECTS = 24  # drawn of one picture
+_MASK_SHARE = 0.5  # of a mask's color
+_VOID = 255  # the class of pixels without one, as in Pascal VOC
+_BOX_WIDTH = 1
+_BOX = tuple(f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
+_MASKS, _CLASSES = "image/object/mask", "image/segmentation/class/encoded"
+_COLORS = (  # of objects and classes: easy to tell apart, also for the color-blind (Okabe and Ito, without gray)
+    (230, 159, 0),
+    (86, 180, 233),
+    (0, 158, 115),
+    (240, 228, 66),
+    (213, 94, 0),
+    (204, 121, 167),
+    (0, 114, 178),
+    (255, 255, 255),
+)
+
+
+class Thumbnail(NamedTuple):
+    """A small picture of one example."""
+
+    data: bytes  # JPEG; b"" where none can be made
+    height: int  # pixels of the JPEG
+    width: int
+    caption: str  # names of its classes or objects, its target, or the end of its key
+    key: str
+    size: str  # of the image as it is stored; "" if not known
+    problem: str = ""  # why there is no picture
+
+
+@dataclasses.dataclass(frozen=True)
+class ThumbnailMaker:
+    """Makes the thumbnails of one dataset. Thread-safe."""
+
+    catalog: catalog_lib.Catalog
+    is_raw: bool  # whether images are stored as bare pixels
+
+    @property
+    def _keys(self) -> dict[str, str]:
+        return {feature.source: feature.key for feature in self.catalog.features}
+
+    def make(self, record: bytes) -> Thumbnail:
+        """Returns the thumbnail of a serialized Example; one without a picture if the image cannot be decoded."""
+        keys = self._keys
+        encoded = keys.get(features.ENCODED, "")
+        try:
+            values = example.parse_example(record, (encoded,))
+        except ValueError as e:
+            return Thumbnail(b"", 0, 0, "", "", "", f"not an Example: {e}")
+        known = {source: values.get(key, ()) for source, key in keys.items()}
+        key = _text(known.get("image/key", ()))
+        caption = self._caption(known) or key.rpartition("/")[2]
+        size = " x ".join(
+            str(known[source][0]) for source in ("image/width", "image/height") if len(known.get(source, ())) == 1
+        )
+        if not encoded:
+            return Thumbnail(b"", 0, 0, caption, key, size, "no image in the example")
+        try:
+            picture = self._draw(values, known)
+            data = io.BytesIO()
+            picture.save(data, "JPEG", quality=_QUALITY, optimize=True)
+        except Exception as e:  # whatever a decoder raises: one picture is missing, and the commit goes on
+            return Thumbnail(b"", 0, 0, caption, key, size, _describe(e))
+        return Thumbnail(data.getvalue(), picture.height, picture.width, caption, key, size)
+
+    def _caption(self, known: Mapping[str, Sequence[Any]]) -> str:
+        if names := _texts(known.get(features.TEXT, ())):
+            return ", ".join(names)
+        if labels := list(known.get(features.LABEL, ())):
+            base, classes = self.catalog.label_base, self.catalog.labels
+            if self.catalog.label_kind == "class":
+                return ", ".join(
+                    classes[label - base] if 0 <= label - base < len(classes) else str(label) for label in labels
+                )
+            return ", ".join(f"{label:.4g}" if isinstance(label, float) else str(label) for label in labels)
+        objects = _texts(known.get("image/object/class/text", ()))
+        return ", ".join(dict.fromkeys(objects))
+
+    def _draw(self, values: Mapping[str, Any], known: Mapping[str, Sequence[Any]]) -> PIL.Image.Image:
+        picture = self._pixels_of(values) if self.is_raw else _decode(known[features.ENCODED][0])
+        picture = _shrink(_flatten(picture))
+        for mask, color in _masks(known):
+            picture = _blend(picture, mask, color)
+        _draw_boxes(picture, known)
+        return picture
+
+    def _pixels_of(self, values: Mapping[str, Any]) -> PIL.Image.Image:
+        pixels = bare_pixels.PixelReader(self.catalog).read(values)
+        mode = ("L", "LA", "RGB", "RGBA")[pixels.channels - 1]
+        return pillow_decoder.pillow().frombytes(mode, (pixels.width, pixels.height), pixels.data)
+
+
+def maker_of(catalog: catalog_lib.Catalog, statistics: Mapping[str, Any]) -> ThumbnailMaker:
+    """Returns the maker for a dataset.
+
+    Args:
+        catalog: of the dataset.
+        statistics: as in `statistics.json`.
+    """
+    return ThumbnailMaker(catalog, bare_pixels.is_raw(catalog, bare_pixels.formats_in(statistics)))
+
+
+def _describe(error: Exception) -> str:
+    """Returns why there is no picture. Pillow names an address in memory, which differs from run to run."""
+    return f"{type(error).__name__}: {error}".partition(" <_io.")[0]
+
+
+def _texts(values: Sequence[Any]) -> list[str]:
+    return [markup.decode(value) for value in values if isinstance(value, bytes)]
+
+
+def _text(values: Sequence[Any]) -> str:
+    return next(iter(_texts(values)), "")
+
+
+def _decode(data: bytes) -> PIL.Image.Image:
+    """Decodes an image; a JPEG at the smallest fraction of its size that is large enough."""
+    found = image_formats.sniff_format(data)
+    if found not in pillow_decoder.DECODED_FORMATS:
+        raise ValueError(f"{found or 'its format'} is not decoded here")
+    picture = pillow_decoder.pillow().open(io.BytesIO(data), formats=(pillow_decoder.DECODED_FORMATS[found],))
+    if found == image_formats.JPEG:
+        picture.draft(None, (2 * SIDE_PX, 2 * SIDE_PX))
+    if picture.width * picture.height > _MAX_DECODED_PX:
+        raise ValueError(f"{picture.width * picture.height:,} pixels, too many for a thumbnail")
+    picture.load()
+    return picture
+
+
+def _flatten(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """Returns the picture in RGB: deep pixels scaled to 8 bits, transparent ones on white."""
+    import numpy as np
+
+    module = pillow_decoder.pillow()
+    if picture.mode.startswith(("I", "F")):
+        deep = np.asarray(picture, np.float64)
+        top = 65535.0 if picture.mode.startswith("I") else max(float(deep.max()), 1e-9)
+        return module.fromarray((deep.clip(0, top) * (255 / top)).astype(np.uint8)).convert("RGB")
+    if picture.mode in ("LA", "PA", "RGBA", "RGBa", "La") or "transparency" in picture.info:
+        clear = picture.convert("RGBA")
+        return module.alpha_composite(module.new("RGBA", clear.size, (255, 255, 255, 255)), clear).convert("RGB")
+    return picture.convert("RGB")
+
+
+def _shrink(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """Returns the picture with its longer side at most `SIDE_PX`; a small one is enlarged, with its pixels visible."""
+    module = pillow_decoder.pillow()
+    width, height = picture.size
+    longer = max(width, height)
+    if 2 * longer <= SIDE_PX:
+        factor = SIDE_PX // longer
+        return picture.resize((width * factor, height * factor), module.Resampling.NEAREST)
+    if longer <= SIDE_PX:
+        return picture
+    scaled_width, scaled_height = (max(1, round(side * SIDE_PX / longer)) for side in (width, height))
+    return picture.resize((scaled_width, scaled_height), module.Resampling.LANCZOS, reducing_gap=2.0)
+
+
+def _masks(known: Mapping[str, Sequence[Any]]) -> list[tuple[np.ndarray, tuple[int, int, int]]]:
+    """Returns masks, bool [height, width], each with its color: of the objects, and of the classes of pixels."""
+    import numpy as np
+
+    found = []
+    for number, data in enumerate(list(known.get(_MASKS, ()))[:_MAX_OBJECTS]):
+        found.append((np.asarray(_decode(data)) > 0, _COLORS[number % len(_COLORS)]))
+    for data in list(known.get(_CLASSES, ()))[:1]:
+        classes = np.asarray(_decode(data))
+        present = [int(each) for each in np.unique(classes) if each not in (0, _VOID)]
+        found += [(classes == each, _COLORS[(each - 1) % len(_COLORS)]) for each in present[:_MAX_OBJECTS]]
+    return found
+
+
+def _blend(picture: PIL.Image.Image, mask: np.ndarray, color: tuple[int, int, int]) -> PIL.Image.Image:
+    module = pillow_decoder.pillow()
+    share = module.fromarray(mask.astype("uint8") * round(255 * _MASK_SHARE))
+    share = share.resize(picture.size, module.Resampling.NEAREST)
+    return module.composite(module.new("RGB", picture.size, color), picture, share)
+
+
+def _draw_boxes(picture: PIL.Image.Image, known: Mapping[str, Sequence[Any]]) -> None:
+    import PIL.ImageDraw
+
+    draw = PIL.ImageDraw.Draw(picture)
+    width, height = picture.width - 1, picture.height - 1
+    boxes = list(zip(*(known.get(side, ()) for side in _BOX)))[:_MAX_OBJECTS]
+    for number, (left, top, right, bottom) in enumerate(boxes):
+        corners = [round(left * width), round(top * height), round(right * width), round(bottom * height)]
+        if corners[0] <= corners[2] and corners[1] <= corners[3]:
+            draw.rectangle(corners, outline=_COLORS[number % len(_COLORS)], width=_BOX_WIDTH)
