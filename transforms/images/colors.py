@@ -94,8 +94,8 @@ def _lab_to_rgb(picture: PIL.Image.Image) -> PIL.Image.Image:
 
 def has_other_profile(picture: PIL.Image.Image) -> bool:
     """Returns whether a file has an ICC profile other than sRGB."""
-    profile = picture.info.get("icc_profile")
-    return bool(profile) and b"sRGB" not in profile and b"s\0R\0G\0B" not in profile
+    profile: bytes = picture.info.get("icc_profile") or b""
+    return bool(profile) and b"sRGB" not in profile and "sRGB".encode("utf-16-be") not in profile
 
 
 def to_srgb(picture: PIL.Image.Image) -> PIL.Image.Image:

@@ -58,6 +58,9 @@ class Encoding:
         return checked_image.Image(data, stored, height, width, channels, structure.RAW_COLORSPACES[channels])
 
 
+USUAL = Encoding()
+
+
 def chroma_of(picture: PIL.Image.Image) -> str | None:
     """Returns the chroma subsampling of an opened JPEG: "4:4:4", "4:2:2" or "4:2:0"; None of another file.
 

@@ -60,13 +60,17 @@ class _Frame(NamedTuple):
     components: bytes  # 3 bytes each: number, sampling factors, number of the quantization table
 
 
-def check_jpeg(data: bytes) -> Image:
+def check_jpeg(data: bytes, only_header: bool = False) -> Image:
     """Checks segments and scans up to the end-of-image marker; the one in an EXIF thumbnail is inside a segment.
 
     Stray bytes between two segments are accepted where decoders lose nothing: before the first scan after an APPn or
     COM segment, whose length some writers state too small. Anywhere else they show that data were overwritten, and
     decoders leave the image gray from there on. Random bytes in a scan may form a legal marker; the stray bytes after
     its "segment" reveal that.
+
+    Args:
+        data: the bytes of the file.
+        only_header: whether to stop where the first scan begins.
 
     Raises:
         BadImageError: if the JPEG is truncated, broken, or of a kind that decoders refuse.
@@ -85,9 +89,11 @@ def check_jpeg(data: bytes) -> Image:
         start = marker + 2
         if marker != position and not may_skip and data.count(0xFF, position, marker) != marker - position:
             raise corrupt(f"{marker - position} stray bytes at byte {position}, after the segment at byte {segment}")
-        if code == _EOI:
-            if frame is None or not in_scans:
-                raise corrupt(f"the end-of-image marker at byte {marker} comes before any scan")
+        if code == _EOI or (only_header and code == _SOS):
+            if frame is None or (code == _EOI and not in_scans):
+                raise corrupt(
+                    f"the marker FF {code:02X} at byte {marker} comes before any {'scan' if frame else 'frame header'}"
+                )
             return (
                 frame.image if orientation == checked_image.UPRIGHT else frame.image._replace(orientation=orientation)
             )

@@ -38,6 +38,7 @@ DECODED_FORMATS = {
 }
 # By our name of a format that a package adds to Pillow: Pillow's name of it, and the package's module.
 _PLUGINS = {"heic": ("HEIF", "pillow_heif"), "jxl": ("JXL", "pillow_jxl")}
+_PACKAGES = {"heic": "pillow-heif", "jxl": "pillow-jxl-plugin"}
 
 # Errors that Pillow's parsers, which are written in Python, raise on broken bytes. MemoryError is left out: it comes
 # from the machine, and a job that silently drops images on some days is worse than one that fails.
@@ -111,6 +112,11 @@ def decoded_formats() -> Mapping[str, str]:
             if pillow_name in module.OPEN:
                 formats[name] = pillow_name
     return formats
+
+
+def plugin_for(format: str) -> str | None:
+    """Returns the name of the package that adds a format to Pillow; None if there is none, or it is installed."""
+    return None if format in decoded_formats() else _PACKAGES.get(format)
 
 
 def plugin_versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Turns the bytes of a file into the image that is stored: checks it, and changes it where the config says so.
 
 An image whose bytes every reader decodes as the config wants it keeps them. Any other is decoded, changed and encoded
-again. Which images these are decides `_Wanted` in one place, so that no image is decoded in vain.
+again; a JPEG or PNG that only lies on its side is turned without loss where possible.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from imagebeam.transforms.images import (
     encoders,
     image_formats,
     limits,
+    orientations,
     pillow_decoder,
     pixels,
     reader_decoder,
@@ -49,8 +50,8 @@ class ImagePolicy:
     color: str = KEEP  # or rgb, gray, mean
     background: tuple[int, int, int] | None = None  # red, green, blue behind transparent pixels; None drops alpha
     profile: str = KEEP  # or "srgb": converts colors with an ICC profile
-    scaling: scaling.Scaling = scaling.Scaling()
-    encoding: encoders.Encoding = encoders.Encoding()
+    scaling: scaling.Scaling = scaling.UNSCALED
+    encoding: encoders.Encoding = encoders.USUAL
     limits: limits.Limits = limits.NO_LIMITS
     sum_pixels: bool = False  # compute the sums for mean and deviation
 
@@ -72,11 +73,8 @@ class ImagePolicy:
         if format in structure.CHECKED_FORMATS:
             checked = structure.check_image(data, "header" if self.check == "header" else "structure")
             self._check_header(checked.height, checked.width, checked.orientation, expected)
-            if self._is_as_wanted(checked):
-                return self._keep(checked)
-            if self._needs_only_a_turn(checked):
-                self.limits.check_decoded(checked.height, checked.width, checked.format)
-                return self._finish(turn_upright.upright(checked))
+            if self._has_wanted_pixels(checked):
+                return self._keep(self._turn(checked))
             opened = pillow_decoder.open_lazily(data, checked.format)
             stated = checked.orientation
         elif format in pillow_decoder.decoded_formats() and not (self.encode == KEEP and self.other_formats == REJECT):
@@ -95,7 +93,7 @@ class ImagePolicy:
     def _prepare_raw(self, data: bytes, shape: tuple[int, int, int], expected: tuple[int, int] | None) -> Image:
         """Prepares bare pixels."""
         image = structure.raw_image(data, shape)
-        _check_expected(image.height, image.width, expected)
+        self._check_header(image.height, image.width, checked_image.UPRIGHT, expected)
         if self.encode == KEEP:
             return self._with_sums(image, pixels.from_bytes(data, shape)) if self.sum_pixels else image
         return self._encode_picture(pixels.from_bytes(data, shape), self.encode)
@@ -105,27 +103,37 @@ class ImagePolicy:
         if orientation != checked_image.UPRIGHT and self.orientation == REJECT:
             raise BadImageError(Reason.NOT_UPRIGHT, f"its EXIF orientation is {orientation}: turn it first")
         if self.annotations == "upright":
-            height, width = checked_image.upright_size(height, width, orientation)
-        _check_expected(height, width, expected)
+            height, width = orientations.turn_size(height, width, orientation)
+        if expected is not None and (height, width) != expected:
+            found = f"has {width} x {height} px, its annotations are for {expected[1]} x {expected[0]}"
+            if self.annotations == "stored" and orientations.turn_size(height, width, orientation) == expected:
+                found += ", which is its size once it is turned upright: set image.annotations: upright"
+            raise BadImageError(Reason.BAD_VALUE, found)
 
     # --- bytes that are kept -----------------------------------------------------------------------------------------
 
-    def _is_as_wanted(self, image: Image) -> bool:
-        """Returns whether the bytes of a checked JPEG or PNG are stored as they are."""
-        is_turned = image.orientation != checked_image.UPRIGHT and self.orientation == APPLY
-        return not is_turned and self._has_wanted_pixels(image)
+    def _turn(self, image: Image) -> Image:
+        """Turns the pixels of a checked JPEG or PNG upright, if that is asked for, without loss where possible."""
+        turn = image.orientation
+        if turn == checked_image.UPRIGHT or self.orientation != APPLY:
+            return image
+        self.limits.check_decoded(image.height, image.width, image.format)
+        turned, is_lossless = turn_upright.turn_upright(image)
+        return self._note_turn(turned, turn)._replace(reencoded="" if is_lossless else f"{image.format} turned")
 
-    def _needs_only_a_turn(self, image: Image) -> bool:
-        return self._has_wanted_pixels(image)
+    def _note_turn(self, image: Image, turn: int) -> Image:
+        follows = turn if self.annotations == "stored" else checked_image.UPRIGHT
+        return image._replace(turned=turn, annotation_turn=follows)
 
     def _has_wanted_pixels(self, image: Image) -> bool:
+        """Returns whether the pixels of a checked JPEG or PNG are stored as they are, perhaps turned upright."""
         if self.encode != KEEP or image.colorspace not in _KEPT_COLORSPACES.get(self.color, (image.colorspace,)):
             return False
         if self.background is not None and image.colorspace in ("GRAY_ALPHA", "RGBA"):
             return False
         height, width = image.height, image.width
         if self.orientation == APPLY:
-            height, width = checked_image.upright_size(height, width, image.orientation)
+            height, width = orientations.turn_size(height, width, image.orientation)
         if self.scaling.is_needed(width, height):
             return False
         if self.profile == SRGB or self.frames == REJECT or self.limits.max_frames is not None:
@@ -141,10 +149,6 @@ class ImagePolicy:
             pillow_decoder.decode(image)
         return self._check_by_reader(image)
 
-    def _finish(self, image: Image) -> Image:
-        """Decodes an image that was turned, where that is asked for."""
-        return self._keep(image)
-
     # --- pixels that are changed -------------------------------------------------------------------------------------
 
     def _encode(self, opened: PIL.Image.Image, data: bytes, format: str, stated: int) -> Image:
@@ -153,14 +157,15 @@ class ImagePolicy:
         width, height = opened.size
         chroma = encoders.chroma_of(opened)
         turns = stated if self.orientation == APPLY else checked_image.UPRIGHT
-        upright = checked_image.upright_size(height, width, turns)[::-1]
+        upright = orientations.turn_size(height, width, turns)[::-1]
         if format == image_formats.JPEG:
-            opened.draft(None, checked_image.upright_size(*self.scaling.draft_size(*upright), turns))
+            opened.draft(None, orientations.turn_size(*self.scaling.draft_size(*upright), turns))
         self.limits.check_decoded(opened.height, opened.width, format)
         pillow_decoder.load(opened)
         if (opened.width, opened.height) != (width, height) and format != image_formats.JPEG:
             raise BadImageError(
-                Reason.UNDECODABLE, f"Pillow: {opened.height} x {opened.width} pixels, the header says {height} x {width}"
+                Reason.UNDECODABLE,
+                f"Pillow: {opened.height} x {opened.width} pixels, the header says {height} x {width}",
             )
         picture = colors.to_srgb(opened) if self.profile == SRGB else opened
         picture = pixels.turn_upright(colors.to_eight_bits(picture), turns)
@@ -172,8 +177,14 @@ class ImagePolicy:
         if turns == checked_image.UPRIGHT:
             image = image._replace(orientation=stated)
         if self.encode == KEEP:
-            image = image._replace(reencoded=f"{format} to {target}")
-        return image._replace(turned=turns)
+            image = image._replace(reencoded=self._cause(format, target, upright))
+        return self._note_turn(image, turns)._replace(source_format=format)
+
+    def _cause(self, format: str, target: str, size: tuple[int, int]) -> str:
+        """Returns why an image was encoded again although bytes are kept: one of a few texts, for statistics."""
+        if format != target:
+            return f"{format} to {target}"
+        return f"{format} {'scaled' if self.scaling.is_needed(*size) else 'recolored'}"
 
     def _encode_picture(
         self,
@@ -203,13 +214,6 @@ class ImagePolicy:
     @staticmethod
     def _with_sums(image: Image, picture: PIL.Image.Image) -> Image:
         return image._replace(sums=pixels.sum_up(picture))
-
-
-def _check_expected(height: int, width: int, expected: tuple[int, int] | None) -> None:
-    if expected is not None and (height, width) != expected:
-        raise BadImageError(
-            Reason.BAD_VALUE, f"has {width} x {height} px, its annotations are for {expected[1]} x {expected[0]}"
-        )
 
 
 AS_IT_IS = ImagePolicy()

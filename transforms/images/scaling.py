@@ -91,6 +91,9 @@ class Scaling:
         return padded
 
 
+UNSCALED = Scaling()
+
+
 def _in_proportion(width: int, height: int, wanted: int, side: int) -> tuple[int, int]:
     """Returns both sides multiplied by `wanted / side`, rounded to the nearest pixel, halves up; at least 1."""
     return max(1, _divide(width * wanted, side)), max(1, _divide(height * wanted, side))

@@ -1,4 +1,4 @@
-"""Tells whether a file compressed its pixels with loss: only such pixels are stored as JPEG where bytes are not kept."""
+"""Tells whether a file compressed its pixels with loss: only such pixels become a JPEG where bytes are not kept."""
 
 from __future__ import annotations
 

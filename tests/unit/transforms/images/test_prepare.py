@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, pixels, structure
+from imagebeam.transforms.images import checked_image, structure
+from imagebeam.transforms.images.encoders import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
+from imagebeam.transforms.images.scaling import Scaling
 from tests import encoded_images, image_sets, pictures
 
 ENCODINGS = ("jpeg", "png", "raw", "int64_list", "float_list")
@@ -124,7 +126,7 @@ def test_cmyk_jpeg_becomes_rgb_as_tensorflow_decodes_it() -> None:
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
 def test_jpeg_has_no_alpha(mode: str) -> None:
     data = save(picture_of(mode), "PNG")
-    stored = ImagePolicy(encode="jpeg", quality=100).prepare(data)
+    stored = ImagePolicy(encode="jpeg", encoding=Encoding(quality=100, chroma="4:2:0")).prepare(data)
     expected = open_picture(data).convert("RGB" if mode == "RGBA" else "L")
     assert stored.channels == len(expected.getbands())
     assert stored.data == save(expected, "JPEG", quality=100)
@@ -134,7 +136,9 @@ def test_quality_is_used_for_jpeg() -> None:
     photo = pictures.photo(120, 90)
     data = save(photo, "PNG")
     for quality in (30, 95):
-        assert ImagePolicy(encode="jpeg", quality=quality).prepare(data).data == save(photo, "JPEG", quality=quality)
+        assert ImagePolicy(encode="jpeg", encoding=Encoding(quality=quality, chroma="4:2:0")).prepare(
+            data
+        ).data == save(photo, "JPEG", quality=quality)
 
 
 def test_png_is_lossless() -> None:
@@ -260,7 +264,7 @@ def test_re_encoded_images_are_turned_upright(format: str, orientation: int) -> 
     data = save(pictures.photo(30, 20), format, exif=exif, **options)
     expected = np.asarray(PIL.ImageOps.exif_transpose(open_picture(data)))
     assert np.array_equal(values_of(ImagePolicy(encode="raw").prepare(data)), expected)
-    as_stored = ImagePolicy(encode="raw", turn_upright=False).prepare(data)
+    as_stored = ImagePolicy(encode="raw", orientation="keep").prepare(data)
     assert ImagePolicy(encode="raw").prepare(data).orientation == 1
     assert as_stored.orientation == (1 if format == "TIFF" else orientation)  # Pillow turns a TIFF as it decodes it
     assert np.array_equal(values_of(as_stored), np.asarray(open_picture(data)))
@@ -285,7 +289,7 @@ def test_broken_exif_leaves_the_picture_as_it_is(exif: bytes) -> None:
 @pytest.mark.parametrize("color", ["keep", "mean"])
 def test_resize_is_pillows_bicubic(color: str) -> None:
     photo = pictures.photo(60, 40)
-    image = ImagePolicy(encode="raw", color=color, resize=(25, 20)).prepare(save(photo, "PNG"))
+    image = ImagePolicy(encode="raw", color=color, scaling=Scaling((25, 20))).prepare(save(photo, "PNG"))
     mean = PIL.Image.fromarray((np.asarray(photo).astype(int).sum(2) // 3).astype(np.uint8))
     expected = np.asarray((photo if color == "keep" else mean).resize((20, 25)))  # bicubic is Pillow's default
     assert np.array_equal(values_of(image).squeeze(), expected)
@@ -294,7 +298,7 @@ def test_resize_is_pillows_bicubic(color: str) -> None:
 
 def test_palette_is_resized_as_colors_not_as_indices() -> None:
     data = save(pictures.photo(60, 40).convert("P"), "PNG")
-    found = values_of(ImagePolicy(encode="raw", resize=(20, 30)).prepare(data))
+    found = values_of(ImagePolicy(encode="raw", scaling=Scaling((20, 30))).prepare(data))
     assert np.array_equal(found, np.asarray(open_picture(data).convert("RGB").resize((30, 20))))
 
 
@@ -315,14 +319,14 @@ def test_shortest_side_keeps_the_aspect_ratio(
     size: tuple[int, int], shortest_side: int, expected: tuple[int, int]
 ) -> None:
     data = save(PIL.Image.new("L", size), "PNG")
-    image = ImagePolicy(encode="raw", shortest_side=shortest_side).prepare(data)
+    image = ImagePolicy(encode="raw", scaling=Scaling(shortest_side=shortest_side)).prepare(data)
     assert (image.width, image.height) == expected
 
 
 @settings(deadline=None)
 @given(st.integers(1, 10_000), st.integers(1, 10_000), st.integers(1, 10_000))
 def test_scaled_sides_are_the_nearest_pixels(width: int, height: int, shortest_side: int) -> None:
-    found = pixels.scaled(width, height, shortest_side)
+    found = Scaling(shortest_side=shortest_side).scaled(width, height)
     assert min(found) >= shortest_side == found[width > height]
     assert abs(max(found) - max(width, height) * shortest_side / min(width, height)) <= 0.5
 
@@ -367,7 +371,7 @@ def test_bare_pixels_are_prepared_like_other_images(channels: int) -> None:
     assert np.array_equal(tf.io.decode_png(png.data).numpy(), array)
     jpeg = ImagePolicy(raw_shape=shape, encode="jpeg").prepare(data)
     assert jpeg.channels == (1 if channels < 3 else 3)
-    resized = ImagePolicy(raw_shape=shape, encode="raw", color="mean", resize=(4, 5)).prepare(data)
+    resized = ImagePolicy(raw_shape=shape, encode="raw", color="mean", scaling=Scaling((4, 5))).prepare(data)
     assert (resized.height, resized.width, resized.channels) == (4, 5, 1)
 
 
@@ -439,7 +443,9 @@ def mutate(data: bytes, seed: int) -> bytes:
 @settings(max_examples=200, deadline=None)
 @given(which=st.integers(0, len(_SEEDS) - 1), seed=st.integers(0, 2**32))
 def test_broken_bytes_become_an_image_or_a_reject(encoding: str, which: int, seed: int) -> None:
-    policy = ImagePolicy(encode=encoding, shortest_side=None if encoding == "keep" else 10, sum_pixels=True)
+    policy = ImagePolicy(
+        encode=encoding, scaling=Scaling(shortest_side=None if encoding == "keep" else 10), sum_pixels=True
+    )
     try:
         image = policy.prepare(mutate(_SEEDS[which], seed))
     except checked_image.BadImageError as e:
