@@ -87,13 +87,17 @@ def pillow() -> types.ModuleType:
     return PIL.Image
 
 
-def decode(image: Image) -> PIL.Image.Image:
+def decode(image: Image, keeps_ycbcr: bool = False) -> PIL.Image.Image:
     """Decodes all pixels of a checked JPEG or PNG; of a file with several images, the first one.
+
+    Args:
+        image: the result of a check.
+        keeps_ycbcr: returns the YCbCr values of a JPEG that Pillow would convert to RGB.
 
     Raises:
         BadImageError: if the pixels cannot be decoded, or their size differs from the header's.
     """
-    picture = decode_any(image.data, image.format)
+    picture = decode_any(image.data, image.format, keeps_ycbcr)
     width, height = picture.size
     if (height, width) != (image.height, image.width):
         expected = f"the header says {image.height} x {image.width}"
@@ -101,8 +105,13 @@ def decode(image: Image) -> PIL.Image.Image:
     return picture
 
 
-def decode_any(data: bytes, format: str) -> PIL.Image.Image:
+def decode_any(data: bytes, format: str, keeps_ycbcr: bool = False) -> PIL.Image.Image:
     """Decodes all pixels of an image of one of `DECODED_FORMATS`; of a file with several images, the first one.
+
+    Args:
+        data: the bytes of the file.
+        format: by our name.
+        keeps_ycbcr: as for `decode`.
 
     Raises:
         BadImageError: if the pixels cannot be decoded.
@@ -110,6 +119,8 @@ def decode_any(data: bytes, format: str) -> PIL.Image.Image:
     module = pillow()
     try:
         picture = module.open(io.BytesIO(data), formats=(DECODED_FORMATS[format],))
+        if keeps_ycbcr:
+            picture.draft("YCbCr", None)
         picture.load()
     except (*_FAILURES, module.DecompressionBombError) as e:
         # The text of UnidentifiedImageError contains a memory address, which differs from run to run.
