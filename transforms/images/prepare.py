@@ -156,29 +156,28 @@ class ImagePolicy:
         self._check_frames(opened)
         width, height = opened.size
         chroma = encoders.chroma_of(opened)
-        turns = stated if self.orientation == APPLY else checked_image.UPRIGHT
-        upright = orientations.turn_size(height, width, turns)[::-1]
+        turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
+        upright = orientations.turn_size(height, width, turn)[::-1]
         if format == image_formats.JPEG:
-            opened.draft(None, orientations.turn_size(*self.scaling.draft_size(*upright), turns))
+            opened.draft(None, orientations.turn_size(*self.scaling.draft_size(*upright), turn))
         self.limits.check_decoded(opened.height, opened.width, format)
         pillow_decoder.load(opened)
-        if (opened.width, opened.height) != (width, height) and format != image_formats.JPEG:
-            raise BadImageError(
-                Reason.UNDECODABLE,
-                f"Pillow: {opened.height} x {opened.width} pixels, the header says {height} x {width}",
-            )
+        if format == image_formats.PNG and opened.size != (width, height):
+            found = f"Pillow: {opened.height} x {opened.width} pixels, the header says {height} x {width}"
+            raise BadImageError(Reason.UNDECODABLE, found)
+        has_turned = format not in structure.CHECKED_FORMATS and pixels.orientation(opened) != stated  # as TIFF's does
         picture = colors.to_srgb(opened) if self.profile == SRGB else opened
-        picture = pixels.turn_upright(colors.to_eight_bits(picture), turns)
+        picture = _turn_decoded(colors.to_eight_bits(picture), stated if has_turned else checked_image.UPRIGHT, turn)
         target = self.encode
         if target == KEEP:
             is_lossy = source_kinds.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
             target = image_formats.JPEG if is_lossy else image_formats.PNG
         image = self._encode_picture(picture, target, chroma, upright)
-        if turns == checked_image.UPRIGHT:
+        if turn == checked_image.UPRIGHT:
             image = image._replace(orientation=stated)
         if self.encode == KEEP:
             image = image._replace(reencoded=self._cause(format, target, upright))
-        return self._note_turn(image, turns)._replace(source_format=format)
+        return self._note_turn(image, turn)._replace(source_format=format)
 
     def _cause(self, format: str, target: str, size: tuple[int, int]) -> str:
         """Returns why an image was encoded again although bytes are kept: one of a few texts, for statistics."""
@@ -214,6 +213,19 @@ class ImagePolicy:
     @staticmethod
     def _with_sums(image: Image, picture: PIL.Image.Image) -> Image:
         return image._replace(sums=pixels.sum_up(picture))
+
+
+def _turn_decoded(picture: PIL.Image.Image, done: int, wanted: int) -> PIL.Image.Image:
+    """Turns a decoded picture.
+
+    Args:
+        picture: in any mode.
+        done: the EXIF orientation that its decoder has applied; UPRIGHT if it does not do so.
+        wanted: the EXIF orientation that is to be applied.
+    """
+    if done == wanted:
+        return picture
+    return pixels.turn_upright(picture, wanted if done == checked_image.UPRIGHT else orientations.inverse(done))
 
 
 AS_IT_IS = ImagePolicy()

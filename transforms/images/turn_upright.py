@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from imagebeam.transforms.images import checked_image, image_formats, orientations, turn_jpeg, turn_png
 from imagebeam.transforms.images.checked_image import Image
 
 
@@ -28,7 +29,10 @@ def turn_upright(image: Image) -> Upright:
         BadImageError: if the pixels are damaged so that they cannot be turned.
         ConfigError: if Pillow is needed and not installed.
     """
-    raise NotImplementedError
+    if image.orientation == checked_image.UPRIGHT:
+        return Upright(image, is_lossless=True)
+    turn = _TURNS.get(image.format)
+    return Upright(image, is_lossless=True) if turn is None else turn(image)
 
 
 def upright_jpeg(image: Image) -> Upright:
@@ -46,7 +50,10 @@ def upright_jpeg(image: Image) -> Upright:
         BadImageError: if the pixels are damaged so that they cannot be turned.
         ConfigError: if Pillow is needed and not installed.
     """
-    raise NotImplementedError
+    data = turn_jpeg.turn_without_loss(image)
+    if data is not None:
+        return Upright(_turned(image, data), is_lossless=True)
+    return Upright(_turned(image, turn_jpeg.encode_turned(image)), is_lossless=False)
 
 
 def upright_png(image: Image) -> Upright:
@@ -58,7 +65,7 @@ def upright_png(image: Image) -> Upright:
         BadImageError: if the pixels cannot be decoded.
         ConfigError: if Pillow is not installed.
     """
-    raise NotImplementedError
+    return Upright(_turned(image, turn_png.turn_png(image.data, image.orientation)), is_lossless=True)
 
 
 def turn_mask(mask: bytes, orientation: int) -> bytes:
@@ -73,7 +80,7 @@ def turn_mask(mask: bytes, orientation: int) -> bytes:
         ConfigError: if Pillow is not installed.
         ValueError: if `orientation` is not 1 to 8.
     """
-    raise NotImplementedError
+    return turn_png.turn_png(mask, orientation)
 
 
 def library() -> str | None:
@@ -81,4 +88,12 @@ def library() -> str | None:
 
     The bytes of a turned JPEG depend on it: without the extension every turned JPEG is encoded again.
     """
-    raise NotImplementedError
+    return turn_jpeg.library()
+
+
+def _turned(image: Image, data: bytes) -> Image:
+    height, width = orientations.turn_size(image.height, image.width, image.orientation)
+    return image._replace(data=data, height=height, width=width, orientation=checked_image.UPRIGHT)
+
+
+_TURNS = {image_formats.JPEG: upright_jpeg, image_formats.PNG: upright_png}
