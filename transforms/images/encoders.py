@@ -48,8 +48,9 @@ class Encoding:
             detail = f"up to {num_bytes:,} bytes as {format}, a tf.train.Example takes {structure.MAX_IMAGE_BYTES:,}"
             raise checked_image.BadImageError(Reason.TOO_LARGE, f"{height} x {width} x {channels} pixels are {detail}")
         if format == image_formats.JPEG:
-            sampling = (chroma or _FULL_CHROMA) if self.chroma == "source" else self.chroma
-            options = {"quality": self.quality, "subsampling": sampling, "progressive": self.progressive}
+            options: dict[str, Any] = {"quality": self.quality, "progressive": self.progressive}
+            if channels > 1:
+                options["subsampling"] = (chroma or _FULL_CHROMA) if self.chroma == "source" else self.chroma
             data, stored = _save(picture, format, options), format
         elif format == image_formats.PNG:
             data, stored = _save(picture, format, {"compress_level": self.png_level}), format

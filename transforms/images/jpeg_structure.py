@@ -89,11 +89,10 @@ def check_jpeg(data: bytes, only_header: bool = False) -> Image:
         start = marker + 2
         if marker != position and not may_skip and data.count(0xFF, position, marker) != marker - position:
             raise corrupt(f"{marker - position} stray bytes at byte {position}, after the segment at byte {segment}")
-        if code == _EOI or (only_header and code == _SOS):
-            if frame is None or (code == _EOI and not in_scans):
-                raise corrupt(
-                    f"the marker FF {code:02X} at byte {marker} comes before any {'scan' if frame else 'frame header'}"
-                )
+        is_header_read = only_header and code == _SOS and frame is not None
+        if code == _EOI or is_header_read:
+            if frame is None or not (in_scans or is_header_read):
+                raise corrupt(f"the end-of-image marker at byte {marker} comes before any scan")
             return (
                 frame.image if orientation == checked_image.UPRIGHT else frame.image._replace(orientation=orientation)
             )

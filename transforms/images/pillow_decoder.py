@@ -197,7 +197,9 @@ def count_frames(picture: PIL.Image.Image) -> int:
 def _as_bad_image(module: types.ModuleType) -> Iterator[None]:
     try:
         yield
-    except (*_FAILURES, module.DecompressionBombError) as e:
+    except module.DecompressionBombError as e:
+        raise BadImageError(Reason.TOO_LARGE, f"Pillow: {e}") from e
+    except _FAILURES as e:
         # The text of UnidentifiedImageError contains a memory address, which differs from run to run.
         found = "cannot identify the image" if isinstance(e, module.UnidentifiedImageError) else e
         raise BadImageError(Reason.UNDECODABLE, f"Pillow: {found}") from e

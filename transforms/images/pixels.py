@@ -7,7 +7,7 @@ import struct
 from operator import mul
 from typing import TYPE_CHECKING
 
-from imagebeam.transforms.images import checked_image, colors, exif
+from imagebeam.transforms.images import checked_image, colors, exif, orientations
 from imagebeam.transforms.images.pillow_decoder import pillow
 
 if TYPE_CHECKING:
@@ -42,6 +42,17 @@ def orientation(picture: PIL.Image.Image) -> int:
         found = picture.getexif().get(exif.ORIENTATION_TAG)
         return found if found in _TURNS else checked_image.UPRIGHT
     return checked_image.UPRIGHT
+
+
+def stored_size(opened: PIL.Image.Image, orientation: int) -> tuple[int, int]:
+    """Returns height and width of an opened file's pixels as they are stored, before any turn.
+
+    Args:
+        opened: the image as Pillow opened it: a TIFF has the size of the upright picture.
+        orientation: in its EXIF data.
+    """
+    size = opened.height, opened.width
+    return orientations.turn_size(*size, orientation) if opened.format == "TIFF" else size
 
 
 def turn_upright(picture: PIL.Image.Image, orientation: int) -> PIL.Image.Image:

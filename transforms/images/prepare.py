@@ -75,12 +75,14 @@ class ImagePolicy:
             self._check_header(checked.height, checked.width, checked.orientation, expected)
             if self._has_wanted_pixels(checked):
                 return self._keep(self._turn(checked))
+            if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
+                self.limits.check_decoded(checked.height, checked.width, checked.format)
             opened = pillow_decoder.open_lazily(data, checked.format)
             stated = checked.orientation
         elif format in pillow_decoder.decoded_formats() and not (self.encode == KEEP and self.other_formats == REJECT):
             opened = pillow_decoder.open_lazily(data, str(format))
             stated = pixels.orientation(opened)
-            self._check_header(opened.height, opened.width, stated, expected)
+            self._check_header(*pixels.stored_size(opened, stated), stated, expected)
         else:
             raise structure.refusal(data, format, self._accepted())
         return self._encode(opened, data, str(format), stated)
@@ -154,7 +156,7 @@ class ImagePolicy:
     def _encode(self, opened: PIL.Image.Image, data: bytes, format: str, stated: int) -> Image:
         """Decodes, changes and encodes an opened image whose EXIF data state an orientation."""
         self._check_frames(opened)
-        width, height = opened.size
+        height, width = pixels.stored_size(opened, stated)
         chroma = encoders.chroma_of(opened)
         turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
         upright = orientations.turn_size(height, width, turn)[::-1]
