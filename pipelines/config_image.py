@@ -36,6 +36,8 @@ class LimitsConfig(pydantic.BaseModel):
     """Longer side divided by shorter side."""
     max_frames: Count | None = None
     """Images in one file (GIF, TIFF, WebP, APNG)."""
+    max_seconds: Annotated[float, pydantic.Field(gt=0), NotBool] | None = None
+    """To check, decode and encode one image. It depends on the machine which images that rejects."""
 
 
 class ImageConfig(pydantic.BaseModel):
