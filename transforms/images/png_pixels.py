@@ -146,13 +146,13 @@ def _unfilter(lines: np.ndarray, bytes_per_pixel: int) -> np.ndarray:
     rows = np.empty_like(pixels)
     for first in range(0, bytes_per_pixel, taken):
         part = pixels[..., first : first + taken].reshape(height, -1)
-        png = png_of(zlib.compress(np.concatenate((lines[:, :1], part), axis=1).data, 0), height, part.shape[1], taken)
+        png = _png_of(zlib.compress(np.concatenate((lines[:, :1], part), axis=1).data, 0), height, part.shape[1], taken)
         picture = pillow_decoder.decode_any(png, image_formats.PNG)
         rows[..., first : first + taken] = np.asarray(picture).reshape(height, -1, taken)
     return rows.reshape(height, -1)
 
 
-def png_of(compressed: bytes, height: int, row_bytes: int, bytes_per_pixel: int) -> bytes:
+def _png_of(compressed: bytes, height: int, row_bytes: int, bytes_per_pixel: int) -> bytes:
     """Returns a PNG of 8 bits per value around compressed rows."""
     width, color_type = row_bytes // bytes_per_pixel, _EIGHT_BITS[bytes_per_pixel]
     return b"".join(
