@@ -11,7 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import image_formats, pillow_decoder, png_chunks
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_chunks
 from imagebeam.transforms.images.checked_image import BadImageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _FOLDED = {1: 1, 2: 2, 3: 3, 4: 4, 6: 3, 8: 4}  # bytes per pixel that Pillow is
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 _WHOLE = ((0, 0, 1, 1),)
 _LEVEL = 6  # of zlib
+_MAX_BYTES = 2**29  # of all pixels: they are in memory about six times
 _STRIP_BYTES = 1 << 20  # of pixels that are filtered at a time: filtering takes some 20 times as much memory
 
 
@@ -65,11 +66,13 @@ def decompress(compressed: bytes, header: Header) -> np.ndarray:
         header: of the PNG.
 
     Raises:
-        BadImageError: if there are fewer pixels than the header says, or they are damaged.
+        BadImageError: if there are fewer pixels than the header says, more than 512 MiB of them, or damaged ones.
         ConfigError: if Pillow is not installed.
     """
     import numpy as np
 
+    if header.height * header.width * header.bytes_per_pixel > _MAX_BYTES:
+        raise checked_image.too_many_pixels(header.height, header.width)
     parts = [
         (left, top, right, down, -(-(header.width - left) // right), -(-(header.height - top) // down))
         for left, top, right, down in (_PASSES if header.is_interlaced else _WHOLE)
@@ -143,13 +146,13 @@ def _unfilter(lines: np.ndarray, bytes_per_pixel: int) -> np.ndarray:
     rows = np.empty_like(pixels)
     for first in range(0, bytes_per_pixel, taken):
         part = pixels[..., first : first + taken].reshape(height, -1)
-        png = png_of(zlib.compress(np.concatenate((lines[:, :1], part), axis=1).data, 0), height, part.shape[1], taken)
+        png = _png_of(zlib.compress(np.concatenate((lines[:, :1], part), axis=1).data, 0), height, part.shape[1], taken)
         picture = pillow_decoder.decode_any(png, image_formats.PNG)
         rows[..., first : first + taken] = np.asarray(picture).reshape(height, -1, taken)
     return rows.reshape(height, -1)
 
 
-def png_of(compressed: bytes, height: int, row_bytes: int, bytes_per_pixel: int) -> bytes:
+def _png_of(compressed: bytes, height: int, row_bytes: int, bytes_per_pixel: int) -> bytes:
     """Returns a PNG of 8 bits per value around compressed rows."""
     width, color_type = row_bytes // bytes_per_pixel, _EIGHT_BITS[bytes_per_pixel]
     return b"".join(
