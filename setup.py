@@ -70,13 +70,20 @@ EXTRAS["dev"] = [
     "uv>=0.8",  # installs requirements.lock several times faster than pip, and writes it
 ]
 
-# The reader's decoder. Where there is no C compiler or no libjpeg-turbo to build it, TensorFlow decodes instead.
-DECODER = setuptools.Extension(
+# Where there is no C compiler or no libjpeg-turbo to build them, other code does the work, more slowly.
+DECODER = setuptools.Extension(  # the reader's; TensorFlow decodes instead
     "imagebeam._native",
     ["imagebeam/_native.c"],
     libraries=["jpeg"],
     extra_compile_args=["-O3", "-pthread"],
     extra_link_args=["-pthread"],
+    optional=True,
+)
+TURNER = setuptools.Extension(  # the converter's; Pillow decodes, turns and encodes instead, with some loss
+    "imagebeam._turn",
+    ["imagebeam/_turn.c"],
+    libraries=["jpeg"],
+    extra_compile_args=["-O3"],
     optional=True,
 )
 
@@ -105,7 +112,7 @@ setuptools.setup(
     # imagebeam/{pipelines,transforms,configs} are links to the folders beside it. With links, unlike package_dir, one
     # name finds a module wherever it is imported: a checkout, an editable install, a wheel, a worker's sdist, mypy.
     packages=setuptools.find_packages(include=["imagebeam", "imagebeam.*"]),
-    ext_modules=[DECODER],
+    ext_modules=[DECODER, TURNER],
     package_data={"imagebeam.configs": ["*.yaml"], "imagebeam": ["*.pyi"]},
     # What every process needs, also a worker that gets only Beam and this sdist (--setup_file). Beam brings the other
     # packages of the extra `convert`; these two are small and need nothing themselves.

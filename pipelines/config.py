@@ -14,7 +14,7 @@ import yaml
 
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
-from imagebeam.pipelines import config_fields, config_sections, config_source, config_yaml
+from imagebeam.pipelines import config_fields, config_image, config_sections, config_source, config_yaml
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
@@ -39,7 +39,7 @@ class Config(pydantic.BaseModel):
     source: config_source.SourceConfig = config_source.SourceConfig()
     label: config_sections.LabelConfig = config_sections.LabelConfig()
     split: config_sections.SplitConfig = config_sections.SplitConfig()
-    image: config_sections.ImageConfig = config_sections.ImageConfig()
+    image: config_image.ImageConfig = config_image.ImageConfig()
     columns: dict[str, config_sections.ColumnConfig] = {}
     """Columns of the manifest that become features, by name."""
     features: dict[str, Key | None] = {}
@@ -112,9 +112,11 @@ class Config(pydantic.BaseModel):
             if self.output.shuffle == "none":
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
         if self.source.masks.image is not None:  # masks of objects are scaled with the image
-            for name in ("resize", "shortest_side"):
+            for name in config_image.SIZES:
                 if getattr(self.image, name) is not None:
                     raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
+        if self.image.fit != "stretch" and self.source.by == "coco":
+            raise ValueError(f"image.fit: {self.image.fit} would leave boxes in another place than the objects")
         if self.transformed and self.statistics.analyze == "train" and "train" not in (splits or ("train",)):
             raise ValueError(
                 f"statistics.analyze is train, and the splits are {', '.join(splits or ())}; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -11,8 +10,6 @@ import pydantic
 from imagebeam import shard_names
 from imagebeam.pipelines.config_fields import KINDS, STRICT, Bytes, Count, CountBySplit, Fraction, NotBool
 from imagebeam.transforms.sources import table_rows
-
-MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
 
 
 class LabelConfig(pydantic.BaseModel):
@@ -178,53 +175,6 @@ class SplitConfig(pydantic.BaseModel):
         if self.by == "none":
             return (self.name,)
         return next((tuple(given) for given in (self.fractions, self.counts, self.names) if given is not None), None)
-
-
-class ImageConfig(pydantic.BaseModel):
-    """How images are checked and stored."""
-
-    model_config = STRICT
-
-    encode: Literal["keep", "jpeg", "png", "raw", "int64_list", "float_list"] = "keep"
-    """`keep` stores the file's own bytes; `jpeg` and `png` encode the image again; `raw` stores pixels as uint8 bytes,
-    `int64_list` and `float_list` as numbers from 0 to 255, in the order [height, width, channels]. All but `keep` also
-    accept GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000 (the first image), and rotate images upright according to
-    their EXIF data, unless there are boxes or masks (`source.coco`, `source.masks`)."""
-    quality: Annotated[int, pydantic.Field(ge=1, le=100), NotBool] = 95
-    """For `encode: jpeg`."""
-    color: Literal["keep", "rgb", "gray", "mean"] = "keep"
-    """`rgb` is three channels, `gray` is luma (ITU-R 601), `mean` is the mean of the three channels, rounded down;
-    `keep` keeps gray, RGB and alpha (no alpha for `encode: jpeg`), and converts the rest to RGB."""
-    resize: tuple[Count, Count] | None = None
-    """Height and width in pixels, whatever the aspect ratio; bicubic."""
-    shortest_side: Count | None = None
-    """Length of the shorter side in pixels; keeps the aspect ratio, and does not enlarge smaller images."""
-    check: Literal["structure", "decode"] = "structure"
-    """`structure` checks every JPEG and PNG for truncation and broken structure without decoding; `decode` also decodes
-    every pixel."""
-
-    @pydantic.model_validator(mode="after")
-    def _consistent(self) -> ImageConfig:
-        changes = {
-            "color": self.color != "keep",
-            "resize": self.resize is not None,
-            "shortest_side": self.shortest_side is not None,
-        }
-        changed = [f"image.{name}" for name, is_set in changes.items() if is_set]
-        if self.encode == "keep" and changed:
-            raise ValueError(
-                f"{' and '.join(changed)} cannot go with image.encode: keep, which stores the file's own bytes; "
-                "set image.encode: jpeg, png, raw, int64_list or float_list"
-            )
-        if self.resize is not None and self.shortest_side is not None:
-            raise ValueError("image.resize and image.shortest_side contradict each other; give one")
-        if self.resize is not None and math.prod(self.resize) > MAX_RESIZED_PIXELS:
-            raise ValueError(
-                f"image.resize: {' x '.join(map(str, self.resize))} are more than {MAX_RESIZED_PIXELS:,} pixels"
-            )
-        if self.quality != ImageConfig.model_fields["quality"].default and self.encode != "jpeg":
-            raise ValueError(f"image.quality needs image.encode: jpeg, not {self.encode}")
-        return self
 
 
 _OPTIONS_OF_TRANSFORMS = {"buckets": "bucketize", "top_k": "vocabulary", "num_oov_buckets": "vocabulary"}

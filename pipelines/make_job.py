@@ -23,7 +23,7 @@ from imagebeam.transforms import (
     write_shards,
     write_shards_with_beam,
 )
-from imagebeam.transforms.images import pillow_decoder, prepare
+from imagebeam.transforms.images import pillow_decoder, prepare, turn_upright
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import idx, image_source
 
@@ -114,7 +114,7 @@ def make_job(
         sizing=dataset_settings.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
-        policy=_image_policy(config, raw_shape),
+        policy=config.image.policy(raw_shape, config.statistics.pixels),
         read_ahead=read_ahead.ReadAhead(
             config.source.reads_ahead, config.source.bytes_ahead, config.source.manifest.size or ""
         ),
@@ -172,27 +172,14 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
     facts: dict[str, Any] = {}
     if config.output.compression == "gzip" or (config.source.by == "coco" and config.source.coco.masks):
         facts["zlib"] = zlib.ZLIB_RUNTIME_VERSION
-    decodes = config.image.check == "decode" or config.image.encode != prepare.KEEP or config.statistics.pixels
-    if decodes or config.source.masks.rule is not None:
+    if raw_shape is None or config.image.encode != prepare.KEEP:  # any image may have to be encoded again
         facts["pillow"] = pillow_decoder.pillow_version()
+        facts |= pillow_decoder.plugin_versions()
+        if config.image.encode == prepare.KEEP and config.image.orientation == prepare.APPLY:
+            facts["turned_by"] = turn_upright.library()
     if raw_shape is not None:
         facts["raw_shape"] = raw_shape
     return facts | column_settings.versions(config)
-
-
-def _image_policy(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> prepare.ImagePolicy:
-    return prepare.ImagePolicy(
-        check=config.image.check,
-        raw_shape=raw_shape,
-        encode=config.image.encode,
-        quality=config.image.quality,
-        color=config.image.color,
-        resize=config.image.resize,
-        shortest_side=config.image.shortest_side,
-        # boxes and masks refer to the pixels as the file stores them
-        turn_upright=config.source.by != "coco" and config.source.masks.image is None,
-        sum_pixels=config.statistics.pixels,
-    )
 
 
 def _label_rule(

@@ -274,11 +274,15 @@ def summary_rows(
 
 def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns rows on images that readers may not expect, from the `statistics.json` of a dataset."""
-    counted: dict[str, Counter[str]] = {"orientations": Counter(), "colorspaces": Counter()}
+    names = ("orientations", "colorspaces", "reencoded", "turned", "misnamed")
+    counted: dict[str, Counter[str]] = {name: Counter() for name in names}
     for split in statistics.values():
         for name, total in counted.items():
             total.update(split.get(name, {}))
     rows = []
+    for name, label in _CHANGES.items():
+        if counter := counted[name]:
+            rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
     if turns := counted["orientations"].total():
         what = f"{plural.count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
         rows.append(("not upright", f"{what}; readers see the pixels as they are stored"))
@@ -290,6 +294,13 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _most_common(counter: Counter[str]) -> str:
+    named = [f"{name}: {number:,}" for name, number in counter.most_common(_MAX_CAUSES)]
+    return ", ".join(named) + (", ..." if len(counter) > _MAX_CAUSES else "")
+
+
+_MAX_CAUSES = 6
+_CHANGES = {"turned": "turned", "reencoded": "re-encoded", "misnamed": "misnamed"}  # a row of the table for each
 _UNUSUAL_COLORSPACES = {
     "GRAY_ALPHA": "2 channels (gray, transparency)",
     "RGBA": "4 channels (RGB, transparency)",

@@ -7,9 +7,8 @@ import os
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, find_snapshot, plural, storage, verify_shards
-from imagebeam.pipelines import image_decoder
 from imagebeam.reader import bare_pixels
-from imagebeam.transforms.images import checked_image
+from imagebeam.transforms.images import checked_image, reader_decoder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +106,7 @@ class _DecodeRecord:
         self._image = keys[features.ENCODED]
         self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
         self._key = keys.get("image/key")
-        self._decoder = image_decoder.ImageDecoder()
+        self._decoder = reader_decoder.ImageDecoder()
         # lists of numbers as arrays: as Python numbers, those of a large image take a gigabyte
         self._arrays = frozenset(each.key for each in self._features if each.many and each.kind != features.BYTES)
 
@@ -139,4 +138,4 @@ class _DecodeRecord:
 def needs_tensorflow(directory: str, snapshot: str | int | None = None) -> bool:
     """Returns whether TensorFlow decodes images of the dataset. Its import takes seconds."""
     formats = bare_pixels.formats_in(catalog_lib.load_statistics(find_snapshot.find(directory, snapshot).folder))
-    return not formats <= ({bare_pixels.FORMAT, "jpeg"} if image_decoder.has_decoder_in_c() else {bare_pixels.FORMAT})
+    return not formats <= ({bare_pixels.FORMAT, "jpeg"} if reader_decoder.has_decoder_in_c() else {bare_pixels.FORMAT})

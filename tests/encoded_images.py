@@ -117,3 +117,10 @@ def with_right_crcs(data: bytes) -> bytes:
         struct.pack_into(">I", fixed, end, zlib.crc32(fixed[position + 4 : end]))
         position = end + 4
     return bytes(fixed)
+
+
+def psd(width: int, height: int) -> bytes:
+    """Encodes a flat gray ramp as a PSD of RGB without layers; Pillow cannot write these."""
+    header = struct.pack(">4sH6xHIIHH", b"8BPS", 1, 3, height, width, 8, 3)
+    ramp = bytes(column * 255 // width for column in range(width)) * height
+    return header + bytes(12) + struct.pack(">H", 0) + ramp * 3

@@ -118,7 +118,7 @@ class DatasetSettings:
         """Returns how every image is checked and stored. Images are not rotated if kept features hold coordinates."""
         if not kept_features.has_coordinates(plan.kept):
             return self.policy
-        return dataclasses.replace(self.policy, turn_upright=False)
+        return dataclasses.replace(self.policy, orientation=prepare.KEEP)
 
     def writer_of(self, plan: elements.DatasetPlan) -> shard_writer.ShardWriter:
         copies = self.snapshot is not None and self.snapshot.compacted

@@ -25,7 +25,7 @@ from imagebeam.transforms import (
 from imagebeam.transforms.dataset_settings import DatasetSettings
 
 _SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
-_WRITER_VERSION = 1  # raised whenever a release writes other bytes for the same config and input
+_WRITER_VERSION = 2  # raised whenever a release writes other bytes for the same config and input
 
 
 def make_plan(

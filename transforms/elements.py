@@ -93,7 +93,13 @@ class Reason(str, enum.Enum):
     TRUNCATED = "truncated"  # the file ends before the image does
     CORRUPT = "corrupt"  # the structure of the image is broken
     UNDECODABLE = "undecodable"  # the structure is valid but the decoder fails
-    TOO_LARGE = "too_large"  # larger than one tf.train.Example can hold, or than a decoder accepts
+    TOO_LARGE = "too_large"  # larger than image.limits, an example or a decoder allows
+    CRASHED = "crashed"  # writer processes died on it
+    TOO_SLOW = "too_slow"  # it took longer than image.limits allows
+    TOO_SMALL = "too_small"  # smaller than image.limits allows
+    ASPECT_RATIO = "aspect_ratio"  # longer than image.limits allows
+    SEVERAL_FRAMES = "several_frames"  # the file holds several images, and image.frames rejects it
+    NOT_UPRIGHT = "not_upright"  # EXIF data ask for a turn, and image.orientation rejects it
 
     def __str__(self) -> str:
         return self.value

@@ -4,7 +4,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import apache_beam as beam
 from apache_beam.transforms import window
@@ -39,7 +39,7 @@ class _WriteShardFn(beam.DoFn):
         if pool is None:
             yield self._counted(self._write(task))
             return
-        self._futures.append(pool.submit(self._write, task))
+        self._futures.append(pool.submit(self._write, task, _without_killer))
         while len(self._futures) > _MAX_WAITING or (self._futures and self._futures[0].done()):
             yield self._counted(self._futures.popleft().result())
 
@@ -59,6 +59,26 @@ class _WriteShardFn(beam.DoFn):
             dict(written.rejected),
         )
         return written
+
+
+def _without_killer(
+    task: shard_writer.ShardTask, deaths: Sequence[writer_processes.WriterDiedError]
+) -> shard_writer.ShardTask | None:
+    """Returns a shard to try again after its writer process died: without the image that killed it, once it is known.
+
+    That is an image at which two processes died, or one that took longer than allowed. None if processes die at
+    different images: then something else kills them.
+    """
+    last = deaths[-1]
+    if last.is_slow:
+        return task.without(last.image, elements.Reason.TOO_SLOW)
+    if len(deaths) == 1 or last.image < 0 or deaths[-2].is_slow:
+        return task
+    before = [death.image for death in deaths[:-1] if not death.is_slow]
+    if before[-1] == last.image:
+        return task.without(last.image, elements.Reason.CRASHED)
+    found_before = {number for number, _ in task.skipped}
+    return task if before[-1] < 0 or before[-1] in found_before else None
 
 
 @dataclasses.dataclass

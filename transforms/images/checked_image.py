@@ -34,6 +34,10 @@ class Image(NamedTuple):
     mask: bytes = b""  # PNG with the class of each pixel; empty where the image has no mask
     record: bytes = b""  # the serialized Example that held the image, where its other features are kept
     orientation: int = UPRIGHT  # EXIF orientation of the pixels in `data`; 2 to 8 ask for a turn
+    turned: int = UPRIGHT  # EXIF orientation of the file's pixels, if they were turned upright
+    annotation_turn: int = UPRIGHT  # the same, for boxes and masks: UPRIGHT if they are of the upright picture
+    source_format: str = ""  # of the file, where the image was encoded again; "" where it is `format`
+    reencoded: str = ""  # why the pixels were encoded again where bytes are kept, such as "gif to png"; "" if not
 
 
 class BadImageError(ValueError):

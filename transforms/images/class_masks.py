@@ -5,7 +5,14 @@ from __future__ import annotations
 import io
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_chunks, structure
+from imagebeam.transforms.images import (
+    checked_image,
+    image_formats,
+    pillow_decoder,
+    png_chunks,
+    structure,
+    turn_upright,
+)
 
 _DEPTH = png_chunks.HEADER_START + png_chunks.DEPTH_BYTE
 _COLOR_TYPE = png_chunks.HEADER_START + png_chunks.COLOR_TYPE_BYTE
@@ -13,7 +20,7 @@ _HEADER_END = png_chunks.HEADER_START + png_chunks.HEADER_BYTES
 
 
 def with_mask(image: checked_image.Image, mask: bytes, check: str = "structure") -> checked_image.Image:
-    """Returns `image` with its mask as a PNG.
+    """Returns `image` with its mask as a PNG, which is turned upright as the image was.
 
     A mask with a palette (Pascal VOC) is stored as gray with the palette's indices as values: a decoder would return
     the palette's colors, or their brightness, in place of classes. Other masks are stored unchanged.
@@ -27,6 +34,9 @@ def with_mask(image: checked_image.Image, mask: bytes, check: str = "structure")
         BadImageError: if `mask` is not a complete PNG of the image's size.
     """
     found = structure.check_image(mask, check)
+    if image.annotation_turn != checked_image.UPRIGHT and found.format == image_formats.PNG:
+        mask = turn_upright.turn_mask(mask, image.annotation_turn)
+        found = structure.check_image(mask)
     if found.format != image_formats.PNG:
         raise checked_image.BadImageError(
             Reason.UNSUPPORTED_FORMAT, f"{found.format}, which blurs classes at their edges: masks must be png"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
 from imagebeam.transforms.images import png_chunks
 
@@ -11,6 +12,23 @@ PNG = "png"
 RAW = "raw"  # bare pixels, without a header
 
 SNIFF_BYTES = 32
+
+_EXTENSIONS = {  # by format
+    JPEG: ("jpg", "jpeg", "jpe", "jfif"),
+    PNG: ("png", "apng"),
+    "gif": ("gif",),
+    "bmp": ("bmp", "dib"),
+    "webp": ("webp",),
+    "tiff": ("tif", "tiff"),
+    "heic": ("heic", "heif"),
+    "avif": ("avif",),
+    "jp2": ("jp2", "j2k"),
+    "jxl": ("jxl",),
+    "ppm": ("ppm", "pgm", "pbm", "pnm"),
+    "psd": ("psd",),
+    "ico": ("ico",),
+}
+BY_EXTENSION = {extension: name for name, extensions in _EXTENSIONS.items() for extension in extensions}
 
 _SIGNATURES = {  # in the order in which they are tried
     JPEG: rb"\xff\xd8\xff",
@@ -30,12 +48,42 @@ _SIGNATURES = {  # in the order in which they are tried
     "hdr": rb"#\?RADIANCE",
     "svg": rb"<svg\s",
 }
-_match_signature = re.compile(
-    b"|".join(b"(?P<%b>%b)" % (name.encode(), pattern) for name, pattern in _SIGNATURES.items()), re.DOTALL
-).match
+# Formats that are not read. They are named where a file cannot be used; a listing passes over files under such names.
+_UNREAD_SIGNATURES = {
+    "blp": rb"BLP[12]",
+    "cur": rb"\0\0\x02\0[^\0]\0",
+    "dds": rb"DDS \x7c\0",
+    "djvu": rb"AT&TFORM",
+    "eps": rb"%!PS-Adobe|\xc5\xd0\xd3\xc6",
+    "fits": rb"SIMPLE  =",
+    "fli": rb".{4}[\x11\x12]\xaf",
+    "icns": rb"icns",
+    "pcx": rb"\x0a[\0\x02-\x05]\x01[\x01\x02\x04\x08]",
+    "pdf": rb"%PDF-",
+    "qoi": rb"qoif",
+    "sgi": rb"\x01\xda[\0\x01][\x01\x02]",
+    "sun": rb"\x59\xa6\x6a\x95",
+    "wmf": rb"\xd7\xcd\xc6\x9a",
+    "xpm": rb"/\* XPM \*/",
+}
+
+
+def _matcher(signatures: Mapping[str, bytes]) -> Callable[..., re.Match[bytes] | None]:
+    groups = (b"(?P<%b>%b)" % (name.encode(), pattern) for name, pattern in signatures.items())
+    return re.compile(b"|".join(groups), re.DOTALL).match
+
+
+_match_signature = _matcher(_SIGNATURES)
+_match_unread = _matcher(_UNREAD_SIGNATURES)
 
 
 def sniff_format(data: bytes) -> str | None:
     """Returns the format whose signature the first `SNIFF_BYTES` bytes match, such as "jpeg", or None."""
     match = _match_signature(data, 0, SNIFF_BYTES)
+    return match.lastgroup if match else None
+
+
+def name_unread(data: bytes) -> str | None:
+    """Returns the name of a format that is known and not read, such as "pdf", or None."""
+    match = _match_unread(data, 0, SNIFF_BYTES)
     return match.lastgroup if match else None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import io
 import struct
+import sys
 import types
 import warnings
 import zlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from imagebeam import errors, missing_packages
@@ -29,7 +33,12 @@ DECODED_FORMATS = {
     "ppm": "PPM",
     "avif": "AVIF",
     "jp2": "JPEG2000",
+    "psd": "PSD",
+    "ico": "ICO",
 }
+# By our name of a format that a package adds to Pillow: Pillow's name of it, and the package's module.
+_PLUGINS = {"heic": ("HEIF", "pillow_heif"), "jxl": ("JXL", "pillow_jxl")}
+_PACKAGES = {"heic": "pillow-heif", "jxl": "pillow-jxl-plugin"}
 
 # Errors that Pillow's parsers, which are written in Python, raise on broken bytes. MemoryError is left out: it comes
 # from the machine, and a job that silently drops images on some days is worse than one that fails.
@@ -90,13 +99,46 @@ def pillow() -> types.ModuleType:
     return PIL.Image
 
 
-def decode(image: Image) -> PIL.Image.Image:
+@functools.cache
+def decoded_formats() -> Mapping[str, str]:
+    """Returns the formats that are decoded here: our name of each, and Pillow's, those of installed plugins included.
+
+    Raises:
+        ConfigError: if Pillow is not installed.
+    """
+    formats = dict(DECODED_FORMATS)
+    module = pillow()
+    for name, (pillow_name, plugin) in _PLUGINS.items():
+        with contextlib.suppress(ImportError):
+            imported = importlib.import_module(plugin)  # registers the format, or has a function for it
+            getattr(imported, "register_heif_opener", lambda: None)()
+            if pillow_name in module.OPEN:
+                formats[name] = pillow_name
+    return formats
+
+
+def plugin_for(format: str) -> str | None:
+    """Returns the name of the package that adds a format to Pillow; None if there is none, or it is installed."""
+    return None if format in decoded_formats() else _PACKAGES.get(format)
+
+
+def plugin_versions() -> dict[str, str]:
+    """Returns the versions of the installed packages that add formats to Pillow, by their module."""
+    modules = {name: _PLUGINS[name][1] for name in decoded_formats() if name in _PLUGINS}
+    return {module: str(getattr(sys.modules[module], "__version__", "")) for module in modules.values()}
+
+
+def decode(image: Image, keeps_ycbcr: bool = False) -> PIL.Image.Image:
     """Decodes all pixels of a checked JPEG or PNG; of a file with several images, the first one.
+
+    Args:
+        image: the result of a check.
+        keeps_ycbcr: returns the YCbCr values of a JPEG that Pillow would convert to RGB.
 
     Raises:
         BadImageError: if the pixels cannot be decoded, or their size differs from the header's.
     """
-    picture = decode_any(image.data, image.format)
+    picture = decode_any(image.data, image.format, keeps_ycbcr)
     width, height = picture.size
     if (height, width) != (image.height, image.width):
         expected = f"the header says {image.height} x {image.width}"
@@ -104,18 +146,63 @@ def decode(image: Image) -> PIL.Image.Image:
     return picture
 
 
-def decode_any(data: bytes, format: str) -> PIL.Image.Image:
-    """Decodes all pixels of an image of one of `DECODED_FORMATS`; of a file with several images, the first one.
+def decode_any(data: bytes, format: str, keeps_ycbcr: bool = False) -> PIL.Image.Image:
+    """Decodes all pixels of an image of one of `decoded_formats`; of a file with several images, the first one.
+
+    Args:
+        data: the bytes of the file.
+        format: by our name.
+        keeps_ycbcr: as for `decode`.
 
     Raises:
         BadImageError: if the pixels cannot be decoded.
     """
+    picture = open_lazily(data, format)
+    if keeps_ycbcr:
+        picture.draft("YCbCr", None)
+    load(picture)
+    return picture
+
+
+def open_lazily(data: bytes, format: str) -> PIL.Image.Image:
+    """Reads the header of an image of one of `decoded_formats`. Its pixels are decoded by `load`.
+
+    Raises:
+        BadImageError: if the header cannot be read.
+    """
     module = pillow()
-    try:
-        picture = module.open(io.BytesIO(data), formats=(DECODED_FORMATS[format],))
+    with _as_bad_image(module):
+        picture: PIL.Image.Image = module.open(io.BytesIO(data), formats=(decoded_formats()[format],))
+    return picture
+
+
+def load(picture: PIL.Image.Image) -> None:
+    """Decodes the pixels of an opened image.
+
+    Raises:
+        BadImageError: if the pixels cannot be decoded.
+    """
+    with _as_bad_image(pillow()):
         picture.load()
-    except (*_FAILURES, module.DecompressionBombError) as e:
+
+
+def count_frames(picture: PIL.Image.Image) -> int:
+    """Returns the number of images in an opened file.
+
+    Raises:
+        BadImageError: if the file cannot be read to its end.
+    """
+    with _as_bad_image(pillow()):
+        return int(getattr(picture, "n_frames", 1))
+
+
+@contextlib.contextmanager
+def _as_bad_image(module: types.ModuleType) -> Iterator[None]:
+    try:
+        yield
+    except module.DecompressionBombError as e:
+        raise BadImageError(Reason.TOO_LARGE, f"Pillow: {e}") from e
+    except _FAILURES as e:
         # The text of UnidentifiedImageError contains a memory address, which differs from run to run.
         found = "cannot identify the image" if isinstance(e, module.UnidentifiedImageError) else e
         raise BadImageError(Reason.UNDECODABLE, f"Pillow: {found}") from e
-    return picture

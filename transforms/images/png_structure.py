@@ -19,8 +19,12 @@ _MAX_COLORS = 256  # of a palette, 3 bytes each
 _IS_ANCILLARY = 0x20  # bit of the first letter of a chunk's type: decoders may ignore the chunk
 
 
-def check_png(data: bytes) -> Image:
+def check_png(data: bytes, only_header: bool = False) -> Image:
     """Checks the chunks up to IEND: lengths, CRCs, and the order that libpng requires.
+
+    Args:
+        data: the bytes of the file.
+        only_header: whether to stop at the first pixels.
 
     Raises:
         BadImageError: if the PNG is truncated, broken, or larger than decoders accept.
@@ -51,6 +55,8 @@ def check_png(data: bytes) -> Image:
         elif kind == png_chunks.PIXELS:
             if has_palette and not palette_bytes:
                 raise corrupt(f"the chunk IDAT at byte {position} has no palette (PLTE) before it")
+            if only_header:
+                return image
             if pixel_bytes and previous != png_chunks.PIXELS:
                 raise corrupt(f"the chunk IDAT at byte {position} does not follow the other IDAT chunks")
             pixel_bytes += length

@@ -1,102 +1,233 @@
-"""Turns the bytes of a file into the image that is stored: checks it, and changes it where the config says so."""
+"""Turns the bytes of a file into the image that is stored: checks it, and changes it where the config says so.
+
+An image whose bytes every reader decodes as the config wants it keeps them. Any other is decoded, changed and encoded
+again; a JPEG or PNG that only lies on its side is turned without loss where possible.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
 
-from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, pixels, structure
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import (
+    checked_image,
+    colors,
+    encoders,
+    image_formats,
+    limits,
+    orientations,
+    pillow_decoder,
+    pixels,
+    reader_decoder,
+    scaling,
+    source_kinds,
+    structure,
+    turn_upright,
+)
+from imagebeam.transforms.images.checked_image import BadImageError, Image
 
 if TYPE_CHECKING:
     import PIL.Image
 
 KEEP = "keep"
+APPLY, REJECT = "apply", "reject"  # of orientation; "keep" is the third
+SRGB = "srgb"
+_KEPT_COLORSPACES = {"rgb": ("RGB",), "gray": ("GRAY",), "mean": ("GRAY",)}  # by image.color; "keep" takes any
 
 
 @dataclasses.dataclass(frozen=True)
 class ImagePolicy:
     """Checks, changes and stores every image as the config's section `image` says."""
 
-    check: str = "structure"  # or "decode"
+    check: str = "structure"  # or "header", "decode", "tensorflow"
     raw_shape: tuple[int, int, int] | None = None  # height, width, channels if images come as bare pixels
     encode: str = KEEP  # or jpeg, png, raw, int64_list, float_list
-    quality: int = 95  # of a JPEG that is encoded here
+    other_formats: str = "encode"  # or "reject": images that are neither JPEG nor PNG, with encode "keep"
+    frames: str = "first"  # or "reject": files with several images
+    orientation: str = APPLY  # or "keep", "reject": images that EXIF data call turned
+    annotations: str = "stored"  # or "upright": to which pixels boxes and masks refer where EXIF data ask for a turn
     color: str = KEEP  # or rgb, gray, mean
-    resize: tuple[int, int] | None = None  # height, width in pixels
-    shortest_side: int | None = None  # pixels
-    turn_upright: bool = True  # apply the EXIF orientation; only where the image is re-encoded
+    background: tuple[int, int, int] | None = None  # red, green, blue behind transparent pixels; None drops alpha
+    profile: str = KEEP  # or "srgb": converts colors with an ICC profile
+    scaling: scaling.Scaling = scaling.UNSCALED
+    encoding: encoders.Encoding = encoders.USUAL
+    limits: limits.Limits = limits.NO_LIMITS
     sum_pixels: bool = False  # compute the sums for mean and deviation
 
-    def prepare(self, data: bytes, expected: tuple[int, int] | None = None) -> checked_image.Image:
+    def prepare(self, data: bytes, expected: tuple[int, int] | None = None) -> Image:
         """Returns the image to store.
 
         Args:
             data: the bytes of one image.
-            expected: height and width in pixels that the image must have before it is scaled; None allows any.
+            expected: height and width in pixels that the annotated image must have; None allows any.
 
         Raises:
             BadImageError: if the image is to be rejected.
         """
-        return self._keep(data, expected) if self.encode == KEEP else self._encode(data, expected)
-
-    def _keep(self, data: bytes, expected: tuple[int, int] | None) -> checked_image.Image:
-        """Keeps the original bytes."""
         if self.raw_shape is not None:
-            image = structure.raw_image(data, self.raw_shape)
-            return _with_sums(image, pixels.from_bytes(data, self.raw_shape)) if self.sum_pixels else image
-        image = structure.check_image(data)
-        _check_size(image.height, image.width, expected)
+            return self._prepare_raw(data, self.raw_shape, expected)
+        structure.check_size(data)
+        self.limits.check_bytes(len(data))
+        format = image_formats.sniff_format(data)
+        if format in structure.CHECKED_FORMATS:
+            checked = structure.check_image(data, "header" if self.check == "header" else "structure")
+            self._check_header(checked.height, checked.width, checked.orientation, expected)
+            if self._has_wanted_pixels(checked):
+                return self._keep(self._turn(checked))
+            if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
+                self.limits.check_decoded(checked.height, checked.width, checked.format)
+            opened = pillow_decoder.open_lazily(data, checked.format)
+            stated = checked.orientation
+        elif format in pillow_decoder.decoded_formats() and not (self.encode == KEEP and self.other_formats == REJECT):
+            opened = pillow_decoder.open_lazily(data, str(format))
+            stated = pixels.orientation(opened)
+            self._check_header(*pixels.stored_size(opened, stated), stated, expected)
+        else:
+            raise structure.refusal(data, format, self._accepted())
+        return self._encode(opened, data, str(format), stated)
+
+    def _accepted(self) -> tuple[str, ...]:
+        if self.encode == KEEP and self.other_formats == REJECT:
+            return structure.CHECKED_FORMATS
+        return tuple(pillow_decoder.decoded_formats())
+
+    def _prepare_raw(self, data: bytes, shape: tuple[int, int, int], expected: tuple[int, int] | None) -> Image:
+        """Prepares bare pixels."""
+        image = structure.raw_image(data, shape)
+        self._check_header(image.height, image.width, checked_image.UPRIGHT, expected)
+        if self.encode == KEEP:
+            return self._with_sums(image, pixels.from_bytes(data, shape)) if self.sum_pixels else image
+        return self._encode_picture(pixels.from_bytes(data, shape), self.encode)
+
+    def _check_header(self, height: int, width: int, orientation: int, expected: tuple[int, int] | None) -> None:
+        self.limits.check_size(height, width)
+        if orientation != checked_image.UPRIGHT and self.orientation == REJECT:
+            raise BadImageError(Reason.NOT_UPRIGHT, f"its EXIF orientation is {orientation}: turn it first")
+        if self.annotations == "upright":
+            height, width = orientations.turn_size(height, width, orientation)
+        if expected is not None and (height, width) != expected:
+            found = f"has {width} x {height} px, its annotations are for {expected[1]} x {expected[0]}"
+            if self.annotations == "stored" and orientations.turn_size(height, width, orientation) == expected:
+                found += ", which is its size once it is turned upright: set image.annotations: upright"
+            raise BadImageError(Reason.BAD_VALUE, found)
+
+    # --- bytes that are kept -----------------------------------------------------------------------------------------
+
+    def _turn(self, image: Image) -> Image:
+        """Turns the pixels of a checked JPEG or PNG upright, if that is asked for, without loss where possible."""
+        turn = image.orientation
+        if turn == checked_image.UPRIGHT or self.orientation != APPLY:
+            return image
+        self.limits.check_decoded(image.height, image.width, image.format)
+        turned, is_lossless = turn_upright.turn_upright(image)
+        return self._note_turn(turned, turn)._replace(reencoded="" if is_lossless else f"{image.format} turned")
+
+    def _note_turn(self, image: Image, turn: int) -> Image:
+        follows = turn if self.annotations == "stored" else checked_image.UPRIGHT
+        return image._replace(turned=turn, annotation_turn=follows)
+
+    def _has_wanted_pixels(self, image: Image) -> bool:
+        """Returns whether the pixels of a checked JPEG or PNG are stored as they are, perhaps turned upright."""
+        if self.encode != KEEP or image.colorspace not in _KEPT_COLORSPACES.get(self.color, (image.colorspace,)):
+            return False
+        if self.background is not None and image.colorspace in ("GRAY_ALPHA", "RGBA"):
+            return False
+        height, width = image.height, image.width
+        if self.orientation == APPLY:
+            height, width = orientations.turn_size(height, width, image.orientation)
+        if self.scaling.is_needed(width, height):
+            return False
+        if self.profile == SRGB or self.frames == REJECT or self.limits.max_frames is not None:
+            opened = pillow_decoder.open_lazily(image.data, image.format)
+            self._check_frames(opened)
+            return self.profile != SRGB or not colors.has_other_profile(opened)
+        return True
+
+    def _keep(self, image: Image) -> Image:
         if self.sum_pixels:
-            return _with_sums(image, pillow_decoder.decode(image))
+            return self._check_by_reader(self._with_sums(image, pillow_decoder.decode(image)))
         if self.check == "decode":
             pillow_decoder.decode(image)
+        return self._check_by_reader(image)
+
+    # --- pixels that are changed -------------------------------------------------------------------------------------
+
+    def _encode(self, opened: PIL.Image.Image, data: bytes, format: str, stated: int) -> Image:
+        """Decodes, changes and encodes an opened image whose EXIF data state an orientation."""
+        self._check_frames(opened)
+        height, width = pixels.stored_size(opened, stated)
+        chroma = encoders.chroma_of(opened)
+        turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
+        upright = orientations.turn_size(height, width, turn)[::-1]
+        if format == image_formats.JPEG:
+            opened.draft(None, orientations.turn_size(*self.scaling.draft_size(*upright), turn))
+        self.limits.check_decoded(opened.height, opened.width, format)
+        pillow_decoder.load(opened)
+        if format == image_formats.PNG and opened.size != (width, height):
+            found = f"Pillow: {opened.height} x {opened.width} pixels, the header says {height} x {width}"
+            raise BadImageError(Reason.UNDECODABLE, found)
+        has_turned = format not in structure.CHECKED_FORMATS and pixels.orientation(opened) != stated  # as TIFF's does
+        picture = colors.to_srgb(opened) if self.profile == SRGB else opened
+        picture = _turn_decoded(colors.to_eight_bits(picture), stated if has_turned else checked_image.UPRIGHT, turn)
+        target = self.encode
+        if target == KEEP:
+            is_lossy = source_kinds.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
+            target = image_formats.JPEG if is_lossy else image_formats.PNG
+        image = self._encode_picture(picture, target, chroma, upright)
+        if turn == checked_image.UPRIGHT:
+            image = image._replace(orientation=stated)
+        if self.encode == KEEP:
+            image = image._replace(reencoded=self._cause(format, target, upright))
+        return self._note_turn(image, turn)._replace(source_format=format)
+
+    def _cause(self, format: str, target: str, size: tuple[int, int]) -> str:
+        """Returns why an image was encoded again although bytes are kept: one of a few texts, for statistics."""
+        if format != target:
+            return f"{format} to {target}"
+        return f"{format} {'scaled' if self.scaling.is_needed(*size) else 'recolored'}"
+
+    def _encode_picture(
+        self,
+        picture: PIL.Image.Image,
+        target: str,
+        chroma: str | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> Image:
+        picture = colors.recolor(picture, self.color, self.background)
+        picture = self.scaling.apply(picture, self.background, size)
+        image = self.encoding.encode(picture, target, chroma)
+        if self.sum_pixels:
+            image = self._with_sums(image, pillow_decoder.decode(image) if target == image_formats.JPEG else picture)
+        return self._check_by_reader(image)
+
+    def _check_frames(self, opened: PIL.Image.Image) -> None:
+        if self.frames == REJECT and getattr(opened, "is_animated", False):
+            raise BadImageError(Reason.SEVERAL_FRAMES, "it holds several images: set image.frames: first, or split it")
+        if self.limits.max_frames is not None:
+            self.limits.check_frames(pillow_decoder.count_frames(opened))
+
+    def _check_by_reader(self, image: Image) -> Image:
+        if self.check == "tensorflow" and image.format != image_formats.RAW:
+            reader_decoder.shared().check(image.data, (image.height, image.width))
         return image
 
-    def _encode(self, data: bytes, expected: tuple[int, int] | None) -> checked_image.Image:
-        """Decodes, changes and re-encodes the pixels."""
-        decoded, orientation = self._decode(data)
-        _check_size(decoded.height, decoded.width, expected)
-        picture = pixels.recolor(decoded, self.color)
-        picture = pixels.resize(picture, self.resize, self.shortest_side)
-        image = pixels.encode(picture, self.encode, self.quality)._replace(orientation=orientation)
-        if not self.sum_pixels:
-            return image
-        return _with_sums(image, pillow_decoder.decode(image) if image.format == image_formats.JPEG else picture)
-
-    def _decode(self, data: bytes) -> tuple[PIL.Image.Image, int]:
-        """Returns the pixels in 8 bits, and the EXIF orientation that is left to apply.
-
-        The structure of a JPEG or PNG is checked as if its bytes were kept.
-        """
-        if self.raw_shape is not None:
-            structure.raw_image(data, self.raw_shape)
-            return pixels.from_bytes(data, self.raw_shape), checked_image.UPRIGHT
-        structure.check_size(data)
-        format = image_formats.sniff_format(data)
-        if format in (image_formats.JPEG, image_formats.PNG):
-            picture = pillow_decoder.decode(structure.check_image(data))
-        elif format in pillow_decoder.DECODED_FORMATS:
-            picture = pillow_decoder.decode_any(data, str(format))
-        else:
-            raise structure.refusal(data, format, pillow_decoder.DECODED_FORMATS)
-        orientation = pixels.orientation(picture)
-        picture = pixels.to_eight_bits(picture)
-        if self.turn_upright:
-            return pixels.turn_upright(picture, orientation), checked_image.UPRIGHT
-        return picture, orientation
+    @staticmethod
+    def _with_sums(image: Image, picture: PIL.Image.Image) -> Image:
+        return image._replace(sums=pixels.sum_up(picture))
 
 
-def _check_size(height: int, width: int, expected: tuple[int, int] | None) -> None:
-    if expected is not None and (height, width) != expected:
-        raise checked_image.BadImageError(
-            elements.Reason.BAD_VALUE,
-            f"has {width} x {height} px, its annotations are for {expected[1]} x {expected[0]}",
-        )
+def _turn_decoded(picture: PIL.Image.Image, done: int, wanted: int) -> PIL.Image.Image:
+    """Turns a decoded picture.
 
-
-def _with_sums(image: checked_image.Image, picture: PIL.Image.Image) -> checked_image.Image:
-    return image._replace(sums=pixels.sum_up(picture))
+    Args:
+        picture: in any mode.
+        done: the EXIF orientation that its decoder has applied; UPRIGHT if it does not do so.
+        wanted: the EXIF orientation that is to be applied.
+    """
+    if done == wanted:
+        return picture
+    return pixels.turn_upright(picture, wanted if done == checked_image.UPRIGHT else orientations.inverse(done))
 
 
 AS_IT_IS = ImagePolicy()

@@ -19,10 +19,12 @@ MAX_IMAGE_BYTES = 2**31 - 2**20  # a tf.train.Example holds less than 2 GiB; the
 RAW_COLORSPACES = {1: "GRAY", 2: "GRAY_ALPHA", 3: "RGB", 4: "RGBA"}
 
 # To support another format, add its check here and its signature to image_formats.
-_STRUCTURE_CHECKS: dict[str | None, Callable[[bytes], Image]] = {
+_STRUCTURE_CHECKS: dict[str | None, Callable[[bytes, bool], Image]] = {
     image_formats.JPEG: jpeg_structure.check_jpeg,
     image_formats.PNG: png_structure.check_png,
 }
+CHECKED_FORMATS = (image_formats.JPEG, image_formats.PNG)  # those whose bytes may be stored
+CHECKS = ("header", "structure", "decode")
 
 
 def check_image(data: bytes, check: str = "structure") -> Image:
@@ -30,21 +32,22 @@ def check_image(data: bytes, check: str = "structure") -> Image:
 
     Args:
         data: the bytes of one image file. Bytes after the end of the image are kept and not checked.
-        check: "structure" checks every segment or chunk (and the CRCs of PNG); "decode" also decodes all pixels.
+        check: "header" reads what precedes the pixels; "structure" checks every segment or chunk (and the CRCs of PNG);
+            "decode" also decodes all pixels.
 
     Raises:
         BadImageError: if the image is to be rejected.
         ConfigError: if `check` is "decode" and Pillow is not installed.
-        ValueError: if `check` is neither.
+        ValueError: if `check` is none of them.
     """
-    if check not in ("structure", "decode"):
-        raise ValueError(f"image.check is {check!r}, expected 'structure' or 'decode'")
+    if check not in CHECKS:
+        raise ValueError(f"image.check is {check!r}, expected 'header', 'structure' or 'decode'")
     check_size(data)
     format = image_formats.sniff_format(data)
     check_structure = _STRUCTURE_CHECKS.get(format)
     if check_structure is None:
-        raise refusal(data, format, _STRUCTURE_CHECKS)
-    image = check_structure(data)
+        raise refusal(data, format, CHECKED_FORMATS)
+    image = check_structure(data, check == "header")
     if check == "decode":
         pillow_decoder.decode(image)
     return image
@@ -90,10 +93,15 @@ def refusal(data: bytes, format: str | None, supported: Iterable[str | None]) ->
     head = data[:16]
     if format is not None:
         found = f"{format} (first bytes {head!r}), expected {' or '.join(map(str, supported))}"
-        is_decoded = format in pillow_decoder.DECODED_FORMATS
-        return checked_image.unsupported(
-            found, "set image.encode, or convert it first" if is_decoded else checked_image.CONVERT_FIRST
-        )
+        if format in pillow_decoder.DECODED_FORMATS:
+            remedy = "set image.other_formats: encode, or convert it first"
+        elif plugin := pillow_decoder.plugin_for(format):
+            remedy = f"pip install {plugin}, or convert it first"
+        else:
+            remedy = checked_image.CONVERT_FIRST
+        return checked_image.unsupported(found, remedy)
+    if name := image_formats.name_unread(data):
+        return checked_image.unsupported(f"{name} (first bytes {head!r})")
     text = data[: image_formats.SNIFF_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
         found = "HTML, perhaps a download's error page"

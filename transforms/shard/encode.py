@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from imagebeam import example, example_encoder, features
 from imagebeam.features import Feature
 from imagebeam.transforms import elements, hashing
-from imagebeam.transforms.images import checked_image, object_masks
+from imagebeam.transforms.images import checked_image, object_masks, orientations, turn_upright
+
+_BOX = tuple(f"image/object/bbox/{each}" for each in orientations.Box._fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +70,28 @@ class ExampleRecipe:
             values["image/segmentation/class/format"] = b"png"
         for name, value in zip(self.columns, ref.columns):
             values[name] = value
+        if image.annotation_turn != checked_image.UPRIGHT and _BOX[0] in values:
+            _turn_boxes(values, image.annotation_turn)
         if self.kept:
             copied = example.copy_features(image.record, self._kept_kinds)
             values.update((f"columns/{key}", value) for key, value in copied.items())
         if self._draws_masks:
             assert ref.expected is not None
-            size, stored = ref.expected, (image.height, image.width)
+            turn = image.annotation_turn
+            stored = orientations.turn_size(image.height, image.width, turn)  # every turn swaps the sides or does not
             packed: Any = values[object_masks.FEATURE]
-            values[object_masks.FEATURE] = [object_masks.render(each, size, stored) for each in packed]
+            masks = [object_masks.render(each, ref.expected, stored) for each in packed]
+            is_turned = turn != checked_image.UPRIGHT
+            values[object_masks.FEATURE] = [turn_upright.turn_mask(each, turn) if is_turned else each for each in masks]
         return self._encoder.encode(values, image.data)
 
     def _text(self, label: str) -> bytes:
         return hashing.encode_key(self.texts.get(label, label))
+
+
+def _turn_boxes(values: dict[str, example_encoder.Values], turn: int) -> None:
+    """Moves the boxes of a picture to where they are in the picture turned upright."""
+    boxes = zip(*(cast(Sequence[float], values[name]) for name in _BOX), strict=True)
+    turned = [orientations.turn_box(orientations.Box(*box), turn) for box in boxes]
+    for index, name in enumerate(_BOX):
+        values[name] = [box[index] for box in turned]

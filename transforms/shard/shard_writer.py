@@ -9,13 +9,14 @@ import collections
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements, image_states
 from imagebeam.transforms.images import checked_image, class_masks, prepare
-from imagebeam.transforms.shard import encode, read_back, statistics, writer_processes
+from imagebeam.transforms.shard import encode, read_back, statistics, time_limit, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
@@ -29,11 +30,17 @@ class ShardTask(NamedTuple):
     shard_index: int
     num_shards: int
     runs: tuple[tuple[int, bytes], ...]  # first rank and packed references of each run
+    # Images that are rejected unread, because they ended a process that tried them: number in this shard, reason.
+    skipped: tuple[tuple[int, elements.Reason], ...] = ()
 
     def refs(self) -> Iterable[elements.ImageRef]:
         """Yields the references in the order of their ranks."""
         for _, packed in sorted(self.runs):
             yield from elements.unpack_refs(packed)
+
+    def without(self, image: int, reason: elements.Reason) -> ShardTask:
+        """Returns this task with an image that is rejected unread; `image` is its number, counted from 0."""
+        return self._replace(skipped=(*self.skipped, (image, reason)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +134,7 @@ class ShardWriter:
         rejects: list[elements.Reject],
         states: image_states.StateBuilder | None,
     ) -> None:
-        for number, (ref, image) in enumerate(read_images(task.refs(), self.policy, self.read_ahead)):
-            writer_processes.note_progress(number)
+        for ref, image in read_images(task.refs(), self.policy, self.read_ahead, dict(task.skipped)):
             if isinstance(image, elements.Reject):
                 rejects.append(image)
                 if states is not None:
@@ -175,21 +181,42 @@ def _has_lines(uri: str, count: int) -> bool:
 
 
 def read_images(
-    refs: Iterable[elements.ImageRef], policy: prepare.ImagePolicy, read_ahead: read_ahead_lib.ReadAhead
+    refs: Iterable[elements.ImageRef],
+    policy: prepare.ImagePolicy,
+    read_ahead: read_ahead_lib.ReadAhead,
+    skipped: Mapping[int, elements.Reason] = types.MappingProxyType({}),
 ) -> Iterable[tuple[elements.ImageRef, checked_image.Image | elements.Reject]]:
-    """Yields each reference with its checked image, or with its reject."""
+    """Yields each reference with its checked image, or with its reject.
+
+    Args:
+        refs: the images to read.
+        policy: checks and changes them.
+        read_ahead: how much is read ahead.
+        skipped: images that are rejected without a look at their bytes, by their number in `refs`.
+    """
     fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
+    limit = policy.limits.max_seconds
+    watch = None if limit is None else time_limit.Watch(limit)
     image: checked_image.Image | elements.Reject
-    for ref, data in fetched:
-        if isinstance(data, read_ahead_lib.ReadError):
-            detail = data.explain(ref, read_ahead.size_column)
-            image = elements.Reject(ref.key, ref.uri, "read", data.reason, detail)
-        else:
-            image = _prepare(ref, data, policy)
-        if ref.mask is not None:
-            _, mask = next(fetched)
-            image = image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, mask, policy)
-        yield ref, image
+    try:
+        for number, (ref, data) in enumerate(fetched):
+            writer_processes.note_progress(number)
+            if number in skipped:
+                image = _skip(ref, skipped[number], limit)
+            elif isinstance(data, read_ahead_lib.ReadError):
+                detail = data.explain(ref, read_ahead.size_column)
+                image = elements.Reject(ref.key, ref.uri, "read", data.reason, detail)
+            elif watch is None:
+                image = _prepare(ref, data, policy)
+            else:
+                image = _prepare_in_time(ref, data, policy, number, watch)
+            if ref.mask is not None:
+                _, mask = next(fetched)
+                image = image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, mask, policy)
+            yield ref, image
+    finally:
+        if watch is not None:
+            watch.close()
 
 
 def _prepare(ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy) -> checked_image.Image | elements.Reject:
@@ -199,7 +226,28 @@ def _prepare(ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy) -
         start, length = ref.inside
         return policy.prepare(data[start : start + length], ref.expected)._replace(record=data)
     except checked_image.BadImageError as e:
-        return elements.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
+        return _reject(ref, e)
+
+
+def _prepare_in_time(
+    ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy, number: int, watch: time_limit.Watch
+) -> checked_image.Image | elements.Reject:
+    try:
+        return watch.run(number, lambda: _prepare(ref, data, policy))
+    except checked_image.BadImageError as e:
+        return _reject(ref, e)
+
+
+def _skip(ref: elements.ImageRef, reason: elements.Reason, max_seconds: float | None) -> elements.Reject:
+    """Returns the reject of an image that ended a process which tried it."""
+    if reason is elements.Reason.TOO_SLOW:
+        return _reject(ref, time_limit.too_slow(max_seconds))
+    detail = "two processes died on it: out of memory, or a fault of a decoder; look at it apart, or leave it out"
+    return elements.Reject(ref.key, ref.uri, "check", reason, detail)
+
+
+def _reject(ref: elements.ImageRef, error: checked_image.BadImageError) -> elements.Reject:
+    return elements.Reject(ref.key, ref.uri, "check", error.reason, error.detail)
 
 
 def _add_mask(

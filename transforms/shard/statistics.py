@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image
+from imagebeam.transforms.images import checked_image, image_formats
 
 _RANGES = ("height", "width", "bytes")
 _PIXELS = "pixels"
@@ -36,11 +36,21 @@ class StatisticsBuilder:
         self._values: dict[str, list[int]] = {name: [] for name in _RANGES}
         self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
         self._bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
+        self._changes: dict[str, collections.Counter[str]] = {"reencoded": collections.Counter()}
+        self._changes |= {"turned": collections.Counter(), "misnamed": collections.Counter()}
         self._pixels: dict[str, Any] = {}
 
     def add(self, ref: elements.ImageRef, image: checked_image.Image) -> None:
         """Counts one image."""
         self._kinds[image.format, image.colorspace, image.orientation] += 1
+        if image.reencoded:
+            self._changes["reencoded"][image.reencoded] += 1
+        if image.turned != checked_image.UPRIGHT:
+            self._changes["turned"][str(image.turned)] += 1
+        extension = ref.uri.rpartition(".")[2].lower()
+        named, found = image_formats.BY_EXTENSION.get(extension), image.source_format or image.format
+        if named not in (None, found) and found != image_formats.RAW:
+            self._changes["misnamed"][f"{found} named {extension}"] += 1
         for label in ref.classes:
             self._labels[label] += 1
         heights, widths, sizes = self._values.values()
@@ -57,7 +67,9 @@ class StatisticsBuilder:
 
         `{"formats", "colorspaces", "orientations", "labels", "shorter_side", "aspect_ratio": {name: images}, "height",
         "width", "bytes": {min, max, sum}, "pixels": {"images", "num_pixels", "totals", "squares"}}`. Orientations are
-        EXIF's, 2 to 8, which ask for a turn; upright images are left out.
+        EXIF's, 2 to 8, which ask for a turn; upright images are left out. Where there are any: "reencoded", images that
+        were encoded again although bytes are kept, by cause; "turned", images that were turned upright, by their
+        orientation; "misnamed", images whose name states another format, such as "png named jpg".
         """
         formats: collections.Counter[str] = collections.Counter()
         colorspaces: collections.Counter[str] = collections.Counter()
@@ -70,6 +82,7 @@ class StatisticsBuilder:
         self._sum_up()
         counters = {"formats": formats, "colorspaces": colorspaces, "orientations": orientations}
         counters |= {"labels": self._labels} | self._bins
+        counters |= {name: counter for name, counter in self._changes.items() if counter}
         counted = {name: _ordered(name, counter) for name, counter in counters.items()}
         return counted | self._ranges | {_PIXELS: self._pixels}
 

@@ -31,10 +31,11 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any, BinaryIO
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO, TypeAlias
 
 # Removes the current folder, which `python -c` puts first on the path: modules of the user's project may hide ours.
 _SERVE = """
@@ -46,7 +47,8 @@ writer_processes.serve(launcher=int(sys.argv[1]))
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_SEC = 5.0
 _NOTE_SEC = 0.25  # between two progress notes of a task
-_DONE, _FAILED, _NOTE = range(3)  # kinds of answers of a writer process
+_DONE, _FAILED, _NOTE, _SLOW = range(4)  # kinds of answers of a writer process
+_MAX_DEATHS = 20  # of processes, in one task
 
 # Settings of glibc's malloc: memory that held an image is kept for the next image. Given back to the kernel, it would
 # return page fault by page fault, which takes a tenth of a writer's time.
@@ -55,6 +57,22 @@ _MALLOC = {"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "3355
 
 class WriterError(RuntimeError):
     """A writer process failed; the text holds its traceback."""
+
+
+class WriterDiedError(WriterError):
+    """A writer process ended during a task.
+
+    Attributes:
+        image: number of the image that it was at, counted from 0 in the task; -1 if that is not known.
+        is_slow: whether it ended itself because that image took too long.
+    """
+
+    def __init__(self, text: str, image: int, is_slow: bool = False):
+        super().__init__(text)
+        self.image, self.is_slow = image, is_slow
+
+
+Mend: TypeAlias = Callable[[Any, Sequence[WriterDiedError]], Any]  # (task, deaths so far) -> task to try next, or None
 
 
 class _Process:
@@ -72,26 +90,38 @@ class _Process:
         self._function: Callable[[Any], Any] | None = None
         self.images = 0  # done of the current task
 
-    def call(self, function: Callable[[Any], Any], argument: Any) -> Any:
+    def call(self, function: Callable[[Any], Any], argument: Any, notes_each: bool = False) -> Any:
         """Returns `function(argument)`, called in that process; the function is sent only when it changes.
 
+        Args:
+            function: to call.
+            argument: its argument.
+            notes_each: whether the process tells of each image before it begins it, so that one that kills it is known.
+
         Raises:
-            WriterError: if the call raised, or the process ended.
+            WriterError: if the call raised.
+            WriterDiedError: if the process ended.
         """
         assert self._popen.stdin is not None and self._popen.stdout is not None
+        last = -1
         try:
-            message = (None if function is self._function else function, argument)
+            message = (None if function is self._function else function, argument, notes_each)
             pickle.dump(message, self._popen.stdin, protocol=5)
             self._popen.stdin.flush()
             self._function = function
             kind, result = pickle.load(self._popen.stdout)
             while kind == _NOTE:
                 self.images = result
+                last = result if notes_each else -1
                 kind, result = pickle.load(self._popen.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as e:
-            raise WriterError(f"a writer process ended with code {self._end()}; was it out of memory?") from e
+            text = f"a writer process ended with code {self._end()}; was it out of memory?"
+            raise WriterDiedError(text, last) from e
         finally:
             self.images = 0
+        if kind == _SLOW:
+            self._end()
+            raise WriterDiedError("a writer process ended because an image took too long", result, is_slow=True)
         if kind == _FAILED:
             raise WriterError(result)
         return result
@@ -127,11 +157,22 @@ class WriterProcesses:
         for process in self._processes:
             self._idle.put(process)
         self._threads = concurrent.futures.ThreadPoolExecutor(num_processes, "imagebeam-writer")
+        self._closing = threading.Lock()  # no process starts while all are killed
+        self._is_closed = False
         self._begun: dict[tuple[Callable[[Any], Any], Any], concurrent.futures.Future[Any]] = {}
 
-    def submit(self, function: Callable[[Any], Any], argument: Any) -> concurrent.futures.Future[Any]:
-        """Returns the future of `function(argument)`; both must be picklable."""
-        return self._threads.submit(self._call, function, argument)
+    def submit(
+        self, function: Callable[[Any], Any], argument: Any, mend: Mend | None = None
+    ) -> concurrent.futures.Future[Any]:
+        """Returns the future of `function(argument)`; both must be picklable.
+
+        Args:
+            function: to call in a writer process.
+            argument: its argument.
+            mend: called when the process dies during the call: returns the argument of the next try, in a new process,
+                or None to give up.
+        """
+        return self._threads.submit(self._call, function, argument, mend)
 
     def begin(self, function: Callable[[Any], Any], argument: Any) -> None:
         """Submits a call early, whose future `take` returns later; function and argument must be hashable."""
@@ -145,17 +186,36 @@ class WriterProcesses:
         """Returns how many images of the unfinished shards are done, as of `_NOTE_SEC` ago."""
         return sum(process.images for process in self._processes)
 
-    def _call(self, function: Callable[[Any], Any], argument: Any) -> Any:
+    def _call(self, function: Callable[[Any], Any], argument: Any, mend: Mend | None = None) -> Any:
         process = self._idle.get()
+        deaths: list[WriterDiedError] = []
         try:
-            return process.call(function, argument)
+            while True:
+                try:
+                    return process.call(function, argument, notes_each=bool(deaths))
+                except WriterDiedError as e:
+                    deaths.append(e)
+                    argument = mend(argument, deaths) if mend is not None and len(deaths) < _MAX_DEATHS else None
+                    with self._closing:
+                        if argument is None or self._is_closed:
+                            raise
+                        process = self._replace(process)
         finally:
             self._idle.put(process)
 
+    def _replace(self, dead: _Process) -> _Process:
+        """Starts a process in place of a dead one."""
+        new = _Process()
+        self._processes[self._processes.index(dead)] = new
+        dead.close()
+        return new
+
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in self._processes:
-            process.kill()
+        with self._closing:
+            self._is_closed = True
+            for process in self._processes:
+                process.kill()
         self._threads.shutdown()  # wait: closing a pipe while a thread reads from it raises misleading errors
         for process in self._processes:
             process.close()
@@ -204,14 +264,14 @@ def serve(launcher: int) -> None:
         launcher: id of the process that started this one.
     """
     _die_with(launcher)
-    global _notes
+    global _notes, _notes_each
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     _notes = results
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # printed text must not mix with the answers
     function: Any = None
     while True:
         try:
-            new_function, argument = pickle.load(tasks)
+            new_function, argument, _notes_each = pickle.load(tasks)
         except EOFError:
             return
         function = new_function or function
@@ -228,17 +288,30 @@ def _answer(results: BinaryIO, function: Callable[[Any], Any], argument: Any) ->
 
 
 _notes: BinaryIO | None = None  # the stream of answers; None outside of a writer process
+_notes_each = False
 _next_note = 0.0
 
 
 def note_progress(images: int) -> None:
     """Sends the launcher the number of images of this task that are done; does nothing outside of a writer process."""
     global _next_note
-    if _notes is None or time.monotonic() < _next_note:
+    if _notes is None or (time.monotonic() < _next_note and not _notes_each):
         return
     pickle.dump((_NOTE, images), _notes, protocol=5)
     _notes.flush()
     _next_note = time.monotonic() + _NOTE_SEC
+
+
+def end_as_slow(image: int) -> None:
+    """Ends this writer process, in the middle of an image; does nothing outside of a writer process.
+
+    Args:
+        image: its number, counted from 0 in the task.
+    """
+    if _notes is not None:
+        pickle.dump((_SLOW, image), _notes, protocol=5)
+        _notes.flush()
+        os._exit(1)
 
 
 def _die_with(launcher: int) -> None:

@@ -17,15 +17,7 @@ from imagebeam.transforms.sources import image_source, mask_files, name_ranges
 
 # A file with one of these extensions counts as an image. Of any other the first bytes are read, so that an image under
 # another name is found and a text file is passed over.
-IMAGE_EXTENSIONS = frozenset(
-    extension
-    for names in (
-        ("jpg", "jpeg", "jpe", "jfif", "png", "apng"),
-        ("gif", "bmp", "dib", "webp", "tif", "tiff", "heic", "heif", "avif", "jp2", "j2k", "jxl"),
-        ("ppm", "pgm", "pbm", "pnm", "psd", "ico"),
-    )
-    for extension in names
-)
+IMAGE_EXTENSIONS = frozenset(image_formats.BY_EXTENSION)
 EVERYTHING = ("**/*",)
 _REQUESTS_AT_ONCE = 16
 

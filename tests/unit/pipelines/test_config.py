@@ -220,7 +220,9 @@ def test_unknown_key_is_refused_with_the_nearest(sections: dict[str, Any], messa
         pytest.param({"columns": []}, "columns: input should be a mapping, got []", id="columns-no-mapping"),
         pytest.param({"source": {"include": 5}}, "source.include: input should be a list, got 5", id="include"),
         pytest.param({"label": {"base": 2}}, "label.base: input should be 0 or 1, got 2", id="base"),
-        pytest.param({"image": {"check": "full"}}, "image.check: input should be 'structure' or 'decode'", id="choice"),
+        pytest.param(
+            {"image": {"check": "full"}}, "image.check: input should be 'header', 'structure', 'dec", id="choice"
+        ),
         pytest.param({"split": {"seed": 2**63}}, "split.seed: input should be less than", id="seed"),
         pytest.param(
             {"split": HASH | {"fractions": {"a": 1.0}}}, "split.fractions.a: input should be less", id="share"
@@ -509,17 +511,23 @@ def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
+        pytest.param({"image": {"fit": "crop"}}, "image.fit: crop needs image.resize", id="fit"),
+        pytest.param({"image": {"enlarge": True}}, "image.enlarge needs image.shortest_side or", id="enlarge"),
         pytest.param(
-            {"image": {"color": "gray"}},
-            "image.color cannot go with image.encode: keep, which stores the file's own bytes; set image.encode: jpeg,",
-            id="color-of-kept",
+            {"image": {"other_formats": "reject", "encode": "png"}},
+            "image.other_formats is for image.encode: keep, not png",
+            id="other-formats",
         ),
+        pytest.param({"image": {"background": [0, 0, 256]}}, "image.background.2: input should be less", id="color"),
+        pytest.param({"image": {"limits": {"max_aspect_ratio": 0.5}}}, "image.limits.max_aspect_ratio", id="ratio"),
         pytest.param(
-            {"image": {"resize": [4, 5], "color": "rgb"}},
-            "image.color and image.resize cannot go with image.encode: keep",
-            id="resize-of-kept",
+            {
+                "source": {"by": "coco", "coco": {"annotations": {"train": "a.json"}}},
+                "image": {"resize": [4, 5], "fit": "pad"},
+            },
+            "image.fit: pad would leave boxes in another place than the objects",
+            id="boxes-that-move",
         ),
-        pytest.param({"image": {"shortest_side": 5}}, "image.shortest_side cannot go with image.encode", id="side"),
         pytest.param(
             {"image": {"encode": "png", "resize": [4, 5], "shortest_side": 4}},
             "image.resize and image.shortest_side contradict each other; give one",

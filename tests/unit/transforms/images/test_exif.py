@@ -1,4 +1,4 @@
-"""Compares the orientation in EXIF data with what Pillow reads."""
+"""Compares the orientation in EXIF data with what Pillow reads, before and after it is reset."""
 
 from __future__ import annotations
 
@@ -79,3 +79,68 @@ def test_second_exif_segment_does_not_hide_the_first() -> None:
     segment = b"\xff\xe1" + struct.pack(">H", len(second) + 2) + second
     where = turned.index(b"\xff\xdb")
     assert structure.check_image(turned[:where] + segment + turned[where:]).orientation == 6
+
+
+def exif_with_sizes(order: str, kinds: tuple[int, int], orientation: int) -> bytes:
+    """EXIF data with an orientation and two folders that state 96 x 64 pixels, in these types of integers."""
+    width, height = kinds
+    main = [
+        entry(order, 0x0100, width, 96),
+        entry(order, 0x0101, height, 64),
+        entry(order, 0x0112, 3, orientation),
+        entry(order, 0x8769, 4, 8 + 2 + 4 * 12 + 4),
+    ]
+    sizes = [entry(order, 0xA001, 3, 1), entry(order, 0xA002, width, 96), entry(order, 0xA003, height, 64)]
+    return tiff(order, *main) + bytes(4) + struct.pack(order + "H", len(sizes)) + b"".join(sizes) + b"rest"
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kinds", [(3, 3), (4, 4), (3, 4), (4, 3)], ids=str)
+@pytest.mark.parametrize("swaps_sides", [False, True])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_is_reset_and_sizes_are_exchanged(
+    order: str, kinds: tuple[int, int], swaps_sides: bool, orientation: int
+) -> None:
+    source = b"xx" + exif_with_sizes(order, kinds, orientation)
+    changed = bytearray(source + b"yy")
+    exif.set_upright(changed, 2, len(source), swaps_sides)
+    expected = exif_with_sizes(order, kinds, 1)
+    assert len(changed) == len(source) + 2
+    if swaps_sides:
+        found = Image.Exif()
+        found.load(exif.HEADER + bytes(changed[2:]))
+        assert (found[0x0112], found[0x0100], found[0x0101]) == (1, 64, 96)
+        assert (found.get_ifd(0x8769)[0xA002], found.get_ifd(0x8769)[0xA003]) == (64, 96)
+        exif.set_upright(changed, 2, len(source), True)
+    assert changed == b"xx" + expected + b"yy"
+
+
+def test_size_that_is_alone_stays() -> None:
+    source = tiff("<", entry("<", 0x0100, 3, 96), entry("<", 0x0112, 3, 6))
+    changed = bytearray(source)
+    exif.set_upright(changed, 0, len(changed), True)
+    assert changed == tiff("<", entry("<", 0x0100, 3, 96), entry("<", 0x0112, 3, 1))
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(
+    strategies.one_of(
+        strategies.binary(max_size=90),
+        strategies.lists(
+            strategies.tuples(
+                strategies.sampled_from([0x0112, 0x8769, 0x0100, 0x0101, 0xA002]),
+                strategies.sampled_from([1, 3, 4]),
+                strategies.integers(0, 90),
+            ).map(lambda each: entry("<", *each)),
+            max_size=6,
+        ).map(lambda entries: tiff("<", *entries)),
+    ),
+    strategies.booleans(),
+)
+def test_any_exif_becomes_upright(data: bytes, swaps_sides: bool) -> None:
+    changed = bytearray(b"xx" + data + b"yy")
+    exif.set_upright(changed, 2, 2 + len(data), swaps_sides)
+    assert len(changed) == len(data) + 4
+    assert changed.startswith(b"xx")
+    assert changed.endswith(b"yy")
+    assert exif.read_orientation(bytes(changed), 2, 2 + len(data)) == 1

@@ -9,7 +9,7 @@ import pytest
 from imagebeam import errors
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, pillow_decoder, structure
-from tests.encoded_images import DHT, IDAT, IEND, JPEG, ROWS, SIZE, chunk, encode, ihdr, overwrite, png
+from tests.encoded_images import DHT, IDAT, IEND, JPEG, ROWS, SIZE, chunk, encode, ihdr, overwrite, png, psd
 from tests.image_rejections import assert_rejected
 
 
@@ -32,9 +32,9 @@ def test_decode_of_what_pillow_does_not_identify_names_no_address() -> None:
     assert_rejected(data, Reason.UNDECODABLE, "^Pillow: cannot identify the image$", "decode")
 
 
-def test_decode_of_decompression_bomb_is_undecodable() -> None:
+def test_decode_of_decompression_bomb_is_too_large() -> None:
     data = png(ihdr(13_400, 13_400, 1), IDAT, IEND)
-    assert_rejected(data, Reason.UNDECODABLE, r"^Pillow: Image size \(179560000 pixels\) exceeds limit", "decode")
+    assert_rejected(data, Reason.TOO_LARGE, r"^Pillow: Image size \(179560000 pixels\) exceeds limit", "decode")
 
 
 def test_decode_of_another_size_than_the_header_says_is_undecodable() -> None:
@@ -77,7 +77,8 @@ def test_pillow_version_is_that_of_the_imported_module() -> None:
 @pytest.mark.parametrize("format", sorted(pillow_decoder.DECODED_FORMATS))
 def test_decode_any_of_every_format_returns_its_pixels(format: str) -> None:
     name = pillow_decoder.DECODED_FORMATS[format]
-    picture = pillow_decoder.decode_any(encode(name), format)
+    data = psd(*SIZE) if name == "PSD" else encode(name, **({"sizes": [SIZE]} if name == "ICO" else {}))
+    picture = pillow_decoder.decode_any(data, format)
     assert (picture.format, picture.size) == (name, SIZE)
 
 

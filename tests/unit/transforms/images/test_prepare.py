@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, pixels, structure
+from imagebeam.transforms.images import checked_image, structure
+from imagebeam.transforms.images.encoders import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
+from imagebeam.transforms.images.scaling import Scaling
 from tests import encoded_images, image_sets, pictures
 
 ENCODINGS = ("jpeg", "png", "raw", "int64_list", "float_list")
@@ -76,10 +78,10 @@ def test_kept_image_that_is_decoded_must_be_decodable(options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("format", ["GIF", "BMP", "WEBP", "TIFF", "PPM"])
-def test_other_formats_are_rejected_where_bytes_are_kept(format: str) -> None:
-    error = rejection(ImagePolicy(), save(picture_of("RGB"), format))
+def test_other_formats_are_rejected_where_that_is_wanted(format: str) -> None:
+    error = rejection(ImagePolicy(other_formats="reject"), save(picture_of("RGB"), format))
     assert error.reason is Reason.UNSUPPORTED_FORMAT
-    assert error.detail.endswith("expected jpeg or png: set image.encode, or convert it first")
+    assert error.detail.endswith("expected jpeg or png: set image.other_formats: encode, or convert it first")
 
 
 # --- re-encoded ------------------------------------------------------------------------------------------------------
@@ -124,7 +126,7 @@ def test_cmyk_jpeg_becomes_rgb_as_tensorflow_decodes_it() -> None:
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
 def test_jpeg_has_no_alpha(mode: str) -> None:
     data = save(picture_of(mode), "PNG")
-    stored = ImagePolicy(encode="jpeg", quality=100).prepare(data)
+    stored = ImagePolicy(encode="jpeg", encoding=Encoding(quality=100, chroma="4:2:0")).prepare(data)
     expected = open_picture(data).convert("RGB" if mode == "RGBA" else "L")
     assert stored.channels == len(expected.getbands())
     assert stored.data == save(expected, "JPEG", quality=100)
@@ -134,7 +136,9 @@ def test_quality_is_used_for_jpeg() -> None:
     photo = pictures.photo(120, 90)
     data = save(photo, "PNG")
     for quality in (30, 95):
-        assert ImagePolicy(encode="jpeg", quality=quality).prepare(data).data == save(photo, "JPEG", quality=quality)
+        assert ImagePolicy(encode="jpeg", encoding=Encoding(quality=quality, chroma="4:2:0")).prepare(
+            data
+        ).data == save(photo, "JPEG", quality=quality)
 
 
 def test_png_is_lossless() -> None:
@@ -142,7 +146,7 @@ def test_png_is_lossless() -> None:
         picture = picture_of(mode)
         stored = ImagePolicy(encode="png").prepare(save(picture, "PNG"))
         assert np.array_equal(np.asarray(open_picture(stored.data)), np.asarray(picture))
-        assert structure.check_image(stored.data, "decode") == stored
+        assert structure.check_image(stored.data, "decode") == stored._replace(source_format="")
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
@@ -202,13 +206,18 @@ def test_first_of_several_pictures_is_taken(format: str) -> None:
     assert np.array_equal(found, np.asarray(first))
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.float32], ids=["int32", "float32"])
-def test_pixel_types_without_a_rule_are_rejected(dtype: type) -> None:
-    data = save(PIL.Image.fromarray(NOISE[..., 0].astype(dtype)), "TIFF")
-    error = rejection(ImagePolicy(encode="png"), data)
-    assert error.reason is Reason.UNSUPPORTED_FORMAT
-    assert error.detail.startswith("tiff of Pillow's mode ")
-    assert error.detail.endswith(": convert it to 8 bits a channel first")
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        pytest.param(np.array([[-5, 0, 255, 256, 65_535, 70_000]], np.int32), [0, 0, 0, 1, 255, 255], id="int32"),
+        pytest.param(np.array([[-0.5, 0, 0.5, 1, np.nan, -np.inf]], np.float32), [0, 0, 127, 255, 0, 0], id="to-1"),
+        pytest.param(np.array([[0, 1, 1.5, 254.9, 255, np.inf]], np.float32), [0, 1, 1, 254, 255, 255], id="to-255"),
+        pytest.param(np.array([[0, 255, 256, 512, 65_535, 1e9]], np.float32), [0, 0, 1, 2, 255, 255], id="to-65535"),
+    ],
+)
+def test_wide_numbers_of_a_tiff_become_bytes(values: np.ndarray, expected: list[int]) -> None:
+    image = ImagePolicy(encode="raw").prepare(save(PIL.Image.fromarray(values), "TIFF"))
+    assert list(image.data) == expected
 
 
 @pytest.mark.parametrize(
@@ -216,12 +225,13 @@ def test_pixel_types_without_a_rule_are_rejected(dtype: type) -> None:
     [
         (b"", Reason.EMPTY_FILE, "0 bytes"),
         (b"hello, world", Reason.NOT_AN_IMAGE, "text: "),
-        (b"8BPS\0\1" + bytes(30), Reason.UNSUPPORTED_FORMAT, "psd (first bytes"),
+        (b"v/1\x01" + bytes(30), Reason.UNSUPPORTED_FORMAT, "exr (first bytes"),
+        (b"DDS |\0" + bytes(30), Reason.UNSUPPORTED_FORMAT, "dds (first bytes"),
         (image_sets.make_image(1)[:-30], Reason.TRUNCATED, "no end-of-image marker"),
         (image_sets.make_image(1, "GIF")[:-100], Reason.UNDECODABLE, "Pillow: image file is truncated"),
         (image_sets.make_image(1, "BMP")[:-30], Reason.UNDECODABLE, "Pillow: image file is truncated"),
     ],
-    ids=["empty", "text", "psd", "truncated-jpeg", "truncated-gif", "truncated-bmp"],
+    ids=["empty", "text", "exr", "dds", "truncated-jpeg", "truncated-gif", "truncated-bmp"],
 )
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_bytes_of_no_complete_image_are_rejected(encoding: str, data: bytes, reason: Reason, detail: str) -> None:
@@ -231,9 +241,9 @@ def test_bytes_of_no_complete_image_are_rejected(encoding: str, data: bytes, rea
 
 
 def test_error_of_unsupported_format_names_the_supported_ones() -> None:
-    error = rejection(ImagePolicy(encode="png"), b"8BPS\0\1" + bytes(30))
+    error = rejection(ImagePolicy(encode="png"), b"v/1\x01" + bytes(30))
     assert error.detail.endswith(
-        "expected jpeg or png or gif or bmp or webp or tiff or ppm or avif or jp2: convert it first"
+        "expected jpeg or png or gif or bmp or webp or tiff or ppm or avif or jp2 or psd or ico: convert it first"
     )
 
 
@@ -260,12 +270,15 @@ def test_re_encoded_images_are_turned_upright(format: str, orientation: int) -> 
     data = save(pictures.photo(30, 20), format, exif=exif, **options)
     expected = np.asarray(PIL.ImageOps.exif_transpose(open_picture(data)))
     assert np.array_equal(values_of(ImagePolicy(encode="raw").prepare(data)), expected)
-    as_stored = ImagePolicy(encode="raw", turn_upright=False).prepare(data)
+    as_stored = ImagePolicy(encode="raw", orientation="keep").prepare(data)
     assert ImagePolicy(encode="raw").prepare(data).orientation == 1
-    assert as_stored.orientation == (1 if format == "TIFF" else orientation)  # Pillow turns a TIFF as it decodes it
-    assert np.array_equal(values_of(as_stored), np.asarray(open_picture(data)))
+    assert as_stored.orientation == orientation
+    as_saved = np.asarray(
+        open_picture(save(pictures.photo(30, 20), format, **options))
+    )  # Pillow turns a TIFF it decodes
+    assert np.array_equal(values_of(as_stored), as_saved)
     if format in ("JPEG", "PNG"):
-        kept = ImagePolicy().prepare(data)
+        kept = ImagePolicy(orientation="keep").prepare(data)
         assert (kept.height, kept.width, kept.data, kept.orientation) == (20, 30, data, orientation)
 
 
@@ -285,7 +298,7 @@ def test_broken_exif_leaves_the_picture_as_it_is(exif: bytes) -> None:
 @pytest.mark.parametrize("color", ["keep", "mean"])
 def test_resize_is_pillows_bicubic(color: str) -> None:
     photo = pictures.photo(60, 40)
-    image = ImagePolicy(encode="raw", color=color, resize=(25, 20)).prepare(save(photo, "PNG"))
+    image = ImagePolicy(encode="raw", color=color, scaling=Scaling((25, 20))).prepare(save(photo, "PNG"))
     mean = PIL.Image.fromarray((np.asarray(photo).astype(int).sum(2) // 3).astype(np.uint8))
     expected = np.asarray((photo if color == "keep" else mean).resize((20, 25)))  # bicubic is Pillow's default
     assert np.array_equal(values_of(image).squeeze(), expected)
@@ -294,7 +307,7 @@ def test_resize_is_pillows_bicubic(color: str) -> None:
 
 def test_palette_is_resized_as_colors_not_as_indices() -> None:
     data = save(pictures.photo(60, 40).convert("P"), "PNG")
-    found = values_of(ImagePolicy(encode="raw", resize=(20, 30)).prepare(data))
+    found = values_of(ImagePolicy(encode="raw", scaling=Scaling((20, 30))).prepare(data))
     assert np.array_equal(found, np.asarray(open_picture(data).convert("RGB").resize((30, 20))))
 
 
@@ -315,14 +328,14 @@ def test_shortest_side_keeps_the_aspect_ratio(
     size: tuple[int, int], shortest_side: int, expected: tuple[int, int]
 ) -> None:
     data = save(PIL.Image.new("L", size), "PNG")
-    image = ImagePolicy(encode="raw", shortest_side=shortest_side).prepare(data)
+    image = ImagePolicy(encode="raw", scaling=Scaling(shortest_side=shortest_side)).prepare(data)
     assert (image.width, image.height) == expected
 
 
 @settings(deadline=None)
 @given(st.integers(1, 10_000), st.integers(1, 10_000), st.integers(1, 10_000))
 def test_scaled_sides_are_the_nearest_pixels(width: int, height: int, shortest_side: int) -> None:
-    found = pixels.scaled(width, height, shortest_side)
+    found = Scaling(shortest_side=shortest_side, enlarge=True).scaled(width, height)
     assert min(found) >= shortest_side == found[width > height]
     assert abs(max(found) - max(width, height) * shortest_side / min(width, height)) <= 0.5
 
@@ -367,7 +380,7 @@ def test_bare_pixels_are_prepared_like_other_images(channels: int) -> None:
     assert np.array_equal(tf.io.decode_png(png.data).numpy(), array)
     jpeg = ImagePolicy(raw_shape=shape, encode="jpeg").prepare(data)
     assert jpeg.channels == (1 if channels < 3 else 3)
-    resized = ImagePolicy(raw_shape=shape, encode="raw", color="mean", resize=(4, 5)).prepare(data)
+    resized = ImagePolicy(raw_shape=shape, encode="raw", color="mean", scaling=Scaling((4, 5))).prepare(data)
     assert (resized.height, resized.width, resized.channels) == (4, 5, 1)
 
 
@@ -439,7 +452,9 @@ def mutate(data: bytes, seed: int) -> bytes:
 @settings(max_examples=200, deadline=None)
 @given(which=st.integers(0, len(_SEEDS) - 1), seed=st.integers(0, 2**32))
 def test_broken_bytes_become_an_image_or_a_reject(encoding: str, which: int, seed: int) -> None:
-    policy = ImagePolicy(encode=encoding, shortest_side=None if encoding == "keep" else 10, sum_pixels=True)
+    policy = ImagePolicy(
+        encode=encoding, scaling=Scaling(shortest_side=None if encoding == "keep" else 10), sum_pixels=True
+    )
     try:
         image = policy.prepare(mutate(_SEEDS[which], seed))
     except checked_image.BadImageError as e:

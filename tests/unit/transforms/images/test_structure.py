@@ -150,7 +150,8 @@ def test_check_image_of_another_format_is_unsupported() -> None:
     assert_rejected(
         encode("GIF"),
         Reason.UNSUPPORTED_FORMAT,
-        r"^gif \(first bytes b'GIF87a\\x17.*'\), expected jpeg or png: set image\.encode, or convert it first$",
+        r"^gif \(first bytes b'GIF87a\\x17.*'\), expected jpeg or png: set image\.other_formats: encode, or convert it "
+        "first$",
     )
 
 
@@ -163,7 +164,7 @@ def test_check_image_of_more_bytes_than_an_example_holds_is_too_large(monkeypatc
 
 
 def test_check_image_with_unknown_check_raises_value_error() -> None:
-    with pytest.raises(ValueError, match=r"^image\.check is 'full', expected 'structure' or 'decode'$"):
+    with pytest.raises(ValueError, match=r"^image\.check is 'full', expected 'header', 'structure' or 'decode'$"):
         structure.check_image(JPEG, "full")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -20,6 +21,12 @@ _WRAPPED = re.compile(r"(?:\{\{.*?\}\} )?(.*?)(?: \[Op:\w+\].*)?", re.DOTALL)  #
 def has_decoder_in_c() -> bool:
     """Returns whether JPEGs are decoded without TensorFlow."""
     return _native is not None
+
+
+@functools.cache
+def shared() -> ImageDecoder:
+    """Returns the decoder of this process. TensorFlow is imported once."""
+    return ImageDecoder()
 
 
 class ImageDecoder:

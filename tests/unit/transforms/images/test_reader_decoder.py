@@ -11,9 +11,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from imagebeam.pipelines import image_decoder
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image, structure
+from imagebeam.transforms.images import checked_image, reader_decoder, structure
 from tests import image_sets
 from tests.pictures import damage, encode, photo, without_segments
 
@@ -36,7 +35,7 @@ REFUSED_BY_PILLOW = {
 }
 
 
-def refusal(decoder: image_decoder.ImageDecoder, data: bytes) -> checked_image.BadImageError | None:
+def refusal(decoder: reader_decoder.ImageDecoder, data: bytes) -> checked_image.BadImageError | None:
     try:
         decoder.check(data)
     except checked_image.BadImageError as e:
@@ -45,15 +44,15 @@ def refusal(decoder: image_decoder.ImageDecoder, data: bytes) -> checked_image.B
 
 
 @pytest.fixture(params=["in C", "by TensorFlow"])
-def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> image_decoder.ImageDecoder:
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> reader_decoder.ImageDecoder:
     pytest.importorskip("tensorflow")
     if request.param == "by TensorFlow":
-        monkeypatch.setattr(image_decoder, "_native", None)
-    return image_decoder.ImageDecoder()
+        monkeypatch.setattr(reader_decoder, "_native", None)
+    return reader_decoder.ImageDecoder()
 
 
 @pytest.mark.parametrize("name", REFUSED_BY_PILLOW)
-def test_image_that_only_pillow_refuses_is_accepted(name: str, decoder: image_decoder.ImageDecoder) -> None:
+def test_image_that_only_pillow_refuses_is_accepted(name: str, decoder: reader_decoder.ImageDecoder) -> None:
     with pytest.raises(checked_image.BadImageError, match="Pillow"):
         structure.check_image(REFUSED_BY_PILLOW[name], "decode")
     assert refusal(decoder, REFUSED_BY_PILLOW[name]) is None
@@ -63,7 +62,9 @@ def test_image_that_only_pillow_refuses_is_accepted(name: str, decoder: image_de
 @hypothesis.settings(
     max_examples=200, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
-def test_damaged_images_are_accepted_if_tensorflow_accepts_them(decoder: image_decoder.ImageDecoder, seed: int) -> None:
+def test_damaged_images_are_accepted_if_tensorflow_accepts_them(
+    decoder: reader_decoder.ImageDecoder, seed: int
+) -> None:
     tf = pytest.importorskip("tensorflow")
     rng = random.Random(seed)
     data = damage(
@@ -80,7 +81,7 @@ def test_damaged_images_are_accepted_if_tensorflow_accepts_them(decoder: image_d
         assert found is None, found
 
 
-def test_undecodable_image_names_the_decoder(decoder: image_decoder.ImageDecoder) -> None:
+def test_undecodable_image_names_the_decoder(decoder: reader_decoder.ImageDecoder) -> None:
     table = JPEG.index(b"\xff\xc4") + 5
     broken = JPEG[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + JPEG[table + 16 :]  # three codes of one bit
     error = refusal(decoder, broken)
@@ -94,17 +95,17 @@ def test_undecodable_image_names_the_decoder(decoder: image_decoder.ImageDecoder
     assert error is not None and error.detail.startswith("TensorFlow: Invalid PNG data")
 
 
-def test_size_that_differs_from_the_record_is_named(decoder: image_decoder.ImageDecoder) -> None:
+def test_size_that_differs_from_the_record_is_named(decoder: reader_decoder.ImageDecoder) -> None:
     decoder.check(JPEG, (50, 70))
     with pytest.raises(checked_image.BadImageError, match=r"the image has 50 x 70 pixels, its record says 70 x 50$"):
         decoder.check(JPEG, (70, 50))
 
 
 def test_pillow_decodes_if_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_decoder, "_native", None)
+    monkeypatch.setattr(reader_decoder, "_native", None)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    decoder = image_decoder.ImageDecoder()
-    assert not image_decoder.has_decoder_in_c()
+    decoder = reader_decoder.ImageDecoder()
+    assert not reader_decoder.has_decoder_in_c()
     assert refusal(decoder, JPEG) is None
     error = refusal(decoder, REFUSED_BY_PILLOW["png with a short pHYs"])
     assert error is not None and error.detail == "Pillow: Truncated pHYs chunk"

@@ -1,0 +1,86 @@
+"""Conversions of color, held against their definition and against Pillow's and LittleCMS' own."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import PIL.Image
+import pytest
+from PIL import ImageCms
+
+from imagebeam.transforms.images import colors
+from imagebeam.transforms.images.prepare import ImagePolicy
+
+NOISE = np.random.default_rng(5).integers(0, 256, (6, 7, 4), np.uint8)
+P3_RED = (255, 0, 0)
+
+
+def save(picture: PIL.Image.Image, format: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def pixels_of(policy: ImagePolicy, data: bytes) -> np.ndarray:
+    image = policy.prepare(data)
+    opened = PIL.Image.open(io.BytesIO(image.data))
+    assert (opened.height, opened.width, len(opened.getbands())) == (image.height, image.width, image.channels)
+    return np.asarray(opened)
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), (10, 200, 30)])
+def test_transparent_pixels_are_blended_with_the_background(background: tuple[int, int, int]) -> None:
+    found = pixels_of(ImagePolicy(background=background), save(PIL.Image.fromarray(NOISE), "PNG"))
+    alpha = NOISE[..., 3:].astype(float) / 255
+    expected = NOISE[..., :3] * alpha + np.array(background) * (1 - alpha)
+    assert np.abs(found - expected).max() <= 1
+
+
+@pytest.mark.parametrize(("background", "channels"), [((0, 0, 0), 1), ((9, 9, 9), 1), ((1, 2, 3), 3)])
+def test_gray_stays_gray_on_a_gray_background(background: tuple[int, int, int], channels: int) -> None:
+    data = save(PIL.Image.fromarray(NOISE[..., :2], "LA"), "PNG")
+    assert ImagePolicy(background=background).prepare(data).channels == channels
+
+
+def test_image_without_alpha_keeps_its_bytes_whatever_the_background() -> None:
+    data = save(PIL.Image.fromarray(NOISE[..., :3]), "PNG")
+    assert ImagePolicy(background=(1, 2, 3)).prepare(data).data == data
+
+
+@pytest.mark.parametrize("mode", ["LAB", "HSV", "CMYK", "YCbCr"])
+def test_other_color_spaces_become_rgb(mode: str) -> None:
+    srgb = PIL.Image.new("RGB", (4, 4), (30, 120, 200))
+    if mode == "LAB":
+        picture = ImageCms.profileToProfile(
+            srgb, ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"), outputMode="LAB"
+        )
+    else:
+        picture = srgb.convert(mode)
+    found = np.asarray(colors.to_eight_bits(picture))
+    assert found.shape == (4, 4, 3)
+    assert np.abs(found.astype(int) - (30, 120, 200)).max() <= 8  # 8 bits of L*a*b* are coarse
+
+
+def test_profile_is_converted_to_srgb_on_request() -> None:
+    linear = ImageCms.ImageCmsProfile(ImageCms.createProfile("XYZ")).tobytes()
+    lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    picture = PIL.Image.fromarray(NOISE[..., :3])
+    for profile, keeps in ((srgb, True), (None, True), (b"nonsense", False), (lab, False), (linear, False)):
+        data = save(picture, "PNG", icc_profile=profile)
+        assert ImagePolicy().prepare(data).data == data
+        converted = ImagePolicy(profile="srgb").prepare(data)
+        assert (converted.data == data) is keeps
+        if profile in (b"nonsense", lab):  # broken, or of another color space: the numbers are taken as they are
+            assert np.array_equal(np.asarray(PIL.Image.open(io.BytesIO(converted.data))), NOISE[..., :3])
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "LA", "RGBA"])
+@pytest.mark.parametrize(("color", "kept"), [("keep", "L RGB LA RGBA"), ("rgb", "RGB"), ("gray", "L"), ("mean", "L")])
+def test_bytes_are_kept_where_the_colors_are_as_wanted(mode: str, color: str, kept: str) -> None:
+    data = save(PIL.Image.fromarray(NOISE).convert(mode), "PNG")
+    image = ImagePolicy(color=color).prepare(data)
+    assert (image.data == data) is (mode in kept.split())
+    assert image.reencoded == ("" if image.data == data else "png recolored")
+    assert image.channels == {"keep": len(mode), "rgb": 3, "gray": 1, "mean": 1}[color]

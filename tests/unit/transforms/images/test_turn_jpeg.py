@@ -1,0 +1,218 @@
+"""JPEGs turned upright in both ways: without loss in C, and decoded and encoded again by Pillow."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies
+from PIL import Image
+
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import checked_image, exif, orientations, pixels, structure, turn_jpeg, turn_upright
+from tests import encoded_images, jpeg_coefficients
+from tests.pictures import damage, encode, photo, psnr
+
+if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
+    pytest.importorskip("imagebeam._turn", reason="was not built here: docs/upright.md says what it needs")
+
+WHOLE_BLOCKS, PARTIAL_BLOCKS = (96, 64), (93, 61)  # width, height
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "444": ("RGB", {"subsampling": 0}),
+    "422": ("RGB", {"subsampling": 1}),
+    "420": ("RGB", {"subsampling": 2}),
+    "progressive": ("RGB", {"progressive": True}),
+    "gray": ("L", {}),
+    "cmyk": ("CMYK", {}),
+    "rgb": ("RGB", {"keep_rgb": True}),
+}
+
+
+ENCODED_PROGRESSIVE = encode(photo(*PARTIAL_BLOCKS), progressive=True)
+
+
+def turned_photo(kind: str, size: tuple[int, int], orientation: int) -> checked_image.Image:
+    """Returns a checked JPEG whose EXIF data, in segments before others, ask for this turn."""
+    mode, options = KINDS[kind]
+    data = Image.Exif()
+    data[0x0112], data[0x8769] = orientation, {0xA002: size[0], 0xA003: size[1]}
+    image = structure.check_image(
+        encode(photo(*size).convert(mode), exif=data, comment=b"hi", icc_profile=b"a profile", **options)
+    )
+    assert image.orientation == orientation
+    return image
+
+
+def metadata(jpeg: bytes) -> list[tuple[int, bytes]]:
+    """Returns code and content of the segments APPn and COM, except EXIF data."""
+    found = [each for each in jpeg_coefficients.segments(jpeg) if 0xE0 <= each[0] <= 0xEF or each[0] == 0xFE]
+    return [each for each in found if not each[1].startswith(exif.HEADER)]
+
+
+def decode(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data))
+
+
+def check_turned(source: checked_image.Image, found: checked_image.Image, least_psnr: float) -> None:
+    height, width = orientations.turn_size(source.height, source.width, source.orientation)
+    assert found == source._replace(data=found.data, height=height, width=width, orientation=1)
+    assert structure.check_image(found.data, "decode") == found
+    assert metadata(found.data) == metadata(source.data)
+    tags = decode(found.data).getexif()
+    assert tags[0x0112] == 1
+    assert (tags.get_ifd(0x8769)[0xA002], tags.get_ifd(0x8769)[0xA003]) == (width, height)
+    expected = pixels.turn_upright(decode(source.data), source.orientation)
+    assert psnr(np.asarray(decode(found.data)), np.asarray(expected)) > least_psnr
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_blocks_are_turned_without_loss(kind: str, orientation: int) -> None:
+    source = turned_photo(kind, WHOLE_BLOCKS, orientation)
+    found = turn_upright.turn_upright(source)
+    assert found.is_lossless
+    check_turned(source, found.image, 50)
+    assert turn_upright.turn_upright(source) == found
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+@pytest.mark.parametrize("kind", KINDS)
+def test_partial_blocks_are_encoded_again_like_the_source(kind: str, orientation: int) -> None:
+    source = turned_photo(kind, PARTIAL_BLOCKS, orientation)
+    found = turn_upright.upright_jpeg(source)
+    assert found.is_lossless == (orientation == 5)  # which mirrors nothing
+    check_turned(source, found.image, 36)
+    assert 0.8 < len(found.image.data) / len(source.data) < 1.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_the_c_extension_every_jpeg_is_encoded_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (turn_upright.library() or "").startswith("libjpeg-turbo ")
+    monkeypatch.setattr(turn_jpeg, "_turn", None)
+    assert turn_upright.library() is None
+    source = turned_photo(kind, WHOLE_BLOCKS, 6)
+    found = turn_upright.turn_upright(source)
+    assert not found.is_lossless
+    check_turned(source, found.image, 41)
+
+
+@pytest.mark.parametrize(
+    ("kind", "orientation", "subsampling"),
+    [("444", 6, 0), ("422", 2, 1), ("422", 6, 0), ("420", 6, 2), ("420", 3, 2)],
+)
+def test_encoded_jpeg_has_the_tables_and_subsampling_of_the_source(
+    kind: str, orientation: int, subsampling: int
+) -> None:
+    from PIL import JpegImagePlugin
+
+    source = turned_photo(kind, PARTIAL_BLOCKS, orientation)
+    found = decode(turn_upright.turn_upright(source).image.data)
+    assert JpegImagePlugin.get_sampling(found) == subsampling
+    tables = [np.reshape(each, (8, 8)) for each in decode(source.data).quantization.values()]  # type: ignore[attr-defined]
+    expected = [each.T if orientation >= 5 else each for each in tables]
+    assert np.array_equal([np.reshape(each, (8, 8)) for each in found.quantization.values()], expected)  # type: ignore[attr-defined]
+
+
+def test_component_keeps_its_own_quantization_table() -> None:
+    source = turned_photo("444", PARTIAL_BLOCKS, 2)
+    frame = source.data.index(b"\xff\xc0") + 10  # components of 3 bytes: the last one is the table's number
+    swapped = encoded_images.overwrite(source.data, frame + 2, b"\1")
+    swapped = encoded_images.overwrite(swapped, frame + 5, b"\0")
+    image = structure.check_image(swapped)
+    found = [each.table for each in jpeg_coefficients.read(turn_jpeg.encode_turned(image))]
+    assert np.array_equal(found, [each.table for each in jpeg_coefficients.read(swapped)])
+
+
+def test_ycck_becomes_cmyk() -> None:
+    plain = turned_photo("cmyk", PARTIAL_BLOCKS, 2)
+    ycck = plain.data.replace(b"Adobe\0\x64\0\0\0\0\0", b"Adobe\0\x64\0\0\0\0\2")
+    assert ycck != plain.data
+    found = turn_jpeg.encode_turned(structure.check_image(ycck))
+    assert metadata(found) == metadata(plain.data)
+    expected = pixels.turn_upright(decode(ycck), 2)
+    assert psnr(np.asarray(decode(found)), np.asarray(expected)) > 30
+
+
+def test_rgb_is_recognized_by_its_component_numbers() -> None:
+    source = turned_photo("rgb", PARTIAL_BLOCKS, 3)
+    adobe = next(content for code, content in metadata(source.data) if code == 0xEE)
+    without = source.data.replace(b"\xff\xee" + (len(adobe) + 2).to_bytes(2, "big") + adobe, b"")
+    found = turn_upright.turn_upright(structure.check_image(without))
+    check_turned(structure.check_image(without), found.image, 36)
+
+
+@pytest.mark.parametrize("size", [WHOLE_BLOCKS, PARTIAL_BLOCKS])
+def test_stray_bytes_after_a_segment_are_dropped(size: tuple[int, int]) -> None:
+    source = turned_photo("420", size, 6)
+    tables = source.data.index(b"\xff\xdb")
+    stray = structure.check_image(encoded_images.insert(source.data, tables, b"stray"))
+    assert turn_upright.turn_upright(stray) == turn_upright.turn_upright(source)
+
+
+def test_every_exif_segment_becomes_upright() -> None:
+    source = turned_photo("420", WHOLE_BLOCKS, 6)
+    start = source.data.index(b"\xff\xe1")
+    end = start + 2 + int.from_bytes(source.data[start + 2 : start + 4], "big")
+    twice = structure.check_image(encoded_images.insert(source.data, end, source.data[start:end]))
+    assert structure.check_image(turn_upright.turn_upright(twice).image.data).orientation == 1
+
+
+def test_noise_stored_without_any_loss_is_encoded() -> None:
+    rng = random.Random(0)
+    noise = Image.frombytes("RGB", PARTIAL_BLOCKS, rng.randbytes(3 * 93 * 61))
+    data = Image.Exif()
+    data[0x0112] = 3
+    source = structure.check_image(encode(noise, quality=100, subsampling=0, exif=data, progressive=True))
+    found = turn_upright.turn_upright(source)
+    assert not found.is_lossless
+    assert structure.check_image(found.image.data, "decode").orientation == 1
+
+
+def test_upright_and_raw_images_stay_the_same_object() -> None:
+    upright = turned_photo("420", WHOLE_BLOCKS, 1)
+    raw = structure.raw_image(bytes(12), (2, 2, 3))._replace(orientation=6)
+    for image in (upright, raw):
+        assert turn_upright.turn_upright(image) == (image, True)
+
+
+@pytest.mark.parametrize("size", [WHOLE_BLOCKS, PARTIAL_BLOCKS])
+def test_damaged_pixels_are_a_reject(size: tuple[int, int]) -> None:
+    source = turned_photo("420", size, 6)
+    cut = source._replace(data=source.data[:-400])
+    with pytest.raises(checked_image.BadImageError, match="Pillow: image file is truncated") as raised:
+        turn_upright.turn_upright(cut)
+    assert raised.value.reason is Reason.UNDECODABLE
+
+
+@hypothesis.given(strategies.integers(0, 2**32 - 1))
+@hypothesis.settings(max_examples=100, deadline=None)
+def test_broken_jpegs_are_turned_or_rejected(seed: int) -> None:
+    rng = random.Random(seed)
+    kind, size = rng.choice(list(KINDS)), rng.choice([WHOLE_BLOCKS, PARTIAL_BLOCKS])
+    broken = damage(turned_photo(kind, size, rng.randint(2, 8)).data, rng)
+    try:
+        image = structure.check_image(broken)
+        hypothesis.assume(image.height * image.width < 10**6)
+        turned = turn_upright.turn_upright(image).image
+    except checked_image.BadImageError:
+        return
+    found = structure.check_image(turned.data)
+    assert (found.height, found.width, found.orientation) == (turned.height, turned.width, 1)
+
+
+def test_jpeg_that_pillow_cannot_encode_is_a_reject(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def save(picture: Image.Image, *_: Any, **options: Any) -> None:
+        tried.append((options["optimize"], options["progressive"]))
+        raise OSError("encoder error -2")
+
+    monkeypatch.setattr(Image.Image, "save", save)
+    with pytest.raises(checked_image.BadImageError, match="Pillow: cannot encode it turned upright: encoder error -2"):
+        turn_jpeg.encode_turned(structure.check_image(ENCODED_PROGRESSIVE))
+    assert tried == [(True, True), (False, False)]

@@ -1,0 +1,70 @@
+"""Images that kill the process which decodes them, or take too long: a plugin of Pillow that does so stands in."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from imagebeam.pipelines import convert
+from tests import datasets, image_sets, kept_writers
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+PLUGIN = """
+import os, signal, time
+from PIL import Image
+
+def _open(file, filename=None):
+    data = file.read()
+    if b"kill" in data:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if b"slow" in data:
+        time.sleep(600)
+    raise SyntaxError("not for tests")
+
+def register_heif_opener():
+    Image.register_open("HEIF", _open, lambda head: head[4:8] == b"ftyp")
+"""
+
+
+@pytest.fixture
+def images(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    (tmp_path / "plugin").mkdir()
+    (tmp_path / "plugin" / "pillow_heif.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path / "plugin")  # writer processes get this path
+    image_sets.write_folder(tmp_path / "images", per_label=6)
+    return tmp_path / "images"
+
+
+def rejects(output: pathlib.Path) -> dict[str, tuple[str, str]]:
+    lines = map(json.loads, (output / "rejects.jsonl").read_text().splitlines())
+    return {line["key"]: (line["reason"], line["detail"]) for line in lines}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_images_that_kill_are_named_and_the_rest_is_written(
+    images: pathlib.Path, tmp_path: pathlib.Path, workers: int
+) -> None:
+    for name in ("cat/a.heic", "dog/b.heic"):
+        (images / name).write_bytes(HEIC + b"kill")
+    sections = {"source": {"uri": str(images)}, "output": {"uri": str(tmp_path / "out"), "num_shards": 2}}
+    with kept_writers.fresh():
+        result = convert.convert({**sections, "rejects": {"max_fraction": 0.5}}, workers=workers)
+    assert result.catalog is not None
+    assert (result.catalog.counts.written, dict(result.catalog.counts.rejected)) == (12, {"crashed": 2})
+    found = rejects(tmp_path / "out")
+    assert {key: reason for key, (reason, _) in found.items()} == {"cat/a.heic": "crashed", "dog/b.heic": "crashed"}
+    assert "two processes died on it" in found["cat/a.heic"][1]
+    assert len(list(datasets.read(tmp_path / "out", "train"))) == 12
+
+
+def test_image_that_takes_too_long_is_rejected(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (images / "cat/a.heic").write_bytes(HEIC + b"slow")
+    sections = {"source": {"uri": str(images)}, "output": {"uri": str(tmp_path / "out"), "num_shards": 2}}
+    limits = {"rejects": {"max_fraction": 0.5}, "image": {"limits": {"max_seconds": 5}}}
+    with kept_writers.fresh():
+        result = convert.convert({**sections, **limits}, workers=1)
+    assert result.catalog is not None
+    assert (result.catalog.counts.written, dict(result.catalog.counts.rejected)) == (12, {"too_slow": 1})
+    assert "longer than image.limits.max_seconds of 5 s" in rejects(tmp_path / "out")["cat/a.heic"][1]

@@ -1,0 +1,176 @@
+"""Converts decoded pixels to 8 bits per channel, and between color spaces.
+
+Images are Pillow's, with 8 bits per channel, in one of four modes: L (gray), LA, RGB, RGBA.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import checked_image
+from imagebeam.transforms.images.pillow_decoder import pillow
+
+if TYPE_CHECKING:
+    import numpy as np
+    import PIL.Image
+
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+CHANNELS = {mode: channels for channels, mode in MODES.items()}
+# By the mode in which Pillow decodes: the mode of ours that it is converted to.
+_EIGHT_BITS = {mode: mode for mode in CHANNELS} | {
+    "1": "L",
+    "PA": "RGBA",
+    "La": "LA",
+    "RGBa": "RGBA",
+    "RGBX": "RGB",
+    "CMYK": "RGB",
+    "YCbCr": "RGB",
+    "HSV": "RGB",
+}
+_SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+_WITHOUT_ALPHA = {"LA": "L", "RGBA": "RGB"}
+_ROWS_AT_ONCE = 256  # of wide numbers that become bytes: the whole image at once would take several times its memory
+
+
+def to_eight_bits(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """Converts `picture` to one of the four modes.
+
+    - A palette becomes RGB, or RGBA if it has transparency. CMYK, YCbCr, HSV and CIE L*a*b* become RGB.
+    - Of 16-bit numbers the upper 8 bits are kept, as libpng and TensorFlow do. 32-bit integers are taken for 16-bit
+      ones (`I`), those below 0 or above 65,535 become the nearest of both.
+    - Floating-point numbers (`F`) from 0 to 1 become 0 to 255. If one is above 1, they are taken for 0 to 255; if one
+      is above 255, for 16-bit numbers. What is outside becomes the nearest bound, and not-a-number 0.
+
+    Raises:
+        BadImageError: if there is no rule for its mode.
+    """
+    mode = picture.mode
+    if mode in _SIXTEEN_BITS or mode == "I":
+        return _from_numbers(picture, 1 / 256)
+    if mode == "F":
+        return _from_numbers(picture, _scale_of_floats(picture))
+    if mode == "LAB":
+        return _lab_to_rgb(picture)
+    if mode == "P":
+        wanted: str | None = "RGBA" if "transparency" in picture.info else "RGB"
+    else:
+        wanted = _EIGHT_BITS.get(mode)
+    if wanted is None:
+        detail = f"{(picture.format or '').lower()} of Pillow's mode {mode}: convert it to 8 bits a channel first"
+        raise checked_image.BadImageError(Reason.UNSUPPORTED_FORMAT, detail)
+    return picture if mode == wanted else picture.convert(wanted)
+
+
+def _from_numbers(picture: PIL.Image.Image, scale: float) -> PIL.Image.Image:
+    """Multiplies numbers by `scale` and rounds down; Pillow's own conversion turns all values above 255 white."""
+    import numpy as np
+
+    values = np.asarray(picture)
+    found = np.empty(values.shape, np.uint8)
+    for start in range(0, len(values), _ROWS_AT_ONCE):
+        rows = values[start : start + _ROWS_AT_ONCE].astype(np.float64) * scale
+        found[start : start + _ROWS_AT_ONCE] = np.nan_to_num(rows, nan=0.0, posinf=255, neginf=0).clip(0, 255)
+    return pillow().fromarray(found)
+
+
+def _scale_of_floats(picture: PIL.Image.Image) -> float:
+    import numpy as np
+
+    values: np.ndarray = np.asarray(picture)
+    highest = float(np.max(values, initial=0, where=np.isfinite(values)))
+    return 255 if highest <= 1 else 1 if highest <= 255 else 1 / 256
+
+
+def _lab_to_rgb(picture: PIL.Image.Image) -> PIL.Image.Image:
+    from PIL import ImageCms
+
+    lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+    converted = ImageCms.profileToProfile(picture, lab, srgb, outputMode="RGB")
+    assert converted is not None  # it is None for a conversion in place
+    return converted
+
+
+def has_other_profile(picture: PIL.Image.Image) -> bool:
+    """Returns whether a file has an ICC profile other than sRGB."""
+    profile: bytes = picture.info.get("icc_profile") or b""
+    return bool(profile) and b"sRGB" not in profile and "sRGB".encode("utf-16-be") not in profile
+
+
+def to_srgb(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """Converts the colors of a decoded file from its ICC profile to sRGB.
+
+    The intent is perceptual, as the profile defines it. Alpha stays. A picture without a profile, or with a broken one
+    or one of another color space than its pixels, is returned as it is.
+    """
+    from PIL import ImageCms
+
+    profile = picture.info.get("icc_profile")
+    if not profile:
+        return picture
+    alpha = picture.getchannel("A") if picture.mode in _WITHOUT_ALPHA else None
+    opaque = picture if picture.mode == "CMYK" else without_alpha(to_eight_bits(picture))
+    mode = "L" if opaque.mode == "L" else "RGB"
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        # LittleCMS makes gray of gray only with a gray profile of the target: by way of RGB.
+        target = ImageCms.createProfile("sRGB")
+        converted = ImageCms.profileToProfile(opaque, source, target, outputMode="RGB")
+    except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
+        return picture
+    assert converted is not None
+    converted = in_mode(converted, mode)
+    if alpha is not None:
+        converted.putalpha(alpha)
+    return converted
+
+
+def recolor(picture: PIL.Image.Image, color: str, background: tuple[int, int, int] | None = None) -> PIL.Image.Image:
+    """Converts `picture` to the channels that image.color names.
+
+    Args:
+        picture: of any of the four modes.
+        color: "keep", "rgb", "gray" or "mean"; all but "keep" leave out alpha.
+        background: red, green and blue of what shows through transparent pixels; None leaves alpha out without
+            blending.
+    """
+    if background is not None:
+        picture = _blend(picture, background)
+    if color == "keep":
+        return picture
+    if color == "rgb":
+        return in_mode(picture, "RGB")
+    picture = without_alpha(picture)
+    if picture.mode == "L":
+        return picture
+    return picture.convert("L") if color == "gray" else _mean_of_channels(picture)
+
+
+def _blend(picture: PIL.Image.Image, background: tuple[int, int, int]) -> PIL.Image.Image:
+    if picture.mode not in _WITHOUT_ALPHA:
+        return picture
+    is_gray = picture.mode == "LA" and len(set(background)) == 1
+    below = pillow().new("RGBA", picture.size, (*background, 255))
+    blended = pillow().alpha_composite(below, in_mode(picture, "RGBA")).convert("RGB")
+    return blended.getchannel("R") if is_gray else blended
+
+
+def _mean_of_channels(picture: PIL.Image.Image) -> PIL.Image.Image:
+    import numpy as np
+
+    channels = np.asarray(picture)
+    total = channels[..., 0].astype(np.uint16)
+    total += channels[..., 1]
+    total += channels[..., 2]
+    return pillow().fromarray((total // 3).astype(np.uint8))
+
+
+def without_alpha(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """Returns `picture`, of any of the four modes, without its alpha channel."""
+    return in_mode(picture, _WITHOUT_ALPHA.get(picture.mode, picture.mode))
+
+
+def in_mode(picture: PIL.Image.Image, mode: str) -> PIL.Image.Image:
+    """Returns `picture` in a mode of Pillow."""
+    return picture if picture.mode == mode else picture.convert(mode)

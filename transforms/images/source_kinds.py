@@ -1,0 +1,47 @@
+"""Tells whether a file compressed its pixels with loss: only such pixels become a JPEG where bytes are not kept."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from imagebeam.transforms.images import image_formats
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+_LOSSY = frozenset({image_formats.JPEG, "avif", "heic", "jxl"})  # nearly always; the last three also know another way
+_LOSSY_TIFF = frozenset({"jpeg", "tiff_jpeg", "webp"})  # Pillow's names of compressions
+_RIFF_HEADER_BYTES = 12
+_unpack_chunk = struct.Struct("<4sI").unpack_from
+_COD = b"\xff\x52"  # marker of JPEG 2000's coding style
+_TRANSFORMATION_BYTE = 13  # after the marker: 0 is the irreversible wavelet
+
+
+def is_lossy(opened: PIL.Image.Image, data: bytes, format: str) -> bool:
+    """Returns whether the pixels of a file were compressed with loss.
+
+    Args:
+        opened: the image as Pillow opened it.
+        data: the bytes of the file.
+        format: our name of its format.
+    """
+    if format == "webp":
+        return not _has_chunk(data, b"VP8L")
+    if format == "tiff":
+        return opened.info.get("compression") in _LOSSY_TIFF
+    if format == "jp2":
+        start = data.find(_COD)
+        return start < 0 or data[start + _TRANSFORMATION_BYTE : start + _TRANSFORMATION_BYTE + 1] == b"\0"
+    return format in _LOSSY
+
+
+def _has_chunk(riff: bytes, wanted: bytes) -> bool:
+    """Returns whether a WebP has a chunk of a kind, in its frames too."""
+    position, size = _RIFF_HEADER_BYTES, len(riff)
+    while position + 8 <= size:
+        kind, length = _unpack_chunk(riff, position)
+        if kind == wanted:
+            return True
+        position += 8 + (16 if kind == b"ANMF" else length + length % 2)
+    return False
