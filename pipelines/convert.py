@@ -62,7 +62,9 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # ImageRef with its split
     rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
     tallies = (listed.tallies, labelled.tallies) | "Tallies" >> beam.Flatten()  # Tally
-    compare = compare_with_snapshot.CompareWithSnapshot(settings.snapshot, rejects, job.keeps_position)
+    compare = compare_with_snapshot.CompareWithSnapshot(
+        settings.snapshot, rejects, job.keeps_position, settings.read_ahead
+    )
     compared = assigned.images | "Compare" >> compare  # ImageRef that is new, Reject; what has changed
     ranked = compared.images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
     plan_of = plan_dataset.PlanDataset(settings, tallies, compared.rejects, job.table, compared.comparison)

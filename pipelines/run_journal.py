@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam.storage import remote
-from imagebeam.transforms import elements, run_report
+from imagebeam.transforms import elements, run_report, summaries
 
 if TYPE_CHECKING:
     from imagebeam.pipelines import remote_job
@@ -43,6 +43,7 @@ class Changes(NamedTuple):
     changed: int
     removed: int
     unchanged: int
+    read_and_rejected: int | None = None  # None before images are read
 
 
 class _Config(Protocol):
@@ -152,13 +153,13 @@ class Journal:
     def _take_snapshot(self, facts: Mapping[str, Any]) -> None:
         if facts:
             self.snapshot = facts["name"]
-            self.changes = Changes(*(facts[name] for name in Changes._fields))
+            self.changes = Changes(*(facts[name] for name in summaries.CHANGES), facts.get("rejected"))
 
     def end(self, state: State, exit_code: int, message: str = "") -> None:
         """Notes how the command ended."""
         self.state, self.exit_code, self.message = state, exit_code, message
         if state == "nothing_new" and self.catalog is not None:  # its changes are those of an earlier run
-            self.changes = Changes(0, 0, 0, self.catalog.counts.written)
+            self.changes = Changes(0, 0, 0, self.catalog.counts.written, 0)
         self.times["ended"] = time.time()
 
     def fail(self, exit_code: int, message: str) -> None:

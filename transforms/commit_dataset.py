@@ -203,7 +203,6 @@ class Committer:
         by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
         for each in written:
             by_split[each.split].append(each.shard)
-        num_rejected = sum(count for each in written for count in each.rejected.values())
         settings = self.settings
         return catalog_lib.Catalog(
             name=self.name,
@@ -229,7 +228,7 @@ class Committer:
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
             inputs=plan.inputs,
-            snapshot={**plan.snapshot, "rejected": num_rejected} if plan.snapshot else {},
+            snapshot=plan.snapshot,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
@@ -331,6 +330,19 @@ def _count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.Writte
     return dict(sorted(rejected.items()))
 
 
+def _after_reading(
+    plan: elements.DatasetPlan, comparison: summaries.Comparison, written: Sequence[elements.WrittenShard]
+) -> tuple[elements.DatasetPlan, summaries.Comparison]:
+    """Returns the plan and the comparison of a snapshot with what really became of its images."""
+    if not plan.snapshot:
+        return plan, comparison
+    comparison = comparison.after_reading(written)
+    facts: dict[str, Any] = {**plan.snapshot, "rejected": sum(comparison.rejected.values())}
+    if "compacted" not in facts:  # compares nothing
+        facts |= comparison.totals()
+    return dataclasses.replace(plan, snapshot=facts), comparison
+
+
 class _CommitFn(beam.DoFn):
     """Runs the commit once all shards are written, reports its result, and fails the job if it fails."""
 
@@ -350,6 +362,7 @@ class _CommitFn(beam.DoFn):
     ) -> Iterator[str]:
         plan = dataclasses.replace(plan, times={**plan.times, "committing": time.time()})
         by_split = merge_statistics.unpack_by_split(merged)
+        plan, comparison = _after_reading(plan, comparison, written)
         changes = commit_snapshot.Changes(comparison, removed, reject_states)
         try:
             catalog = self._committer.commit(plan, written, early_rejects, by_split, changes)

@@ -4,7 +4,8 @@
 
 ```
 {"snapshot": "000003", "base": "000002", "compacted": null,
- "splits": {split: {"added", "changed", "removed", "unchanged": images, "examples": all after the run}},
+ "splits": {split: {"added", "changed", "removed", "unchanged": images, "rejected": those that were read and rejected,
+                    "examples": added + changed + unchanged}},
  "labels": {split: {label: {"written", "removed", "unchanged"}}},
  "written": {split: {"shards", "records", "bytes"}},
  "rejects": {reason: {"new", "kept", "gone"}},
@@ -34,6 +35,7 @@ from imagebeam.transforms import (
     join_dead_letters,
     snapshot_drift,
     snapshot_settings,
+    summaries,
 )
 from imagebeam.transforms.shard import statistics
 
@@ -103,8 +105,8 @@ def make_report(
     """
     compared = run.comparison
     splits = {}
-    for split in sorted({*catalog.splits, *compared.removed, *compared.changed}, key=_in_order(catalog)):
-        counts = {name: getattr(compared, name).get(split, 0) for name in ("added", "changed", "removed", "unchanged")}
+    for split in sorted({*catalog.splits, *compared.removed, *compared.rejected}, key=_in_order(catalog)):
+        counts = {name: getattr(compared, name).get(split, 0) for name in (*summaries.CHANGES, "rejected")}
         examples = catalog.splits[split].num_examples if split in catalog.splits else 0
         if settings.compacted:
             counts["unchanged"] = examples

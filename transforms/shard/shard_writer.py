@@ -112,10 +112,11 @@ class ShardWriter:
             uri_of_index = storage.join(self.staging, os.path.basename(shard.index_name))
             store.write_whole(uri_of_index, index, durable=False)
         rejected = store_rejects(self.staging, name, rejects)
+        lost = dict(sorted(collections.Counter(states.lost).items())) if states is not None else {}
         state = b"" if states is None else states.encode()
         if state:
             store.write_whole(storage.join(self.staging, staged_state_name(name)), state, durable=False)
-        written = elements.WrittenShard(task.split, shard, rejected, counts.build(), state_bytes=len(state))
+        written = elements.WrittenShard(task.split, shard, rejected, counts.build(), state_bytes=len(state), lost=lost)
         store.write_whole(uri + DONE_SUFFIX, encode_written(written), durable=False)
         return written
 
@@ -178,18 +179,32 @@ def read_images(
     refs: Iterable[elements.ImageRef], policy: prepare.ImagePolicy, read_ahead: read_ahead_lib.ReadAhead
 ) -> Iterable[tuple[elements.ImageRef, checked_image.Image | elements.Reject]]:
     """Yields each reference with its checked image, or with its reject."""
-    fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
     image: checked_image.Image | elements.Reject
-    for ref, data in fetched:
+    for ref, files in read_files(refs, read_ahead):
+        data = files[0]
         if isinstance(data, read_ahead_lib.ReadError):
             detail = data.explain(ref, read_ahead.size_column)
             image = elements.Reject(ref.key, ref.uri, "read", data.reason, detail)
         else:
             image = _prepare(ref, data, policy)
         if ref.mask is not None:
-            _, mask = next(fetched)
-            image = image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, mask, policy)
-        yield ref, image
+            image = image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, files[1], policy)
+        yield add_content(ref, files) if ref.content else ref, image
+
+
+def read_files(
+    refs: Iterable[elements.ImageRef], read_ahead: read_ahead_lib.ReadAhead
+) -> Iterator[tuple[elements.ImageRef, list[bytes | read_ahead_lib.ReadError]]]:
+    """Yields each reference with the content of its image and, if it has one, of its mask."""
+    fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
+    for ref, data in fetched:
+        yield ref, [data] if ref.mask is None else [data, next(fetched)[1]]
+
+
+def add_content(ref: elements.ImageRef, files: Sequence[bytes | read_ahead_lib.ReadError]) -> elements.ImageRef:
+    """Returns the reference with a digest of the bytes that were read for it; unchanged if a file cannot be read."""
+    found = [data for data in files if not isinstance(data, read_ahead_lib.ReadError)]
+    return image_states.add_content(ref, *found) if len(found) == len(files) else ref
 
 
 def _prepare(ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy) -> checked_image.Image | elements.Reject:
