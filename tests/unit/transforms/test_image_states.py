@@ -104,7 +104,14 @@ def test_content_tells_the_bytes_of_image_and_mask_apart() -> None:
 
 def test_facts_cover_all_that_a_record_is_made_of_but_folders() -> None:
     facts = image_states.facts_of(FULL, keep_position=True)
-    left_out = {"key", "group", "inside", "facts", "content", "replaces"}  # the key is what is compared; the group decides the split
+    left_out = {
+        "key",
+        "group",
+        "inside",
+        "facts",
+        "content",
+        "replaces",
+    }  # the key is what is compared; the group decides the split
     assert FULL.mask is not None
     changes = {field: (value, value) for field, value in FULL._asdict().items()}
     changes |= {"uri": "other.png", "split": "other", "mask": FULL.mask._replace(size=FULL.mask.size + 1)}
