@@ -76,6 +76,7 @@ class Journal:
         snapshot: the name of the snapshot that was committed, planned, found or verified.
         changes: of the snapshot, against the one before.
         notes: for the user.
+        error: why it failed, with its traceback.
         times: when stages began, in seconds since the epoch: started, launched, and those of `DatasetPlan.times`.
         on_begin: called once the input and the output are known, before any work.
     """
@@ -97,6 +98,7 @@ class Journal:
     snapshot: str | None = None
     changes: Changes | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
+    error: BaseException | None = None
     times: dict[str, float] = dataclasses.field(default_factory=lambda: {"started": time.time()})
     on_begin: list[Callable[[Journal], None]] = dataclasses.field(default_factory=list)
 
@@ -153,7 +155,9 @@ class Journal:
     def _take_snapshot(self, facts: Mapping[str, Any]) -> None:
         if facts:
             self.snapshot = facts["name"]
-            self.changes = Changes(*(facts[name] for name in summaries.CHANGES), facts.get("rejected"))
+            self.changes = Changes(
+                **{name: facts[name] for name in summaries.CHANGES}, read_and_rejected=facts.get("rejected")
+            )
 
     def end(self, state: State, exit_code: int, message: str = "") -> None:
         """Notes how the command ended."""

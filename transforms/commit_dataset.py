@@ -107,11 +107,11 @@ class Committer:
             catalog = self._publish(publication, dataset, staged_rejects, lock)
             self._move_latest()
             return catalog
-        except errors.TooManyRejectsError as e:
+        except (errors.TooManyRejectsError, errors.DriftError) as e:
             if not (staged_rejects.early or staged_rejects.of_shards):
                 raise
             rejects_file = self._leave_rejects(plan, staged_rejects)
-            raise errors.TooManyRejectsError(f"{e}; the rejects are in {rejects_file}") from e
+            raise type(e)(f"{e}; the rejects are in {rejects_file}") from e
         except (errors.BusyError, errors.VerificationError):
             if (committed := self._find_committed(plan)) is not None:  # the same command, run twice at once
                 self._move_latest()
@@ -367,8 +367,8 @@ class _CommitFn(beam.DoFn):
         try:
             catalog = self._committer.commit(plan, written, early_rejects, by_split, changes)
         except errors.ImagebeamError as e:
-            self._report("refused", plan, str(e), e.exit_code, _count_rejects(plan, written))
-            _LOGGER.info("refused %s: %s", self._committer.settings.output, e)
+            self._report("refused", plan, str(e), e.exit_code, _count_rejects(plan, written), type(e).__name__)
+            _LOGGER.info("refused %s, exit code %d", self._committer.settings.output, e.exit_code)
             raise
         state: run_report.State = "kept" if catalog is None else "committed"
         if catalog is not None:
@@ -396,9 +396,10 @@ class _CommitFn(beam.DoFn):
         message: str,
         exit_code: int = 0,
         rejected: Mapping[str, int] | None = None,
+        error: str = "",
     ) -> None:
         plan = dataclasses.replace(plan, times={**plan.times, "committed": time.time()})
-        run_report.write_report(self._committer.settings.report, state, plan, message, exit_code, rejected)
+        run_report.write_report(self._committer.settings.report, state, plan, message, exit_code, rejected, error)
 
 
 @dataclasses.dataclass

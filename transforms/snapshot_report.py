@@ -64,7 +64,7 @@ def add_report(
     """Returns the dataset with its report among its files.
 
     Raises:
-        TooManyRejectsError: if the drift is too large, and the run has to fail then. The report stays in the control
+        DriftError: if the drift is too large, and the run has to fail then. The report stays in the control
             folder.
     """
     snapshot = settings.snapshot
@@ -81,7 +81,7 @@ def add_report(
     if excess and snapshot.fail_on_drift:
         uri = settings.paths.drift_report
         storage.storage_of(uri).write_whole(uri, content)
-        raise errors.TooManyRejectsError(
+        raise errors.DriftError(
             f"snapshot {snapshot.name} drifts too far from {snapshot.base}: {'; '.join(excess)}; nothing was "
             f"committed; the report is in {uri}; look whether the input is as it should be, and commit the finished "
             "shards by the same command without --fail-on-drift, or set a higher update.drift"

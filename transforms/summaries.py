@@ -108,14 +108,24 @@ class Comparison(NamedTuple):
         Args:
             written: all shards of the run.
         """
-        found = {name: collections.Counter(getattr(self, name)) for name in ("added", "changed", "removed", "rejected")}
+        added, changed, removed = map(collections.Counter, (self.added, self.changed, self.removed))
+        rejected: collections.Counter[str] = collections.Counter()
         for each in written:
             num_rejected, num_lost = sum(each.rejected.values()), sum(each.lost.values())
-            found["added"][each.split] -= num_rejected - num_lost
-            found["changed"][each.split] -= num_lost
-            found["removed"].update(each.lost)
-            found["rejected"][each.split] += num_rejected
-        return self._replace(**{name: {key: n for key, n in each.items() if n} for name, each in found.items()})
+            added[each.split] -= num_rejected - num_lost
+            changed[each.split] -= num_lost
+            removed.update(each.lost)
+            rejected[each.split] += num_rejected
+        return self._replace(
+            added=_without_zeros(added),
+            changed=_without_zeros(changed),
+            removed=_without_zeros(removed),
+            rejected=_without_zeros(rejected),
+        )
+
+
+def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
 
 
 NO_SNAPSHOT = Comparison()

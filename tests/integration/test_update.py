@@ -308,6 +308,11 @@ def test_rejects_are_read_again_only_where_that_is_asked_for(source: Source, out
     os.utime(source.folder / broken, ns=(changed.st_atime_ns, changed.st_mtime_ns))
     assert times.st_size == changed.st_size
     source.add(3, "cat")
+    sections = {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}
+    planned = convert.plan(sections, update=True, retry_rejects=True)
+    assert (planned.snapshot["added"], sum(each.num_records for each in planned.splits.values())) == (1, 1)
+    with pytest.raises(errors.ConfigError, match="--retry-rejects is for datasets of snapshots: add --update"):
+        convert.plan(sections, retry_rejects=True)
     result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
     assert result.plan.snapshot["added"] == 1  # the new images wait for the next night
     assert broken in snapshot_sets.living(output)
@@ -334,6 +339,8 @@ def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
         f"report is in {control}/report.json; look whether"
     )
     report = json.loads((control / "report.json").read_text())
+    with pytest.raises(errors.DriftError, match="drifts too far"):
+        snapshot_sets.update(source.folder, output, fail_on_drift=True)
     assert (output / "LATEST").read_text() == "000001\n"
     assert len(snapshot_sets.living(output)) == 60
     result = snapshot_sets.update(source.folder, output)
