@@ -400,6 +400,7 @@ def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-
         words += ["--set", setting]
     words += ["--workers", str(known.workers)] * (known.workers is not None)
     words += ["--overwrite"] * known.overwrite + ["--update"] * known.update
+    words += ["--retry-rejects"] * known.retry_rejects
     return shlex.join([*words, *beam_arguments])
 
 
