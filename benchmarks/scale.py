@@ -17,7 +17,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,20 @@ def write_snapshot(count: str, num_classes: str, dataset: str) -> None:
     source = GeneratedSource(int(count), int(num_classes))
     folder = Path(dataset) / snapshots.DIRECTORY / "000001"
     (folder / snapshots.STATE_DIRECTORY).mkdir(parents=True)
-    refs = (ref for batch in source.list_rows() for ref in elements.unpack_refs(source.look_up(batch).packed_refs))
+    made = write_states(folder, source.list_all())
+    labels = tuple(sorted(f"n{1440764 + number:08d}" for number in range(int(num_classes))))
+    counts = catalog_lib.Counts(int(count), int(count), {}, {})
+    splits = {"train": catalog_lib.Split(tuple(made))}
+    facts = {"name": "000001", "base": None}
+    catalog = catalog_lib.Catalog(
+        "scale", "0", "none", splits, labels, "class", 0, (), {}, counts, {}, "", snapshot=facts
+    )
+    (folder / catalog_lib.CATALOG_FILE).write_text(catalog.to_json())
+
+
+def write_states(folder: Path, listings: Iterable[image_source.Listing]) -> list[catalog_lib.Shard]:
+    """Writes the states of all listed images into the folder of a snapshot; returns the shards that they are of."""
+    refs = (ref for listing in listings for ref in elements.unpack_refs(listing.packed_refs))
     made = []
     while rows := list(itertools.islice(refs, _RECORDS_IN_SHARD)):
         shard = catalog_lib.Shard(f"train-{len(made):05d}.tfrecord", len(rows), 1, 1)
@@ -95,14 +108,7 @@ def write_snapshot(count: str, num_classes: str, dataset: str) -> None:
             states.add(labelled._replace(facts=image_states.facts_of(labelled, keep_position=False)))
         (folder / image_states.state_name(shard)).write_bytes(states.encode())
         made.append(shard)
-    labels = tuple(sorted(f"n{1440764 + number:08d}" for number in range(int(num_classes))))
-    counts = catalog_lib.Counts(int(count), int(count), {}, {})
-    splits = {"train": catalog_lib.Split(tuple(made))}
-    facts = {"name": "000001", "base": None}
-    catalog = catalog_lib.Catalog(
-        "scale", "0", "none", splits, labels, "class", 0, (), {}, counts, {}, "", snapshot=facts
-    )
-    (folder / catalog_lib.CATALOG_FILE).write_text(catalog.to_json())
+    return made
 
 
 def update(count: str, num_classes: str, dataset: str, report: str) -> None:

@@ -16,7 +16,13 @@ class ConfigError(ImagebeamError):
 
 
 class TooManyRejectsError(ImagebeamError):
-    """More images were rejected or removed than the config allows, or a snapshot drifts too far."""
+    """More images were rejected or removed than the config allows."""
+
+    exit_code = 3
+
+
+class DriftError(ImagebeamError):
+    """A snapshot drifts further from the one before than `update.drift` allows; nothing was committed."""
 
     exit_code = 3
 
@@ -58,7 +64,15 @@ class RecordError(ValueError):
         self.detail = detail
 
 
-def from_exit_code(exit_code: int, message: str) -> ImagebeamError:
-    """Returns the error of a job that ended in another process with `exit_code`."""
-    kinds = (ConfigError, TooManyRejectsError, VerificationError, BusyError)
-    return next((kind for kind in kinds if kind.exit_code == exit_code), ImagebeamError)(message)
+def from_exit_code(exit_code: int, message: str, name: str = "") -> ImagebeamError:
+    """Returns the error of a job that ended in another process.
+
+    Args:
+        exit_code: of the error.
+        message: its text.
+        name: of its class; "" if it is not known, and the exit code alone tells.
+    """
+    kinds = (ConfigError, TooManyRejectsError, VerificationError, BusyError, DriftError)
+    matching = [kind for kind in kinds if kind.exit_code == exit_code]
+    named = [kind for kind in matching if kind.__name__ == name]
+    return next(iter((*named, *matching)), ImagebeamError)(message)

@@ -74,8 +74,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         except Exception as e:
             journal.fail(1, f"{type(e).__name__}: {e}")
-            if json_log.current() is not None:
-                _complain(journal.message, e)
+            journal.error = e
             outputs.close()
             if json_log.current() is not None:
                 return 1
@@ -119,14 +118,15 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
             advice = "run the same command again" if known.run is _convert else ""
             text = "; ".join(text for text in (_STOPPED[number], str(e) or advice) if text)
             journal.end("interrupted", 128 + number, text)
-            _complain(text)
+            _tell_failure(text)
             return 128 + number
         except (errors.ImagebeamError, ModuleNotFoundError, OSError) as e:
             if known.verbose and json_log.current() is None:
                 traceback.print_exc()
             shown = missing_packages.missing_package(e, "this command") if isinstance(e, ModuleNotFoundError) else e
             journal.fail(shown.exit_code if isinstance(shown, errors.ImagebeamError) else 1, str(shown))
-            _complain(str(shown), e)
+            journal.error = e
+            _tell_failure(str(shown))
             return journal.exit_code
 
 
@@ -167,10 +167,16 @@ def _quieten(verbose: bool) -> None:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
-def _complain(text: str, error: BaseException | None = None) -> None:
-    """Prints why the command fails; as JSON with the traceback of `error`."""
+def _tell_failure(text: str) -> None:
+    """Prints why the command ends. As JSON, the line of the summary says it, so that an error is one line."""
+    if json_log.current() is None:
+        _say(f"imagebeam: {text}", sys.stderr)
+
+
+def _complain(text: str) -> None:
+    """Prints what is wrong."""
     if (log := json_log.current()) is not None:
-        log.log(text, "ERROR", error=error)
+        log.log(text, "ERROR")
     else:
         _say(f"imagebeam: {text}", sys.stderr)
 
@@ -371,6 +377,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         beam_arguments,
         overwrite=known.overwrite,
         update=known.update,
+        retry_rejects=known.retry_rejects,
         show_progress=True,
         _own_process=True,
         _journal=known.journal,
@@ -394,6 +401,7 @@ def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-
         words += ["--set", setting]
     words += ["--workers", str(known.workers)] * (known.workers is not None)
     words += ["--overwrite"] * known.overwrite + ["--update"] * known.update
+    words += ["--retry-rejects"] * known.retry_rejects
     return shlex.join([*words, *beam_arguments])
 
 

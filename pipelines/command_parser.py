@@ -56,6 +56,9 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
             action="store_true",
             help="write a snapshot with what is new, changed or gone since the last one (with --overwrite: with all)",
         )
+        command.add_argument(
+            "--retry-rejects", action="store_true", help="with --update: read only what the last snapshot rejected"
+        )
         command.epilog = "Any other option goes to Beam, such as --runner=DataflowRunner --project=..."
     plan.add_argument("--save-listing", metavar="URI", help="save the listing, for source.by=listing")
     convert.add_argument(
@@ -65,9 +68,6 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "--cancel-on-interrupt",
         action="store_true",
         help="Ctrl-C and SIGTERM cancel a job on Dataflow; else it goes on",
-    )
-    convert.add_argument(
-        "--retry-rejects", action="store_true", help="with --update: read only what the last snapshot rejected"
     )
     convert.add_argument(
         "--fail-on-drift",

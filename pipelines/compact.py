@@ -123,7 +123,7 @@ def compact(
             fields = launch.run_pipeline(settings, pipeline)
     journal.take_report(fields)
     if fields["exit_code"]:
-        raise errors.from_exit_code(fields["exit_code"], fields["message"])
+        raise errors.from_exit_code(fields["exit_code"], fields["message"], fields.get("error", ""))
     written = catalog_lib.load_catalog(settings.output)
     return CompactResult("committed", dataset, snapshot.name, written, time.monotonic() - start)
 

@@ -343,6 +343,9 @@ class UpdateConfig(pydantic.BaseModel):
 
     model_config = STRICT
 
+    compare: Literal["version", "content"] = "version"
+    """What makes an image another one: `version` is another generation or time of change of its file. With `content` an
+    image with another version, or none, is compared by a hash of its bytes, which is recorded when it is written."""
     new_labels: Literal["append", "refuse"] = "append"
     """Classes that no image had before: `append` gives them ids after all others, `refuse` is an error."""
     max_removed_fraction: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] = 0.3

@@ -62,7 +62,9 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # ImageRef with its split
     rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
     tallies = (listed.tallies, labelled.tallies) | "Tallies" >> beam.Flatten()  # Tally
-    compare = compare_with_snapshot.CompareWithSnapshot(settings.snapshot, rejects, job.keeps_position)
+    compare = compare_with_snapshot.CompareWithSnapshot(
+        settings.snapshot, rejects, job.keeps_position, settings.read_ahead
+    )
     compared = assigned.images | "Compare" >> compare  # ImageRef that is new, Reject; what has changed
     ranked = compared.images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
     plan_of = plan_dataset.PlanDataset(settings, tallies, compared.rejects, job.table, compared.comparison)
@@ -141,8 +143,8 @@ def convert(
     Raises:
         ConfigError: if the config or the input does not allow the job; nothing was written.
         BusyError: if another run writes to the output, or has committed to it in the meantime.
-        TooManyRejectsError: if more images were rejected or removed than allowed, or the snapshot drifts too far;
-            nothing was committed.
+        TooManyRejectsError: if more images were rejected or removed than allowed; nothing was committed.
+        DriftError: with `fail_on_drift`, if the snapshot drifts too far; nothing was committed.
         ImagebeamError: if the job failed; finished shards are kept for the next run.
     """
     # For the command line. _own_process: this process does nothing else, so a local job may import a part of Beam only.
@@ -175,7 +177,7 @@ def convert(
                 fields = launch.run_pipeline(settings, pipeline)
     journal.take_report(fields)
     if fields["exit_code"]:
-        raise errors.from_exit_code(fields["exit_code"], fields["message"])
+        raise errors.from_exit_code(fields["exit_code"], fields["message"], fields.get("error", ""))
     folder = _committed_folder(settings)
     return ConvertResult(
         state=fields["state"],
@@ -256,6 +258,7 @@ def plan(
     *,
     overwrite: bool = False,
     update: bool = False,
+    retry_rejects: bool = False,
     show_progress: bool = False,
     _own_process: bool = False,
     _journal: run_journal.Journal | None = None,
@@ -269,18 +272,23 @@ def plan(
         beam_options: as for `convert`.
         overwrite: as for `convert`.
         update: as for `convert`.
+        retry_rejects: as for `convert`.
         show_progress: whether to keep a progress line on standard error for a job on Dataflow.
 
     Raises:
         ConfigError: if the config does not fit the input.
     """
     journal = _journal or run_journal.Journal()
-    call_arguments.check_flags(overwrite=overwrite, update=update, show_progress=show_progress)
+    call_arguments.check_flags(
+        overwrite=overwrite, update=update, retry_rejects=retry_rejects, show_progress=show_progress
+    )
     job_config = call_arguments.as_config(config)
     snapshot = None
     if update:
-        snapshot = update_settings.find_base(job_config, overwrite)
+        snapshot = update_settings.find_base(job_config, overwrite, retry_rejects)
         overwrite = False
+    elif retry_rejects:
+        raise errors.ConfigError(start_run.RETRY_WITHOUT_UPDATE)
     arguments = call_arguments.as_beam_arguments(beam_options)
     options = _plan_options(job_config, arguments, _own_process)
     on_dataflow = runners.is_dataflow(arguments)

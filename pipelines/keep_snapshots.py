@@ -166,7 +166,8 @@ def snapshot_rows(found: Sequence[Snapshot]) -> list[tuple[str, str]]:
     rows = []
     for each in found:
         facts: Any = each.catalog.snapshot
-        counts = ", ".join(f"{facts.get(name, 0):,} {name}" for name in ("added", "changed", "removed"))
+        shown = ("added", "changed", "removed", *(["rejected"] if facts.get("rejected") else []))
+        counts = ", ".join(f"{facts.get(name, 0):,} {name}" for name in shown)
         marks = [mark for mark, is_set in (("latest", each.is_latest), ("pinned", each.is_pinned)) if is_set]
         if facts.get("compacted"):
             counts = f"compacted from {facts['compacted']}"

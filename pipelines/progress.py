@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from imagebeam import catalog as catalog_lib
 from imagebeam import plural, snapshots, storage
 from imagebeam.pipelines import json_log, terminal
-from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
+from imagebeam.transforms import dataset_settings, elements, output_paths, run_report, summaries
 from imagebeam.transforms.shard import shard_writer
 
 if TYPE_CHECKING:
@@ -219,11 +219,15 @@ def describe_changes(facts: Mapping[str, Any]) -> str:
     """Returns the name of a snapshot, and how many images were added, changed, removed and left unchanged.
 
     Args:
-        facts: as in `Catalog.snapshot`. Images that were rejected when they were read count as added or changed.
+        facts: as in `Catalog.snapshot`.
     """
-    changes = ", ".join(f"{facts[name]:,} {name}" for name in ("added", "changed", "removed", "unchanged"))
-    rejected = f" ({facts['rejected']:,} of the new ones rejected)" if facts.get("rejected") else ""
-    return f"{facts['name']}: {changes}{rejected}"
+    return f"{facts['name']}: {describe_counts(facts)}"
+
+
+def describe_counts(counts: Mapping[str, Any]) -> str:
+    """Returns how many images were added, changed, removed and left unchanged, and how many were read and rejected."""
+    rejected = ["rejected"] if counts.get("rejected") else []
+    return ", ".join(f"{counts[name]:,} {name}" for name in (*summaries.CHANGES, *rejected))
 
 
 def summary_rows(
@@ -266,7 +270,7 @@ def summary_rows(
     if seconds is not None:
         num_read = counts.listed
         if catalog.snapshot:
-            num_read = catalog.snapshot["added"] + catalog.snapshot["changed"]
+            num_read = sum(catalog.snapshot.get(name, 0) for name in ("added", "changed", "rejected"))
         rows.append(("time", f"{seconds:.1f} s" + (f", {num_read / seconds:,.0f} images/s" if num_read else "")))
     rows.append(("output", output))
     return rows

@@ -10,7 +10,6 @@ from imagebeam.transforms import snapshot_drift
 
 _MAX_LABELS = 5  # of a split that are named
 _FORMATS = {"labels": ".3f", "sizes": "+.1%", "rejects": "+.3f"}  # of differences
-_CHANGES = ("added", "changed", "removed", "unchanged")
 
 
 def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -26,7 +25,7 @@ def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         since = f", compacted from {report['compacted']}"
     found = [("changes", f"snapshot {report['snapshot']}{since}")]
     for split, counts in report["splits"].items():
-        found.append((f"  {split}", ", ".join(f"{counts[name]:,} {name}" for name in _CHANGES)))
+        found.append((f"  {split}", progress.describe_counts(counts)))
     for split, labels in report["labels"].items() if report["base"] else ():
         if text := _describe_labels(labels):
             found.append((f"  {split} labels", text))

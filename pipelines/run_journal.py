@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam.storage import remote
-from imagebeam.transforms import elements, run_report
+from imagebeam.transforms import elements, run_report, summaries
 
 if TYPE_CHECKING:
     from imagebeam.pipelines import remote_job
@@ -43,6 +43,7 @@ class Changes(NamedTuple):
     changed: int
     removed: int
     unchanged: int
+    read_and_rejected: int | None = None  # None before images are read
 
 
 class _Config(Protocol):
@@ -75,6 +76,7 @@ class Journal:
         snapshot: the name of the snapshot that was committed, planned, found or verified.
         changes: of the snapshot, against the one before.
         notes: for the user.
+        error: why it failed, with its traceback.
         times: when stages began, in seconds since the epoch: started, launched, and those of `DatasetPlan.times`.
         on_begin: called once the input and the output are known, before any work.
     """
@@ -96,6 +98,7 @@ class Journal:
     snapshot: str | None = None
     changes: Changes | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
+    error: BaseException | None = None
     times: dict[str, float] = dataclasses.field(default_factory=lambda: {"started": time.time()})
     on_begin: list[Callable[[Journal], None]] = dataclasses.field(default_factory=list)
 
@@ -152,13 +155,15 @@ class Journal:
     def _take_snapshot(self, facts: Mapping[str, Any]) -> None:
         if facts:
             self.snapshot = facts["name"]
-            self.changes = Changes(*(facts[name] for name in Changes._fields))
+            self.changes = Changes(
+                **{name: facts[name] for name in summaries.CHANGES}, read_and_rejected=facts.get("rejected")
+            )
 
     def end(self, state: State, exit_code: int, message: str = "") -> None:
         """Notes how the command ended."""
         self.state, self.exit_code, self.message = state, exit_code, message
         if state == "nothing_new" and self.catalog is not None:  # its changes are those of an earlier run
-            self.changes = Changes(0, 0, 0, self.catalog.counts.written)
+            self.changes = Changes(0, 0, 0, self.catalog.counts.written, 0)
         self.times["ended"] = time.time()
 
     def fail(self, exit_code: int, message: str) -> None:

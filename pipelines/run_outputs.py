@@ -85,7 +85,7 @@ class RunOutputs:
         if (log := json_log.current()) is not None:
             text = f"{summary['command']} {summary['state']}" + (summary["message"] and f": {summary['message']}")
             fields = {name: value for name, value in summary.items() if name not in _SAID}
-            log.log(text, "ERROR" if summary["exit_code"] else "INFO", **fields)
+            log.log(text, "ERROR" if summary["exit_code"] else "INFO", error=self._journal.error, **fields)
 
     def _write(self, path: str, data: bytes, what: str) -> None:
         try:

@@ -84,7 +84,8 @@ def _counts(journal: run_journal.Journal) -> dict[str, Any] | None:
     else:
         return None
     counts = {"listed": listed, "written": written, "rejected": dict(rejected), "passed_over": dict(passed_over)}
-    return counts if journal.changes is None else counts | journal.changes._asdict()
+    changes = {} if journal.changes is None else journal.changes._asdict()
+    return counts | {name: count for name, count in changes.items() if count is not None}
 
 
 def _splits(journal: run_journal.Journal) -> dict[str, dict[str, int]] | None:

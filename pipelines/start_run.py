@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 AddSteps: TypeAlias = Callable[..., None]  # called with a pipeline and `job`
 Build: TypeAlias = "Callable[[], beam.Pipeline]"
+RETRY_WITHOUT_UPDATE = "--retry-rejects is for datasets of snapshots: add --update"
 
 
 class Request(NamedTuple):
@@ -155,7 +156,7 @@ def _check(request: Request):  # type: ignore[no-untyped-def]  # a type would im
     if request.update:
         snapshot = update_settings.find_base(config, request.overwrite, request.retry_rejects, request.fail_on_drift)
     elif request.retry_rejects:
-        raise errors.ConfigError("--retry-rejects is for datasets of snapshots: add --update")
+        raise errors.ConfigError(RETRY_WITHOUT_UPDATE)
     elif request.fail_on_drift:
         raise errors.ConfigError("--fail-on-drift is for datasets of snapshots: add --update")
     return config, call_arguments.as_workers(request.workers), snapshot

@@ -33,11 +33,13 @@ class Status:
         output: its address.
         state: "running" a job or a process writes there; "committed" it holds a dataset, and nothing writes;
             "failed", "cancelled" or "stopped" (killed, or its lock expired) the last run has ended so;
-            "unknown" the service does not tell; "nothing" there is neither a run nor a dataset.
+            "unknown" the service does not tell, or the dataset cannot be read; "nothing" there is neither a run nor a
+            dataset.
         doing: what a running job does, or the process that runs.
         job: the job of the last run, if it left one.
         counters: of the job, added up.
-        causes: how the run ended: the text of its report, or the error messages of its job.
+        causes: how the run ended: the text of its report, or the error messages of its job; and why a dataset that is
+            there cannot be read.
         run_exit_code: that of a launcher that would have waited for the run, such as 3 for too many rejects; None if it
             is not known.
         release: how to release the lock of a job that its service has forgotten, or that cannot be asked for.
@@ -104,6 +106,9 @@ def status(output: str) -> Status:
     try:
         with remote.budget(remote.CHECK_BUDGET_SEC):  # an address is more likely to be wrong than down
             found = _look(output)
+            if found.catalog is None and (problem := _find_problem(output)):
+                state: Summary = "unknown" if found.state == "nothing" else found.state
+                found = dataclasses.replace(found, state=state, causes=[*found.causes, problem])
             if found.state == "nothing":
                 _require_bucket(output)
             return found
@@ -166,6 +171,16 @@ def _find_catalog(output: str) -> catalog_lib.Catalog | None:
         if isinstance(e.__cause__, storage.UnavailableError):  # there may be one
             raise e.__cause__ from e
         return None
+
+
+def _find_problem(output: str) -> str:
+    """Returns why the dataset in a folder cannot be read; "" if it can, or there is none."""
+    try:
+        if catalog_lib.find_catalog(output) is None and snapshots.latest_name(output) is not None:
+            find_snapshot.load_catalog(output)
+    except errors.CatalogError as e:
+        return str(e)
+    return ""
 
 
 def _require_bucket(output: str) -> None:

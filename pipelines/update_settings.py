@@ -50,6 +50,7 @@ def find_base(
         "" if overwrite or latest is None else latest,
         config.update.new_labels,
         config.update.max_removed_fraction,
+        by_content=config.update.compare == "content",
         retry_rejects=retry_rejects,
         drift=snapshot_drift.Thresholds(**config.update.drift.model_dump()),
         fail_on_drift=fail_on_drift,

@@ -66,7 +66,8 @@ def _check_report(
     found = living(output).values()
     for split, counts in report["splits"].items():
         assert counts["examples"] == sum(each.split == split for each in found)
-    for name in ("added", "changed", "removed", "unchanged"):
+        assert counts["examples"] == counts["added"] + counts["changed"] + counts["unchanged"]
+    for name in ("added", "changed", "removed", "unchanged", "rejected"):
         assert sum(counts[name] for counts in report["splits"].values()) == result.plan.snapshot[name]
     labels = collections.Counter((each.split, each.label) for each in found)
     reported = {

@@ -110,11 +110,11 @@ class Committer:
             catalog = self._publish(publication, dataset, staged_rejects, lock, note)
             self._move_latest()
             return catalog
-        except errors.TooManyRejectsError as e:
+        except (errors.TooManyRejectsError, errors.DriftError) as e:
             if not (staged_rejects.early or staged_rejects.of_shards):
                 raise
             rejects_file = self._leave_rejects(plan, staged_rejects)
-            raise errors.TooManyRejectsError(f"{e}; the rejects are in {rejects_file}") from e
+            raise type(e)(f"{e}; the rejects are in {rejects_file}") from e
         except (errors.BusyError, errors.VerificationError):
             if (committed := self._find_committed(plan)) is not None:  # the same command, run twice at once
                 self._move_latest()
@@ -207,7 +207,6 @@ class Committer:
         by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
         for each in written:
             by_split[each.split].append(each.shard)
-        num_rejected = sum(count for each in written for count in each.rejected.values())
         settings = self.settings
         return catalog_lib.Catalog(
             name=self.name,
@@ -233,7 +232,7 @@ class Committer:
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
             },
             inputs=plan.inputs,
-            snapshot={**plan.snapshot, "rejected": num_rejected} if plan.snapshot else {},
+            snapshot=plan.snapshot,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
@@ -338,6 +337,19 @@ def _count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.Writte
     return dict(sorted(rejected.items()))
 
 
+def _after_reading(
+    plan: elements.DatasetPlan, comparison: summaries.Comparison, written: Sequence[elements.WrittenShard]
+) -> tuple[elements.DatasetPlan, summaries.Comparison]:
+    """Returns the plan and the comparison of a snapshot with what really became of its images."""
+    if not plan.snapshot:
+        return plan, comparison
+    comparison = comparison.after_reading(written)
+    facts: dict[str, Any] = {**plan.snapshot, "rejected": sum(comparison.rejected.values())}
+    if "compacted" not in facts:  # compares nothing
+        facts |= comparison.totals()
+    return dataclasses.replace(plan, snapshot=facts), comparison
+
+
 class _CommitFn(beam.DoFn):
     """Runs the commit once all shards are written, reports its result, and fails the job if it fails."""
 
@@ -357,13 +369,14 @@ class _CommitFn(beam.DoFn):
     ) -> Iterator[str]:
         plan = dataclasses.replace(plan, times={**plan.times, "committing": time.time()})
         by_split = merge_statistics.unpack_by_split(merged)
+        plan, comparison = _after_reading(plan, comparison, written)
         changes = commit_snapshot.Changes(comparison, removed, reject_states)
         notes: list[str] = []
         try:
             catalog = self._committer.commit(plan, written, early_rejects, by_split, changes, notes.append)
         except errors.ImagebeamError as e:
-            self._report("refused", plan, str(e), e.exit_code, _count_rejects(plan, written))
-            _LOGGER.info("refused %s: %s", self._committer.settings.output, e)
+            self._report("refused", plan, str(e), e.exit_code, _count_rejects(plan, written), type(e).__name__)
+            _LOGGER.info("refused %s, exit code %d", self._committer.settings.output, e.exit_code)
             raise
         state: run_report.State = "kept" if catalog is None else "committed"
         if catalog is not None:
@@ -391,9 +404,10 @@ class _CommitFn(beam.DoFn):
         message: str,
         exit_code: int = 0,
         rejected: Mapping[str, int] | None = None,
+        error: str = "",
     ) -> None:
         plan = dataclasses.replace(plan, times={**plan.times, "committed": time.time()})
-        run_report.write_report(self._committer.settings.report, state, plan, message, exit_code, rejected)
+        run_report.write_report(self._committer.settings.report, state, plan, message, exit_code, rejected, error)
 
 
 @dataclasses.dataclass

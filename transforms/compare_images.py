@@ -1,16 +1,20 @@
-"""Compares listed images with those that a snapshot holds. Pure functions: no Beam, and no image is read."""
+"""Compares listed images with those that a snapshot holds. Pure functions, no Beam.
+
+An image is the same if its facts are: with `update.compare: content` also if all but the version is the same, and its
+bytes are. Only bytes that decide are read, by a function that the caller gives.
+"""
 
 from __future__ import annotations
 
 import collections
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
-from imagebeam.transforms import elements, snapshot_states, summaries
+from imagebeam.transforms import elements, image_states, snapshot_states, summaries
 
 NO_RECORD = -1
 REJECTS_FILE = -1  # instead of the index of a shard
@@ -30,9 +34,14 @@ class KnownImage(NamedTuple):
     split: str
     labels: tuple[str, ...]
     reject: elements.Reject | None
+    content: bytes = b""  # as in ImageState
 
+
+# Reads references whose content has no digest of the bytes yet, in any order; without it where they cannot be read.
+ReadContents: TypeAlias = Callable[[Iterable[elements.ImageRef]], Iterable[elements.ImageRef]]
 
 _KEY, FACTS_OF_REF = 0, elements.ImageRef._fields.index("facts")
+_VERSION, _MASK = map(elements.ImageRef._fields.index, ("version", "mask"))
 _FACTS, _RECORD, _SPLIT = map(KnownImage._fields.index, ("facts", "record", "split"))
 
 
@@ -46,9 +55,10 @@ def known_images(states: snapshot_states.ShardStates, index: int) -> Iterator[Kn
     removed, number = frozenset(states.removed), states.snapshot
     for record, image in enumerate(states.images):
         if record not in removed:
-            yield KnownImage(image.key, image.facts, number, index, record, states.split, image.labels, None)
-    for facts, reject in states.rejects:
-        yield KnownImage(reject.key, facts, number, index, NO_RECORD, states.split, (), reject)
+            where = number, index, record, states.split
+            yield KnownImage(image.key, image.facts, *where, image.labels, None, image.content)
+    for facts, reject, content in states.rejects:
+        yield KnownImage(reject.key, facts, number, index, NO_RECORD, states.split, (), reject, content)
 
 
 def known_rejects(folder: str) -> Iterator[KnownImage]:
@@ -73,43 +83,71 @@ class Compared(NamedTuple):
 Rows: TypeAlias = Sequence[tuple[Any, ...]]
 
 
-def compare(listed: Rows, known: Rows) -> Compared:
-    """Compares all listed and all known images of some keys.
+class Others(NamedTuple):
+    """Images whose facts differ from those of the record with their key, or that have none."""
+
+    listed: list[elements.ImageRef]
+    known: list[KnownImage]
+    unchanged: collections.Counter[str]  # number of all other listed images, by split
+
+    def add(self, others: Others) -> None:
+        """Takes over the images of other keys."""
+        self.listed.extend(others.listed)
+        self.known.extend(others.known)
+        self.unchanged.update(others.unchanged)
+
+
+def find_others(listed: Rows, known: Rows, by_content: bool = False) -> Others:
+    """Sets the images apart that are not the same by their facts. All images of some keys are given.
 
     Args:
         listed: fields of ImageRefs.
         known: fields of KnownImages.
+        by_content: whether the same facts without a version prove nothing.
     """
-    same = _find_same_keys(listed, known)
-    unchanged = collections.Counter(row[_SPLIT] for row in known if row[_RECORD] != NO_RECORD and row[_KEY] in same)
-    compared = _compare_others(
+    same = _find_same_keys(listed, known, by_content)
+    return Others(
         [elements.ImageRef(*row) for row in listed if row[_KEY] not in same],
         [KnownImage(*row) for row in known if row[_KEY] not in same],
+        collections.Counter(row[_SPLIT] for row in known if row[_RECORD] != NO_RECORD and row[_KEY] in same),
     )
-    comparison = compared.comparison._replace(unchanged=unchanged)
-    return compared._replace(comparison=comparison)
 
 
-def _find_same_keys(listed: Rows, known: Rows) -> set[str]:
+def _find_same_keys(listed: Rows, known: Rows, by_content: bool) -> set[str]:
     """Returns the keys whose record is that of the listed image: nearly all, so that only their keys are looked at."""
-    facts = {row[_KEY]: row[FACTS_OF_REF] for row in listed}
+    facts = {row[_KEY]: row[FACTS_OF_REF] for row in listed if not by_content or _has_version(row)}
     if len(facts) < len(listed):  # some are listed twice
         counts = collections.Counter(row[_KEY] for row in listed)
         facts = {key: each for key, each in facts.items() if counts[key] == 1}
     return {row[_KEY] for row in known if row[_RECORD] != NO_RECORD and facts.get(row[_KEY]) == row[_FACTS]}
 
 
-def _compare_others(listed: Sequence[elements.ImageRef], known: Sequence[KnownImage]) -> Compared:
-    """Compares images none of which is the same.
+def _has_version(row: tuple[Any, ...]) -> bool:
+    """Returns whether the versions of all files of an image are known; given the fields of an ImageRef."""
+    mask = row[_MASK]
+    return bool(row[_VERSION]) and (mask is None or bool(mask.version))
+
+
+def compare(others: Others, read_contents: ReadContents | None = None) -> Compared:
+    """Compares images that `find_others` has set apart, all of some keys.
 
     An image has at most one record, and rejects of earlier snapshots may be left over: the record counts, otherwise the
     reject of the newest snapshot.
+
+    Args:
+        others: the images.
+        read_contents: reads the bytes that decide; None if an image with another version is another one.
     """
+    listed, known, _ = others
     rows: dict[str, KnownImage] = {}
     for image in known:
         other = rows.get(image.key)
         if other is None or _rank(image) > _rank(other):
             rows[image.key] = image
+    to_read = [] if read_contents is None else [ref for ref in listed if _may_be_same(ref, rows.get(ref.key))]
+    found = () if read_contents is None else read_contents(to_read)
+    contents = {ref.key: ref.content for ref in found if ref.content == rows[ref.key].content}
+    unchanged = collections.Counter(others.unchanged)
     images, rejects = [], []
     counts: dict[str, collections.Counter[str]] = {
         name: collections.Counter() for name in ("added", "changed", "removed")
@@ -133,20 +171,25 @@ def _compare_others(listed: Sequence[elements.ImageRef], known: Sequence[KnownIm
             continue
         seen[ref.key] = ref.position, ref.uri
         row = rows.get(ref.key)
-        if row is not None and row.facts == ref.facts and row.reject is not None:
+        has_same_content = ref.key in contents
+        has_same_facts = row is not None and row.facts == ref.facts and (read_contents is None or _has_version(ref))
+        if row is not None and row.reject is not None and (has_same_content or has_same_facts):
             rejects.append(row.reject)
-            continue
-        images.append(ref)
-        if row is None or row.record == NO_RECORD:
+        elif row is not None and has_same_content:
+            unchanged[row.split] += 1
+        elif row is None or row.record == NO_RECORD:
+            images.append(ref)
             counts["added"][ref.split] += 1
         else:
-            counts["changed"][row.split] += 1
+            images.append(ref._replace(replaces=row.split))
+            counts["changed"][ref.split] += 1
             remove(row)
     for key, row in rows.items():
         if key not in seen and row.record != NO_RECORD:
             counts["removed"][row.split] += 1
             remove(row)
     comparison = summaries.Comparison(
+        unchanged,
         **counts,
         removed_labels=dict(removed_labels),
         kept_rejects=len(rejects),
@@ -154,8 +197,17 @@ def _compare_others(listed: Sequence[elements.ImageRef], known: Sequence[KnownIm
         digest=digest,
         duplicates=tuple(sorted(duplicates)[:MAX_DUPLICATES]),
         num_duplicates=len(duplicates),
+        compared_contents=len(to_read),
+        same_contents=len(contents),
     )
     return Compared(images, rejects, removed, comparison)
+
+
+def _may_be_same(ref: elements.ImageRef, row: KnownImage | None) -> bool:
+    """Returns whether all but the version is that of a known image, so that its bytes decide."""
+    if row is None or not row.content or (_has_version(ref) and row.facts == ref.facts):
+        return False
+    return row.content[: image_states.STILL_BYTES] == ref.content
 
 
 def compare_with_rejects(listed: Rows, known: Rows) -> Compared:

@@ -1,4 +1,4 @@
-"""Compares listed images with those of the snapshot before: only new and changed images go on to be read.
+"""Compares listed images with those of the snapshot before: only new and changed images go on to be written.
 
 Listed images and the states of known images meet in intervals of a checksum of the key, so no
 worker holds more than an interval of either.
@@ -19,6 +19,7 @@ from apache_beam.utils import windowed_value
 
 from imagebeam.transforms import (
     compare_images,
+    counters,
     elements,
     hashing,
     image_states,
@@ -27,9 +28,12 @@ from imagebeam.transforms import (
     snapshot_states,
     summaries,
 )
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+from imagebeam.transforms.shard import shard_writer
 
 _MAX_PENDING = 50_000  # rows that a bundle holds before it packs them: 30 MB
 _MAX_PART_ROWS = 400_000  # of an interval that are objects at the same time: 200 MB
+_MAX_OTHERS = 20_000  # images that a bundle holds before it reads their bytes: 10 MB
 PackedRows = tuple[int, bytes]  # number of rows, packed rows
 
 
@@ -58,14 +62,16 @@ class _SpreadFn(beam.DoFn):
 class _SpreadListedFn(_SpreadFn):
     """ImageRef -> (interval, packed references with their facts)."""
 
-    def __init__(self, keep_position: bool):
+    def __init__(self, keep_position: bool, by_content: bool):
         super().__init__()
         self._keep_position = keep_position
+        self._by_content = by_content
 
     def process(self, ref: elements.ImageRef) -> Iterator[tuple[int, PackedRows]]:
         # a tuple, not an ImageRef: nearly all images have not changed, and are never looked at again
         facts = image_states.facts_of(ref, self._keep_position)
-        self._pending.add(ref.key, (*ref[: compare_images.FACTS_OF_REF], facts))
+        row: tuple[Any, ...] = (*ref[: compare_images.FACTS_OF_REF], facts)
+        self._pending.add(ref.key, (*row, image_states.still_of(ref, self._keep_position)) if self._by_content else row)
         if self._pending.is_full:
             yield from self._pending.take()
 
@@ -114,10 +120,25 @@ class _PendingRows:
 
 
 class _CompareFn(beam.DoFn):
-    """(interval, listed and known images in it) -> images to write; rejects, removed records, and a Comparison."""
+    """(interval, listed and known images in it) -> images to write; rejects, removed records, and Comparisons.
 
-    def __init__(self, retry_rejects: bool):
-        self._compare = compare_images.compare_with_rejects if retry_rejects else compare_images.compare
+    Images whose bytes decide wait for those of other intervals until the bundle ends, so that many reads are in flight.
+    """
+
+    def __init__(self, settings: snapshot_settings.SnapshotSettings, read_ahead: read_ahead_lib.ReadAhead):
+        self._settings = settings
+        self._read_ahead = read_ahead
+        self._others = _no_others()
+
+    def start_bundle(self) -> None:
+        self._others = _no_others()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        for each in self._compare_others():
+            if isinstance(each, beam.pvalue.TaggedOutput):
+                yield beam.pvalue.TaggedOutput(each.tag, window.GlobalWindows.windowed_value(each.value))
+            else:
+                yield window.GlobalWindows.windowed_value(each)
 
     def process(self, element: tuple[int, Mapping[str, Iterable[PackedRows]]]) -> Iterator[Any]:
         _, found = element
@@ -125,15 +146,37 @@ class _CompareFn(beam.DoFn):
         num_rows = sum(num_rows for num_rows, _ in itertools.chain(listed, known))
         num_parts = -(-num_rows // _MAX_PART_ROWS)
         for part in range(num_parts):
-            compared = self._compare(
-                list(_rows_of_part(listed, part, num_parts)), list(_rows_of_part(known, part, num_parts))
-            )
-            yield from compared.images
-            for reject in compared.rejects:
-                yield beam.pvalue.TaggedOutput("rejects", reject)
-            for shard, records in compared.removed.items():
-                yield beam.pvalue.TaggedOutput("removed", (shard, array.array("I", records).tobytes()))
-            yield beam.pvalue.TaggedOutput("comparisons", compared.comparison)
+            rows = list(_rows_of_part(listed, part, num_parts)), list(_rows_of_part(known, part, num_parts))
+            if self._settings.retry_rejects:
+                yield from _outputs(compare_images.compare_with_rejects(*rows))
+                continue
+            self._others.add(compare_images.find_others(*rows, by_content=self._settings.by_content))
+            if not self._settings.by_content or len(self._others.listed) >= _MAX_OTHERS:
+                yield from self._compare_others()
+
+    def _compare_others(self) -> Iterator[Any]:
+        others, self._others = self._others, _no_others()
+        compared = compare_images.compare(others, self._read_contents if self._settings.by_content else None)
+        counters.count(counters.COMPARED, compared.comparison.compared_contents)
+        yield from _outputs(compared)
+
+    def _read_contents(self, refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]:
+        for ref, files in shard_writer.read_files(refs, self._read_ahead):
+            yield shard_writer.add_content(ref, files)
+
+
+def _no_others() -> compare_images.Others:
+    return compare_images.Others([], [], collections.Counter())
+
+
+def _outputs(compared: compare_images.Compared) -> Iterator[Any]:
+    """Yields the outputs of `_CompareFn`."""
+    yield from compared.images
+    for reject in compared.rejects:
+        yield beam.pvalue.TaggedOutput("rejects", reject)
+    for shard, records in compared.removed.items():
+        yield beam.pvalue.TaggedOutput("removed", (shard, array.array("I", records).tobytes()))
+    yield beam.pvalue.TaggedOutput("comparisons", compared.comparison)
 
 
 def _rows_of_part(blocks: Iterable[PackedRows], part: int, num_parts: int) -> Iterator[tuple[Any, ...]]:
@@ -155,9 +198,11 @@ class _Merged:
     digest: int = 0
     duplicates: tuple[summaries.RepeatedKey, ...] = ()
     num_duplicates: int = 0
+    compared_contents: int = 0
+    same_contents: int = 0
 
     def add(self, part: summaries.Comparison) -> None:
-        for name in ("unchanged", "added", "changed", "removed"):
+        for name in summaries.CHANGES:
             self.counts.setdefault(name, collections.Counter()).update(getattr(part, name))
         for split, labels in part.removed_labels.items():
             self.removed_labels.setdefault(split, collections.Counter()).update(labels)
@@ -166,6 +211,8 @@ class _Merged:
         self.digest = (self.digest + part.digest) % compare_images.DIGEST_RANGE
         self.duplicates = tuple(sorted((*self.duplicates, *part.duplicates))[: compare_images.MAX_DUPLICATES])
         self.num_duplicates += part.num_duplicates
+        self.compared_contents += part.compared_contents
+        self.same_contents += part.same_contents
 
     def result(self) -> summaries.Comparison:
         counts = {name: dict(sorted(each.items())) for name, each in self.counts.items()}
@@ -178,6 +225,8 @@ class _Merged:
             digest=self.digest,
             duplicates=self.duplicates,
             num_duplicates=self.num_duplicates,
+            compared_contents=self.compared_contents,
+            same_contents=self.same_contents,
         )
 
 
@@ -225,6 +274,7 @@ class CompareWithSnapshot(beam.PTransform):
     settings: snapshot_settings.SnapshotSettings | None  # None without snapshots
     rejects: beam.PCollection[elements.Reject]  # of the listing, the labels and the splits
     keep_position: bool  # whether the row in the source counts, as it does where the row decides the order
+    read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD  # of the images whose bytes are compared
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -234,7 +284,9 @@ class CompareWithSnapshot(beam.PTransform):
         if self.settings is None:
             return ComparedImages(refs, self.rejects)
         rows = tuple[int, PackedRows]
-        listed = refs | "SpreadListed" >> beam.ParDo(_SpreadListedFn(self.keep_position)).with_output_types(rows)
+        listed = refs | "SpreadListed" >> beam.ParDo(
+            _SpreadListedFn(self.keep_position, self.settings.by_content)
+        ).with_output_types(rows)
         known = (
             refs.pipeline
             | "StartCompare" >> beam.Impulse()
@@ -246,7 +298,7 @@ class CompareWithSnapshot(beam.PTransform):
             {"listed": listed, "known": known}
             | "Meet" >> beam.CoGroupByKey()  # (interval, {listed: [PackedRows], known: [PackedRows]})
             | "Compare"
-            >> beam.ParDo(_CompareFn(self.settings.retry_rejects))
+            >> beam.ParDo(_CompareFn(self.settings, self.read_ahead))
             .with_output_types(
                 elements.ImageRef,
                 rejects=elements.Reject,

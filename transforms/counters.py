@@ -11,6 +11,7 @@ NAMESPACE = "imagebeam"
 # Of a whole run, added up over the steps:
 LISTED = "images-listed"  # found by the source, also those that become rejects
 PLANNED = "images-planned"  # to be read and written
+COMPARED = "images-compared"  # read to find out whether they are the same: update.compare is content
 OUT = "images-out"  # written by this run
 KEPT = "images-kept"  # in shards that an earlier run finished
 BYTES_OUT = "bytes-out"  # of the shards that this run wrote

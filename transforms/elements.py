@@ -46,6 +46,8 @@ class ImageRef(NamedTuple):
     expected: tuple[int, int] | None = None  # height and width in pixels that the source's boxes or masks refer to
     inside: tuple[int, int] | None = None  # offset and length of the image in the record that is read, a whole Example
     facts: bytes = b""  # digest of what the record is made of, for the next update; see image_states
+    content: bytes = b""  # digest of the same without versions, then one of the bytes once they are read; b"": not kept
+    replaces: str = ""  # split of the record in the snapshot before that this image replaces; "" if there is none
 
     def with_label(self, label: Label, group: str) -> ImageRef:
         """Returns this reference with a label and a group. Runs once per image: four times as fast as `_replace`."""
@@ -137,6 +139,7 @@ class WrittenShard(NamedTuple):
     statistics: Mapping[str, Any]  # see shard.statistics; {} on the way to the commit, see merge_statistics
     is_kept: bool = False  # whether an earlier run finished it
     state_bytes: int = 0  # size of the file with the state of its images; 0 without one
+    lost: Mapping[str, int] = {}  # the part of `rejected` that replaces a record, by the split of that record
 
 
 @dataclasses.dataclass(frozen=True)

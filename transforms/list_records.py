@@ -60,6 +60,7 @@ class _ListRecordsFn(beam.DoFn):
                     label=image.labels,
                     split=read.split,
                     facts=image.facts,
+                    content=image.content,
                 )
 
 

@@ -147,7 +147,7 @@ class _PlanFn(beam.DoFn):
             num_images,
             num_shards,
             dict(plan.rejected),
-            f": {plan.message}" if plan.message else "",
+            f": {plan.message}" if plan.action == "keep" else "",  # the commit raises why it is refused
         )
         yield plan
 

@@ -19,6 +19,7 @@ def encode_report(
     message: str = "",
     exit_code: int = 0,
     rejected: Mapping[str, int] | None = None,
+    error: str = "",
 ) -> bytes:
     """Returns the content of a report.
 
@@ -28,9 +29,11 @@ def encode_report(
         message: for the user.
         exit_code: of the launcher.
         rejected: number of all rejects by reason, for a run without a catalog to hold them; None if not known.
+        error: name of the class of the error that ended the run; "" if there was none.
     """
     fields = {"state": state, "message": message, "exit_code": exit_code, "plan": dataclasses.asdict(plan)}
-    return json.dumps(fields | ({} if rejected is None else {"rejected": rejected})).encode()
+    added = {"rejected": rejected, "error": error or None}
+    return json.dumps(fields | {name: value for name, value in added.items() if value is not None}).encode()
 
 
 def write_report(
@@ -40,10 +43,11 @@ def write_report(
     message: str = "",
     exit_code: int = 0,
     rejected: Mapping[str, int] | None = None,
+    error: str = "",
 ) -> None:
     """Writes the report to `uri`, in place of an earlier one; nothing for "". Arguments as for `encode_report`."""
     if uri:
-        report = encode_report(state, plan, message, exit_code, rejected)
+        report = encode_report(state, plan, message, exit_code, rejected, error)
         storage.storage_of(uri).write_whole(uri, report, durable=False)
 
 

@@ -4,7 +4,8 @@
 
 ```
 {"snapshot": "000003", "base": "000002", "compacted": null,
- "splits": {split: {"added", "changed", "removed", "unchanged": images, "examples": all after the run}},
+ "splits": {split: {"added", "changed", "removed", "unchanged": images, "rejected": those that were read and rejected,
+                    "examples": added + changed + unchanged}},
  "labels": {split: {label: {"written", "removed", "unchanged"}}},
  "written": {split: {"shards", "records", "bytes"}},
  "rejects": {reason: {"new", "kept", "gone"}},
@@ -34,6 +35,7 @@ from imagebeam.transforms import (
     join_dead_letters,
     snapshot_drift,
     snapshot_settings,
+    summaries,
 )
 from imagebeam.transforms.shard import statistics
 
@@ -62,7 +64,7 @@ def add_report(
     """Returns the dataset with its report among its files.
 
     Raises:
-        TooManyRejectsError: if the drift is too large, and the run has to fail then. The report stays in the control
+        DriftError: if the drift is too large, and the run has to fail then. The report stays in the control
             folder.
     """
     snapshot = settings.snapshot
@@ -79,7 +81,7 @@ def add_report(
     if excess and snapshot.fail_on_drift:
         uri = settings.paths.drift_report
         storage.storage_of(uri).write_whole(uri, content)
-        raise errors.TooManyRejectsError(
+        raise errors.DriftError(
             f"snapshot {snapshot.name} drifts too far from {snapshot.base}: {'; '.join(excess)}; nothing was "
             f"committed; the report is in {uri}; look whether the input is as it should be, and commit the finished "
             "shards by the same command without --fail-on-drift, or set a higher update.drift"
@@ -103,8 +105,8 @@ def make_report(
     """
     compared = run.comparison
     splits = {}
-    for split in sorted({*catalog.splits, *compared.removed, *compared.changed}, key=_in_order(catalog)):
-        counts = {name: getattr(compared, name).get(split, 0) for name in ("added", "changed", "removed", "unchanged")}
+    for split in sorted({*catalog.splits, *compared.removed, *compared.rejected}, key=_in_order(catalog)):
+        counts = {name: getattr(compared, name).get(split, 0) for name in (*summaries.CHANGES, "rejected")}
         examples = catalog.splits[split].num_examples if split in catalog.splits else 0
         if settings.compacted:
             counts["unchanged"] = examples

@@ -22,6 +22,7 @@ class SnapshotSettings:
     new_labels: NewLabels = "append"  # at the end of the vocabulary
     max_removed_fraction: float = 1.0  # of the images in the snapshot before
     compacted: str = ""  # name of the snapshot whose records are copied; "" if images are read
+    by_content: bool = False  # whether images with another version are the same if their bytes are
     retry_rejects: bool = False  # whether only images that the snapshot before rejected are read again
     drift: snapshot_drift.Thresholds = snapshot_drift.DEFAULT  # differences that are too large
     fail_on_drift: bool = False  # whether nothing is committed then; otherwise it is only noted

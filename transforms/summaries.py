@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import collections
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from imagebeam.transforms import elements, kept_features, labels_by_index, recorded_inputs
@@ -70,6 +71,9 @@ class Ranking(NamedTuple):
         return self.starts[name][-1]
 
 
+CHANGES = ("added", "changed", "removed", "unchanged")
+
+
 class Comparison(NamedTuple):
     """How listed images differ from those of the snapshot before. Counts are of images by split."""
 
@@ -83,6 +87,9 @@ class Comparison(NamedTuple):
     digest: int = 0  # of the removed and replaced records
     duplicates: tuple[RepeatedKey, ...] = ()  # keys that are listed twice, the first of them
     num_duplicates: int = 0
+    compared_contents: int = 0  # images whose bytes were read to find out whether they are the same
+    same_contents: int = 0  # those of them that are: among `unchanged` and `kept_rejects`
+    rejected: Mapping[str, int] = {}  # images that the run has read and rejected; {} before they are read
 
     @property
     def num_known(self) -> int:
@@ -91,7 +98,34 @@ class Comparison(NamedTuple):
 
     def totals(self) -> dict[str, int]:
         """Returns the number of images by what became of them."""
-        return {name: _total(getattr(self, name)) for name in ("added", "changed", "removed", "unchanged")}
+        return {name: _total(getattr(self, name)) for name in CHANGES}
+
+    def after_reading(self, written: Iterable[elements.WrittenShard]) -> Comparison:
+        """Returns what really became of the images: those that were rejected are not added.
+
+        A rejected image that should have replaced a record has removed it.
+
+        Args:
+            written: all shards of the run.
+        """
+        added, changed, removed = map(collections.Counter, (self.added, self.changed, self.removed))
+        rejected: collections.Counter[str] = collections.Counter()
+        for each in written:
+            num_rejected, num_lost = sum(each.rejected.values()), sum(each.lost.values())
+            added[each.split] -= num_rejected - num_lost
+            changed[each.split] -= num_lost
+            removed.update(each.lost)
+            rejected[each.split] += num_rejected
+        return self._replace(
+            added=_without_zeros(added),
+            changed=_without_zeros(changed),
+            removed=_without_zeros(removed),
+            rejected=_without_zeros(rejected),
+        )
+
+
+def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
 
 
 NO_SNAPSHOT = Comparison()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests import captured_jobs, command_line, datasets, forked_commands, patience
+from tests import captured_jobs, command_line, datasets, forked_commands, image_sets, patience, snapshot_sets
 from tests.servers import dataflow, gcs
 from tests.stored import assert_same, write_images
 
@@ -166,6 +166,44 @@ def test_job_that_nobody_waits_for_goes_on_and_cleans_up(cloud: Cloud, tmp_path:
     assert ending.returncode == 0, ending.stderr
     assert f"waiting for the end of Dataflow job {job.id}" in ending.stderr
     assert (cloud.lock() or {})["job"]["id"] == job.id and len(cloud.service.jobs) == 1
+
+
+def test_update_whose_launcher_has_left_commits_the_next_snapshot(cloud: Cloud, tmp_path: pathlib.Path) -> None:
+    for number in range(6):
+        cloud.bucket.blob(f"nights/cat/{number}.jpg").upload_from_string(image_sets.make_image(number))
+    arguments = ("--update", "--input", "gs://pets/nights", "--set", "update.compare=content")
+    local = ["convert", *arguments, "--output", cloud.output, "--set", "output.num_shards=2", "--workers", "1"]
+    first = command_line.run(*local, environment=cloud.emulator.environment)
+    assert first.returncode == 0, first.stderr
+    cloud.bucket.blob("nights/cat/0.jpg").delete()
+    images = {"1": 1, "2": 102, "new": 103}  # the first one has a new generation only
+    for name, number in images.items():
+        cloud.bucket.blob(f"nights/cat/{name}.jpg").upload_from_string(image_sets.make_image(number))
+    submitted = cloud.run("convert", *arguments, "--no-wait")
+    assert submitted.returncode == 0, submitted.stderr
+    (job,) = cloud.service.jobs
+    code, status = cloud.status()
+    assert (code, status["state"], status["job"]["id"]) == (0, "running", job.id)
+    assert status["dataset"]["snapshot"] == "000001"
+    done = cloud.do_work(job)
+    assert done.returncode == 0, done.stderr
+    job.set(dataflow.DONE)
+    code, status = cloud.status()
+    assert (code, status["state"], status["dataset"]["snapshot"]) == (0, "committed", "000002")
+    found = tmp_path / "found"
+    for name in cloud.left():
+        assert ".imagebeam/" not in name
+        (found / name).parent.mkdir(parents=True, exist_ok=True)
+        begin = cloud.output.removeprefix("gs://pets/")
+        (found / name).write_bytes(cloud.bucket.blob(f"{begin}/{name}").download_as_bytes())
+    report = json.loads((found / "snapshots" / "000002" / "report.json").read_text())
+    changes = {"added": 1, "changed": 1, "removed": 1, "unchanged": 4, "rejected": 0, "examples": 6}
+    assert report["splits"] == {"train": changes}
+    living = snapshot_sets.living(found)
+    expected = {"1": 1, "2": 102, "3": 3, "4": 4, "5": 5, "new": 103}
+    assert {key: each.data for key, each in living.items()} == {
+        f"cat/{name}.jpg": image_sets.make_image(number) for name, number in expected.items()
+    }
 
 
 def test_launcher_that_was_killed_is_replaced_by_the_next(cloud: Cloud, tmp_path: pathlib.Path) -> None:

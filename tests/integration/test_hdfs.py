@@ -16,7 +16,8 @@ import pytest
 import requests
 
 import imagebeam
-from tests import command_line, datasets, patience, races
+from imagebeam.pipelines import keep_snapshots, status
+from tests import command_line, datasets, image_sets, patience, races
 from tests.servers import faults, hdfs
 from tests.stored import NUM_IMAGES, assert_same, write_images
 
@@ -223,6 +224,40 @@ def test_safe_mode_is_waited_for(stored: Stored, tmp_path: pathlib.Path) -> None
     finally:
         stored.cluster.safe_mode(False)
     assert_same(stored.download("waited", tmp_path / "found"), stored.expected)
+
+
+def test_updates_at_hdfs_write_what_differs_though_a_copy_renews_all_times(
+    cluster: hdfs.Cluster, tmp_path: pathlib.Path
+) -> None:
+    image_sets.write_folder(tmp_path / "in", per_label=6)
+    files = sorted((tmp_path / "in").glob("*/*.*"))
+    filesystem, dataset = cluster.filesystem(), f"{cluster.address}/nights/out"
+    config = {
+        "source": {"uri": f"{cluster.address}/nights/in"},
+        "output": {"uri": dataset},
+        "update": {"compare": "content", "max_removed_fraction": 0.5},
+    }
+
+    def night() -> dict[str, Any]:
+        for path in files:  # as a copy without its times
+            filesystem.pipe_file(f"/nights/in/{path.relative_to(tmp_path / 'in')}", path.read_bytes())
+        counts = dict(imagebeam.convert(config, workers=1, update=True).catalog.snapshot)
+        return {name: counts[name] for name in ("name", "added", "changed", "removed", "unchanged")}
+
+    assert night() == {"name": "000001", "added": 12, "changed": 0, "removed": 0, "unchanged": 0}
+    keep_snapshots.set_pin(dataset, "000001", is_pinned=True)
+    data = bytearray(files[0].read_bytes())
+    data[-20] ^= 1  # of the same size
+    files[0].write_bytes(data)
+    filesystem.rm(f"/nights/in/{files.pop().relative_to(tmp_path / 'in')}")
+    assert night() == {"name": "000002", "added": 0, "changed": 1, "removed": 1, "unchanged": 10}
+    assert imagebeam.compact(dataset, workers=1).snapshot == "000003"
+    assert night()["name"] == "000003"  # nothing has changed, and the compacted snapshot knows the contents
+    removal = keep_snapshots.keep_snapshots(dataset, 1)
+    assert (removal.removed, removal.pinned) == (["000002"], ["000001"])
+    assert not imagebeam.verify(dataset).problems
+    assert [imagebeam.load_catalog(dataset, snapshot=number).counts.written for number in (1, 3)] == [12, 11]
+    assert status.status(dataset).state == "committed"
 
 
 def test_second_run_on_the_same_output_is_refused(stored: Stored) -> None:

@@ -58,3 +58,21 @@ def test_missing_bucket_is_refused(environment: dict[str, str], tmp_path: pathli
     )
     assert completed.returncode == 2
     assert "--input 's3://nothing/images'" in completed.stderr
+
+
+def test_objects_with_two_slashes_are_refused_by_name(environment: dict[str, str], tmp_path: pathlib.Path) -> None:
+    import boto3
+
+    s3 = boto3.client(
+        "s3", endpoint_url=environment["AWS_ENDPOINT_URL"], aws_access_key_id="test", aws_secret_access_key="test"
+    )
+    s3.create_bucket(Bucket="slashes")
+    for key in ("in/cat/", "in/cat/1.jpg", "in/dog//2.jpg"):  # the first one only marks the folder
+        s3.put_object(Bucket="slashes", Key=key, Body=b"" if key.endswith("/") else image_sets.make_image(1))
+    arguments = ["plan", "--input", "s3://slashes/in", "--output", tmp_path / "out"]
+    completed = command_line.run(*arguments, environment=environment)
+    assert completed.returncode == 2
+    assert "folder s3://slashes/in/dog//: two slashes follow each other in the names of its objects" in (
+        completed.stdout + completed.stderr
+    )
+    assert "in/cat" not in completed.stdout + completed.stderr

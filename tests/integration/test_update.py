@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from imagebeam import errors, snapshots
+from imagebeam import errors, snapshots, storage
 from imagebeam.pipelines import (
     cli,
     compact,
@@ -24,8 +24,9 @@ from imagebeam.pipelines import (
     status,
     verify_dataset,
 )
-from imagebeam.transforms import publish_dataset
-from tests import datasets, image_sets, snapshot_sets
+from imagebeam.pipelines import config as config_lib
+from imagebeam.transforms import elements, publish_dataset
+from tests import datasets, image_sets, snapshot_sets, tars
 
 CONFIG: dict[str, Any] = {
     "split": {"by": "hash", "fractions": {"train": 0.7, "test": 0.3}},
@@ -321,6 +322,11 @@ def test_rejects_are_read_again_only_where_that_is_asked_for(source: Source, out
     os.utime(source.folder / broken, ns=(changed.st_atime_ns, changed.st_mtime_ns))
     assert times.st_size == changed.st_size
     source.add(3, "cat")
+    sections = {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}
+    planned = convert.plan(sections, update=True, retry_rejects=True)
+    assert (planned.snapshot["added"], sum(each.num_records for each in planned.splits.values())) == (1, 1)
+    with pytest.raises(errors.ConfigError, match="--retry-rejects is for datasets of snapshots: add --update"):
+        convert.plan(sections, retry_rejects=True)
     result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
     assert result.plan.snapshot["added"] == 1  # the new images wait for the next night
     assert broken in snapshot_sets.living(output)
@@ -347,6 +353,8 @@ def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
         f"report is in {control}/report.json; look whether"
     )
     report = json.loads((control / "report.json").read_text())
+    with pytest.raises(errors.DriftError, match="drifts too far"):
+        snapshot_sets.update(source.folder, output, fail_on_drift=True)
     assert (output / "LATEST").read_text() == "000001\n"
     assert len(snapshot_sets.living(output)) == 60
     result = snapshot_sets.update(source.folder, output)
@@ -427,3 +435,84 @@ def test_rejects_that_are_still_bad_leave_no_snapshot(source: Source, output: pa
     result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
     assert (result.state, result.message) == ("kept", "no image that snapshot 000002 rejected is good now")
     assert len(list((output / "snapshots").iterdir())) == 2
+
+
+BY_CONTENT = {**CONFIG, "update": {"compare": "content"}}
+
+
+def touch(source: Source) -> None:
+    for path in source.folder.rglob("*.jpg"):
+        os.utime(path, ns=(0, os.stat(path).st_mtime_ns + 10**9))
+
+
+def plan_by_content(images: str, output: pathlib.Path) -> elements.DatasetPlan:
+    return convert.plan({**BY_CONTENT, "source": {"uri": images}, "output": {"uri": str(output)}}, update=True)
+
+
+def test_touched_images_are_written_again_only_where_their_bytes_differ(source: Source, tmp_path: pathlib.Path) -> None:
+    (broken,) = source.choose(1)
+    source.write(broken, b"\xff\xd8\xff\xe0 broken")
+    output = tmp_path / "out"
+    first = snapshot_sets.update(source.folder, output, **BY_CONTENT)
+    assert (first.plan.snapshot["added"], first.plan.snapshot["rejected"]) == (19, 1)
+    touch(source)
+    assert plan_by_content(str(source.folder), output).message == "nothing has changed since snapshot 000001"
+    same_size, moved = [key for key in source.choose(3) if key != broken][:2]
+    data = bytearray((source.folder / same_size).read_bytes())
+    data[-20] ^= 1
+    (source.folder / same_size).write_bytes(data)
+    (source.folder / moved).rename(source.folder / "dog" / "moved.jpg")
+    result = snapshot_sets.update(source.folder, output, **BY_CONTENT)
+    counts = result.plan.snapshot
+    assert [counts[name] for name in ("added", "changed", "removed", "unchanged", "rejected")] == [1, 1, 1, 17, 0]
+    assert snapshot_sets.living(output)[same_size].data == data
+    touch(source)
+    compact.compact(output, workers=1)  # keeps what is known of the contents
+    assert plan_by_content(str(source.folder), output).action == "keep"
+
+
+def test_state_without_contents_gets_them_when_an_image_is_written(source: Source, output: pathlib.Path) -> None:
+    touched = source.choose(2)
+    for key in touched:
+        os.utime(source.folder / key, (1, 1))
+    assert plan_by_content(str(source.folder), output).snapshot["changed"] == 2
+    assert snapshot_sets.update(source.folder, output, **BY_CONTENT).plan.snapshot["changed"] == 2
+    for key in touched:
+        os.utime(source.folder / key, (2, 2))
+    assert plan_by_content(str(source.folder), output).action == "keep"
+
+
+def test_images_of_a_store_without_versions_are_compared_by_content(source: Source, tmp_path: pathlib.Path) -> None:
+    store, output = storage.storage_of("memory://nights"), tmp_path / "out"
+    snapshot_sets.update(source.folder, output, **BY_CONTENT)
+    keys = source.choose(20)
+    for key in keys:
+        store.write_whole(f"memory://nights/{key}", (source.folder / key).read_bytes())
+    try:
+        assert plan_by_content("memory://nights", output).action == "keep"
+        data = bytearray((source.folder / keys[0]).read_bytes())
+        data[-20] ^= 1
+        store.write_whole(f"memory://nights/{keys[0]}", bytes(data))
+        counts = plan_by_content("memory://nights", output).snapshot
+        assert (counts["changed"], counts["unchanged"]) == (1, 19)
+    finally:
+        store.remove_tree("memory://nights")
+
+
+def test_members_of_a_tar_that_is_packed_again_are_the_same(tmp_path: pathlib.Path) -> None:
+    tar, output = tmp_path / "in" / "a.tar", tmp_path / "out"
+    members = [
+        (name, data) for n in range(4) for name, data in ((f"{n}.jpg", image_sets.make_image(n)), (f"{n}.cls", b"1"))
+    ]
+    config = {**config_lib.load_config("webdataset").model_dump(exclude_unset=True), "update": {"compare": "content"}}
+    tars.write_tar(tar, members)
+    config["source"] = {**config["source"], "uri": str(tmp_path / "in")}
+    config["output"] = {**config.get("output", {}), "uri": str(output)}
+    convert.convert(config, workers=1, update=True)
+    os.utime(tar, (1, 1))
+    assert convert.plan(config, update=True).action == "keep"
+    data = bytearray(members[2][1])
+    data[-20] ^= 1
+    tars.write_tar(tar, [*members[:2], ("1.jpg", bytes(data)), *members[3:]])
+    counts = convert.plan(config, update=True).snapshot
+    assert (counts["changed"], counts["unchanged"]) == (1, 3)

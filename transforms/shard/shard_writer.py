@@ -119,10 +119,11 @@ class ShardWriter:
             uri_of_index = storage.join(self.staging, os.path.basename(shard.index_name))
             store.write_whole(uri_of_index, index, durable=False)
         rejected = store_rejects(self.staging, name, rejects)
+        lost = dict(sorted(collections.Counter(states.lost).items())) if states is not None else {}
         state = b"" if states is None else states.encode()
         if state:
             store.write_whole(storage.join(self.staging, staged_state_name(name)), state, durable=False)
-        written = elements.WrittenShard(task.split, shard, rejected, counts.build(), state_bytes=len(state))
+        written = elements.WrittenShard(task.split, shard, rejected, counts.build(), state_bytes=len(state), lost=lost)
         store.write_whole(uri + DONE_SUFFIX, encode_written(written), durable=False)
         return written
 
@@ -194,13 +195,13 @@ def read_images(
         read_ahead: how much is read ahead.
         skipped: images that are rejected without a look at their bytes, by their number in `refs`.
     """
-    fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
     limit = policy.limits.max_seconds
     watch = None if limit is None else time_limit.Watch(limit)
     image: checked_image.Image | elements.Reject
     try:
-        for number, (ref, data) in enumerate(fetched):
+        for number, (ref, files) in enumerate(read_files(refs, read_ahead)):
             writer_processes.note_progress(number)
+            data = files[0]
             if number in skipped:
                 image = _skip(ref, skipped[number], limit)
             elif isinstance(data, read_ahead_lib.ReadError):
@@ -211,12 +212,28 @@ def read_images(
             else:
                 image = _prepare_in_time(ref, data, policy, number, watch)
             if ref.mask is not None:
-                _, mask = next(fetched)
-                image = image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, mask, policy)
-            yield ref, image
+                image = (
+                    image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, files[1], policy)
+                )
+            yield add_content(ref, files) if ref.content else ref, image
     finally:
         if watch is not None:
             watch.close()
+
+
+def read_files(
+    refs: Iterable[elements.ImageRef], read_ahead: read_ahead_lib.ReadAhead
+) -> Iterator[tuple[elements.ImageRef, list[bytes | read_ahead_lib.ReadError]]]:
+    """Yields each reference with the content of its image and, if it has one, of its mask."""
+    fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
+    for ref, data in fetched:
+        yield ref, [data] if ref.mask is None else [data, next(fetched)[1]]
+
+
+def add_content(ref: elements.ImageRef, files: Sequence[bytes | read_ahead_lib.ReadError]) -> elements.ImageRef:
+    """Returns the reference with a digest of the bytes that were read for it; unchanged if a file cannot be read."""
+    found = [data for data in files if not isinstance(data, read_ahead_lib.ReadError)]
+    return image_states.add_content(ref, *found) if len(found) == len(files) else ref
 
 
 def _prepare(ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy) -> checked_image.Image | elements.Reject:

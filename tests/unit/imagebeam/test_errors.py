@@ -22,6 +22,11 @@ def test_error_of_another_process_is_rebuilt_from_its_exit_code(
     assert (type(error), error.exit_code, str(error)) == (kind, exit_code, "the text")
 
 
+def test_error_of_another_process_is_the_one_that_it_names() -> None:
+    assert type(errors.from_exit_code(3, "x", "DriftError")) is errors.DriftError
+    assert type(errors.from_exit_code(3, "x", "OtherError")) is errors.TooManyRejectsError
+
+
 @pytest.mark.parametrize("exit_code", [0, 1, 6, 137])
 def test_unknown_exit_code_is_any_error(exit_code: int) -> None:
     assert type(errors.from_exit_code(exit_code, "x")) is errors.ImagebeamError

@@ -387,3 +387,13 @@ def test_command_on_a_dataset_describes_it(dataset: pathlib.Path, capsys: pytest
 def test_command_on_nothing_exits_2(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().out == f"state   nothing\noutput  {tmp_path / 'nowhere'}\n"
+
+
+@pytest.mark.parametrize("text", ["", "nonsense"])
+def test_file_that_names_no_snapshot_is_told(text: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "snapshots" / "000001").mkdir(parents=True)
+    (tmp_path / "LATEST").write_text(text)
+    found = status.status(str(tmp_path))
+    assert (found.state, found.exit_code) == ("unknown", 1)
+    (cause,) = found.causes
+    assert cause.startswith(f"{tmp_path}/LATEST holds {text!r}, and should name a folder in {tmp_path}/snapshots")

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagebeam import catalog as catalog_lib
 from imagebeam.transforms import compare_images, elements, summaries
 from imagebeam.transforms.compare_images import KnownImage
 
@@ -48,7 +51,7 @@ def listings(draw: st.DrawFn) -> list[elements.ImageRef]:
 
 @given(listings(), known_sets())
 def test_each_image_is_read_kept_or_removed(listed: list[elements.ImageRef], known: list[KnownImage]) -> None:
-    compared = compare_images.compare(listed, known)
+    compared = compare_images.compare(compare_images.find_others(listed, known))
     records = {each.key: each for each in known if each.record >= 0}
     rejects = {
         key: max((each for each in known if each.key == key), key=lambda each: each.snapshot)
@@ -61,7 +64,10 @@ def test_each_image_is_read_kept_or_removed(listed: list[elements.ImageRef], kno
         if (key not in records or records[key].facts != ref.facts)
         and (key in records or key not in rejects or rejects[key].facts != ref.facts)
     }
-    assert {ref.key: ref for ref in compared.images} == read
+    assert {ref.key: ref._replace(replaces="") for ref in compared.images} == read
+    assert {ref.key: ref.replaces for ref in compared.images if ref.replaces} == {
+        key: records[key].split for key in read.keys() & records.keys()
+    }
     unchanged = [key for key in records if key in now and key not in read]
     gone = [records[key] for key in records if key not in unchanged]
     assert sorted((shard, each) for shard, indexes in compared.removed.items() for each in indexes) == sorted(
@@ -95,6 +101,71 @@ def test_only_rejects_go_on_when_they_are_tried_again(listed: list[elements.Imag
 
 def test_key_that_is_listed_twice_is_named_with_both_files() -> None:
     listed = [elements.ImageRef("a.jpg", "/in/2", position=2), elements.ImageRef("a.jpg", "/in/1", position=1)]
-    comparison = compare_images.compare(listed, []).comparison
+    comparison = compare_images.compare(compare_images.find_others(listed, [])).comparison
     assert comparison.duplicates == (summaries.RepeatedKey("a.jpg", ("/in/1", "/in/2"), (1, 2)),)
     assert comparison.num_duplicates == 1
+
+
+STILL, OTHER_STILL = b"as it is", b"another!"
+BYTES, OTHER_BYTES = b"1" * 16, b"2" * 16
+REJECT = elements.Reject("a.jpg", "/in/a.jpg", "check", elements.Reason.CORRUPT, "")
+
+
+@pytest.mark.parametrize("is_reject", [False, True], ids=["record", "reject"])
+@pytest.mark.parametrize(
+    ("facts", "version", "still", "content", "known", "reads", "is_same"),
+    [
+        pytest.param(b"1", 5, STILL, BYTES, STILL + BYTES, False, True, id="same-version"),
+        pytest.param(b"2", 6, STILL, BYTES, STILL + BYTES, True, True, id="touched"),
+        pytest.param(b"2", 6, STILL, OTHER_BYTES, STILL + BYTES, True, False, id="same-size-other-bytes"),
+        pytest.param(b"2", 6, STILL, None, STILL + BYTES, True, False, id="cannot-be-read"),
+        pytest.param(b"2", 5, OTHER_STILL, BYTES, STILL + BYTES, False, False, id="other-label"),
+        pytest.param(b"2", 6, STILL, BYTES, b"", False, False, id="state-without-content"),
+        pytest.param(b"1", 5, STILL, BYTES, b"", False, True, id="state-without-content-same-version"),
+        pytest.param(b"1", 0, STILL, BYTES, STILL + BYTES, True, True, id="no-version"),
+        pytest.param(b"1", 0, STILL, OTHER_BYTES, STILL + BYTES, True, False, id="no-version-other-bytes"),
+        pytest.param(b"1", 0, STILL, BYTES, b"", False, False, id="no-version-no-content"),
+    ],
+)
+def test_bytes_are_read_only_where_they_decide(
+    facts: bytes,
+    version: int,
+    still: bytes,
+    content: bytes | None,
+    known: bytes,
+    reads: bool,
+    is_same: bool,
+    is_reject: bool,
+) -> None:
+    ref = elements.ImageRef("a.jpg", "/in/a.jpg", version=version, split="train", facts=facts, content=still)
+    reject = REJECT if is_reject else None
+    row = KnownImage("a.jpg", b"1", 1, 0, -1 if is_reject else 0, "train", ("cat",), reject, known)
+    read: list[elements.ImageRef] = []
+
+    def read_contents(refs: Iterable[elements.ImageRef]) -> list[elements.ImageRef]:
+        read.extend(refs)
+        return [each if content is None else each._replace(content=each.content + content) for each in read]
+
+    others = compare_images.find_others([ref], [row], by_content=True)
+    compared = compare_images.compare(others, read_contents)
+    assert read == ([ref] if reads else [])
+    assert compared.comparison.compared_contents == len(read)
+    assert compared.comparison.same_contents == (reads and is_same)
+    assert len(compared.images) == (not is_same)
+    assert compared.rejects == ([REJECT] if is_reject and is_same else [])
+    totals = compared.comparison.totals()
+    assert totals["unchanged"] == (is_same and not is_reject)
+    assert totals["changed"] + totals["added"] == (not is_same)
+
+
+def test_rejected_images_are_counted_as_rejected_and_not_as_added() -> None:
+    comparison = summaries.Comparison({"train": 9}, {"train": 4, "test": 1}, {"train": 3}, {"test": 1})
+    shard = catalog_lib.Shard("x", 1, 1, 1)
+    written = [
+        elements.WrittenShard("train", shard, {"corrupt": 3}, {}, lost={"train": 1, "test": 1}),
+        elements.WrittenShard("test", shard, {"truncated": 1}, {}),
+    ]
+    found = comparison.after_reading(written)
+    assert (found.added, found.changed) == ({"train": 3}, {"train": 1})
+    assert (found.removed, found.rejected) == ({"test": 2, "train": 1}, {"train": 3, "test": 1})
+    assert found.num_known == comparison.num_known

@@ -68,7 +68,7 @@ def test_reason_is_written_as_its_value() -> None:
 
 FULL = ImageRef(
     key="k", uri="u", size=1, version=2, offset=3, length=4, position=5, label="l", split="s", group="g",
-    columns=(b"c", 6), mask=Mask("m", 7, 8), expected=(9, 10), inside=(11, 12),
+    columns=(b"c", 6), mask=Mask("m", 7, 8), expected=(9, 10), inside=(11, 12), content=b"d", replaces="r",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from tests.unit.transforms.test_elements import FULL
 
 TEXTS = st.text(max_size=5) | st.just("\udcff.jpg")
 FACTS = st.binary(min_size=16, max_size=16)
+CONTENTS = st.just(b"") | st.binary(min_size=24, max_size=24).filter(any)
 IMAGES = st.builds(
     image_states.ImageState,
     TEXTS,
@@ -21,6 +22,7 @@ IMAGES = st.builds(
     st.integers(-1, 1 << 40),
     st.integers(0, 9),
     st.lists(TEXTS, max_size=2).map(tuple),
+    CONTENTS,
 )
 REJECTS = st.builds(
     image_states.RejectState,
@@ -28,6 +30,7 @@ REJECTS = st.builds(
     st.builds(
         elements.Reject, TEXTS, TEXTS, st.sampled_from(["read", "check"]), st.sampled_from(elements.Reason), TEXTS
     ),
+    CONTENTS,
 )
 
 
@@ -61,17 +64,54 @@ STATE = image_states.encode_state(
         change(STATE, keys=["a.jpg", "b.jpg"]),
         change(STATE, facts=""),
         change(STATE, rejects=[["a"]]),
+        change(STATE, contents="YQ=="),
     ],
-    ids=["cut", "one-byte", "empty", "no-gzip", "list", "more-keys", "no-facts", "broken-reject"],
+    ids=["cut", "one-byte", "empty", "no-gzip", "list", "more-keys", "no-facts", "broken-reject", "short-contents"],
 )
 def test_damaged_state_names_the_file_and_the_remedy(data: bytes) -> None:
     with pytest.raises(errors.CatalogError, match=r"^gs://b/s\.json\.gz is damaged \(.*--update --overwrite"):
         image_states.decode_state(data, 1, "gs://b/s.json.gz")
 
 
+def test_state_of_a_later_version_is_refused_as_such() -> None:
+    with pytest.raises(errors.CatalogError, match=r"^s\.json\.gz has format version 3, .* up to 2: update imagebeam$"):
+        image_states.decode_state(change(STATE, format_version=3), 1, "s.json.gz")
+
+
+def test_state_without_contents_has_no_field_that_earlier_versions_do_not_know() -> None:
+    fields = json.loads(gzip.decompress(STATE))
+    assert list(fields) == ["keys", "facts", "num_bytes", "positions", "labels", "rejects"]
+
+
+def test_still_covers_what_facts_do_but_versions() -> None:
+    still = image_states.still_of(FULL, keep_position=True)
+    assert FULL.mask is not None
+    newer = FULL._replace(version=FULL.version + 1, mask=FULL.mask._replace(version=FULL.mask.version + 1))
+    assert image_states.still_of(newer, keep_position=True) == still
+    assert image_states.facts_of(newer, keep_position=True) != image_states.facts_of(FULL, keep_position=True)
+    larger = FULL._replace(mask=FULL.mask._replace(size=FULL.mask.size + 1))
+    for other in (FULL._replace(size=FULL.size + 1), FULL._replace(label="other"), larger):
+        assert image_states.still_of(other, keep_position=True) != still
+
+
+def test_content_tells_the_bytes_of_image_and_mask_apart() -> None:
+    ref = FULL._replace(content=b"8 bytes.")
+    files = ([b"ab"], [b"ba"], [b"a", b"b"], [b"b", b"a"], [b"ab", b""])
+    contents = [image_states.add_content(ref, *each).content for each in files]
+    assert len(set(contents)) == len(files)
+    assert {(content[:8], len(content)) for content in contents} == {(b"8 bytes.", image_states.CONTENT_BYTES)}
+
+
 def test_facts_cover_all_that_a_record_is_made_of_but_folders() -> None:
     facts = image_states.facts_of(FULL, keep_position=True)
-    left_out = {"key", "group", "inside", "facts"}  # the key is what is compared; the group decides the split
+    left_out = {
+        "key",
+        "group",
+        "inside",
+        "facts",
+        "content",
+        "replaces",
+    }  # the key is what is compared; the group decides the split
     assert FULL.mask is not None
     changes = {field: (value, value) for field, value in FULL._asdict().items()}
     changes |= {"uri": "other.png", "split": "other", "mask": FULL.mask._replace(size=FULL.mask.size + 1)}
