@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_STEP = re.compile(r" \[while running '[^']*'(?:-[^\]]*)?\]$")
+
 
 class ImagebeamError(Exception):
     """Base of all errors that stop imagebeam and are not bugs."""
@@ -56,6 +60,21 @@ class RecordError(ValueError):
         super().__init__(f"{detail} at byte offset {offset}")
         self.offset = offset
         self.detail = detail
+
+
+def find_in(text: str, error: BaseException) -> ImagebeamError | None:
+    """Returns the error that a step of a pipeline has raised; None if it was of another kind.
+
+    Args:
+        text: what the runner says of it. Beam adds the step at the end: " [while running 'Compare/ReadStates']".
+        error: raised by the runner: of the same kind if the step ran in this process, else `text` begins with it.
+    """
+    kinds = {f"{kind.__module__}.{kind.__name__}": kind for kind in ImagebeamError.__subclasses__()}
+    name, colon, rest = text.partition(": ")
+    kind = kinds.get(name) if colon else None
+    if kind is None and type(error) in kinds.values():
+        kind, rest = type(error), text
+    return None if kind is None else kind(_STEP.sub("", rest))
 
 
 def from_exit_code(exit_code: int, message: str) -> ImagebeamError:

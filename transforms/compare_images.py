@@ -47,8 +47,8 @@ def known_images(states: snapshot_states.ShardStates, index: int) -> Iterator[Kn
     for record, image in enumerate(states.images):
         if record not in removed:
             yield KnownImage(image.key, image.facts, number, index, record, states.split, image.labels, None)
-    for facts, reject in states.rejects:
-        yield KnownImage(reject.key, facts, number, index, NO_RECORD, states.split, (), reject)
+    for each in states.rejects:
+        yield KnownImage(each.reject.key, each.facts, number, index, NO_RECORD, each.split, (), each.reject)
 
 
 def known_rejects(folder: str) -> Iterator[KnownImage]:

@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, snapshots
+from imagebeam import errors
 from imagebeam.transforms import elements
 
 FACTS_BYTES = 16
-STATE_SUFFIX = ".json.gz"
-STATISTICS_FILE = f"{snapshots.STATE_DIRECTORY}/statistics.json"  # merged statistics that can be merged further
+STATISTICS_FILE = f"{catalog_lib.STATE_DIRECTORY}/statistics.json"  # merged statistics that can be merged further
 _LEVEL = 1
 
 
@@ -33,6 +32,7 @@ class ImageState(NamedTuple):
     num_bytes: int  # of the image, as far as known
     position: int  # row of the table, from 0
     labels: tuple[str, ...]  # its classes
+    measures: elements.Measures
 
 
 class RejectState(NamedTuple):
@@ -40,6 +40,9 @@ class RejectState(NamedTuple):
 
     facts: bytes
     reject: elements.Reject
+    split: str  # split, size and row decide its place in the order, which it takes although it has no record
+    num_bytes: int
+    position: int
 
 
 class ShardState(NamedTuple):
@@ -47,17 +50,6 @@ class ShardState(NamedTuple):
 
     images: Sequence[ImageState]
     rejects: Sequence[RejectState]
-
-
-def state_name(shard: catalog_lib.Shard) -> str:
-    """Returns the path of a shard's state, relative to the dataset."""
-    folder, slash, name = shard.name.rpartition("/")
-    return f"{folder}{slash}{snapshots.STATE_DIRECTORY}/{stem_of(name)}{STATE_SUFFIX}"
-
-
-def stem_of(name: str) -> str:
-    """Returns the name of a shard's file without its suffix."""
-    return name.removesuffix(".gz").removesuffix(".tfrecord")
 
 
 def facts_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
@@ -85,12 +77,12 @@ class StateBuilder:
         self._images: list[ImageState] = []
         self._rejects: list[RejectState] = []
 
-    def add(self, ref: elements.ImageRef) -> None:
+    def add(self, ref: elements.ImageRef, measures: elements.Measures) -> None:
         """Adds an image that was written."""
-        self._images.append(ImageState(ref.key, ref.facts, ref.num_bytes, ref.position, ref.classes))
+        self._images.append(ImageState(ref.key, ref.facts, ref.num_bytes, ref.position, ref.classes, measures))
 
     def add_reject(self, ref: elements.ImageRef, reject: elements.Reject) -> None:
-        self._rejects.append(RejectState(ref.facts, reject))
+        self._rejects.append(RejectState(ref.facts, reject, ref.split, ref.num_bytes, ref.position))
 
     def encode(self) -> bytes:
         """Returns the content of the file."""
@@ -100,36 +92,36 @@ class StateBuilder:
 def encode_state(state: ShardState) -> bytes:
     """Returns the content of the state of a shard: the same bytes for the same state."""
     columns: tuple[Sequence[Any], ...] = tuple(zip(*state.images)) or ((),) * len(ImageState._fields)
-    keys, facts, num_bytes, positions, labels = columns
+    keys, facts, num_bytes, positions, labels, measures = columns
     fields = {
         "keys": keys,
         "facts": base64.b64encode(b"".join(facts)).decode(),
         "num_bytes": num_bytes,
         "positions": positions if any(positions) else [],
         "labels": labels if any(labels) else [],
-        "rejects": [[*reject, base64.b64encode(facts).decode()] for facts, reject in state.rejects],
+        "measures": list(zip(*measures)),
+        "rejects": [[*reject, base64.b64encode(facts).decode(), *place] for facts, reject, *place in state.rejects],
     }
     return gzip.compress(json.dumps(fields, separators=(",", ":")).encode(), _LEVEL, mtime=0)
 
 
-def rejects_name(snapshot: int, index: int) -> str:
-    """Returns the path, relative to the dataset, of the states of images that were rejected by an earlier snapshot.
+def rejects_name(snapshot: int) -> str:
+    """Returns the path, relative to the dataset, of the states of rejected images that no shard has.
 
     Args:
         snapshot: number of the snapshot that rejected them.
-        index: number of the file.
     """
-    return f"{snapshots.STATE_DIRECTORY}/rejects-{snapshot:06d}-{index:06d}{STATE_SUFFIX}"
+    return f"{catalog_lib.STATE_DIRECTORY}/rejects-{snapshot:06d}{catalog_lib.STATE_SUFFIX}"
 
 
 def is_rejects_name(name: str) -> bool:
     """Returns whether a path is a result of `rejects_name`."""
-    return name.startswith(f"{snapshots.STATE_DIRECTORY}/rejects-")
+    return name.startswith(f"{catalog_lib.STATE_DIRECTORY}/rejects-")
 
 
 def snapshot_of_rejects(name: str) -> int:
     """Returns the number of the snapshot in the result of `rejects_name`."""
-    return int(name.split("-")[1])
+    return int(name.split("-")[1].removesuffix(catalog_lib.STATE_SUFFIX))
 
 
 def decode_state(data: bytes, num_images: int, where: str) -> ShardState:
@@ -149,19 +141,28 @@ def decode_state(data: bytes, num_images: int, where: str) -> ShardState:
         facts = [joined[start : start + FACTS_BYTES] for start in range(0, len(joined), FACTS_BYTES)]
         positions = fields["positions"] or itertools.repeat(0, len(keys))
         labels = map(tuple, fields["labels"] or itertools.repeat((), len(keys)))
-        images = [ImageState(*row) for row in zip(keys, facts, fields["num_bytes"], positions, labels)]
+        *columns, sums = fields["measures"] or ((),) * len(elements.Measures._fields)
+        measures = map(elements.Measures, *columns, map(_decode_sums, sums))
+        images = [ImageState(*row) for row in zip(keys, facts, fields["num_bytes"], positions, labels, measures)]
         rejects = [
-            RejectState(base64.b64decode(facts), elements.Reject(key, uri, stage, elements.Reason(reason), detail))
-            for key, uri, stage, reason, detail, facts in fields["rejects"]
+            RejectState(
+                base64.b64decode(facts), elements.Reject(key, uri, stage, elements.Reason(reason), detail), *place
+            )
+            for key, uri, stage, reason, detail, facts, *place in fields["rejects"]
         ]
     except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as e:
-        raise _damaged(where, f"{type(e).__name__}: {e}") from e
+        raise damaged(where, f"{type(e).__name__}: {e}") from e
     if not len(images) == len(keys) == len(facts) == num_images:
-        raise _damaged(where, f"it has {len(images):,} images, its shard {num_images:,} records")
+        raise damaged(where, f"it has {len(images):,} images, its shard {num_images:,} records")
     return ShardState(images, rejects)
 
 
-def _damaged(where: str, why: str) -> errors.CatalogError:
+def _decode_sums(sums: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
+    return None if sums is None else (sums[0], tuple(sums[1]), tuple(sums[2]))
+
+
+def damaged(where: str, why: str) -> errors.CatalogError:
+    """Returns the error for a state at an address that cannot be used."""
     return errors.CatalogError(
         f"{where} is damaged ({why}), so it is not known which images are new: restore it, or run imagebeam convert "
         "--update --overwrite, which writes a whole new snapshot"

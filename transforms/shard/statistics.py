@@ -14,6 +14,7 @@ from imagebeam.transforms.images import checked_image
 
 _RANGES = ("height", "width", "bytes")
 _PIXELS = "pixels"
+_SUMS = checked_image.PixelSums._fields
 _MAX_VALUES = 10_000  # collected before they are summed up: appending costs a tenth of three comparisons per image
 
 _ASPECT_RATIOS = (0.5, 0.67, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0)  # width / height; each is the lower bound of a bin
@@ -27,6 +28,19 @@ _SIDE_BINS = tuple(f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31
 _BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
 
 
+def measure(image: checked_image.Image) -> elements.Measures:
+    """Returns what is counted of an image."""
+    return elements.Measures(
+        image.format,
+        image.colorspace,
+        image.orientation,
+        image.height,
+        image.width,
+        len(image.data),
+        None if image.sums is None else (image.sums.num_pixels, image.sums.totals, image.sums.squares),
+    )
+
+
 class StatisticsBuilder:
     """Counts the images of one shard."""
 
@@ -38,19 +52,19 @@ class StatisticsBuilder:
         self._bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
         self._pixels: dict[str, Any] = {}
 
-    def add(self, ref: elements.ImageRef, image: checked_image.Image) -> None:
-        """Counts one image."""
+    def add(self, classes: Iterable[str], image: elements.Measures) -> None:
+        """Counts one image with its classes."""
         self._kinds[image.format, image.colorspace, image.orientation] += 1
-        for label in ref.classes:
+        for label in classes:
             self._labels[label] += 1
         heights, widths, sizes = self._values.values()
         heights.append(image.height)
         widths.append(image.width)
-        sizes.append(len(image.data))
+        sizes.append(image.num_bytes)
         if len(sizes) == _MAX_VALUES:
             self._sum_up()
         if image.sums is not None:
-            self._pixels = _merge_pixels([self._pixels, {"images": 1} | image.sums._asdict()])
+            self._pixels = _merge_pixels([self._pixels, {"images": 1} | dict(zip(_SUMS, image.sums))])
 
     def build(self) -> dict[str, Any]:
         """Returns the counts in the form of JSON.
@@ -121,6 +135,31 @@ def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return merger.result()
 
 
+def subtract_statistics(merged: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the statistics of the images that remain when some are removed.
+
+    All counts and sums are exact. Where a least or greatest value belonged to a removed image, it stays: the next
+    conversion or compaction of all images finds the new one.
+
+    Args:
+        merged: of all images.
+        removed: of those that are removed.
+    """
+    found: dict[str, Any] = {}
+    for name, value in merged.items():
+        gone = removed.get(name, {})
+        if name in _RANGES:
+            found[name] = value | ({"sum": value["sum"] - gone["sum"]} if gone else {})
+        elif name == _PIXELS:
+            found[name] = _subtract_pixels(value, gone) if gone else value
+        else:
+            left = {each: count - gone.get(each, 0) for each, count in value.items()}
+            found[name] = {each: count for each, count in left.items() if count}
+    if not found.get("formats"):  # none remains
+        found |= {name: {} for name in (*_RANGES, _PIXELS) if name in found}
+    return found
+
+
 def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the statistics of a split in the form of `statistics.json`.
 
@@ -176,6 +215,15 @@ def _merge_pixels(sums: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "num_pixels": sum(each["num_pixels"] for each in known),
         "totals": [sum(channel) for channel in zip(*(each["totals"] for each in known))],
         "squares": [sum(channel) for channel in zip(*(each["squares"] for each in known))],
+    }
+
+
+def _subtract_pixels(sums: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "images": sums["images"] - removed["images"],
+        "num_pixels": sums["num_pixels"] - removed["num_pixels"],
+        "totals": [of_all - gone for of_all, gone in zip(sums["totals"], removed["totals"])],
+        "squares": [of_all - gone for of_all, gone in zip(sums["squares"], removed["squares"])],
     }
 
 

@@ -14,6 +14,11 @@ from tests.unit.transforms.test_elements import FULL
 
 TEXTS = st.text(max_size=5) | st.just("\udcff.jpg")
 FACTS = st.binary(min_size=16, max_size=16)
+SIZES = st.integers(1, 1 << 20)
+SUMS = st.tuples(SIZES, st.tuples(SIZES, SIZES, SIZES), st.tuples(SIZES, SIZES, SIZES))
+MEASURES = st.builds(
+    elements.Measures, st.just("jpeg"), st.just("RGB"), st.integers(1, 8), SIZES, SIZES, SIZES, st.none() | SUMS
+)
 IMAGES = st.builds(
     image_states.ImageState,
     TEXTS,
@@ -21,6 +26,7 @@ IMAGES = st.builds(
     st.integers(-1, 1 << 40),
     st.integers(0, 9),
     st.lists(TEXTS, max_size=2).map(tuple),
+    MEASURES,
 )
 REJECTS = st.builds(
     image_states.RejectState,
@@ -28,6 +34,9 @@ REJECTS = st.builds(
     st.builds(
         elements.Reject, TEXTS, TEXTS, st.sampled_from(["read", "check"]), st.sampled_from(elements.Reason), TEXTS
     ),
+    st.sampled_from(["train", "test"]),
+    SIZES,
+    st.integers(0, 9),
 )
 
 
@@ -45,8 +54,9 @@ def change(data: bytes, **fields: object) -> bytes:
     return gzip.compress(json.dumps(json.loads(gzip.decompress(data)) | fields).encode())
 
 
+MEASURED = elements.Measures("jpeg", "RGB", 1, 8, 9, 512)
 STATE = image_states.encode_state(
-    image_states.ShardState([image_states.ImageState("a.jpg", b"x" * 16, 9, 0, ("cat",))], [])
+    image_states.ShardState([image_states.ImageState("a.jpg", b"x" * 16, 9, 0, ("cat",), MEASURED)], [])
 )
 
 
@@ -61,8 +71,9 @@ STATE = image_states.encode_state(
         change(STATE, keys=["a.jpg", "b.jpg"]),
         change(STATE, facts=""),
         change(STATE, rejects=[["a"]]),
+        change(STATE, measures=[]),
     ],
-    ids=["cut", "one-byte", "empty", "no-gzip", "list", "more-keys", "no-facts", "broken-reject"],
+    ids=["cut", "one-byte", "empty", "no-gzip", "list", "more-keys", "no-facts", "broken-reject", "no-measures"],
 )
 def test_damaged_state_names_the_file_and_the_remedy(data: bytes) -> None:
     with pytest.raises(errors.CatalogError, match=r"^gs://b/s\.json\.gz is damaged \(.*--update --overwrite"):
@@ -92,10 +103,10 @@ def test_facts_cover_all_that_a_record_is_made_of_but_folders() -> None:
     ],
 )
 def test_state_lies_beside_the_shard(shard: str, name: str) -> None:
-    assert image_states.state_name(catalog_lib.Shard(shard, 1, 1, 1)) == name
+    assert catalog_lib.Shard(shard, 1, 1, 1).state_name == name
 
 
 def test_name_of_rejects_tells_the_snapshot() -> None:
-    name = image_states.rejects_name(12, 3)
+    name = image_states.rejects_name(12)
     assert image_states.is_rejects_name(name)
     assert image_states.snapshot_of_rejects(name) == 12
