@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+_NAMED = re.compile(r"imagebeam\.errors\.(\w+): (.*)", re.DOTALL)
 _STEP = re.compile(r" \[while running '[^']*'(?:-[^\]]*)?\]$")
 
 
@@ -69,12 +71,19 @@ def find_in(text: str, error: BaseException) -> ImagebeamError | None:
         text: what the runner says of it. Beam adds the step at the end: " [while running 'Compare/ReadStates']".
         error: raised by the runner: of the same kind if the step ran in this process, else `text` begins with it.
     """
-    kinds = {f"{kind.__module__}.{kind.__name__}": kind for kind in ImagebeamError.__subclasses__()}
-    name, colon, rest = text.partition(": ")
-    kind = kinds.get(name) if colon else None
-    if kind is None and type(error) in kinds.values():
-        kind, rest = type(error), text
-    return None if kind is None else kind(_STEP.sub("", rest))
+    if isinstance(error, ImagebeamError):
+        return type(error)(_STEP.sub("", text))
+    if found := _NAMED.match(text):
+        kinds = {kind.__name__: kind for kind in _kinds_of(ImagebeamError)}
+        if found[1] in kinds:
+            return kinds[found[1]](_STEP.sub("", found[2]))
+    return None
+
+
+def _kinds_of(base: type[ImagebeamError]) -> Iterator[type[ImagebeamError]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from _kinds_of(kind)
 
 
 def from_exit_code(exit_code: int, message: str) -> ImagebeamError:

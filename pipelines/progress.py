@@ -225,14 +225,16 @@ def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -
 
 
 def describe_changes(facts: Mapping[str, Any]) -> str:
-    """Returns the name of a snapshot, and how many images were added, changed, removed and left unchanged.
+    """Returns how a snapshot came about: how many images were added, changed, removed and left unchanged.
 
     Args:
         facts: as in `Catalog.snapshot`. Images that were rejected when they were read count as added or changed.
     """
+    if facts.get("compacted"):
+        return f"compacted from {facts['compacted']}"
     changes = ", ".join(f"{facts[name]:,} {name}" for name in ("added", "changed", "removed", "unchanged"))
     rejected = f" ({facts['rejected']:,} of the new ones rejected)" if facts.get("rejected") else ""
-    return f"{facts['name']}: {changes}{rejected}"
+    return f"{changes}{rejected}"
 
 
 def summary_rows(
@@ -251,7 +253,7 @@ def summary_rows(
     rows = [("listed", f"{plural.count(counts.listed, 'image')} (passed over: {passed_over})")]
     folder_of_catalog = folder or output
     if facts := catalog.snapshot:
-        rows.append(("snapshot", describe_changes(facts)))
+        rows.append(("snapshot", f"{facts['name']}: {describe_changes(facts)}"))
         folder_of_catalog = folder or snapshots.folder_of(storage.normalize(output), facts["name"])
     for name, split in catalog.splits.items():
         parts = (

@@ -128,7 +128,7 @@ class Committer:
         plan, catalog = publication.plan, dataset.catalog
         try:
             dataset = snapshot_report.add_report(self.settings, plan, dataset, staged_rejects)
-            publication.announce(catalog)
+            publication.stage_catalog(catalog)
             with publication.marker.held(lock.ended):  # a second run of this dataset shares the staging folder
                 publication.require_committed()
                 publication.require_staged()

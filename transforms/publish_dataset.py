@@ -83,7 +83,7 @@ class Publication:
     def _staged_catalog(self) -> str:
         return storage.join(self.staging, catalog_lib.CATALOG_FILE)
 
-    def announce(self, catalog: catalog_lib.Catalog) -> None:
+    def stage_catalog(self, catalog: catalog_lib.Catalog) -> None:
         """Stores a catalog in the staging folder: it tells what is committed, if the commit is cut short."""
         storage.storage_of(self.staging).create_new(self._staged_catalog, catalog.to_json().encode())
 
@@ -124,7 +124,7 @@ class Publication:
         # tells the next run which files this run has moved, if it is killed
         store.write_whole(self._staged_catalog, catalog.to_json().encode())
         moved = self.move_indexes_early()
-        self.retire()
+        self.remove_earlier_catalog()
         self.move_shards(moved)
         self._move_files(catalog)
         self.remove_left(catalog)  # before the catalog: next to a catalog there is no shard of another dataset
@@ -134,7 +134,7 @@ class Publication:
         store.sync(output)
         return catalog
 
-    def retire(self) -> None:
+    def remove_earlier_catalog(self) -> None:
         """Moves the catalog of the earlier dataset away, if it still is the one that the plan was compared with.
 
         Raises:

@@ -16,7 +16,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam.pipelines import compact, verify_dataset
 from tests import image_sets, snapshot_sets
 
-SEEDS = range(8)
+SEEDS = (2, 7, 8)  # all have passed up to 13; these have both orders, compressed shards, and three sizings
 _OF_ONE_RUN = ("catalog.json", "report.json")  # they tell how the snapshot came about
 
 
