@@ -80,8 +80,8 @@ def compact(
 ) -> CompactResult:
     """Writes a snapshot that stands alone: the living records of the latest one, in the order of a fresh conversion.
 
-    Its shards are byte for byte those of a fresh conversion of the same images, with the classes in the same order, if
-    no image is rejected when it is read. The records are copied; the images are not read.
+    Shards, rejects and statistics are byte for byte those of a fresh conversion of the same input with the classes in
+    the same order. The records are copied; the images are not read.
 
     Args:
         directory: the dataset, as given to `convert(update=True)` as `output.uri`.
@@ -102,7 +102,10 @@ def compact(
     runners.take_hdfs_user(arguments)
     records.require_fast_crc32c()
     if runners.is_dataflow(arguments):
-        raise errors.ConfigError("compact runs where it is called, not on Dataflow: leave out --runner")
+        raise errors.ConfigError(
+            "compact waits for a runner that it starts, and not for a job on Dataflow: leave out --runner, and raise "
+            "--workers on a machine near the dataset"
+        )
     latest = snapshots.find_latest(dataset)
     if latest is None:
         raise errors.ConfigError(f"{dataset} holds no snapshots: imagebeam convert --update writes them")

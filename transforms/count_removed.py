@@ -26,6 +26,7 @@ class _CountFn(beam.DoFn):
         for records in packed:
             for record in array.array("I", records):
                 image = read.images[record]
+                assert image.measures is not None, "the states are read with measures"
                 counts.add(image.labels, image.measures)
         yield read.split, pickle.dumps(counts.build())
 

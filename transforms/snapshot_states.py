@@ -24,9 +24,10 @@ class ShardStates(NamedTuple):
 class SnapshotStates:
     """The states of a snapshot, file by file."""
 
-    def __init__(self, folder: str):
+    def __init__(self, folder: str, with_measures: bool = True):
         self.catalog = catalog_lib.load_catalog(folder)
         self._folder = folder
+        self._with_measures = with_measures
         self._shards = [(split, shard) for split, each in self.catalog.splits.items() for shard in each.shards]
         self._rejects = sorted(name for name in self.catalog.files if image_states.is_rejects_name(name))
         self._removed = find_snapshot.load_removed(folder, self.catalog)
@@ -61,4 +62,4 @@ class SnapshotStates:
         if expected is not None and (found := records.extend_crc(0, data)) != expected.crc32c:
             crc32c = "none" if expected.crc32c is None else f"{expected.crc32c:08x}"
             raise image_states.damaged(uri, f"it has the crc32c {found:08x}, the catalog says {crc32c}")
-        return image_states.decode_state(data, num_images, uri)
+        return image_states.decode_state(data, num_images, uri, self._with_measures)
