@@ -84,7 +84,7 @@ def write_snapshot(count: str, num_classes: str, dataset: str) -> None:
     """Writes what an update reads of a snapshot of `count` references: the catalog and the states, without shards."""
     source = GeneratedSource(int(count), int(num_classes))
     folder = Path(dataset) / snapshots.DIRECTORY / "000001"
-    (folder / snapshots.STATE_DIRECTORY).mkdir(parents=True)
+    (folder / catalog_lib.STATE_DIRECTORY).mkdir(parents=True)
     made = write_states(folder, source.list_all())
     labels = tuple(sorted(f"n{1440764 + number:08d}" for number in range(int(num_classes))))
     counts = catalog_lib.Counts(int(count), int(count), {}, {})
@@ -105,8 +105,9 @@ def write_states(folder: Path, listings: Iterable[image_source.Listing]) -> list
         states = image_states.StateBuilder()
         for ref in rows:
             labelled = ref.with_label(ref.key.split("/")[0], "").with_split("train")
-            states.add(labelled._replace(facts=image_states.facts_of(labelled, keep_position=False)))
-        (folder / image_states.state_name(shard)).write_bytes(states.encode())
+            facts = image_states.facts_of(labelled, keep_position=False)
+            states.add(labelled._replace(facts=facts), elements.Measures("jpeg", "RGB", 1, 480, 640, ref.size))
+        (folder / shard.state_name).write_bytes(states.encode())
         made.append(shard)
     return made
 

@@ -10,7 +10,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import errors, features, storage
@@ -25,10 +25,13 @@ REJECTS_FILE = "rejects.jsonl"
 STATISTICS_FILE = "statistics.json"
 REPORT_PAGE_FILE = "report.html"
 INDEX_DIRECTORY = "index"
+STATE_DIRECTORY = "state"  # of a snapshot, for the next update: one file for each shard
+STATE_SUFFIX = ".json.gz"
 CONTROL_DIRECTORY = ".imagebeam"  # the lock, staged shards, reports; removed after a commit
 PUBLISH_MARKER = "publishing"  # file in it that names the fingerprint and the run while a commit moves shards
 STAGING_PREFIX = "staging-"  # folder in it, named by the fingerprint, with the files that are not committed yet
 
+_NO_STATE = (0, None)
 _LIKE_TFRECORD = re.compile(r"\.tfrec|tfrecord|-\d{5,}-of-\d{5,}", re.IGNORECASE)
 
 
@@ -49,6 +52,8 @@ class Shard:
     crc32c: int  # of the stored file
     index_crc32c: int | None = None  # of its index; None without an index, and in old catalogs
     removed: int = 0  # records that no longer belong to the dataset; `snapshots.REMOVED_FILE` names them
+    state_bytes: int = 0  # of the state of its images; 0 without one, and in old catalogs
+    state_crc32c: int | None = None
 
     @property
     def num_examples(self) -> int:
@@ -70,6 +75,18 @@ class Shard:
     def index_file(self) -> File:
         """Entry of the index: it has 8 bytes for the offset of each record, and 8 for the shard's size."""
         return File(8 * (self.records + 1), self.index_crc32c)
+
+    @property
+    def state_name(self) -> str:
+        """Path of the state of its images, relative to the dataset. Only shards of snapshots have one."""
+        folder, slash, name = self.name.rpartition("/")
+        stem = name.removesuffix(".gz").removesuffix(".tfrecord")
+        return f"{folder}{slash}{STATE_DIRECTORY}/{stem}{STATE_SUFFIX}"
+
+    @property
+    def state_file(self) -> File | None:
+        """Entry of the state; None if it is not known."""
+        return File(self.state_bytes, self.state_crc32c) if self.state_bytes else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +159,7 @@ def _checked(catalog: Catalog) -> Catalog:
         for shard in split.shards:
             expected.append(("shards", shard.name, str))
             expected += [("shards", each, int) for each in (shard.records, shard.bytes, shard.crc32c)]
-            expected.append(("shards", shard.removed, int))
+            expected += [("shards", each, int) for each in (shard.removed, shard.state_bytes)]
             if min(shard.records, shard.bytes) < 0:
                 raise TypeError(f"{shard.name!r} has {shard.records} records in {shard.bytes} bytes")
             if not 0 <= shard.removed <= shard.records:
@@ -200,6 +217,7 @@ class Catalog:
                     "shards": [_shard_fields(shard) for shard in split.shards],
                 }
                 | _index_fields(split)
+                | _state_fields(split)
                 for name, split in self.splits.items()
             },
             "label_kind": self.label_kind,
@@ -247,8 +265,12 @@ class Catalog:
             splits={
                 name: Split(
                     tuple(
-                        Shard(**shard, index_crc32c=index_crc32c)
-                        for shard, index_crc32c in itertools.zip_longest(split["shards"], split.get("index_crc32c", ()))
+                        Shard(**shard, index_crc32c=index_crc32c, state_bytes=num_bytes, state_crc32c=crc32c)
+                        for shard, index_crc32c, (num_bytes, crc32c) in zip(
+                            split["shards"],
+                            _padded(split.get("index_crc32c", ()), None),
+                            _padded(split.get("states", ()), _NO_STATE),
+                        )
                     )
                 )
                 for name, split in fields["splits"].items()
@@ -278,6 +300,17 @@ def _index_fields(split: Split) -> dict[str, Any]:
     """Returns the checksums of a split's indexes in shard order: a tenth of the text of entries by name."""
     checksums = [shard.index_crc32c for shard in split.shards]
     return {} if all(checksum is None for checksum in checksums) else {"index_crc32c": checksums}
+
+
+def _state_fields(split: Split) -> dict[str, Any]:
+    """Returns size and checksum of the states of a split's shards, in shard order."""
+    states = [(shard.state_bytes, shard.state_crc32c) for shard in split.shards]
+    return {"states": states} if any(state != _NO_STATE for state in states) else {}
+
+
+def _padded(values: Iterable[Any], default: Any) -> Iterator[Any]:
+    """Yields the values, then the default without an end: old catalogs lack values."""
+    return itertools.chain(values, itertools.repeat(default))
 
 
 def _file_fields(file: File) -> Any:

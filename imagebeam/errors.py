@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
+_NAMED = re.compile(r"imagebeam\.errors\.(\w+): (.*)", re.DOTALL)
+_STEP = re.compile(r" \[while running '[^']*'(?:-[^\]]*)?\]$")
+
 
 class ImagebeamError(Exception):
     """Base of all errors that stop imagebeam and are not bugs."""
@@ -62,6 +68,28 @@ class RecordError(ValueError):
         super().__init__(f"{detail} at byte offset {offset}")
         self.offset = offset
         self.detail = detail
+
+
+def find_in(text: str, error: BaseException) -> ImagebeamError | None:
+    """Returns the error that a step of a pipeline has raised; None if it was of another kind.
+
+    Args:
+        text: what the runner says of it. Beam adds the step at the end: " [while running 'Compare/ReadStates']".
+        error: raised by the runner: of the same kind if the step ran in this process, else `text` begins with it.
+    """
+    if isinstance(error, ImagebeamError):
+        return type(error)(_STEP.sub("", text))
+    if found := _NAMED.match(text):
+        kinds = {kind.__name__: kind for kind in _kinds_of(ImagebeamError)}
+        if found[1] in kinds:
+            return kinds[found[1]](_STEP.sub("", found[2]))
+    return None
+
+
+def _kinds_of(base: type[ImagebeamError]) -> Iterator[type[ImagebeamError]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from _kinds_of(kind)
 
 
 def from_exit_code(exit_code: int, message: str, name: str = "") -> ImagebeamError:

@@ -27,7 +27,6 @@ from imagebeam import errors, storage
 LATEST_FILE = "LATEST"
 DIRECTORY = "snapshots"
 REMOVED_FILE = "removed.bin"  # in a snapshot, and in the files of its catalog; missing if no record is removed
-STATE_DIRECTORY = "state"
 
 _INDEX_BYTES = 4  # an unsigned integer, little-endian
 _NAME = re.compile(r"\d{6,}")

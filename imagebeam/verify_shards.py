@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -25,6 +26,7 @@ class Problem:
         return f"{where}: {self.detail}"
 
 
+UNNAMED = "the catalog does not name this file"
 CheckRecord = Callable[[bytes], str | None]  # a record's bytes -> what is wrong with it
 
 
@@ -149,11 +151,11 @@ def verify_file(directory: str, name: str, expected: catalog_lib.File) -> list[P
 
     Args:
         directory: of the dataset.
-        name: of the file, below the dataset.
+        name: of the file, relative to the dataset.
         expected: its entry in the catalog.
     """
     try:
-        found = catalog_lib.File(*checksum_file(storage.join(directory, name)))
+        found = catalog_lib.File(*checksum_file(storage.join_relative(directory, name)))
     except FileNotFoundError:
         return [Problem(name, None, f"the file is missing; the catalog says {expected.bytes:,} bytes")]
     except OSError as e:
@@ -189,8 +191,9 @@ def verify_dataset(
 ) -> Iterator[tuple[str, list[Problem]]]:
     """Yields the name of each committed file and its differences from the catalog.
 
-    The shards come first, in the order of the catalog, each with its index; then the other files; last the files in the
-    catalog's folder that have names like shards and are not in the catalog.
+    The shards come first, in the order of the catalog, each with its index and the state of its images; then the other
+    files; last the files that are not in the catalog: those in its folder with names like shards, and those among the
+    indexes and the states.
 
     Args:
         directory: of the dataset.
@@ -207,7 +210,10 @@ def verify_dataset(
     for shard in every:
         check = None if misfit and shard.removed else check_record  # it is not known which records are removed
         gone = frozenset(removed.get(shard.name, ()))
-        yield shard.name, verify_shard(directory, shard, catalog.compression, check, every, gone)
+        problems = verify_shard(directory, shard, catalog.compression, check, every, gone)
+        if shard.state_file is not None:
+            problems += verify_file(directory, shard.state_name, shard.state_file)
+        yield shard.name, problems
     for name, file in catalog.files.items():
         found = verify_file(directory, name, file)
         yield name, found or (misfit if name == snapshots.REMOVED_FILE else [])
@@ -215,8 +221,35 @@ def verify_dataset(
         yield snapshots.REMOVED_FILE, misfit
     suffixes = {shard_names.suffix_of(shard.name) for shard in every}
     for name in find_unnamed_shards(directory, {shard.name for shard in every}, suffixes):
-        detail = "the catalog does not name this file, and readers that list the folder read it; move or delete it"
+        detail = f"{UNNAMED}, and readers that list the folder read it; move or delete it"
         yield name, [Problem(name, None, detail)]
+    for name in find_unnamed_files(directory, catalog):
+        yield name, [Problem(name, None, f"{UNNAMED}; move or delete it")]
+
+
+def find_unnamed_files(directory: str, catalog: catalog_lib.Catalog) -> list[str]:
+    """Returns the sorted names of files in the folders of indexes and states that the catalog does not name.
+
+    Returns none while a run writes to the dataset, or after one was killed: a commit moves indexes early, and the next
+    run removes what is left of them.
+
+    Args:
+        directory: of the catalog.
+        catalog: its catalog.
+    """
+    entries = storage.storage_of(directory).list_directory(directory)
+    if any(entry.name == catalog_lib.CONTROL_DIRECTORY for entry in entries):
+        return []
+    named = set(catalog.files)
+    for split in catalog.splits.values():
+        for shard in split.shards:
+            named |= {shard.index_name, shard.state_name}
+    found: set[str] = set()
+    for folder in (catalog_lib.INDEX_DIRECTORY, catalog_lib.STATE_DIRECTORY):
+        uri = storage.join(directory, folder)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found |= {f"{folder}/{entry.name}" for entry in storage.storage_of(uri).list_directory(uri)}
+    return sorted(found - named)
 
 
 def _load_removed(directory: str, catalog: catalog_lib.Catalog) -> tuple[Mapping[str, Collection[int]], list[Problem]]:

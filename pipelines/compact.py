@@ -9,9 +9,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import pydantic
+
 from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, records, shard_names, snapshots, storage
-from imagebeam.pipelines import call_arguments, launch, run_journal, runners
+from imagebeam.pipelines import call_arguments, config_sections, launch, run_journal, runners
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines.call_arguments import BeamOptions
 from imagebeam.transforms import dataset_settings, output_folder, output_paths, run_report, snapshot_settings
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 def add_steps(
     pipeline: beam.Pipeline,
     settings: dataset_settings.DatasetSettings,
-    snapshot: snapshot_settings.SnapshotSettings,
     catalog: catalog_lib.Catalog,
 ) -> None:
     """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
@@ -34,21 +35,26 @@ def add_steps(
         place_in_shards,
         plan_compaction,
         rank_references,
+        store_dead_letters,
         write_shards,
     )
 
+    assert settings.snapshot is not None
     order = (
         rank_references.HashOrder(catalog.config["split"]["seed"], place_in_shards.PURPOSE)
         if catalog.config["output"]["shuffle"] == "hash"
         else rank_references.ListedOrder()
     )
     committer = commit_dataset.Committer(settings, catalog.name, catalog.config)
-    listed = pipeline | "List" >> list_records.ListRecords(snapshot.compacted_folder)  # ImageRef: where a record is
-    ranked = listed.records | "Rank" >> rank_references.RankInSplits(order)  # (split, ReferenceRun); Ranking
-    plan = ranked.ranking | "Plan" >> plan_compaction.PlanCompaction(settings, snapshot)  # DatasetPlan
+    list_all = list_records.ListRecords(settings.snapshot.compacted_folder, catalog.splits)
+    listed = pipeline | "List" >> list_all  # ImageRef: where a record is, or why an image has none
+    ranked = listed.refs | "Rank" >> rank_references.RankInSplits(order)  # (split, ReferenceRun); Ranking
+    plan_of = plan_compaction.PlanCompaction(settings, listed.early_rejects)
+    plan = ranked.ranking | "Plan" >> plan_of  # DatasetPlan
     placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan)  # (shard, [packed run of ImageRef])
     written = placed | "Write" >> write_shards.WriteShards(plan, settings)  # WrittenShard
-    rejects = plan | "TakeOver" >> plan_compaction.TakeOverFiles(settings, snapshot)  # file name
+    store = store_dead_letters.StoreDeadLetters(settings, plan)
+    rejects = listed.early_rejects | "StoreDeadLetters" >> store  # file name
     _ = written | "Commit" >> commit_dataset.CommitDataset(committer, plan, rejects, reject_states=listed.reject_states)
 
 
@@ -74,8 +80,8 @@ def compact(
 ) -> CompactResult:
     """Writes a snapshot that stands alone: the living records of the latest one, in the order of a fresh conversion.
 
-    Its shards are byte for byte those of a fresh conversion of the same images, with the classes in the same order, if
-    no image is rejected when it is read. The records are copied; the images are not read.
+    Shards, rejects and statistics are byte for byte those of a fresh conversion of the same input with the classes in
+    the same order. The records are copied; the images are not read.
 
     Args:
         directory: the dataset, as given to `convert(update=True)` as `output.uri`.
@@ -96,7 +102,10 @@ def compact(
     runners.take_hdfs_user(arguments)
     records.require_fast_crc32c()
     if runners.is_dataflow(arguments):
-        raise errors.ConfigError("compact runs where it is called, not on Dataflow: leave out --runner")
+        raise errors.ConfigError(
+            "compact waits for a runner that it starts, and not for a job on Dataflow: leave out --runner, and raise "
+            "--workers on a machine near the dataset"
+        )
     latest = snapshots.find_latest(dataset)
     if latest is None:
         raise errors.ConfigError(f"{dataset} holds no snapshots: imagebeam convert --update writes them")
@@ -117,7 +126,7 @@ def compact(
         options = launch.import_beam("compact", config, arguments, cores, _own_process)
         stack.enter_context(launch.hold_output(settings))
         building = [stack.enter_context(launch.show_progress(settings, pool, False))] if show_progress else []
-        add = functools.partial(add_steps, settings=settings, snapshot=snapshot, catalog=catalog)
+        add = functools.partial(add_steps, settings=settings, catalog=catalog)
         pipeline = launch.build(options, add, building)
         with journal.following(settings):
             fields = launch.run_pipeline(settings, pipeline)
@@ -142,7 +151,7 @@ def _settings(
         features=catalog.features,
         label_kind=catalog.label_kind,
         label_base=catalog.label_base,
-        declared_splits=tuple(catalog.splits),
+        declared_splits=_declared_splits(catalog),
         sizing=dataset_settings.Sizing(
             stored["num_shards"], stored["target_shard_bytes"], stored["examples_per_shard"]
         ),
@@ -155,3 +164,11 @@ def _settings(
         report=paths.report(run_id),
         snapshot=snapshot,
     )
+
+
+def _declared_splits(catalog: catalog_lib.Catalog) -> tuple[str, ...] | None:
+    """Returns the splits in the order of the config; None if the images decide, or another version wrote the config."""
+    try:
+        return config_sections.SplitConfig.model_validate(catalog.config["split"]).declared
+    except (KeyError, pydantic.ValidationError):
+        return None

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, look_ahead, snapshots, storage
+from imagebeam.pipelines import progress
 from imagebeam.transforms import output_folder, publish_dataset, snapshot_report
 
 _PIN_FILE = "PINNED"  # in the folder of a snapshot that is not to be removed; empty
@@ -165,13 +166,10 @@ def snapshot_rows(found: Sequence[Snapshot]) -> list[tuple[str, str]]:
     """Returns the rows of a table of snapshots."""
     rows = []
     for each in found:
-        facts: Any = each.catalog.snapshot
-        shown = ("added", "changed", "removed", *(["rejected"] if facts.get("rejected") else []))
-        counts = ", ".join(f"{facts.get(name, 0):,} {name}" for name in shown)
         marks = [mark for mark, is_set in (("latest", each.is_latest), ("pinned", each.is_pinned)) if is_set]
-        if facts.get("compacted"):
-            counts = f"compacted from {facts['compacted']}"
         num_images = f"{each.catalog.counts.written:,} images"
-        text = "; ".join([num_images, counts, f"written {each.catalog.created}", *marks])
+        text = "; ".join(
+            [num_images, progress.describe_changes(each.catalog.snapshot), f"written {each.catalog.created}", *marks]
+        )
         rows.append((each.name, text))
     return rows

@@ -204,6 +204,8 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
         report = run_report.read_report(settings.report)
         if report is not None and report["state"] in ("committed", "kept"):
             return report  # only the end of the runner failed
+        if (report is None or not report["exit_code"]) and (error := errors.find_in(cause, e)) is not None:
+            raise type(error)(f"{error}{finished_work.describe_kept(settings.output)}") from None
         if report is None or not report["exit_code"]:
             is_known = "[Errno " in cause  # Beam's long text would only add a position in imagebeam's code
             kept = finished_work.describe_kept(settings.output)

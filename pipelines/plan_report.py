@@ -18,7 +18,7 @@ def plan_rows(plan: elements.DatasetPlan, output: str) -> list[tuple[str, str]]:
     passed_over = progress.describe_passed_over(plan.passed_over)
     rows = [("listed", f"{plural.count(plan.listed, 'image')} (passed over: {passed_over})")]
     if plan.snapshot:
-        rows.append(("snapshot", progress.describe_changes(plan.snapshot)))
+        rows.append(("snapshot", f"{plan.snapshot['name']}: {progress.describe_changes(plan.snapshot)}"))
     for name, split in plan.splits.items():
         smallest, largest = split.num_records // split.num_shards, -(-split.num_records // split.num_shards)
         each = f"{largest:,}" if smallest == largest else f"{smallest:,} or {largest:,}"

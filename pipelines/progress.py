@@ -216,12 +216,14 @@ def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -
 
 
 def describe_changes(facts: Mapping[str, Any]) -> str:
-    """Returns the name of a snapshot, and how many images were added, changed, removed and left unchanged.
+    """Returns how a snapshot came about: how many images were added, changed, removed and left unchanged.
 
     Args:
         facts: as in `Catalog.snapshot`.
     """
-    return f"{facts['name']}: {describe_counts(facts)}"
+    if facts.get("compacted"):
+        return f"compacted from {facts['compacted']}"
+    return describe_counts(facts)
 
 
 def describe_counts(counts: Mapping[str, Any]) -> str:
@@ -246,7 +248,7 @@ def summary_rows(
     rows = [("listed", f"{plural.count(counts.listed, 'image')} (passed over: {passed_over})")]
     folder_of_catalog = folder or output
     if facts := catalog.snapshot:
-        rows.append(("snapshot", describe_changes(facts)))
+        rows.append(("snapshot", f"{facts['name']}: {describe_changes(facts)}"))
         folder_of_catalog = folder or snapshots.folder_of(storage.normalize(output), facts["name"])
     for name, split in catalog.splits.items():
         parts = (

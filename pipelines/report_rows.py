@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imagebeam import plural
+from imagebeam.pipelines import progress
 from imagebeam.transforms import snapshot_drift
 
 _MAX_LABELS = 5  # of a split that are named

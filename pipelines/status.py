@@ -15,7 +15,7 @@ from imagebeam.pipelines import (
     job_progress,
     job_states,
     last_run,
-    output_lock,
+    lock_verdicts,
     remote_job,
 )
 from imagebeam.storage import remote
@@ -127,7 +127,7 @@ def _look(output: str) -> Status:
     record = run_record.read(paths.lock)
     known = Status(output, "nothing", catalog=_find_catalog(output))
     if record is not None:
-        job = output_lock.job_in(record)
+        job = lock_verdicts.job_in(record)
         known = _of_process(known, record) if job is None else _of_job(known, job, paths)
     if known.state in ("running", "unknown"):
         return known
@@ -219,7 +219,7 @@ def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_paths.Output
         return dataclasses.replace(known, state=ended, job=job, counters=counters, causes=causes)
     except (OSError, errors.ConfigError) as e:
         cause = str(getattr(e, "strerror", None) or e)
-        release = output_lock.advise_release(paths.lock, job, e)
+        release = lock_verdicts.advise_release(paths.lock, job, e)
         return dataclasses.replace(known, state="unknown", job=job, causes=[cause], release=release)
 
 

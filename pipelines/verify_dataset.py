@@ -25,9 +25,9 @@ class VerifyResult:
         num_records = sum(problem.is_in_record for problem in self.problems)
         broken = {problem.shard for problem in self.problems if not problem.is_in_record}
         every = [shard for split in self.catalog.splits.values() for shard in split.shards]
-        of_shards = len(broken.intersection(name for each in every for name in (each.name, each.index_name)))
+        unnamed = sum(problem.detail.startswith(verify_shards.UNNAMED) for problem in self.problems)
+        of_shards = sum(not broken.isdisjoint((each.name, each.index_name, each.state_name)) for each in every)
         of_files = len(broken.intersection(self.catalog.files))
-        unnamed = len(broken) - of_shards - of_files
         differ = [f"{of_shards:,} of {plural.count(self.num_shards, 'shard')}"] if of_shards else []
         differ += [f"{of_files:,} of {len(self.catalog.files):,} other files"] if of_files else []
         again = "convert again with --overwrite"
@@ -35,9 +35,9 @@ class VerifyResult:
             again = "convert again with --update --overwrite, which writes a whole new snapshot"
         texts = []
         if unnamed == 1:
-            texts.append("1 file named like a shard is not in the catalog: move or delete it")
+            texts.append("1 file is not in the catalog: move or delete it")
         elif unnamed:
-            texts.append(f"{unnamed:,} files named like shards are not in the catalog: move or delete them")
+            texts.append(f"{unnamed:,} files are not in the catalog: move or delete them")
         if differ:
             texts.append(f"{' and '.join(differ)} differ from the catalog; {again}")
         if num_records:

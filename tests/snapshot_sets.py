@@ -25,6 +25,7 @@ class Stored(NamedTuple):
 def update(
     images: pathlib.Path,
     output: pathlib.Path,
+    /,
     overwrite: bool = False,
     retry_rejects: bool = False,
     fail_on_drift: bool = False,

@@ -9,6 +9,7 @@ import logging
 import os
 import platform
 import time
+import types
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,11 +24,12 @@ from imagebeam.transforms import (
     commit_snapshot,
     committed_catalog,
     compare_with_snapshot,
+    control_folder,
+    count_removed,
     dataset_settings,
     elements,
     join_dead_letters,
     merge_statistics,
-    output_folder,
     output_paths,
     publish_dataset,
     run_report,
@@ -39,16 +41,6 @@ from imagebeam.transforms import (
 from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.shard import shard_writer, statistics
 
-_LEFT_IN_CONTROL = (  # prefixes of names; the lock has none of them
-    f"{output_paths.LOCK_FILE}.tmp-",
-    output_paths.LAST_RUN_FILE,
-    output_paths.REPLACED_PREFIX,
-    catalog_lib.PUBLISH_MARKER,
-    output_paths.REPORT_PREFIX,
-    output_paths.NAMES_PREFIX,
-    output_paths.DRIFT_REPORT_FILE,
-    catalog_lib.REJECTS_FILE,
-)
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -100,13 +92,16 @@ class Committer:
                 raise errors.from_exit_code(plan.exit_code, plan.message)
             lock = commit_rights.look_at_lock(self.settings.paths, plan.run_id)
             if self._retries_in_vain(written):
-                self._clear_control(plan, lock)
+                self._control.clear(plan, lock)
                 return None
             publication.require_committed()
+            staging = self.settings.paths.staging(plan.fingerprint)
             dataset = commit_snapshot.continue_dataset(
-                self.settings.snapshot, self._catalog(plan, written), merged, changes
+                self.settings.snapshot, staging, self._catalog(plan, written), written, merged, changes
             )
             commit_checks.check_dataset(self.settings, plan, written, dataset.catalog)
+            named = [each for each in written if each.split in dataset.catalog.splits]
+            publication = dataclasses.replace(publication, written=named)
             catalog = self._publish(publication, dataset, staged_rejects, lock, note)
             self._move_latest()
             return catalog
@@ -138,21 +133,21 @@ class Committer:
         plan, catalog = publication.plan, dataset.catalog
         try:
             dataset = snapshot_report.add_report(self.settings, plan, dataset, staged_rejects)
-            publication.announce(catalog)
+            publication.stage_catalog(catalog)
             with publication.marker.held(lock.ended):  # a second run of this dataset shares the staging folder
                 publication.require_committed()
                 publication.require_staged()
                 files = self._stage_files(plan, dataset, staged_rejects, publication.marker.check, note)
                 catalog = publication.publish(dataclasses.replace(catalog, files=files))
-                self._clear_control(plan, lock)
+                self._control.clear(plan, lock)
         except FileNotFoundError as e:
             publication.require_committed()  # if another run has committed, it has removed what is missing
             raise publication.missing(e.filename) from e
         return catalog
 
     @property
-    def _folder(self) -> output_folder.OutputFolder:
-        return output_folder.OutputFolder(self.settings.output)
+    def _control(self) -> control_folder.ControlFolder:
+        return control_folder.ControlFolder(self.settings)
 
     def _marker(self, plan: elements.DatasetPlan) -> commit_rights.PublishMarker:
         return commit_rights.PublishMarker(self.settings.paths, plan.run_id, plan.fingerprint)
@@ -175,10 +170,10 @@ class Committer:
         publication = publish_dataset.Publication(self.settings, plan, (), self._marker(plan))
         with contextlib.suppress(errors.BusyError):  # another run writes or commits: it cleans up
             lock = commit_rights.look_at_lock(self.settings.paths, plan.run_id)
-            if lock.is_held and self._left_in_control():
+            if lock.is_held and self._control.left_entries():
                 with publication.marker.held(lock.ended):
                     publication.remove_left(found.catalog)
-                    self._clear_control(plan, lock)
+                    self._control.clear(plan, lock)
 
     def _find_committed(self, plan: elements.DatasetPlan) -> catalog_lib.Catalog | None:
         """Returns the catalog of this dataset if it was committed since the plan was made to write it.
@@ -192,7 +187,7 @@ class Committer:
             return None
         with contextlib.suppress(errors.BusyError):  # whoever holds the lock then may have the same staging folder
             commit_rights.look_at_lock(self.settings.paths, plan.run_id)
-            self._remove_own(plan)
+            self._control.remove_own(plan)
             self._marker(plan).remove_own()
         return found.catalog
 
@@ -291,43 +286,6 @@ class Committer:
         join_dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), staged, uri)
         return uri
 
-    def _clear_control(self, plan: elements.DatasetPlan, lock: commit_rights.LockView) -> None:
-        """Empties the control folder but for the lock, the marker and the report of this run.
-
-        Whoever has a staging folder has held the lock, so their runs have ended if this one holds it. A run that has
-        lost the lock removes only what is its own.
-        """
-        if not lock.is_held:
-            self._remove_own(plan)
-            return
-        store = storage.storage_of(self.settings.output)
-        for entry in self._left_in_control():
-            uri = storage.join(self.settings.paths.control, entry.name)
-            if entry.kind == storage.DIRECTORY:
-                store.remove_tree(uri)
-            elif uri != self.settings.paths.publish_marker:
-                store.remove(uri)
-
-    def _remove_own(self, plan: elements.DatasetPlan) -> None:
-        """Removes the staging folder of this dataset, and the catalog that it replaced."""
-        store = storage.storage_of(self.settings.output)
-        store.remove_tree(self.settings.paths.staging(plan.fingerprint))
-        store.remove(self.settings.paths.replaced(plan.fingerprint))
-
-    def _left_in_control(self) -> list[storage.Entry]:
-        """Returns what runs have left in the control folder, without the lock and the report of this run."""
-        control, store = self.settings.paths.control, storage.storage_of(self.settings.output)
-        try:
-            entries = list(store.list_directory(control))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return [
-            entry
-            for entry in entries
-            if entry.kind == storage.DIRECTORY
-            or (entry.name.startswith(_LEFT_IN_CONTROL) and storage.join(control, entry.name) != self.settings.report)
-        ]
-
 
 def _count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> dict[str, int]:
     """Returns the number of all rejects, before and after the plan, by reason."""
@@ -363,6 +321,7 @@ class _CommitFn(beam.DoFn):
         written: Sequence[elements.WrittenShard],
         early_rejects: Sequence[str],
         merged: Mapping[str, bytes],
+        removed_statistics: Mapping[str, bytes] = types.MappingProxyType({}),
         comparison: summaries.Comparison = summaries.NO_SNAPSHOT,
         removed: Iterable[elements.RemovedRecords] = (),
         reject_states: Iterable[elements.NamedFile] = (),
@@ -370,7 +329,8 @@ class _CommitFn(beam.DoFn):
         plan = dataclasses.replace(plan, times={**plan.times, "committing": time.time()})
         by_split = merge_statistics.unpack_by_split(merged)
         plan, comparison = _after_reading(plan, comparison, written)
-        changes = commit_snapshot.Changes(comparison, removed, reject_states)
+        removed_by_split = merge_statistics.unpack_by_split(removed_statistics)
+        changes = commit_snapshot.Changes(comparison, removed, removed_by_split, reject_states)
         notes: list[str] = []
         try:
             catalog = self._committer.commit(plan, written, early_rejects, by_split, changes, notes.append)
@@ -429,6 +389,10 @@ class CommitDataset(beam.PTransform):
         if self.compared is not None and self.compared.comparison is not None:
             changes["comparison"] = beam.pvalue.AsSingleton(self.compared.comparison)
             changes["removed"] = beam.pvalue.AsIter(self.compared.removed)
+            snapshot = self.committer.settings.snapshot
+            if snapshot is not None and snapshot.base:
+                counted = self.compared.removed | "CountRemoved" >> count_removed.CountRemoved(snapshot.base_folder)
+                changes["removed_statistics"] = beam.pvalue.AsDict(counted)
         if self.reject_states is not None:
             changes["reject_states"] = beam.pvalue.AsIter(self.reject_states)
         return (

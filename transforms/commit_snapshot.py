@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from imagebeam.transforms import (
     continue_snapshot,
     elements,
     image_states,
+    reject_states,
     snapshot_settings,
     summaries,
 )
@@ -24,7 +26,8 @@ class Changes(NamedTuple):
 
     comparison: summaries.Comparison = summaries.NO_SNAPSHOT
     removed: Iterable[elements.RemovedRecords] = ()
-    files: Iterable[elements.NamedFile] = ()  # of the states of rejects, when a snapshot is compacted
+    removed_statistics: Statistics = types.MappingProxyType({})  # of these records
+    reject_states: Iterable[elements.NamedFile] = ()  # those that no shard keeps, when a snapshot is compacted
 
 
 NO_CHANGES = Changes()
@@ -51,7 +54,9 @@ class Continued(NamedTuple):
 
 def continue_dataset(
     settings: snapshot_settings.SnapshotSettings | None,
+    staging: str,
     written: catalog_lib.Catalog,
+    shards: Iterable[elements.WrittenShard],
     merged: Statistics,
     changes: Changes,
 ) -> Continued:
@@ -59,7 +64,9 @@ def continue_dataset(
 
     Args:
         settings: of the snapshot; None for a dataset without snapshots.
+        staging: the staging folder.
         written: catalog of the shards that were written.
+        shards: these shards.
         merged: their statistics.
         changes: to the snapshot before.
 
@@ -74,11 +81,13 @@ def continue_dataset(
     if base is not None:
         removed_before = find_snapshot.load_removed(settings.base_folder, base)
         written, removed = continue_snapshot.continue_catalog(settings, base, removed_before, written, changes.removed)
-        merged = continue_snapshot.continue_statistics(known, merged, changes.comparison)
+        merged = continue_snapshot.continue_statistics(known, merged, changes.removed_statistics)
     if settings.compacted:
-        merged = _load_statistics(settings.compacted_folder)
         run = run._replace(base_statistics=merged)
-    files = dict(changes.files) | {image_states.STATISTICS_FILE: json.dumps(merged).encode()}
+    merged = {split: merged[split] for split in written.splits if split in merged}  # in the order of the catalog
+    files = dict(changes.reject_states) | dict(reject_states.of_base(settings, base))
+    files |= reject_states.of_shards(settings, staging, (each for each in shards if each.split not in written.splits))
+    files |= {image_states.STATISTICS_FILE: json.dumps(merged).encode()}
     return Continued(written, merged, files | ({snapshots.REMOVED_FILE: removed} if removed else {}), run)
 
 

@@ -57,8 +57,9 @@ def known_images(states: snapshot_states.ShardStates, index: int) -> Iterator[Kn
         if record not in removed:
             where = number, index, record, states.split
             yield KnownImage(image.key, image.facts, *where, image.labels, None, image.content)
-    for facts, reject, content in states.rejects:
-        yield KnownImage(reject.key, facts, number, index, NO_RECORD, states.split, (), reject, content)
+    for each in states.rejects:
+        where = number, index, NO_RECORD, each.split
+        yield KnownImage(each.reject.key, each.facts, *where, (), each.reject, each.content)
 
 
 def known_rejects(folder: str) -> Iterator[KnownImage]:

@@ -86,7 +86,7 @@ class _ReadStatesFn(_SpreadFn):
 
     def process(self, index: int) -> Iterator[tuple[int, PackedRows]]:
         if self._states is None:
-            self._states = snapshot_states.SnapshotStates(self._settings.base_folder)
+            self._states = snapshot_states.SnapshotStates(self._settings.base_folder, with_measures=False)
         if index == compare_images.REJECTS_FILE:
             known = compare_images.known_rejects(self._settings.base_folder)
         else:

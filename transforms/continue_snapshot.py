@@ -157,27 +157,21 @@ def continue_catalog(
 def continue_statistics(
     base: Mapping[str, Mapping[str, Any]],
     written: Mapping[str, Mapping[str, Any]],
-    comparison: summaries.Comparison,
+    removed: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
     """Returns the merged statistics of all splits of a snapshot.
-
-    Labels are counted without removed records. All other counts include them, because only the images themselves would
-    tell what to take away.
 
     Args:
         base: merged statistics of the snapshot before, by split.
         written: of the shards that this run has written.
-        comparison: of this run.
+        removed: of the records of the snapshot before that this run removes.
     """
-    merged = {}
-    for split in {**base, **written}:
-        parts = [each[split] for each in (base, written) if split in each]
-        found = statistics.merge_statistics(parts)
-        labels = dict(found.get("labels", {}))
-        for label, count in comparison.removed_labels.get(split, {}).items():
-            labels[label] = labels.get(label, 0) - count
-        merged[split] = found | {"labels": {label: count for label, count in labels.items() if count}}
-    return merged
+    remaining = {split: statistics.subtract_statistics(each, removed.get(split, {})) for split, each in base.items()}
+    every = {**remaining, **written}
+    return {
+        split: statistics.merge_statistics(each[split] for each in (remaining, written) if split in each)
+        for split in every
+    }
 
 
 def _count(count: int, one: str, many: str) -> str:

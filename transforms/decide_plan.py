@@ -55,7 +55,7 @@ def make_plan(
         tally = tally._replace(listed=base.counts.listed, passed_over=base.counts.passed_over)
     if comparison is not None:
         ranking = ranking._replace(duplicates=comparison.duplicates, num_duplicates=comparison.num_duplicates)
-    for split in _in_order(settings, ranking.starts):
+    for split in in_order(settings, ranking.starts):
         num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
         sizing = settings.sizing if base is None else settings.sizing.of_update()
         num_shards = sizing.shards_of(split, num_records, num_bytes)
@@ -138,8 +138,8 @@ def _labels(settings: DatasetSettings, ranking: summaries.Ranking) -> tuple[str,
     return settings.vocabulary or class_names.sort_names(ranking.labels, by_number=settings.label_by == "column")
 
 
-def _in_order(settings: DatasetSettings, splits: Iterable[str]) -> list[str]:
-    """Sorts splits: in the declared order, otherwise train first."""
+def in_order(settings: DatasetSettings, splits: Iterable[str]) -> list[str]:
+    """Returns splits in their order in a dataset: the declared one, otherwise train first."""
     declared = {name: index for index, name in enumerate(settings.declared_splits or ())}
     return sorted(splits, key=lambda name: (declared.get(name, len(declared)), name != "train", name))
 

@@ -17,6 +17,7 @@ RemovedRecords: TypeAlias = tuple[int, bytes]  # index of a shard in its catalog
 NamedFile: TypeAlias = tuple[str, bytes]  # path below the output, content
 Label: TypeAlias = "str | int | float | tuple[str, ...] | None"  # a class, a target's value, or several classes
 Stage: TypeAlias = Literal["list", "label", "split", "read", "check"]
+STAGES_OF_SHARDS = frozenset({"read", "check"})  # of images that are rejected while their shard is written
 Action: TypeAlias = Literal["write", "keep", "refuse"]
 
 
@@ -117,6 +118,21 @@ class Reject(NamedTuple):
     detail: str
 
 
+class Measures(NamedTuple):
+    """What the statistics count of one image that was written."""
+
+    format: str  # as in checked_image.Image, like those below
+    colorspace: str
+    orientation: int
+    height: int
+    width: int
+    num_bytes: int  # of the image as it is stored
+    turned: str = ""  # EXIF orientation that was applied to the pixels; "" if none was
+    reencoded: str = ""  # as in checked_image.Image
+    misnamed: str = ""  # the format, and the extension that states another one; "" if the name is right
+    sums: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None  # see checked_image.PixelSums
+
+
 class ReferenceRun(NamedTuple):
     """Consecutive references of one ranked set (a split, or the images of a class), the first at `first_rank`."""
 
@@ -138,7 +154,6 @@ class WrittenShard(NamedTuple):
     rejected: Mapping[str, int]  # images rejected while this shard was written, by reason
     statistics: Mapping[str, Any]  # see shard.statistics; {} on the way to the commit, see merge_statistics
     is_kept: bool = False  # whether an earlier run finished it
-    state_bytes: int = 0  # size of the file with the state of its images; 0 without one
     lost: Mapping[str, int] = {}  # the part of `rejected` that replaces a record, by the split of that record
 
 

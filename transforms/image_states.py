@@ -19,15 +19,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, snapshots
+from imagebeam import errors
 from imagebeam.transforms import elements
 
 FACTS_BYTES = 16
 STILL_BYTES = 8  # enough to tell apart what one key was and is: no other images are compared
 CONTENT_BYTES = STILL_BYTES + 16
 _FORMAT_VERSION = 2
-STATE_SUFFIX = ".json.gz"
-STATISTICS_FILE = f"{snapshots.STATE_DIRECTORY}/statistics.json"  # merged statistics that can be merged further
+STATISTICS_FILE = f"{catalog_lib.STATE_DIRECTORY}/statistics.json"  # merged statistics that can be merged further
 _LEVEL = 1
 
 
@@ -39,6 +38,7 @@ class ImageState(NamedTuple):
     num_bytes: int  # of the image, as far as known
     position: int  # row of the table, from 0
     labels: tuple[str, ...]  # its classes
+    measures: elements.Measures | None  # None where they are not asked for
     content: bytes = b""  # see `add_content`; b"" if it was not recorded
 
 
@@ -47,6 +47,9 @@ class RejectState(NamedTuple):
 
     facts: bytes
     reject: elements.Reject
+    split: str  # split, size and row decide its place in the order, which it takes although it has no record
+    num_bytes: int
+    position: int
     content: bytes = b""  # as in ImageState; b"" also if the image could not be read
 
 
@@ -55,17 +58,6 @@ class ShardState(NamedTuple):
 
     images: Sequence[ImageState]
     rejects: Sequence[RejectState]
-
-
-def state_name(shard: catalog_lib.Shard) -> str:
-    """Returns the path of a shard's state, relative to the dataset."""
-    folder, slash, name = shard.name.rpartition("/")
-    return f"{folder}{slash}{snapshots.STATE_DIRECTORY}/{stem_of(name)}{STATE_SUFFIX}"
-
-
-def stem_of(name: str) -> str:
-    """Returns the name of a shard's file without its suffix."""
-    return name.removesuffix(".gz").removesuffix(".tfrecord")
 
 
 def facts_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
@@ -120,13 +112,14 @@ class StateBuilder:
         self._rejects: list[RejectState] = []
         self.lost: list[str] = []  # splits of the records that rejected images replace
 
-    def add(self, ref: elements.ImageRef) -> None:
+    def add(self, ref: elements.ImageRef, measures: elements.Measures) -> None:
         """Adds an image that was written."""
-        content = _whole(ref.content)
-        self._images.append(ImageState(ref.key, ref.facts, ref.num_bytes, ref.position, ref.classes, content))
+        row = ref.key, ref.facts, ref.num_bytes, ref.position, ref.classes, measures, _whole(ref.content)
+        self._images.append(ImageState(*row))
 
     def add_reject(self, ref: elements.ImageRef, reject: elements.Reject) -> None:
-        self._rejects.append(RejectState(ref.facts, reject, _whole(ref.content)))
+        place = ref.split, ref.num_bytes, ref.position
+        self._rejects.append(RejectState(ref.facts, reject, *place, _whole(ref.content)))
         if ref.replaces:
             self.lost.append(ref.replaces)
 
@@ -143,7 +136,7 @@ def _whole(content: bytes) -> bytes:
 def encode_state(state: ShardState) -> bytes:
     """Returns the content of the state of a shard: the same bytes for the same state."""
     columns: tuple[Sequence[Any], ...] = tuple(zip(*state.images)) or ((),) * len(ImageState._fields)
-    keys, facts, num_bytes, positions, labels, contents = columns
+    keys, facts, num_bytes, positions, labels, measures, contents = columns
     of_rejects = [each.content for each in state.rejects]
     added: dict[str, Any] = {}
     if any(contents) or any(of_rejects):
@@ -158,10 +151,11 @@ def encode_state(state: ShardState) -> bytes:
         "num_bytes": num_bytes,
         "positions": positions if any(positions) else [],
         "labels": labels if any(labels) else [],
-        "rejects": [[*each.reject, base64.b64encode(each.facts).decode()] for each in state.rejects],
+        "measures": _dump(list(zip(*measures))),  # a text, so that an update without a change does not parse it
+        "rejects": [[*reject, base64.b64encode(facts).decode(), *place] for facts, reject, *place, _ in state.rejects],
         **added,
     }
-    return gzip.compress(json.dumps(fields, separators=(",", ":")).encode(), _LEVEL, mtime=0)
+    return gzip.compress(_dump(fields).encode(), _LEVEL, mtime=0)
 
 
 def _join_contents(contents: Sequence[bytes]) -> str:
@@ -184,33 +178,37 @@ def _split_contents(text: str | None, count: int) -> Iterator[bytes]:
     return (content if any(content) else b"" for content in each)
 
 
-def rejects_name(snapshot: int, index: int) -> str:
-    """Returns the path, relative to the dataset, of the states of images that were rejected by an earlier snapshot.
+def _dump(fields: Any) -> str:
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def rejects_name(snapshot: int) -> str:
+    """Returns the path, relative to the dataset, of the states of rejected images that no shard has.
 
     Args:
         snapshot: number of the snapshot that rejected them.
-        index: number of the file.
     """
-    return f"{snapshots.STATE_DIRECTORY}/rejects-{snapshot:06d}-{index:06d}{STATE_SUFFIX}"
+    return f"{catalog_lib.STATE_DIRECTORY}/rejects-{snapshot:06d}{catalog_lib.STATE_SUFFIX}"
 
 
 def is_rejects_name(name: str) -> bool:
     """Returns whether a path is a result of `rejects_name`."""
-    return name.startswith(f"{snapshots.STATE_DIRECTORY}/rejects-")
+    return name.startswith(f"{catalog_lib.STATE_DIRECTORY}/rejects-")
 
 
 def snapshot_of_rejects(name: str) -> int:
     """Returns the number of the snapshot in the result of `rejects_name`."""
-    return int(name.split("-")[1])
+    return int(name.split("-")[1].removesuffix(catalog_lib.STATE_SUFFIX))
 
 
-def decode_state(data: bytes, num_images: int, where: str) -> ShardState:
+def decode_state(data: bytes, num_images: int, where: str, with_measures: bool = True) -> ShardState:
     """Parses the state of a shard.
 
     Args:
         data: content of the file.
         num_images: number of records in the shard.
         where: address of the file, for errors.
+        with_measures: whether the measures of the images are needed: without them it takes half the time.
 
     Raises:
         CatalogError: if the file is damaged, or a later version of imagebeam wrote it.
@@ -226,23 +224,42 @@ def decode_state(data: bytes, num_images: int, where: str) -> ShardState:
         facts = [joined[start : start + FACTS_BYTES] for start in range(0, len(joined), FACTS_BYTES)]
         positions = fields["positions"] or itertools.repeat(0, len(keys))
         labels = map(tuple, fields["labels"] or itertools.repeat((), len(keys)))
+        measures = _decode_measures(fields["measures"]) if with_measures else itertools.repeat(None, len(keys))
         contents = _split_contents(fields.get("contents"), len(keys))
-        images = [ImageState(*row) for row in zip(keys, facts, fields["num_bytes"], positions, labels, contents)]
+        rows = zip(keys, facts, fields["num_bytes"], positions, labels, measures, contents)
+        images = [ImageState(*row) for row in rows]
         of_rejects = _split_contents(fields.get("reject_contents"), len(fields["rejects"]))
         rejects = [
             RejectState(
-                base64.b64decode(facts), elements.Reject(key, uri, stage, elements.Reason(reason), detail), content
+                base64.b64decode(facts),
+                elements.Reject(key, uri, stage, elements.Reason(reason), detail),
+                split,
+                num_bytes,
+                position,
+                content,
             )
-            for (key, uri, stage, reason, detail, facts), content in zip(fields["rejects"], of_rejects)
+            for (key, uri, stage, reason, detail, facts, split, num_bytes, position), content in zip(
+                fields["rejects"], of_rejects
+            )
         ]
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as e:
-        raise _damaged(where, f"{type(e).__name__}: {e}") from e
+        raise damaged(where, f"{type(e).__name__}: {e}") from e
     if not len(images) == len(keys) == len(facts) == num_images:
-        raise _damaged(where, f"it has {len(images):,} images, its shard {num_images:,} records")
+        raise damaged(where, f"it has {len(images):,} images, its shard {num_images:,} records")
     return ShardState(images, rejects)
 
 
-def _damaged(where: str, why: str) -> errors.CatalogError:
+def _decode_measures(text: str) -> Iterator[elements.Measures]:
+    *columns, sums = json.loads(text) or ((),) * len(elements.Measures._fields)
+    return map(elements.Measures, *columns, map(_decode_sums, sums))
+
+
+def _decode_sums(sums: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
+    return None if sums is None else (sums[0], tuple(sums[1]), tuple(sums[2]))
+
+
+def damaged(where: str, why: str) -> errors.CatalogError:
+    """Returns the error for a state at an address that cannot be used."""
     return errors.CatalogError(
         f"{where} is damaged ({why}), so it is not known which images are new: restore it, or run imagebeam convert "
         "--update --overwrite, which writes a whole new snapshot"

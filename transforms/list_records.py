@@ -1,7 +1,9 @@
-"""Lists the living records of a snapshot, so that they are ranked and copied like images."""
+"""Lists the living records of a snapshot, and the images that it rejected, so that they are ranked like images."""
+
+from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -9,16 +11,20 @@ from apache_beam.typehints import decorators
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
-from imagebeam.transforms import elements, image_states, snapshot_states
+from imagebeam.transforms import compare_images, elements, hashing, image_states, snapshot_refs, snapshot_states
 
 FRAME_BYTES = records.HEADER_BYTES + records.FOOTER_BYTES
+
+KnownReject = tuple[bytes, tuple[int, image_states.RejectState]]  # key, snapshot that rejected the image, its state
+KeyedReject = tuple[bytes, elements.Reject]
 
 
 class ListedRecords(NamedTuple):
     """The outputs of ListRecords."""
 
-    records: beam.PCollection[elements.ImageRef]  # offset and length are of the record with its frame
-    reject_states: beam.PCollection[elements.NamedFile]  # of images that were rejected, for the next update
+    refs: beam.PCollection[elements.ImageRef]  # as snapshot_refs makes them
+    early_rejects: beam.PCollection[elements.Reject]  # those that take no place in the order
+    reject_states: beam.PCollection[elements.NamedFile]  # of those among them that came as far as a shard
 
 
 class _NameShardsFn(beam.DoFn):
@@ -39,10 +45,8 @@ class _ListRecordsFn(beam.DoFn):
         if self._states is None:
             self._states = snapshot_states.SnapshotStates(self._folder)
         read = self._states.read(index)
-        if read.rejects:
-            state = image_states.encode_state(image_states.ShardState((), read.rejects))
-            name = image_states.rejects_name(read.snapshot, index)
-            yield beam.pvalue.TaggedOutput("reject_states", (name, state))
+        for state in read.rejects:
+            yield beam.pvalue.TaggedOutput("known", (hashing.encode_key(state.reject.key), (read.snapshot, state)))
         if read.shard is None:
             return
         uri = storage.join_relative(self._folder, read.shard.name)
@@ -50,18 +54,58 @@ class _ListRecordsFn(beam.DoFn):
         removed = frozenset(read.removed)
         for record, (image, (start, end)) in enumerate(zip(read.images, itertools.pairwise(offsets))):
             if record not in removed:
-                yield elements.ImageRef(
-                    image.key,
-                    uri,
-                    size=image.num_bytes,
-                    offset=start,
-                    length=end - start,
-                    position=image.position,
-                    label=image.labels,
-                    split=read.split,
-                    facts=image.facts,
-                    content=image.content,
-                )
+                yield snapshot_refs.of_record(image, read.split, uri, start, end)
+
+
+class _ReadRejectsFn(beam.DoFn):
+    """The folder of a snapshot -> its rejects: (key, reject) of those that came as far as a shard, and the others."""
+
+    def process(self, folder: str) -> Iterator[Any]:
+        for image in compare_images.known_rejects(folder):
+            assert image.reject is not None
+            if image.reject.stage in elements.STAGES_OF_SHARDS:
+                yield beam.pvalue.TaggedOutput("late", (hashing.encode_key(image.key), image.reject))
+            else:
+                yield image.reject
+
+
+class _MatchRejectsFn(beam.DoFn):
+    """(key, rejects of the snapshot and states of rejected images) -> references; rejects without a place; states.
+
+    States of images that were removed or repaired since are left over. The newest one of a key is that of its reject.
+    An image has no place if the snapshot has no example of its split.
+    """
+
+    def __init__(self, splits: frozenset[str]):
+        self._splits = splits
+
+    def process(self, element: tuple[bytes, Mapping[str, Iterable[Any]]]) -> Iterator[Any]:
+        _, found = element
+        known = sorted(found["known"], key=_snapshot_of)
+        for reject in sorted(found["late"]):
+            if not known:
+                yield beam.pvalue.TaggedOutput("early", reject)
+                continue
+            snapshot, state = known.pop()
+            if state.split in self._splits:
+                yield snapshot_refs.of_reject(state._replace(reject=reject))
+            else:
+                yield beam.pvalue.TaggedOutput("early", reject)
+                yield beam.pvalue.TaggedOutput("states", (snapshot, state))
+
+
+def _snapshot_of(known: tuple[int, image_states.RejectState]) -> int:
+    return known[0]
+
+
+def _encode_states(element: tuple[int, Iterable[image_states.RejectState]]) -> elements.NamedFile:
+    snapshot, rejects = element
+    state = image_states.ShardState((), sorted(rejects, key=_key_of))
+    return image_states.rejects_name(snapshot), image_states.encode_state(state)
+
+
+def _key_of(state: image_states.RejectState) -> str:
+    return state.reject.key
 
 
 def _offsets_of(folder: str, shard: catalog_lib.Shard, compression: str) -> Sequence[int]:
@@ -88,22 +132,40 @@ def _offsets_of(folder: str, shard: catalog_lib.Shard, compression: str) -> Sequ
 
 
 class ListRecords(beam.PTransform):
-    """Lists the living records of the snapshot in a folder."""
+    """Lists what the snapshot in a folder holds, but for records that are removed."""
 
-    def __init__(self, folder: str):
+    def __init__(self, folder: str, splits: Iterable[str]):
         super().__init__()
-        self._folder = folder
+        self._folder, self._splits = folder, frozenset(splits)
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, pipeline: beam.Pipeline) -> ListedRecords:
+        snapshot = pipeline | "Snapshot" >> beam.Create([self._folder])
         listed = (
-            pipeline
-            | "Snapshot" >> beam.Create([self._folder])
+            snapshot
             | "NameShards" >> beam.ParDo(_NameShardsFn()).with_output_types(int)
             | "SpreadShards" >> beam.Reshuffle()
             | "ListRecords"
             >> beam.ParDo(_ListRecordsFn(self._folder))
-            .with_output_types(elements.ImageRef, reject_states=elements.NamedFile)
-            .with_outputs("reject_states", main="records")
+            .with_output_types(elements.ImageRef, known=KnownReject)
+            .with_outputs("known", main="refs")
         )
-        return ListedRecords(listed.records, listed.reject_states)
+        rejects = snapshot | "ReadRejects" >> beam.ParDo(_ReadRejectsFn()).with_output_types(
+            elements.Reject, late=KeyedReject
+        ).with_outputs("late", main="early")
+        matched = (
+            {"known": listed.known, "late": rejects.late}
+            | "ByKey" >> beam.CoGroupByKey()  # (key, {known: [(snapshot, RejectState)], late: [Reject]})
+            | "MatchRejects"
+            >> beam.ParDo(_MatchRejectsFn(self._splits))
+            .with_output_types(elements.ImageRef, early=elements.Reject, states=tuple[int, image_states.RejectState])
+            .with_outputs("early", "states", main="refs")
+        )
+        refs = (listed.refs, matched.refs) | "AllRefs" >> beam.Flatten()
+        early = (rejects.early, matched.early) | "EarlyRejects" >> beam.Flatten()
+        states = (
+            matched.states
+            | "BySnapshot" >> beam.GroupByKey()  # (snapshot, [RejectState])
+            | "EncodeStates" >> beam.Map(_encode_states).with_output_types(elements.NamedFile)
+        )
+        return ListedRecords(refs, early, states)

@@ -32,7 +32,7 @@ class _TakeStatisticsFn(beam.DoFn):
         yield beam.pvalue.TaggedOutput("statistics", (written.split, pickle.dumps(written.statistics)))
 
 
-class _MergeFn(beam.CombineFn):
+class MergeStatisticsFn(beam.CombineFn):
     """Pickled statistics of shards -> those of all."""
 
     def create_accumulator(self) -> statistics.StatisticsMerger:
@@ -65,7 +65,7 @@ class MergeStatistics(beam.PTransform):
         taken = written | "TakeStatistics" >> beam.ParDo(_TakeStatisticsFn()).with_output_types(
             elements.WrittenShard, statistics=SplitStatistics
         ).with_outputs("statistics", main="written")
-        return MergedStatistics(taken.written, taken.statistics | "Merge" >> beam.CombinePerKey(_MergeFn()))
+        return MergedStatistics(taken.written, taken.statistics | "Merge" >> beam.CombinePerKey(MergeStatisticsFn()))
 
 
 def merge_by_split(written: Iterable[elements.WrittenShard]) -> dict[str, dict[str, Any]]:

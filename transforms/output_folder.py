@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, shard_names, snapshots, storage, verify_shards
-from imagebeam.transforms import image_states, output_paths, tfds_metadata
+from imagebeam.transforms import output_paths, tfds_metadata
 
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # names given by tf.Transform
 
@@ -73,7 +73,7 @@ class OutputFolder:
     def _is_snapshot(self, name: str) -> bool:
         """Returns whether a folder in that of the snapshots is one, or was begun."""
         folder = snapshots.folder_of(self.uri, name)
-        begun = (catalog_lib.CATALOG_FILE, catalog_lib.CONTROL_DIRECTORY, snapshots.STATE_DIRECTORY)
+        begun = (catalog_lib.CATALOG_FILE, catalog_lib.CONTROL_DIRECTORY, catalog_lib.STATE_DIRECTORY)
         return snapshots.is_name(name) and any(entry.name in begun for entry in _entries_of(folder))
 
     def named_files(self) -> set[str]:
@@ -115,6 +115,8 @@ class OutputFolder:
                 damage = sizes.compare(shard.name, shard.bytes)
                 if damage is None and committed.compression == "none":
                     damage = sizes.compare(shard.index_name, shard.index_file.bytes)
+                if damage is None and shard.state_file is not None:
+                    damage = sizes.compare(shard.state_name, shard.state_bytes)
                 if damage is not None:
                     return damage
                 if thoroughly and (problems := verify_shards.verify_shard(self.uri, shard, committed.compression)):
@@ -184,7 +186,7 @@ def _shards_of(catalog: catalog_lib.Catalog) -> set[str]:
 def files_of_shard(shard: catalog_lib.Shard, catalog: catalog_lib.Catalog) -> list[str]:
     """Returns the name of a shard, of its index, and of the state of its images, as far as the dataset has them."""
     indexes = [shard.index_name] if catalog.compression == "none" else []
-    return [shard.name, *indexes, *([image_states.state_name(shard)] if catalog.snapshot else [])]
+    return [shard.name, *indexes, *([shard.state_name] if catalog.snapshot else [])]
 
 
 def _shards_in(text: str) -> set[str]:

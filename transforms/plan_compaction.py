@@ -1,10 +1,10 @@
-"""Plans a snapshot of records that another one holds already, and takes over what is not in its shards."""
+"""Plans a snapshot of what another one holds already: its records, and the images that it rejected."""
 
 import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import apache_beam as beam
 
@@ -13,6 +13,7 @@ from imagebeam import storage
 from imagebeam.transforms import (
     compare_with_committed,
     dataset_settings,
+    decide_plan,
     elements,
     output_paths,
     run_report,
@@ -20,28 +21,30 @@ from imagebeam.transforms import (
     summaries,
     transform_columns,
 )
-from imagebeam.transforms.shard import shard_writer
 
 _LOGGER = logging.getLogger(__name__)
 
 
 def make_plan(
-    settings: dataset_settings.DatasetSettings, compacted: catalog_lib.Catalog, ranking: summaries.Ranking
+    settings: dataset_settings.DatasetSettings,
+    compacted: catalog_lib.Catalog,
+    ranking: summaries.Ranking,
+    rejected: Mapping[str, int],
 ) -> elements.DatasetPlan:
     """Returns the plan to write all living records of a snapshot into new shards.
 
     Args:
         settings: of the new snapshot.
         compacted: catalog of the snapshot whose records are copied.
-        ranking: of these records.
+        ranking: of these records, and of the images that were rejected while shards were written.
+        rejected: number of all other rejects, by reason.
     """
-    assert settings.snapshot is not None, "only snapshots are compacted"
+    snapshot = _snapshot_of(settings)
     splits = {}
-    for split in compacted.splits:
+    for split in decide_plan.in_order(settings, compacted.splits):
         num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
         num_shards = settings.sizing.shards_of(split, num_records, num_bytes)
         splits[split] = elements.SplitPlan(num_records, num_bytes, num_shards)
-    num_images = sum(split.num_records for split in splits.values())
     parts = ("compacted", compacted.fingerprint)
     return elements.DatasetPlan(
         action="write",
@@ -51,34 +54,38 @@ def make_plan(
         splits=splits,
         labels=compacted.labels,
         listed=compacted.counts.listed,
-        rejected=compacted.counts.rejected,
+        rejected=dict(sorted(rejected.items())),
         passed_over=compacted.counts.passed_over,
         inputs=compacted.inputs,
         snapshot={
             **compacted.snapshot,
-            "name": settings.snapshot.name,
+            "name": snapshot.name,
             "base": None,
-            "compacted": settings.snapshot.compacted,
+            "compacted": snapshot.compacted,
             "added": 0,
             "changed": 0,
             "removed": 0,
-            "unchanged": num_images,
+            "unchanged": compacted.counts.written,
         },
         run_id=settings.run_id or output_paths.new_run_id(),
     )
 
 
+def _snapshot_of(settings: dataset_settings.DatasetSettings) -> snapshot_settings.SnapshotSettings:
+    assert settings.snapshot is not None, "only snapshots are compacted"
+    return settings.snapshot
+
+
 class _PlanFn(beam.DoFn):
     """-> DatasetPlan; also writes a report of it for the launcher."""
 
-    def __init__(self, settings: dataset_settings.DatasetSettings, snapshot: snapshot_settings.SnapshotSettings):
+    def __init__(self, settings: dataset_settings.DatasetSettings):
         self._settings = settings
-        self._snapshot = snapshot
 
-    def process(self, ranking: summaries.Ranking) -> Iterator[elements.DatasetPlan]:
+    def process(self, ranking: summaries.Ranking, rejected: Mapping[str, int]) -> Iterator[elements.DatasetPlan]:
         begun = time.time()
-        compacted = catalog_lib.load_catalog(self._snapshot.compacted_folder)
-        plan = make_plan(self._settings, compacted, ranking)
+        compacted = catalog_lib.load_catalog(_snapshot_of(self._settings).compacted_folder)
+        plan = make_plan(self._settings, compacted, ranking, rejected)
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
         plan = dataclasses.replace(plan, times={"planning": begun, "planned": time.time()})
         run_report.write_report(self._settings.report, "planned", plan)
@@ -86,45 +93,39 @@ class _PlanFn(beam.DoFn):
         yield plan
 
 
-class _TakeOverFn(beam.DoFn):
-    """DatasetPlan -> names of the staged files of rejects; also stages the saved transform of columns."""
+class _TakeOverTransformFn(beam.DoFn):
+    """DatasetPlan -> DatasetPlan; stages the saved transform of columns."""
 
-    def __init__(self, settings: dataset_settings.DatasetSettings, snapshot: snapshot_settings.SnapshotSettings):
+    def __init__(self, settings: dataset_settings.DatasetSettings):
         self._settings = settings
-        self._snapshot = snapshot
 
-    def process(self, plan: elements.DatasetPlan) -> Iterator[str]:
-        if plan.action != "write":
-            return
-        folder, staging = self._snapshot.compacted_folder, self._settings.paths.staging(plan.fingerprint)
-        store = storage.storage_of(staging)
-        store.make_directories(staging)
-        if self._settings.analyze is not None:
-            transform_columns.stage(folder, staging)
-        name = f"early-0{shard_writer.REJECTS_SUFFIX}"
-        rejects = storage.join(folder, catalog_lib.REJECTS_FILE)
-        store.write_whole(storage.join(staging, name), storage.storage_of(rejects).read(rejects), durable=False)
-        yield name
+    def process(self, plan: elements.DatasetPlan) -> Iterator[elements.DatasetPlan]:
+        if plan.action == "write" and self._settings.analyze is not None:
+            staging = self._settings.paths.staging(plan.fingerprint)
+            storage.storage_of(staging).make_directories(staging)
+            transform_columns.stage(_snapshot_of(self._settings).compacted_folder, staging)
+        yield plan
 
 
+def _reason_of(reject: elements.Reject) -> str:
+    return reject.reason.value
+
+
+@dataclasses.dataclass
 class PlanCompaction(beam.PTransform):
     """The ranking of the records -> one DatasetPlan."""
 
-    def __init__(self, settings: dataset_settings.DatasetSettings, snapshot: snapshot_settings.SnapshotSettings):
+    settings: dataset_settings.DatasetSettings
+    early_rejects: beam.PCollection[elements.Reject]  # those that take no place in the order
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._settings, self._snapshot = settings, snapshot
 
     def expand(self, ranking: beam.PCollection[summaries.Ranking]) -> beam.PCollection[elements.DatasetPlan]:
-        plan = beam.ParDo(_PlanFn(self._settings, self._snapshot)).with_output_types(elements.DatasetPlan)
-        return ranking | "Plan" >> plan
-
-
-class TakeOverFiles(beam.PTransform):
-    """The plan -> names of the staged files of rejects."""
-
-    def __init__(self, settings: dataset_settings.DatasetSettings, snapshot: snapshot_settings.SnapshotSettings):
-        super().__init__()
-        self._settings, self._snapshot = settings, snapshot
-
-    def expand(self, plan: beam.PCollection[elements.DatasetPlan]) -> beam.PCollection[str]:
-        return plan | "TakeOver" >> beam.ParDo(_TakeOverFn(self._settings, self._snapshot)).with_output_types(str)
+        reasons = self.early_rejects | "Reasons" >> beam.Map(_reason_of).with_output_types(str)
+        rejected = reasons | "CountReasons" >> beam.combiners.Count.PerElement()  # (reason, number)
+        plan = ranking | "Plan" >> beam.ParDo(
+            _PlanFn(self.settings), rejected=beam.pvalue.AsDict(rejected)
+        ).with_output_types(elements.DatasetPlan)
+        take_over = beam.ParDo(_TakeOverTransformFn(self.settings)).with_output_types(elements.DatasetPlan)
+        return plan | "TakeOverTransform" >> take_over

@@ -9,13 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, look_ahead, snapshots, storage
+from imagebeam import errors, look_ahead, storage
 from imagebeam.transforms import (
     commit_rights,
     committed_catalog,
     dataset_settings,
     elements,
-    image_states,
     output_folder,
     tfds_metadata,
 )
@@ -63,7 +62,7 @@ class Publication:
     def _folders_of_shards(self) -> list[str]:
         """Names of the folders in the output with one file for each shard."""
         indexes = [catalog_lib.INDEX_DIRECTORY] if self._has_indexes else []
-        return [*indexes, *([snapshots.STATE_DIRECTORY] if self.settings.snapshot is not None else [])]
+        return [*indexes, *([catalog_lib.STATE_DIRECTORY] if self.settings.snapshot is not None else [])]
 
     def require_committed(self) -> committed_catalog.FoundCatalog | None:
         """Returns the catalog to replace. None if there is none, or an earlier attempt has retired it.
@@ -84,7 +83,7 @@ class Publication:
     def _staged_catalog(self) -> str:
         return storage.join(self.staging, catalog_lib.CATALOG_FILE)
 
-    def announce(self, catalog: catalog_lib.Catalog) -> None:
+    def stage_catalog(self, catalog: catalog_lib.Catalog) -> None:
         """Stores a catalog in the staging folder: it tells what is committed, if the commit is cut short."""
         storage.storage_of(self.staging).create_new(self._staged_catalog, catalog.to_json().encode())
 
@@ -125,7 +124,7 @@ class Publication:
         # tells the next run which files this run has moved, if it is killed
         store.write_whole(self._staged_catalog, catalog.to_json().encode())
         moved = self.move_indexes_early()
-        self.retire()
+        self.remove_earlier_catalog()
         self.move_shards(moved)
         self._move_files(catalog)
         self.remove_left(catalog)  # before the catalog: next to a catalog there is no shard of another dataset
@@ -135,7 +134,7 @@ class Publication:
         store.sync(output)
         return catalog
 
-    def retire(self) -> None:
+    def remove_earlier_catalog(self) -> None:
         """Moves the catalog of the earlier dataset away, if it still is the one that the plan was compared with.
 
         Raises:
@@ -209,9 +208,8 @@ class Publication:
         if self._has_indexes:
             name = shard.index_name
             files.append(_StagedFile(name, os.path.basename(name), shard.index_file.bytes))
-        if written.state_bytes:
-            staged_name = shard_writer.staged_state_name(shard.name)
-            files.append(_StagedFile(image_states.state_name(shard), staged_name, written.state_bytes))
+        if shard.state_bytes:
+            files.append(_StagedFile(shard.state_name, shard_writer.staged_state_name(shard), shard.state_bytes))
         return files
 
     def _for_each(self, act: Callable[[_T], None], values: Iterable[_T]) -> None:

@@ -61,7 +61,7 @@ class _EncodeFn(beam.DoFn):
             if isinstance(image, elements.Reject):
                 rejects.append(image)
                 continue
-            counts.add(ref, image)
+            counts.add(ref.classes, statistics.measure(ref.uri, image))
             yield split, b"".join(recipe.encode(ref, image))
         rejected = shard_writer.store_rejects(self._settings.paths.staging(plan.fingerprint), name, rejects)
         yield beam.pvalue.TaggedOutput("counted", (name, _Counted(rejected, counts.build())))

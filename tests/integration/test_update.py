@@ -244,8 +244,54 @@ def test_damaged_state_is_an_error_that_names_the_file(source: Source, output: p
     state = next((output / "snapshots/000001/state").glob("train*"))
     state.write_bytes(state.read_bytes()[:-9])
     source.add(1, "cat")
-    with pytest.raises(errors.ImagebeamError, match=f"{state} is damaged .*which images are new: restore it"):
+    with pytest.raises(
+        errors.CatalogError, match=rf"^{state} is damaged \(it has .* images are new: restore it.*snapshot$"
+    ):
         snapshot_sets.update(source.folder, output, **CONFIG)
+
+
+def test_changed_state_stops_update_and_compaction_until_all_is_written_again(
+    source: Source, output: pathlib.Path
+) -> None:
+    source.change(2)
+    snapshot_sets.update(source.folder, output, **CONFIG)
+    state = next((output / "snapshots/000001/state").glob("train*"))
+    data = bytearray(state.read_bytes())
+    data[4] ^= 1  # the time in the header of gzip: it can be read as before
+    state.write_bytes(data)
+    (problem,) = verify_dataset.verify(output).problems
+    assert (problem.shard, problem.detail[:9]) == (f"../000001/state/{state.name}", "the file ")
+    source.add(1, "cat")
+    message = rf"{state.name} is damaged \(it has the crc32c .* imagebeam convert --update --overwrite, which writes"
+    with pytest.raises(errors.CatalogError, match=message):
+        snapshot_sets.update(source.folder, output, **CONFIG)
+    with pytest.raises(errors.CatalogError, match=message):
+        compact.compact(output, workers=1)
+    snapshot_sets.update(source.folder, output, overwrite=True, **CONFIG)
+    assert verify_dataset.verify(output).problems == ()
+    source.add(1, "cat")
+    assert snapshot_sets.update(source.folder, output, **CONFIG).plan.snapshot["added"] == 1
+
+
+def test_split_whose_images_are_all_rejected_is_looked_at_once(source: Source, output: pathlib.Path) -> None:
+    source.folder.rename(source.folder.parent / "train")
+    root = source.folder.parent / "root"
+    root.mkdir()
+    (source.folder.parent / "train").rename(root / "train")
+    sections = {"split": {"by": "directory"}, "rejects": {"max_fraction": 0.5}}
+    dataset = output.with_name("by-folder")
+    snapshot_sets.update(root, dataset, **sections)
+    (root / "val" / "cat").mkdir(parents=True)
+    (root / "val" / "cat" / "1.jpg").write_bytes(b"\xff\xd8\xff\xe0 broken")
+    config = {**sections, "source": {"uri": str(root)}, "output": {"uri": str(dataset)}}
+    assert convert.convert(config, workers=1, update=True).catalog.counts.rejected == {"truncated": 1}
+    assert verify_dataset.verify(dataset).problems == ()
+    for number in (90, 91):
+        (root / "train" / "cat" / "1.jpg").write_bytes(image_sets.make_image(number))
+        result = convert.convert(config, workers=1, update=True)
+        assert (result.plan.snapshot["added"], result.plan.snapshot["changed"]) == (0, 1)
+        assert compact.compact(dataset, workers=1).catalog.counts.rejected == {"truncated": 1}
+    assert convert.convert(config, workers=1, update=True).message == "nothing has changed since snapshot 000006"
 
 
 def test_compacted_snapshot_has_the_bytes_of_a_fresh_conversion(source: Source, output: pathlib.Path) -> None:

@@ -217,7 +217,7 @@ def test_files_named_like_shards_are_named_and_refused_until_they_are_gone(
     for name in stale:
         shutil.copy(dataset / FIRST, dataset / name)
     detail = "the catalog does not name this file, and readers that list the folder read it; move or delete it"
-    advice = "2 files named like shards are not in the catalog: move or delete them"
+    advice = "2 files are not in the catalog: move or delete them"
     assert complaints(dataset) == [*(f"{name}: {detail}" for name in stale), advice]
     for options in ((), ("--overwrite",)):
         completed = convert_again(good, dataset, 2, *options)
@@ -226,7 +226,7 @@ def test_files_named_like_shards_are_named_and_refused_until_they_are_gone(
     (dataset / stale[1]).unlink()
     flip(dataset / SECOND, 500)
     (*_, last) = complaints(dataset)
-    assert last == f"1 file named like a shard is not in the catalog: move or delete it; {summary(1)}"
+    assert last == f"1 file is not in the catalog: move or delete it; {summary(1)}"
     (dataset / stale[0]).unlink()
     assert convert_again(good, dataset, 2, "--overwrite").returncode == 0
     command_line.succeed("verify", dataset, here=True)

@@ -6,14 +6,14 @@ import dataclasses
 import io
 
 from imagebeam import errors, records
-from imagebeam.transforms import elements, image_states
+from imagebeam.transforms import elements, image_states, snapshot_refs
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.shard import shard_writer, statistics, writer_processes
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordCopier(shard_writer.ShardWriter):
-    """Writes shards like `ShardWriter`, of references to records with their frames."""
+    """Writes shards like `ShardWriter`, of the references of `snapshot_refs`."""
 
     def _write_records(
         self,
@@ -23,8 +23,16 @@ class RecordCopier(shard_writer.ShardWriter):
         rejects: list[elements.Reject],
         states: image_states.StateBuilder | None,
     ) -> None:
-        for number, (ref, data) in enumerate(read_ahead_lib.fetch(task.refs(), self.read_ahead)):
+        copied = (ref for ref in task.refs() if snapshot_refs.reject_of(ref) is None)
+        fetched = read_ahead_lib.fetch(copied, self.read_ahead)
+        for number, ref in enumerate(task.refs()):
             writer_processes.note_progress(number)
+            if (reject := snapshot_refs.reject_of(ref)) is not None:
+                rejects.append(reject)
+                if states is not None:
+                    states.add_reject(ref, reject)
+                continue
+            _, data = next(fetched)
             if isinstance(data, read_ahead_lib.ReadError):
                 raise errors.ShardError(f"shard {ref.uri}: the record of {ref.key!r} cannot be read ({data.detail})")
             try:
@@ -35,5 +43,7 @@ class RecordCopier(shard_writer.ShardWriter):
                     "imagebeam verify"
                 ) from e
             writer.write(record.data)
+            measures = snapshot_refs.measures_of(ref)
+            counts.add(ref.classes, measures)
             if states is not None:
-                states.add(ref)
+                states.add(ref, measures)

@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
+from imagebeam import catalog, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements, image_states
 from imagebeam.transforms.images import checked_image, class_masks, prepare
 from imagebeam.transforms.shard import encode, read_back, statistics, time_limit, writer_processes
@@ -87,14 +87,13 @@ class ShardWriter:
 
     def _has_state(self, written: elements.WrittenShard) -> bool:
         """Returns whether the state of the shard's images is there, in the staging folder or moved to the output."""
-        staged = storage.join(self.staging, staged_state_name(written.shard.name))
-        for uri in (staged, storage.join(self.output, image_states.state_name(written.shard))):
+        staged = storage.join(self.staging, staged_state_name(written.shard))
+        for uri in (staged, storage.join(self.output, written.shard.state_name)):
             try:
                 data = storage.storage_of(uri).read(uri)
-                image_states.decode_state(data, written.shard.records, uri)
-            except (FileNotFoundError, errors.CatalogError):
+            except FileNotFoundError:
                 continue
-            return len(data) == written.state_bytes
+            return catalog.File(len(data), records.extend_crc(0, data)) == written.shard.state_file
         return False
 
     def _write(self, name: str, task: ShardTask) -> elements.WrittenShard:
@@ -119,11 +118,13 @@ class ShardWriter:
             uri_of_index = storage.join(self.staging, os.path.basename(shard.index_name))
             store.write_whole(uri_of_index, index, durable=False)
         rejected = store_rejects(self.staging, name, rejects)
-        lost = dict(sorted(collections.Counter(states.lost).items())) if states is not None else {}
-        state = b"" if states is None else states.encode()
-        if state:
-            store.write_whole(storage.join(self.staging, staged_state_name(name)), state, durable=False)
-        written = elements.WrittenShard(task.split, shard, rejected, counts.build(), state_bytes=len(state), lost=lost)
+        lost: dict[str, int] = {}
+        if states is not None:
+            lost = dict(sorted(collections.Counter(states.lost).items()))
+            state = states.encode()
+            shard = dataclasses.replace(shard, state_bytes=len(state), state_crc32c=records.extend_crc(0, state))
+            store.write_whole(storage.join(self.staging, staged_state_name(shard)), state, durable=False)
+        written = elements.WrittenShard(task.split, shard, rejected, counts.build(), lost=lost)
         store.write_whole(uri + DONE_SUFFIX, encode_written(written), durable=False)
         return written
 
@@ -142,14 +143,16 @@ class ShardWriter:
                     states.add_reject(ref, image)
                 continue
             writer.write(*self.recipe.encode(ref, image))
-            counts.add(ref, image)
+            measures = statistics.measure(ref.uri, image)
+            counts.add(ref.classes, measures)
             if states is not None:
-                states.add(ref)
+                states.add(ref, measures)
 
 
-def staged_state_name(shard_name: str) -> str:
+def staged_state_name(shard: catalog.Shard) -> str:
     """Returns the name in the staging folder of the state of a shard."""
-    return f"{image_states.stem_of(shard_name)}.state{image_states.STATE_SUFFIX}"
+    stem = os.path.basename(shard.state_name).removesuffix(catalog.STATE_SUFFIX)
+    return f"{stem}.state{catalog.STATE_SUFFIX}"
 
 
 def _holds(uri: str, shard: catalog.Shard) -> bool:

@@ -14,6 +14,7 @@ from imagebeam.transforms.images import checked_image, image_formats
 
 _RANGES = ("height", "width", "bytes")
 _PIXELS = "pixels"
+_SUMS = checked_image.PixelSums._fields
 _MAX_VALUES = 10_000  # collected before they are summed up: appending costs a tenth of three comparisons per image
 
 _ASPECT_RATIOS = (0.5, 0.67, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0)  # width / height; each is the lower bound of a bin
@@ -24,7 +25,31 @@ _ASPECT_BINS = (
 )
 # Each from 2**(bits - 1) to 2**bits - 1.
 _SIDE_BINS = tuple(f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31))
+_CHANGES = ("turned", "reencoded", "misnamed")  # fields of elements.Measures
 _BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
+
+
+def measure(uri: str, image: checked_image.Image) -> elements.Measures:
+    """Returns what is counted of the image in a file."""
+    return elements.Measures(
+        image.format,
+        image.colorspace,
+        image.orientation,
+        image.height,
+        image.width,
+        len(image.data),
+        str(image.turned) if image.turned != checked_image.UPRIGHT else "",
+        image.reencoded,
+        _misname(uri, image.source_format or image.format),
+        None if image.sums is None else (image.sums.num_pixels, image.sums.totals, image.sums.squares),
+    )
+
+
+def _misname(uri: str, format: str) -> str:
+    """Returns "png named jpg" where the name of a file states another format; "" where it does not."""
+    extension = uri.rpartition(".")[2].lower()
+    named = image_formats.BY_EXTENSION.get(extension, format)
+    return "" if named == format or format == image_formats.RAW else f"{format} named {extension}"
 
 
 class StatisticsBuilder:
@@ -36,31 +61,25 @@ class StatisticsBuilder:
         self._values: dict[str, list[int]] = {name: [] for name in _RANGES}
         self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
         self._bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
-        self._changes: dict[str, collections.Counter[str]] = {"reencoded": collections.Counter()}
-        self._changes |= {"turned": collections.Counter(), "misnamed": collections.Counter()}
+        self._changes: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _CHANGES}
         self._pixels: dict[str, Any] = {}
 
-    def add(self, ref: elements.ImageRef, image: checked_image.Image) -> None:
-        """Counts one image."""
+    def add(self, classes: Iterable[str], image: elements.Measures) -> None:
+        """Counts one image with its classes."""
         self._kinds[image.format, image.colorspace, image.orientation] += 1
-        if image.reencoded:
-            self._changes["reencoded"][image.reencoded] += 1
-        if image.turned != checked_image.UPRIGHT:
-            self._changes["turned"][str(image.turned)] += 1
-        extension = ref.uri.rpartition(".")[2].lower()
-        named, found = image_formats.BY_EXTENSION.get(extension), image.source_format or image.format
-        if named not in (None, found) and found != image_formats.RAW:
-            self._changes["misnamed"][f"{found} named {extension}"] += 1
-        for label in ref.classes:
+        for name in self._changes:
+            if change := getattr(image, name):
+                self._changes[name][change] += 1
+        for label in classes:
             self._labels[label] += 1
         heights, widths, sizes = self._values.values()
         heights.append(image.height)
         widths.append(image.width)
-        sizes.append(len(image.data))
+        sizes.append(image.num_bytes)
         if len(sizes) == _MAX_VALUES:
             self._sum_up()
         if image.sums is not None:
-            self._pixels = _merge_pixels([self._pixels, {"images": 1} | image.sums._asdict()])
+            self._pixels = _merge_pixels([self._pixels, {"images": 1} | dict(zip(_SUMS, image.sums))])
 
     def build(self) -> dict[str, Any]:
         """Returns the counts in the form of JSON.
@@ -134,6 +153,33 @@ def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return merger.result()
 
 
+def subtract_statistics(merged: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the statistics of the images that remain when some are removed.
+
+    All counts and sums are exact. Where a least or greatest value belonged to a removed image, it stays: the next
+    conversion or compaction of all images finds the new one.
+
+    Args:
+        merged: of all images.
+        removed: of those that are removed.
+    """
+    found: dict[str, Any] = {}
+    for name, value in merged.items():
+        gone = removed.get(name, {})
+        if name in _RANGES:
+            found[name] = value | ({"sum": value["sum"] - gone["sum"]} if gone else {})
+        elif name == _PIXELS:
+            found[name] = _subtract_pixels(value, gone) if gone else value
+        else:
+            left = {each: count - gone.get(each, 0) for each, count in value.items()}
+            remaining = {each: count for each, count in left.items() if count}
+            if remaining or name not in _CHANGES:
+                found[name] = remaining
+    if not found.get("formats"):  # none remains
+        found |= {name: {} for name in (*_RANGES, _PIXELS) if name in found}
+    return found
+
+
 def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the statistics of a split in the form of `statistics.json`.
 
@@ -194,6 +240,15 @@ def _merge_pixels(sums: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "num_pixels": sum(each["num_pixels"] for each in known),
         "totals": [sum(channel) for channel in zip(*(each["totals"] for each in known))],
         "squares": [sum(channel) for channel in zip(*(each["squares"] for each in known))],
+    }
+
+
+def _subtract_pixels(sums: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "images": sums["images"] - removed["images"],
+        "num_pixels": sums["num_pixels"] - removed["num_pixels"],
+        "totals": [of_all - gone for of_all, gone in zip(sums["totals"], removed["totals"])],
+        "squares": [of_all - gone for of_all, gone in zip(sums["squares"], removed["squares"])],
     }
 
 

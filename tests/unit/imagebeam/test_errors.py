@@ -27,6 +27,22 @@ def test_error_of_another_process_is_the_one_that_it_names() -> None:
     assert type(errors.from_exit_code(3, "x", "OtherError")) is errors.TooManyRejectsError
 
 
+@pytest.mark.parametrize(
+    ("text", "error", "expected"),
+    [
+        ("x [while running 'A/B']", errors.CatalogError("x"), errors.CatalogError("x")),
+        ("imagebeam.errors.BusyError: x: y [while running 'A-ptransform-1']", RuntimeError(), errors.BusyError("x: y")),
+        ("imagebeam.errors.BusyError: x [while running 'A'-ptransform-1]", RuntimeError(), errors.BusyError("x")),
+        ("imagebeam.errors.OtherError: x", RuntimeError(), None),
+        ("no key 'a' [while running 'A']", KeyError("a"), None),
+    ],
+    ids=["in-this-process", "by-name", "other-suffix", "unknown", "bug"],
+)
+def test_error_of_a_step_keeps_its_kind(text: str, error: Exception, expected: errors.ImagebeamError | None) -> None:
+    found = errors.find_in(text, error)
+    assert (type(found), str(found)) == (type(expected), str(expected))
+
+
 @pytest.mark.parametrize("exit_code", [0, 1, 6, 137])
 def test_unknown_exit_code_is_any_error(exit_code: int) -> None:
     assert type(errors.from_exit_code(exit_code, "x")) is errors.ImagebeamError

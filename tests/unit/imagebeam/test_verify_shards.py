@@ -147,6 +147,17 @@ def test_shard_that_cannot_be_read_is_reported(dataset: pathlib.Path) -> None:
     assert find_problems(dataset) == [Problem(FIRST, None, "the shard cannot be read (Is a directory)")]
 
 
+@pytest.mark.parametrize("name", ["index/other.index", "index/train-00000-of-00003.index", "state/old.json.gz"])
+def test_file_among_indexes_or_states_that_the_catalog_does_not_name_is_a_problem(
+    dataset: pathlib.Path, name: str
+) -> None:
+    (dataset / name).parent.mkdir(exist_ok=True)
+    (dataset / name).write_bytes(b"")
+    assert find_problems(dataset) == [Problem(name, None, "the catalog does not name this file; move or delete it")]
+    (dataset / ".imagebeam").mkdir()  # a run is writing, and its commit moves indexes early
+    assert find_problems(dataset) == []
+
+
 @pytest.mark.parametrize("num_extra", [1, 3])
 def test_extra_records_are_reported_once_where_they_begin(dataset: pathlib.Path, num_extra: int) -> None:
     with open(dataset / FIRST, "ab") as file:

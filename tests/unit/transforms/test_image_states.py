@@ -15,6 +15,21 @@ from tests.unit.transforms.test_elements import FULL
 TEXTS = st.text(max_size=5) | st.just("\udcff.jpg")
 FACTS = st.binary(min_size=16, max_size=16)
 CONTENTS = st.just(b"") | st.binary(min_size=24, max_size=24).filter(any)
+SIZES = st.integers(1, 1 << 20)
+SUMS = st.tuples(SIZES, st.tuples(SIZES, SIZES, SIZES), st.tuples(SIZES, SIZES, SIZES))
+MEASURES = st.builds(
+    elements.Measures,
+    st.just("jpeg"),
+    st.just("RGB"),
+    st.integers(1, 8),
+    SIZES,
+    SIZES,
+    SIZES,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    st.none() | SUMS,
+)
 IMAGES = st.builds(
     image_states.ImageState,
     TEXTS,
@@ -22,6 +37,7 @@ IMAGES = st.builds(
     st.integers(-1, 1 << 40),
     st.integers(0, 9),
     st.lists(TEXTS, max_size=2).map(tuple),
+    MEASURES,
     CONTENTS,
 )
 REJECTS = st.builds(
@@ -30,6 +46,9 @@ REJECTS = st.builds(
     st.builds(
         elements.Reject, TEXTS, TEXTS, st.sampled_from(["read", "check"]), st.sampled_from(elements.Reason), TEXTS
     ),
+    st.sampled_from(["train", "test"]),
+    SIZES,
+    st.integers(0, 9),
     CONTENTS,
 )
 
@@ -42,14 +61,17 @@ def test_state_comes_back_as_it_was_stored(
     data = image_states.encode_state(state)
     assert image_states.decode_state(data, len(images), "x") == state
     assert image_states.encode_state(image_states.ShardState(images, rejects)) == data
+    quick = image_states.decode_state(data, len(images), "x", with_measures=False)
+    assert quick == image_states.ShardState([each._replace(measures=None) for each in images], rejects)
 
 
 def change(data: bytes, **fields: object) -> bytes:
     return gzip.compress(json.dumps(json.loads(gzip.decompress(data)) | fields).encode())
 
 
+MEASURED = elements.Measures("jpeg", "RGB", 1, 8, 9, 512)
 STATE = image_states.encode_state(
-    image_states.ShardState([image_states.ImageState("a.jpg", b"x" * 16, 9, 0, ("cat",))], [])
+    image_states.ShardState([image_states.ImageState("a.jpg", b"x" * 16, 9, 0, ("cat",), MEASURED)], [])
 )
 
 
@@ -65,8 +87,12 @@ STATE = image_states.encode_state(
         change(STATE, facts=""),
         change(STATE, rejects=[["a"]]),
         change(STATE, contents="YQ=="),
+        change(STATE, measures="[]"),
     ],
-    ids=["cut", "one-byte", "empty", "no-gzip", "list", "more-keys", "no-facts", "broken-reject", "short-contents"],
+    ids=[
+        *("cut", "one-byte", "empty", "no-gzip", "list", "more-keys", "no-facts", "broken-reject", "short-contents"),
+        "no-measures",
+    ],
 )
 def test_damaged_state_names_the_file_and_the_remedy(data: bytes) -> None:
     with pytest.raises(errors.CatalogError, match=r"^gs://b/s\.json\.gz is damaged \(.*--update --overwrite"):
@@ -80,7 +106,7 @@ def test_state_of_a_later_version_is_refused_as_such() -> None:
 
 def test_state_without_contents_has_no_field_that_earlier_versions_do_not_know() -> None:
     fields = json.loads(gzip.decompress(STATE))
-    assert list(fields) == ["keys", "facts", "num_bytes", "positions", "labels", "rejects"]
+    assert list(fields) == ["keys", "facts", "num_bytes", "positions", "labels", "measures", "rejects"]
 
 
 def test_still_covers_what_facts_do_but_versions() -> None:
@@ -132,10 +158,10 @@ def test_facts_cover_all_that_a_record_is_made_of_but_folders() -> None:
     ],
 )
 def test_state_lies_beside_the_shard(shard: str, name: str) -> None:
-    assert image_states.state_name(catalog_lib.Shard(shard, 1, 1, 1)) == name
+    assert catalog_lib.Shard(shard, 1, 1, 1).state_name == name
 
 
 def test_name_of_rejects_tells_the_snapshot() -> None:
-    name = image_states.rejects_name(12, 3)
+    name = image_states.rejects_name(12)
     assert image_states.is_rejects_name(name)
     assert image_states.snapshot_of_rejects(name) == 12

@@ -46,7 +46,7 @@ NOTHING = {
 def count(members: list[tuple[str | int | None, Image]]) -> dict[str, object]:
     builder = statistics.StatisticsBuilder()
     for label, image in members:
-        builder.add(ImageRef("k", "/k", label=label), image)
+        builder.add(ImageRef("k", "/k", label=label).classes, statistics.measure("/k", image))
     return builder.build()
 
 
@@ -89,13 +89,25 @@ def test_merge_of_parts_is_the_statistics_of_the_whole(parts: list[list[tuple[st
     assert NOTHING | merged == count([member for part in parts for member in part])
 
 
+@given(labelled, labelled)
+def test_subtraction_leaves_the_statistics_of_what_remains(
+    kept: list[tuple[str, Image]], removed: list[tuple[str, Image]]
+) -> None:
+    found = statistics.subtract_statistics(count(kept + removed), count(removed))
+    expected = count(kept)
+    for name in ("height", "width", "bytes"):  # least and greatest may be those of a removed image
+        of_found, of_expected = found.pop(name), expected.pop(name)
+        assert of_found.get("sum") == of_expected.get("sum")
+    assert found == expected
+
+
 @given(labelled)
 def test_build_of_large_shard_sums_up_early_and_keeps_few_values(members: list[tuple[str, Image]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "_MAX_VALUES", 3)
         builder = statistics.StatisticsBuilder()
         for label, image in members:
-            builder.add(ImageRef("k", "/k", label=label), image)
+            builder.add(ImageRef("k", "/k", label=label).classes, statistics.measure("/k", image))
             assert all(len(values) < 3 for values in builder._values.values())
         assert builder.build() == count(members)
     assert builder.build() == count(members)  # with the default, no list fills up
