@@ -244,6 +244,8 @@ def _merge_pixels(sums: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _subtract_pixels(sums: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
+    if sums["images"] == removed["images"]:
+        return {}
     return {
         "images": sums["images"] - removed["images"],
         "num_pixels": sums["num_pixels"] - removed["num_pixels"],
