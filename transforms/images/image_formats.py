@@ -36,13 +36,15 @@ _SIGNATURES = {  # in the order in which they are tried
     "gif": rb"GIF8[79]a",
     "webp": rb"RIFF.{4}WEBP",
     "tiff": rb"II[*+]\0|MM\0[*+]",
-    "bmp": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0{3}",  # many texts begin with "BM"
+    # many texts begin with "BM"; the second is a DIB: the same without the file header, as on a clipboard
+    "bmp": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0{3}"
+    rb"|[\x28\x40\x6c\x7c]\0{3}.{8}\x01\0[\x01\x04\x08\x10\x18\x20]\0",
     "avif": rb".{4}ftyp(?:avi[fs]|.{8}(?:.{4}){0,3}avi[fs])",
     "heic": rb".{4}ftyp(?:he[iv][cmsx]|mif1|msf1)",
     "jp2": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     "jxl": rb"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a",
     "ppm": rb"P[1-6]\s+[\d#]|P7\n",
-    "ico": rb"\0\0[\1\2]\0[^\0]\0",
+    "ico": rb"\0\0\x01\0[^\0]\0",
     "psd": rb"8BPS\0",
     "exr": rb"v/1\x01",
     "hdr": rb"#\?RADIANCE",

@@ -38,6 +38,7 @@ DECODED_FORMATS = {
 }
 # By our name of a format that a package adds to Pillow: Pillow's name of it, and the package's module.
 _PLUGINS = {"heic": ("HEIF", "pillow_heif"), "jxl": ("JXL", "pillow_jxl")}
+_ALSO = {"BMP": ("DIB",)}  # Pillow has two names where we have one
 _PACKAGES = {"heic": "pillow-heif", "jxl": "pillow-jxl-plugin"}
 
 # Errors that Pillow's parsers, which are written in Python, raise on broken bytes. MemoryError is left out: it comes
@@ -172,8 +173,13 @@ def open_lazily(data: bytes, format: str) -> PIL.Image.Image:
     """
     module = pillow()
     with _as_bad_image(module):
-        picture: PIL.Image.Image = module.open(io.BytesIO(data), formats=(decoded_formats()[format],))
+        picture: PIL.Image.Image = module.open(io.BytesIO(data), formats=_pillow_names(format))
     return picture
+
+
+def _pillow_names(format: str) -> tuple[str, ...]:
+    name = decoded_formats()[format]
+    return (name, *_ALSO.get(name, ()))
 
 
 def load(picture: PIL.Image.Image) -> None:

@@ -76,6 +76,14 @@ def test_lossy_picture_with_alpha_becomes_a_png_that_has_it() -> None:
     assert (image.format, image.channels) == ("png", 4)
 
 
+def test_bitmap_without_a_file_header_is_taken_and_a_cursor_is_no_image() -> None:
+    image = ImagePolicy().prepare(save(PHOTO, "BMP")[14:])
+    assert (image.reencoded, image.height) == ("bmp to png", 32)
+    assert np.array_equal(decoded(image.data), np.asarray(PHOTO).astype(int))
+    with pytest.raises(checked_image.BadImageError, match=r"^unsupported_format: cur \(first bytes"):
+        ImagePolicy().prepare(b"\0\0\2\0\1\0" + bytes(40))
+
+
 def test_flat_picture_of_a_psd_is_taken() -> None:
     image = ImagePolicy().prepare(encoded_images.psd(40, 30))
     assert (image.format, image.height, image.width, image.reencoded) == ("png", 30, 40, "psd to png")
