@@ -68,6 +68,9 @@ class ImageConfig(pydantic.BaseModel):
     profile: Literal["keep", "srgb"] = "keep"
     """`srgb` converts the colors of an image with another ICC profile (Display P3, Adobe RGB, CMYK) to sRGB; `keep`
     takes the numbers as they are, as most readers do."""
+    metadata: Literal["keep", "strip"] = "keep"
+    """`strip` removes EXIF (camera, time, place), XMP and IPTC data, comments and texts from images whose bytes are
+    kept, without touching their pixels; color profiles stay. Images that are encoded here have none of these."""
     quality: Annotated[int, pydantic.Field(ge=1, le=100), NotBool] = 95
     """Of each JPEG that is encoded here."""
     chroma: Literal["source", "4:4:4", "4:2:2", "4:2:0"] = "source"
@@ -114,6 +117,8 @@ class ImageConfig(pydantic.BaseModel):
         for name, formats in (("quality", _JPEGS), ("chroma", _JPEGS), ("progressive", _JPEGS), ("png_level", _PNGS)):
             if getattr(self, name) != ImageConfig.model_fields[name].default and self.encode not in formats:
                 raise ValueError(f"image.{name} needs image.encode: {formats[0]}, not {self.encode}")
+        if self.metadata == "strip" and self.check == "header":
+            raise ValueError("image.metadata: strip needs image.check: structure, or more, to find all of them")
         if self.other_formats != "encode" and self.encode != "keep":
             raise ValueError(f"image.other_formats is for image.encode: keep, not {self.encode}")
         return self
@@ -136,6 +141,7 @@ class ImageConfig(pydantic.BaseModel):
             color=self.color,
             background=self.background,
             profile=self.profile,
+            metadata=self.metadata,
             scaling=scaling.Scaling(
                 size=self.resize,
                 fit=self.fit,

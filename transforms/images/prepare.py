@@ -22,6 +22,7 @@ from imagebeam.transforms.images import (
     reader_decoder,
     scaling,
     source_kinds,
+    strip_metadata,
     structure,
     turn_upright,
 )
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 KEEP = "keep"
 APPLY, REJECT = "apply", "reject"  # of orientation; "keep" is the third
 SRGB = "srgb"
+STRIP = "strip"
 _KEPT_COLORSPACES = {"rgb": ("RGB",), "gray": ("GRAY",), "mean": ("GRAY",)}  # by image.color; "keep" takes any
 
 
@@ -50,6 +52,7 @@ class ImagePolicy:
     color: str = KEEP  # or rgb, gray, mean
     background: tuple[int, int, int] | None = None  # red, green, blue behind transparent pixels; None drops alpha
     profile: str = KEEP  # or "srgb": converts colors with an ICC profile
+    metadata: str = KEEP  # or "strip": of images whose bytes are kept; what is encoded here has none
     scaling: scaling.Scaling = scaling.UNSCALED
     encoding: encoders.Encoding = encoders.USUAL
     limits: limits.Limits = limits.NO_LIMITS
@@ -74,7 +77,8 @@ class ImagePolicy:
             checked = structure.check_image(data, "header" if self.check == "header" else "structure")
             self._check_header(checked.height, checked.width, checked.orientation, expected)
             if self._has_wanted_pixels(checked):
-                return self._keep(self._turn(checked))
+                turned = self._turn(checked)
+                return self._keep(strip_metadata.strip(turned) if self.metadata == STRIP else turned)
             if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
                 self.limits.check_decoded(checked.height, checked.width, checked.format)
             opened = pillow_decoder.open_lazily(data, checked.format)

@@ -1,0 +1,61 @@
+"""Images without metadata: the same pixels and profile, and no note."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import PIL.PngImagePlugin
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import ImageCms
+
+from imagebeam.transforms.images import strip_metadata, structure
+from imagebeam.transforms.images.prepare import ImagePolicy
+from tests import encoded_images, pictures
+
+PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+NOTES = (b"here I live", b"a comment", b"<x:xmpmeta", b"after the end")
+
+
+def noted(format: str, **options: Any) -> bytes:
+    exif = PIL.Image.Exif()
+    exif[0x010E] = "here I live"
+    buffer = io.BytesIO()
+    if format == "PNG":
+        texts = PIL.PngImagePlugin.PngInfo()
+        texts.add_text("Comment", "a comment")
+        texts.add_itxt("XML:com.adobe.xmp", "<x:xmpmeta/>")
+        options |= {"pnginfo": texts}
+    else:
+        options |= {"comment": b"a comment", "xmp": b"<x:xmpmeta/>"}
+    pictures.photo(40, 30).save(buffer, format, exif=exif, icc_profile=PROFILE, dpi=(300, 300), **options)
+    return buffer.getvalue() + b"after the end"
+
+
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [("JPEG", {}), ("JPEG", {"progressive": True}), ("JPEG", {"restart_marker_blocks": 2}), ("PNG", {})],
+    ids=["jpeg", "progressive", "restarts", "png"],
+)
+def test_notes_go_and_pixels_and_profile_stay(format: str, options: dict[str, Any]) -> None:
+    data = noted(format, **options)
+    assert [note for note in NOTES if note not in data] == []
+    stored = ImagePolicy(metadata="strip").prepare(data)
+    assert [note for note in NOTES if note in stored.data] == []
+    before, after = (PIL.Image.open(io.BytesIO(each)) for each in (data, stored.data))
+    assert np.array_equal(np.asarray(before), np.asarray(after))
+    assert after.info["icc_profile"] == PROFILE and after.info["dpi"] == before.info["dpi"]
+    assert stored.reencoded == ""
+    assert ImagePolicy(metadata="strip").prepare(stored.data).data == stored.data
+    assert ImagePolicy().prepare(data).data == data
+
+
+@given(st.sampled_from(sorted(encoded_images.WHOLE.values())))
+def test_any_checked_image_stays_whole(data: bytes) -> None:
+    image = structure.check_image(data)
+    stripped = strip_metadata.strip(image)
+    assert structure.check_image(stripped.data)._replace(orientation=1) == stripped._replace(orientation=1)
