@@ -19,6 +19,7 @@ from imagebeam.transforms import (
     place_in_shards,
     plan_dataset,
     rank_references,
+    recorded_inputs,
     snapshot_settings,
     write_shards,
     write_shards_with_beam,
@@ -168,15 +169,21 @@ def _digest_command(
 
 
 def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:
-    """Returns the facts outside the config that decide what shards hold: library versions, the shape of raw pixels."""
+    """Returns the facts outside the config that decide what shards hold: library versions, the shape of raw pixels.
+
+    An update goes on with other `libraries`; any other difference makes it another dataset.
+    """
     facts: dict[str, Any] = {}
+    libraries: dict[str, Any] = {}
     if config.output.compression == "gzip" or (config.source.by == "coco" and config.source.coco.masks):
-        facts["zlib"] = zlib.ZLIB_RUNTIME_VERSION
+        libraries["zlib"] = zlib.ZLIB_RUNTIME_VERSION
     if raw_shape is None or config.image.encode != prepare.KEEP:  # any image may have to be encoded again
-        facts["pillow"] = pillow_decoder.pillow_version()
-        facts |= pillow_decoder.plugin_versions()
+        libraries["pillow"] = pillow_decoder.pillow_version()
+        libraries |= pillow_decoder.plugin_versions()
         if config.image.encode == prepare.KEEP and config.image.orientation == prepare.APPLY:
-            facts["turned_by"] = turn_upright.library()
+            libraries["turned_by"] = turn_upright.library()
+    if libraries:
+        facts[recorded_inputs.LIBRARIES] = libraries
     if raw_shape is not None:
         facts["raw_shape"] = raw_shape
     return facts | column_settings.versions(config)

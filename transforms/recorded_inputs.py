@@ -19,6 +19,7 @@ _ENTRY = struct.Struct(">IIII")  # place in a fixed order; checksums of the key,
 _MAX_IMAGES = 1024  # 16 kB; differences are counted up to this many images, and estimated above
 _MAX_IMAGES_OF_PART = 8  # of one of 1,024 intervals of references: to checksum all images costs as much as to rank them
 _SPREAD = 0x9E3779B1  # odd: spreads checksums of keys that differ in a digit over the whole order
+LIBRARIES = "libraries"  # versions of what encodes images, among the facts outside the config
 _MAX_NAMED = 5
 
 
@@ -156,9 +157,15 @@ def compare_inputs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def compare_configs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describes how the configs of two runs differ in what decides the content of shards; "" if they do not."""
+    """Describes how the configs of two runs differ in what decides what an example is; "" if they do not.
+
+    Versions of libraries that encode images do not count: a newer one would end the nightly updates of a dataset.
+    """
     try:
-        texts = _compare_settings(before["config"], now["config"]) + _compare_settings(before["others"], now["others"])
+        others = (
+            {name: each["others"][name] for name in each["others"] if name != LIBRARIES} for each in (before, now)
+        )
+        texts = _compare_settings(before["config"], now["config"]) + _compare_settings(*others)
     except (KeyError, TypeError, AttributeError):  # recorded by another version
         return "another version of imagebeam recorded it"
     if before.get("writer") != now["writer"]:

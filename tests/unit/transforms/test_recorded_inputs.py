@@ -167,3 +167,18 @@ def test_checksums_depend_on_the_images_alone_and_stay_few(count: int) -> None:
     shared = {tuple(entry for entry in each.entries if int.from_bytes(entry[:4], "big") < smallest) for each in found}
     assert len(shared) == 1
     assert min(count, 700) <= len(shared.pop()) <= 1024
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        pytest.param({"libraries": {"pillow": "12.0"}}, "", id="newer-library"),
+        pytest.param({"raw_shape": [2, 2, 1]}, "raw_shape was [2, 2, 1], is not set", id="other-pixels"),
+    ],
+)
+def test_update_goes_on_with_newer_libraries_and_with_nothing_else_that_differs(
+    others: dict[str, Any], expected: str
+) -> None:
+    before = describe([], identity=json.dumps([{}, others]))
+    now = describe([], identity=json.dumps([{}, {"libraries": {"pillow": "12.1"}}]))
+    assert recorded_inputs.compare_configs(before, now) == expected
