@@ -35,7 +35,7 @@ from imagebeam.transforms import (
     summaries,
     tfds_metadata,
 )
-from imagebeam.transforms.images import pillow_decoder
+from imagebeam.transforms.images import native_resizer, pillow_decoder, scaling
 from imagebeam.transforms.shard import shard_writer, statistics
 
 _LEFT_IN_CONTROL = (  # prefixes of names; the lock has none of them
@@ -205,6 +205,7 @@ class Committer:
             by_split[each.split].append(each.shard)
         num_rejected = sum(count for each in written for count in each.rejected.values())
         settings = self.settings
+        resizes_in_c = settings.policy.scaling.resampler == scaling.NATIVE
         return catalog_lib.Catalog(
             name=self.name,
             fingerprint=plan.fingerprint,
@@ -227,6 +228,7 @@ class Committer:
                 "python": platform.python_version(),
                 "pillow": pillow_decoder.pillow_version(),
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
+                **({"resizer": str(native_resizer.library())} if resizes_in_c else {}),
             },
             inputs=plan.inputs,
             snapshot={**plan.snapshot, "rejected": num_rejected} if plan.snapshot else {},

@@ -11,6 +11,7 @@ from imagebeam.transforms.images.pillow_decoder import pillow
 if TYPE_CHECKING:
     import PIL.Image
 
+PILLOW, NATIVE = "pillow", "native"  # values of `resampler`
 FILTERS = {"bicubic": "BICUBIC", "lanczos": "LANCZOS", "area": "BOX", "bilinear": "BILINEAR"}  # Pillow's names
 BLACK = (0, 0, 0)
 # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that leaves so many times the pixels per side that are wanted:
@@ -29,6 +30,7 @@ class Scaling:
     max_pixels: int | None = None  # height * width
     enlarge: bool = False  # whether smaller images are enlarged to `shortest_side` or `longest_side`
     filter: str = "bicubic"  # a key of FILTERS
+    resampler: str = PILLOW  # or NATIVE: JPEGs that stay JPEGs are resized by `native_resizer`
 
     def is_needed(self, width: int, height: int) -> bool:
         """Returns whether an image of this size in pixels is changed."""
@@ -63,6 +65,20 @@ class Scaling:
         """Returns the least width and height to decode a JPEG to, so that scaling it gives the same to the eye."""
         scaled_width, scaled_height = self.scaled(width, height)
         return min(width, scaled_width * _SPARE), min(height, scaled_height * _SPARE)
+
+    def reduction(self, width: int, height: int) -> int:
+        """Returns 1, 2, 4 or 8: at which part of its size in pixels a JPEG is decoded, like Pillow's draft mode."""
+        draft_width, draft_height = self.draft_size(width, height)
+        spare = min(width // draft_width, height // draft_height)
+        return max(part for part in (1, 2, 4, 8) if part <= max(spare, 1))
+
+    def part(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Returns left, upper, width and height of what remains, in pixels of the scaled image; `fit` is not "pad"."""
+        scaled_width, scaled_height = self.scaled(width, height)
+        if self.size is None:
+            return 0, 0, scaled_width, scaled_height
+        height, width = self.size
+        return (scaled_width - width) // 2, (scaled_height - height) // 2, width, height
 
     def apply(
         self,
