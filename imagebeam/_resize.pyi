@@ -1,4 +1,4 @@
-"""In C: resizes JPEGs."""
+"""In C: resizes JPEGs and pictures of Pillow."""
 
 LIBRARY: str
 
@@ -13,3 +13,4 @@ def resize_jpeg(
     is_progressive: bool,
     is_gray: bool,
 ) -> bytes | None: ...
+def resize_pixels(array: object, size: tuple[int, int], target: tuple[int, int], filter: int) -> bytes | None: ...

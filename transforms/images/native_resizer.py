@@ -7,14 +7,13 @@ the planes of a JPEG are scaled as they are stored, brightness and color apart, 
 from __future__ import annotations
 
 from imagebeam import errors
-from imagebeam.transforms.images import checked_image, encoders, image_formats, scaling, structure
+from imagebeam.transforms.images import checked_image, encoders, image_formats, resample, scaling, structure
 
 try:
     from imagebeam import _resize
 except ImportError:  # installed without a compiler, or without libjpeg-turbo
     _resize = None  # type: ignore[assignment]
 
-_FILTERS = {"area": 0, "bilinear": 1, "bicubic": 2, "lanczos": 3}
 _SAMPLINGS = {"source": (0, 0), "4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}  # of Y, across and down
 _CHANNELS = {"GRAY": 1, "RGB": 3}
 
@@ -46,7 +45,7 @@ def resize_jpeg(
         how.scaled(*size),
         part,
         how.reduction(*size),
-        _FILTERS[how.filter],
+        resample.FILTER_NUMBERS[how.filter],
         encoding.quality,
         _SAMPLINGS[encoding.chroma],
         encoding.progressive,

@@ -6,13 +6,13 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
+from imagebeam.transforms.images import resample
 from imagebeam.transforms.images.pillow_decoder import pillow
 
 if TYPE_CHECKING:
     import PIL.Image
 
 PILLOW, NATIVE = "pillow", "native"  # values of `resampler`
-FILTERS = {"bicubic": "BICUBIC", "lanczos": "LANCZOS", "area": "BOX", "bilinear": "BILINEAR"}  # Pillow's names
 BLACK = (0, 0, 0)
 # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that leaves so many times the pixels per side that are wanted:
 # the filter after it then decides what is seen. tests/unit/transforms/images/test_scaling.py holds the bound.
@@ -29,7 +29,7 @@ class Scaling:
     longest_side: int | None = None
     max_pixels: int | None = None  # height * width
     enlarge: bool = False  # whether smaller images are enlarged to `shortest_side` or `longest_side`
-    filter: str = "bicubic"  # a key of FILTERS
+    filter: str = "bicubic"  # a key of resample.FILTERS
     resampler: str = PILLOW  # or NATIVE: JPEGs that stay JPEGs are resized by `native_resizer`
 
     def is_needed(self, width: int, height: int) -> bool:
@@ -95,7 +95,7 @@ class Scaling:
         """
         target = self.scaled(*(size or picture.size))
         if target != picture.size:
-            picture = picture.resize(target, getattr(pillow().Resampling, FILTERS[self.filter]))
+            picture = resample.resize(picture, target, self.filter)
         if self.size is None or target == self.size[::-1]:
             return picture
         height, width = self.size

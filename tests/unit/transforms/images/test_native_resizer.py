@@ -13,7 +13,8 @@ import pytest
 from imagebeam import _resize, errors
 from imagebeam.transforms.images import checked_image, encoders, limits, native_resizer
 from imagebeam.transforms.images.prepare import ImagePolicy
-from imagebeam.transforms.images.scaling import FILTERS, NATIVE, Scaling
+from imagebeam.transforms.images.resample import FILTERS
+from imagebeam.transforms.images.scaling import NATIVE, Scaling
 from tests import pictures
 
 _ON_ITS_SIDE = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"  # orientation 6
