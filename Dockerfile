@@ -25,7 +25,7 @@ ENV PATH=/opt/imagebeam/bin:$PATH \
     PIP_NO_CACHE_DIR=1 \
     PYTHONUNBUFFERED=1
 
-# For the reader's decoder in C, if the base is Debian: gcc builds it; libjpeg-turbo is needed to build and to run it.
+# For the code in C, of the reader's decoder and the converter, if the base is Debian: gcc builds it; libjpeg-turbo is needed to build and to run it.
 # hadolint ignore=DL3008
 RUN if command -v apt-get > /dev/null; then \
       apt-get update --quiet \

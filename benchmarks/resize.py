@@ -9,7 +9,6 @@ import argparse
 import functools
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -72,12 +71,6 @@ def resize(
     return measurement
 
 
-def cpu_ratio(first: Sequence[harness.Measurement], second: Sequence[harness.Measurement]) -> dict[str, Any]:
-    """Returns CPU seconds of `second` / those of `first`: how much more images per CPU second `first` makes."""
-    ratios = [b.cpu_seconds / a.cpu_seconds for a, b in zip(first, second)]
-    return {"median": round(statistics.median(ratios), 3), "rounds": [round(ratio, 3) for ratio in ratios]}
-
-
 def measure(args: argparse.Namespace, peers: Sequence[str]) -> dict[str, Any]:
     """Runs the whole benchmark; returns the object to print."""
     machine = harness.describe_machine()
@@ -102,7 +95,7 @@ def measure(args: argparse.Namespace, peers: Sequence[str]) -> dict[str, Any]:
         "rounds": args.rounds,
         "peers": {peer: harness.summarize(measurements, args.count) for peer, measurements in results.items()},
         "ratios": {f"{one}/{other}": harness.speed_ratio(results[one], results[other]) for one, other in pairs},
-        "cpu_ratios": {f"{one}/{other}": cpu_ratio(results[one], results[other]) for one, other in pairs},
+        "cpu_ratios": {f"{one}/{other}": harness.cpu_ratio(results[one], results[other]) for one, other in pairs},
     }
 
 
