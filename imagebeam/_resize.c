@@ -170,13 +170,14 @@ static Taps *make_taps(Resize *resize, const Side *side) {
   int16_t *weights = allocate(resize, side->result_size * room * sizeof *weights);
   double *exact = allocate(resize, room * sizeof *exact);
   for (int i = 0; i < side->result_size; i++, weights += room) {
-    int first, count = weigh_pixels(side, i, &first, exact), largest = 0, rest = 1 << WEIGHT_BITS;
-    for (int k = 0; k < count; k++) {
-      weights[k] = (int16_t)floor(exact[k] * (1 << WEIGHT_BITS) + 0.5);
-      rest -= weights[k];
-      if (weights[k] > weights[largest]) largest = k;
+    int first, count = weigh_pixels(side, i, &first, exact), before = 0;
+    double sum = 0;
+    for (int k = 0; k < count; k++) {  // sums are rounded, so that they end at 1: a plain area keeps its value
+      sum += exact[k];
+      int until = (int)floor(sum * (1 << WEIGHT_BITS) + 0.5);
+      weights[k] = (int16_t)(until - before);
+      before = until;
     }
-    weights[largest] += (int16_t)rest;  // so that a plain area keeps its value
     if (count & 1) weights[count] = 0;
     taps[i] = (Taps){first, count, weights};
   }

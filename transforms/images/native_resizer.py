@@ -30,7 +30,8 @@ def resize_jpeg(
         is_gray: whether to store brightness (ITU-R 601) alone.
 
     Returns:
-        None for a JPEG that only Pillow takes: neither gray nor YCbCr, or damaged in a way that libjpeg notices.
+        None for a JPEG that only Pillow takes: neither gray nor YCbCr, damaged in a way that libjpeg notices, or
+            longer than a JPEG once it is scaled.
 
     Raises:
         ConfigError: if the C extension is missing.
@@ -39,10 +40,12 @@ def resize_jpeg(
     if image.colorspace not in _CHANNELS:
         return None
     size = image.width, image.height
-    part = how.part(*size)
+    part, scaled = how.part(*size), how.scaled(*size)
+    if max(scaled) > checked_image.MAX_SIDE_PX[image_formats.JPEG]:  # cropped afterwards, or refused
+        return None
     data = _resize.resize_jpeg(
         image.data,
-        how.scaled(*size),
+        scaled,
         part,
         how.reduction(*size),
         resample.FILTER_NUMBERS[how.filter],

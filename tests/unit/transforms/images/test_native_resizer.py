@@ -111,6 +111,7 @@ def other_kinds() -> list[Any]:
         pytest.param(jpeg(exif=_ON_ITS_SIDE), {}, id="turned"),
         pytest.param(whole[: len(whole) // 2] + whole[-2:], {}, id="damaged"),
         pytest.param(jpeg(80, 60), {}, id="small"),
+        pytest.param(jpeg(1000, 2), {"scaling": {"size": (200, 10), "fit": "crop"}}, id="cropped-from-a-long-one"),
         pytest.param(jpeg(), {"encode": "png"}, id="to-png"),
     ]
 
@@ -142,6 +143,18 @@ def test_damaged_files_end_as_by_pillow() -> None:
 def test_same_bytes_on_every_call() -> None:
     policy, data = policies()[1], jpeg(subsampling="4:2:0")
     assert len({policy.prepare(data).data for _ in range(5)}) == 1
+
+
+def test_result_longer_than_a_jpeg_is_a_reject() -> None:
+    for policy in policies(scaling={"shortest_side": 200, "enlarge": True}):
+        with pytest.raises(checked_image.BadImageError, match="200 x 100000 pixels are more than decoders take"):
+            policy.prepare(jpeg(1000, 2))
+
+
+def test_great_reduction_has_the_mean_of_the_picture() -> None:
+    data = jpeg(3000, 9)
+    found = policies(scaling={"size": (9, 1), "filter": "area"})[1].prepare(data)
+    assert np.abs(pixels(found.data).mean((0, 1)) - pixels(data).mean((0, 1))).max() < 4
 
 
 def test_limit_on_pixels_holds() -> None:
