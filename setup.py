@@ -86,6 +86,13 @@ TURNER = setuptools.Extension(  # the converter's; Pillow decodes, turns and enc
     extra_compile_args=["-O3"],
     optional=True,
 )
+RESIZER = setuptools.Extension(  # the converter's, for image.resampler: native
+    "imagebeam._resize",
+    ["imagebeam/_resize.c"],
+    libraries=["jpeg", "m"],
+    extra_compile_args=["-O3", "-ffp-contract=off"],  # weights are the same with and without fused multiply-add
+    optional=True,
+)
 
 setuptools.setup(
     name="imagebeam",
@@ -112,7 +119,7 @@ setuptools.setup(
     # imagebeam/{pipelines,transforms,configs} are links to the folders beside it. With links, unlike package_dir, one
     # name finds a module wherever it is imported: a checkout, an editable install, a wheel, a worker's sdist, mypy.
     packages=setuptools.find_packages(include=["imagebeam", "imagebeam.*"]),
-    ext_modules=[DECODER, TURNER],
+    ext_modules=[DECODER, TURNER, RESIZER],
     package_data={"imagebeam.configs": ["*.yaml"], "imagebeam": ["*.pyi"]},
     # What every process needs, also a worker that gets only Beam and this sdist (--setup_file). Beam brings the other
     # packages of the extra `convert`; these two are small and need nothing themselves.

@@ -359,6 +359,14 @@ def speed_ratio(first: Sequence[Measurement], second: Sequence[Measurement]) -> 
     return {"median": _median(ratios, 3), "rounds": [round(ratio, 3) for ratio in ratios]} if ratios else None
 
 
+def cpu_ratio(first: Sequence[Measurement], second: Sequence[Measurement]) -> dict[str, Any] | None:
+    """Returns how many times as much CPU time `second` takes as `first`, like `speed_ratio`."""
+    ratios = [
+        b.cpu_seconds / a.cpu_seconds for a, b in zip(first, second, strict=False) if not (a.stopped or b.stopped)
+    ]
+    return {"median": _median(ratios, 3), "rounds": [round(ratio, 3) for ratio in ratios]} if ratios else None
+
+
 def growth(counts: Sequence[int], values: Sequence[float]) -> dict[str, Any] | None:
     """Returns how a cost grows with the count, from at least three counts in ascending order; None from fewer.
 

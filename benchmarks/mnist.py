@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             results[name] = {
                 "peers": {peer: harness.summarize(each, NUM_RECORDS) for peer, each in measured.items()},
                 "imagebeam/loop": harness.speed_ratio(measured["imagebeam"], measured["loop"]),
+                "cpu: imagebeam/loop": harness.cpu_ratio(measured["imagebeam"], measured["loop"]),
             }
     harness.print_json({"benchmark": "mnist", "machine": machine, "rounds": args.rounds, "files": results})
     return 0

@@ -24,7 +24,7 @@ from imagebeam.transforms import (
     write_shards,
     write_shards_with_beam,
 )
-from imagebeam.transforms.images import pillow_decoder, prepare, turn_upright
+from imagebeam.transforms.images import native_resizer, pillow_decoder, prepare, scaling, turn_upright
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import idx, image_source
 
@@ -182,6 +182,9 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
         libraries |= pillow_decoder.plugin_versions()
         if config.image.encode == prepare.KEEP and config.image.orientation == prepare.APPLY:
             libraries["turned_by"] = turn_upright.library()
+    if config.image.resampler == scaling.NATIVE:
+        native_resizer.require()
+        libraries["resized_by"] = native_resizer.library()
     if libraries:
         facts[recorded_inputs.LIBRARIES] = libraries
     if raw_shape is not None:

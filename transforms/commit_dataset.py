@@ -38,7 +38,7 @@ from imagebeam.transforms import (
     summaries,
     tfds_metadata,
 )
-from imagebeam.transforms.images import pillow_decoder
+from imagebeam.transforms.images import native_resizer, pillow_decoder, scaling
 from imagebeam.transforms.shard import shard_writer, statistics
 
 _LOGGER = logging.getLogger(__name__)
@@ -203,6 +203,7 @@ class Committer:
         for each in written:
             by_split[each.split].append(each.shard)
         settings = self.settings
+        resizes_in_c = settings.policy.scaling.resampler == scaling.NATIVE
         return catalog_lib.Catalog(
             name=self.name,
             fingerprint=plan.fingerprint,
@@ -225,6 +226,7 @@ class Committer:
                 "python": platform.python_version(),
                 "pillow": pillow_decoder.pillow_version(),
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
+                **({"resizer": str(native_resizer.library())} if resizes_in_c else {}),
             },
             inputs=plan.inputs,
             snapshot=plan.snapshot,

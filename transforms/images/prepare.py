@@ -16,6 +16,7 @@ from imagebeam.transforms.images import (
     encoders,
     image_formats,
     limits,
+    native_resizer,
     orientations,
     pillow_decoder,
     pixels,
@@ -36,6 +37,7 @@ APPLY, REJECT = "apply", "reject"  # of orientation; "keep" is the third
 SRGB = "srgb"
 STRIP = "strip"
 _KEPT_COLORSPACES = {"rgb": ("RGB",), "gray": ("GRAY",), "mean": ("GRAY",)}  # by image.color; "keep" takes any
+_RECOLORED_BY_PILLOW = (("GRAY", "rgb"), ("RGB", "mean"))  # colorspace of a JPEG and image.color
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,8 @@ class ImagePolicy:
             if self._has_wanted_pixels(checked):
                 turned = self._turn(checked)
                 return self._keep(strip_metadata.strip(turned) if self.metadata == STRIP else turned)
+            if self.scaling.resampler == scaling.NATIVE and (resized := self._resize_in_c(checked)) is not None:
+                return resized
             if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
                 self.limits.check_decoded(checked.height, checked.width, checked.format)
             opened = pillow_decoder.open_lazily(data, checked.format)
@@ -140,8 +144,10 @@ class ImagePolicy:
         height, width = image.height, image.width
         if self.orientation == APPLY:
             height, width = orientations.turn_size(height, width, image.orientation)
-        if self.scaling.is_needed(width, height):
-            return False
+        return not self.scaling.is_needed(width, height) and self._has_wanted_profile(image)
+
+    def _has_wanted_profile(self, image: Image) -> bool:
+        """Returns whether the colors of a checked JPEG or PNG need no conversion; rejects it if it has many images."""
         if self.profile == SRGB or self.frames == REJECT or self.limits.max_frames is not None:
             opened = pillow_decoder.open_lazily(image.data, image.format)
             self._check_frames(opened)
@@ -156,6 +162,25 @@ class ImagePolicy:
         return self._check_by_reader(image)
 
     # --- pixels that are changed -------------------------------------------------------------------------------------
+
+    def _resize_in_c(self, image: Image) -> Image | None:
+        """Returns a checked JPEG resized by `native_resizer`; None if that does not do all that is asked for."""
+        turns = self.orientation == APPLY and image.orientation != checked_image.UPRIGHT
+        stays_jpeg = image.format == image_formats.JPEG and self.encode in (KEEP, image_formats.JPEG)
+        if turns or not stays_jpeg or not self.scaling.is_needed(image.width, image.height):
+            return None
+        if (image.colorspace, self.color) in _RECOLORED_BY_PILLOW or not self._has_wanted_profile(image):
+            return None
+        reduction = self.scaling.reduction(image.width, image.height)
+        self.limits.check_decoded(-(-image.height // reduction), -(-image.width // reduction), image.format)
+        resized = native_resizer.resize_jpeg(image, self.scaling, self.encoding, self.color == "gray")
+        if resized is None:
+            return None
+        if self.sum_pixels:
+            resized = self._with_sums(resized, pillow_decoder.decode(resized))
+        cause = self._cause(image.format, image.format, (image.width, image.height)) if self.encode == KEEP else ""
+        resized = resized._replace(orientation=image.orientation, source_format=image.format, reencoded=cause)
+        return self._check_by_reader(resized)
 
     def _encode(self, opened: PIL.Image.Image, data: bytes, format: str, stated: int) -> Image:
         """Decodes, changes and encodes an opened image whose EXIF data state an orientation."""

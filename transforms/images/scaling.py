@@ -6,12 +6,13 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
+from imagebeam.transforms.images import resample
 from imagebeam.transforms.images.pillow_decoder import pillow
 
 if TYPE_CHECKING:
     import PIL.Image
 
-FILTERS = {"bicubic": "BICUBIC", "lanczos": "LANCZOS", "area": "BOX", "bilinear": "BILINEAR"}  # Pillow's names
+PILLOW, NATIVE = "pillow", "native"  # values of `resampler`
 BLACK = (0, 0, 0)
 # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that leaves so many times the pixels per side that are wanted:
 # the filter after it then decides what is seen. tests/unit/transforms/images/test_scaling.py holds the bound.
@@ -28,7 +29,8 @@ class Scaling:
     longest_side: int | None = None
     max_pixels: int | None = None  # height * width
     enlarge: bool = False  # whether smaller images are enlarged to `shortest_side` or `longest_side`
-    filter: str = "bicubic"  # a key of FILTERS
+    filter: str = "bicubic"  # a key of resample.FILTERS
+    resampler: str = PILLOW  # or NATIVE: JPEGs that stay JPEGs are resized by `native_resizer`
 
     def is_needed(self, width: int, height: int) -> bool:
         """Returns whether an image of this size in pixels is changed."""
@@ -64,6 +66,20 @@ class Scaling:
         scaled_width, scaled_height = self.scaled(width, height)
         return min(width, scaled_width * _SPARE), min(height, scaled_height * _SPARE)
 
+    def reduction(self, width: int, height: int) -> int:
+        """Returns 1, 2, 4 or 8: at which part of its size in pixels a JPEG is decoded, like Pillow's draft mode."""
+        draft_width, draft_height = self.draft_size(width, height)
+        spare = min(width // draft_width, height // draft_height)
+        return max(part for part in (1, 2, 4, 8) if part <= max(spare, 1))
+
+    def part(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Returns left, upper, width and height of what remains, in pixels of the scaled image; `fit` is not "pad"."""
+        scaled_width, scaled_height = self.scaled(width, height)
+        if self.size is None:
+            return 0, 0, scaled_width, scaled_height
+        height, width = self.size
+        return (scaled_width - width) // 2, (scaled_height - height) // 2, width, height
+
     def apply(
         self,
         picture: PIL.Image.Image,
@@ -79,7 +95,7 @@ class Scaling:
         """
         target = self.scaled(*(size or picture.size))
         if target != picture.size:
-            picture = picture.resize(target, getattr(pillow().Resampling, FILTERS[self.filter]))
+            picture = resample.resize(picture, target, self.filter)
         if self.size is None or target == self.size[::-1]:
             return picture
         height, width = self.size

@@ -541,6 +541,26 @@ def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
         pytest.param(
             {"image": {"encode": "png", "quality": 80}}, "image.quality needs image.encode: jpeg, not png", id="quality"
         ),
+        pytest.param(
+            {"image": {"encode": "jpeg", "resampler": "native"}},
+            "image.resampler needs a size: one of image.resize, image.shortest_side, image.longest_side, image.max_pix",
+            id="native-without-size",
+        ),
+        pytest.param(
+            {"image": {"encode": "raw", "resampler": "native", "shortest_side": 4}},
+            "image.resampler: native is for image.encode: jpeg or keep, not raw; leave it out",
+            id="native-to-raw",
+        ),
+        pytest.param(
+            {"image": {"encode": "jpeg", "resampler": "native", "resize": [4, 4], "fit": "pad"}},
+            "image.resampler: native is for image.fit: stretch or crop, not pad; leave it out",
+            id="native-with-padding",
+        ),
+        pytest.param(
+            {"image": {"encode": "jpeg", "resampler": "native", "shortest_side": 4, "color": "mean"}},
+            "image.resampler: native is for image.color: keep or rgb or gray, not mean; leave it out",
+            id="native-with-mean",
+        ),
         pytest.param({"image": {"encode": "jpeg", "quality": 101}}, "image.quality: input should be less", id="101"),
         pytest.param({"image": {"encode": "png", "resize": [4]}}, "image.resize.1: field required", id="one-side"),
         pytest.param({"image": {"encode": "png", "resize": [0, 4]}}, "image.resize.0: input should be", id="no-side"),

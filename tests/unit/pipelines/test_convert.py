@@ -11,6 +11,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import call_arguments, convert, inspect_dataset, verify_dataset
 from imagebeam.transforms import label_names
+from imagebeam.transforms.images import native_resizer
 from tests import image_sets
 
 
@@ -38,6 +39,25 @@ def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: p
     assert catalog_lib.load_catalog(output) == result.catalog  # type: ignore[arg-type]
     convert.save_listing(call_arguments.as_config(yaml), tmp_path / "listing")
     assert (tmp_path / "listing").exists()
+
+
+def test_resampler_is_noted_in_catalog_and_fingerprint(
+    images: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert_with(resampler: str) -> catalog_lib.Catalog:
+        output = str(tmp_path / resampler)
+        image = {"encode": "jpeg", "shortest_side": 8, "resampler": resampler}
+        fields = {"source": {"uri": str(images)}, "image": image, "output": {"uri": output, "num_shards": 1}}
+        return convert.convert(fields, workers=1).catalog
+
+    by_pillow, in_c = convert_with("pillow"), convert_with("native")
+    assert in_c.counts == by_pillow.counts
+    assert in_c.fingerprint != by_pillow.fingerprint
+    assert in_c.splits["train"].shards[0].crc32c != by_pillow.splits["train"].shards[0].crc32c
+    assert in_c.versions == {**by_pillow.versions, "resizer": native_resizer.library()}
+    monkeypatch.setattr(native_resizer, "_resize", None)
+    with pytest.raises(errors.ConfigError, match="has no C extension _resize"):
+        convert_with("native")
 
 
 @pytest.mark.parametrize("options", ["", "--direct_running_mode=multi_processing --direct_num_workers=1"])

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms.images.prepare import ImagePolicy
-from imagebeam.transforms.images.scaling import FILTERS, Scaling
+from imagebeam.transforms.images.resample import FILTERS
+from imagebeam.transforms.images.scaling import Scaling
 from tests import pictures
 
 SIDES = st.integers(1, 3000)
