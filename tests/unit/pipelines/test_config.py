@@ -522,7 +522,7 @@ def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
         pytest.param({"image": {"limits": {"max_aspect_ratio": 0.5}}}, "image.limits.max_aspect_ratio", id="ratio"),
         pytest.param(
             {
-                "source": {"by": "coco", "coco": {"annotations": {"train": "a.json"}}},
+                "source": {"by": "coco", "coco": {"annotations": {"train": "a.json", "validation": "b.json"}}},
                 "image": {"resize": [4, 5], "fit": "pad"},
             },
             "image.fit: pad would leave boxes in another place than the objects",
