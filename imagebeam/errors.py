@@ -21,6 +21,10 @@ class TooManyRejectsError(ImagebeamError):
     exit_code = 3
 
 
+class DuplicatesError(TooManyRejectsError):
+    """Images repeat others, and `duplicates` allows none; nothing was committed."""
+
+
 class VerificationError(ImagebeamError):
     """The stored files differ from the catalog."""
 

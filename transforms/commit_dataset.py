@@ -24,6 +24,7 @@ from imagebeam.transforms import (
     committed_catalog,
     compare_with_snapshot,
     dataset_settings,
+    duplicate_counts,
     elements,
     join_dead_letters,
     merge_statistics,
@@ -47,6 +48,7 @@ _LEFT_IN_CONTROL = (  # prefixes of names; the lock has none of them
     output_paths.NAMES_PREFIX,
     output_paths.DRIFT_REPORT_FILE,
     catalog_lib.REJECTS_FILE,
+    catalog_lib.DUPLICATES_FILE,
 )
 _LOGGER = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class Committer:
         early_rejects: Sequence[str],
         merged: Mapping[str, Mapping[str, Any]] | None = None,
         changes: commit_snapshot.Changes = commit_snapshot.NO_CHANGES,
+        duplicates: Sequence[duplicate_counts.StoredDuplicates] = (),
     ) -> catalog_lib.Catalog | None:
         """Checks that nothing is lost and publishes the dataset. Returns its catalog; None if another run did it.
 
@@ -75,6 +78,7 @@ class Committer:
             early_rejects: names of staged files.
             merged: statistics by split; None if the shards still have theirs.
             changes: to the snapshot before, besides the shards.
+            duplicates: files of all duplicates.
 
         Raises:
             BusyError: if another run holds the lock, commits at this moment, or has committed since the plan was made.
@@ -87,6 +91,7 @@ class Committer:
             self._move_latest()
             return committed if self._has_committed(plan) else None
         written = sorted(written, key=lambda each: each.shard.name)
+        duplicates = sorted(duplicates, key=lambda each: each.name)
         merged = merge_statistics.merge_by_split(written) if merged is None else merged
         staged_rejects = join_dead_letters.RejectFiles(
             sorted(early_rejects), [w.shard.name + shard_writer.REJECTS_SUFFIX for w in written if w.rejected]
@@ -101,12 +106,15 @@ class Committer:
                 return None
             publication.require_committed()
             dataset = commit_snapshot.continue_dataset(
-                self.settings.snapshot, self._catalog(plan, written), merged, changes
+                self.settings.snapshot, self._catalog(plan, written, duplicates), merged, changes
             )
             commit_checks.check_dataset(self.settings, plan, written, dataset.catalog)
-            catalog = self._publish(publication, dataset, staged_rejects, lock)
+            self._require_distinct(plan, dataset.catalog, duplicates)
+            catalog = self._publish(publication, dataset, staged_rejects, lock, duplicates)
             self._move_latest()
             return catalog
+        except errors.DuplicatesError:  # its text names the file of duplicates
+            raise
         except errors.TooManyRejectsError as e:
             if not (staged_rejects.early or staged_rejects.of_shards):
                 raise
@@ -129,6 +137,7 @@ class Committer:
         dataset: commit_snapshot.Continued,
         staged_rejects: join_dead_letters.RejectFiles,
         lock: commit_rights.LockView,
+        duplicates: Sequence[duplicate_counts.StoredDuplicates],
     ) -> catalog_lib.Catalog:
         """Publishes the dataset while this run holds the marker; returns its catalog."""
         plan, catalog = publication.plan, dataset.catalog
@@ -138,7 +147,7 @@ class Committer:
             with publication.marker.held(lock.ended):  # a second run of this dataset shares the staging folder
                 publication.require_committed()
                 publication.require_staged()
-                files = self._stage_files(plan, dataset, staged_rejects, publication.marker.check)
+                files = self._stage_files(plan, dataset, staged_rejects, publication.marker.check, duplicates)
                 catalog = publication.publish(dataclasses.replace(catalog, files=files))
                 self._clear_control(plan, lock)
         except FileNotFoundError as e:
@@ -167,6 +176,9 @@ class Committer:
                 f"{self.settings.output} held this dataset when the run was planned, and another run has replaced it "
                 "since: run the same command again once that run has ended"
             )
+        refusal = duplicate_counts.find_refusal(self.settings.duplicates, found.catalog.duplicates)
+        if refusal is not None:  # committed when duplicates were only reported
+            raise refusal
         self._move_latest()
         publication = publish_dataset.Publication(self.settings, plan, (), self._marker(plan))
         with contextlib.suppress(errors.BusyError):  # another run writes or commits: it cleans up
@@ -199,7 +211,12 @@ class Committer:
         report = run_report.read_report(self.settings.report) if self.settings.report else None
         return report is not None and report["state"] == "committed"
 
-    def _catalog(self, plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> catalog_lib.Catalog:
+    def _catalog(
+        self,
+        plan: elements.DatasetPlan,
+        written: Sequence[elements.WrittenShard],
+        duplicates: Sequence[duplicate_counts.StoredDuplicates],
+    ) -> catalog_lib.Catalog:
         by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
         for each in written:
             by_split[each.split].append(each.shard)
@@ -230,6 +247,7 @@ class Committer:
             },
             inputs=plan.inputs,
             snapshot={**plan.snapshot, "rejected": num_rejected} if plan.snapshot else {},
+            duplicates=duplicate_counts.count(settings.duplicates, duplicates),
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
@@ -239,6 +257,7 @@ class Committer:
         dataset: commit_snapshot.Continued,
         staged_rejects: join_dead_letters.RejectFiles,
         check: Callable[[], None],
+        duplicates: Sequence[duplicate_counts.StoredDuplicates] = (),
     ) -> Mapping[str, catalog_lib.File]:
         """Writes all files but shards, indexes and the catalog into the staging folder.
 
@@ -266,12 +285,30 @@ class Committer:
             found[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
         target = storage.join(staging, catalog_lib.REJECTS_FILE)
         found[catalog_lib.REJECTS_FILE] = join_dead_letters.join_rejects(staging, staged_rejects, target, check)
+        if self.settings.duplicates.is_on:
+            target = storage.join(staging, catalog_lib.DUPLICATES_FILE)
+            found[catalog_lib.DUPLICATES_FILE] = join_dead_letters.join_rejects(
+                staging, _files_of(duplicates), target, check
+            )
         return dict(sorted(found.items()))
 
     def _retries_in_vain(self, written: Sequence[elements.WrittenShard]) -> bool:
         """Returns whether the run has read only images that were rejected before, and none is good now."""
         snapshot = self.settings.snapshot
         return snapshot is not None and snapshot.retry_rejects and not any(each.shard.records for each in written)
+
+    def _require_distinct(
+        self,
+        plan: elements.DatasetPlan,
+        catalog: catalog_lib.Catalog,
+        duplicates: Sequence[duplicate_counts.StoredDuplicates],
+    ) -> None:
+        """Raises DuplicatesError if there are duplicates that must not be; leaves their file to the user."""
+        refusal = duplicate_counts.find_refusal(self.settings.duplicates, catalog.duplicates, duplicates)
+        if refusal is not None:
+            left = storage.join(self.settings.paths.control, catalog_lib.DUPLICATES_FILE)
+            join_dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), _files_of(duplicates), left)
+            raise errors.DuplicatesError(f"{refusal}; all of them are in {left}")
 
     def _leave_rejects(self, plan: elements.DatasetPlan, staged: join_dead_letters.RejectFiles) -> str:
         """Writes the rejects where the user can read them, but never next to another dataset's catalog."""
@@ -323,6 +360,10 @@ class Committer:
         ]
 
 
+def _files_of(duplicates: Sequence[duplicate_counts.StoredDuplicates]) -> join_dead_letters.RejectFiles:
+    return join_dead_letters.RejectFiles([each.name for each in duplicates], ())
+
+
 def _count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> dict[str, int]:
     """Returns the number of all rejects, before and after the plan, by reason."""
     rejected = collections.Counter(plan.rejected)
@@ -347,12 +388,13 @@ class _CommitFn(beam.DoFn):
         comparison: summaries.Comparison = summaries.NO_SNAPSHOT,
         removed: Iterable[elements.RemovedRecords] = (),
         reject_states: Iterable[elements.NamedFile] = (),
+        duplicates: Sequence[duplicate_counts.StoredDuplicates] = (),
     ) -> Iterator[str]:
         plan = dataclasses.replace(plan, times={**plan.times, "committing": time.time()})
         by_split = merge_statistics.unpack_by_split(merged)
         changes = commit_snapshot.Changes(comparison, removed, reject_states)
         try:
-            catalog = self._committer.commit(plan, written, early_rejects, by_split, changes)
+            catalog = self._committer.commit(plan, written, early_rejects, by_split, changes, duplicates)
         except errors.ImagebeamError as e:
             self._report("refused", plan, str(e), e.exit_code, _count_rejects(plan, written))
             _LOGGER.info("refused %s: %s", self._committer.settings.output, e)
@@ -396,6 +438,7 @@ class CommitDataset(beam.PTransform):
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     early_rejects: beam.PCollection[str]  # names of staged files
     compared: compare_with_snapshot.ComparedImages | None = None  # with the snapshot before
+    duplicates: "beam.PCollection[duplicate_counts.StoredDuplicates] | None" = None
     reject_states: "beam.PCollection[elements.NamedFile] | None" = None  # of a snapshot that is compacted
 
     def __post_init__(self) -> None:
@@ -407,6 +450,8 @@ class CommitDataset(beam.PTransform):
         if self.compared is not None and self.compared.comparison is not None:
             changes["comparison"] = beam.pvalue.AsSingleton(self.compared.comparison)
             changes["removed"] = beam.pvalue.AsIter(self.compared.removed)
+        if self.duplicates is not None:
+            changes["duplicates"] = beam.pvalue.AsList(self.duplicates)
         if self.reject_states is not None:
             changes["reject_states"] = beam.pvalue.AsIter(self.reject_states)
         return (

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements, image_states
 from imagebeam.transforms.images import checked_image, class_masks, prepare
-from imagebeam.transforms.shard import encode, read_back, statistics, writer_processes
+from imagebeam.transforms.shard import encode, image_hashes, read_back, statistics, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
@@ -48,6 +48,7 @@ class ShardWriter:
     compression: str = "none"
     suffix: str = ".tfrecord"
     keeps_state: bool = False  # whether the state of each image is stored beside the shard, for the next update
+    hasher: image_hashes.Hasher | None = None  # of the hashes that are stored beside the shard, to find duplicates
 
     def write(self, task: ShardTask) -> elements.WrittenShard:
         """Returns the shard of `task`; writes it unless an earlier run finished it."""
@@ -74,6 +75,7 @@ class ShardWriter:
         has_rejects = _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
         is_whole = has_shard and has_rejects and (index_crc32c is not None or self.compression != "none")
         is_whole = is_whole and (not self.keeps_state or self._has_state(written))
+        is_whole = is_whole and (self.hasher is None or self._has_hashes(written))
         # Versions before the checksums of indexes recorded none.
         shard = dataclasses.replace(written.shard, index_crc32c=index_crc32c if self.compression == "none" else None)
         return written._replace(shard=shard, is_kept=True) if is_whole else None
@@ -90,6 +92,14 @@ class ShardWriter:
             return len(data) == written.state_bytes
         return False
 
+    def _has_hashes(self, written: elements.WrittenShard) -> bool:
+        """Returns whether the hashes of the shard's images are there; they stay in the staging folder."""
+        try:
+            num_images = len(read_hashes(self.staging, written))
+        except (FileNotFoundError, ValueError):
+            return False
+        return num_images == written.shard.records
+
     def _write(self, name: str, task: ShardTask) -> elements.WrittenShard:
         uri = storage.join(self.staging, name)
         store = storage.storage_of(uri)
@@ -97,10 +107,11 @@ class ShardWriter:
         counts = statistics.StatisticsBuilder()
         rejects: list[elements.Reject] = []
         states = image_states.StateBuilder() if self.keeps_state else None
+        hashes: list[image_hashes.HashedImage] | None = None if self.hasher is None else []
         with store.write_file(uri) as pending:
             stored = read_back.ReadBack(pending.file.fileno())
             writer = records.RecordWriter(pending.file, self.compression, stored.advance)
-            self._write_records(writer, task, counts, rejects, states)
+            self._write_records(writer, task, counts, rejects, states, hashes)
             writer.finish()
             pending.checksum = writer.num_bytes, writer.crc32c
             if stored.finish() != pending.checksum:
@@ -115,7 +126,12 @@ class ShardWriter:
         state = b"" if states is None else states.encode()
         if state:
             store.write_whole(storage.join(self.staging, staged_state_name(name)), state, durable=False)
-        written = elements.WrittenShard(task.split, shard, rejected, counts.build(), state_bytes=len(state))
+        hashed = b"" if hashes is None else image_hashes.encode_hashes(hashes)
+        if hashed:
+            store.write_whole(uri + image_hashes.HASHES_SUFFIX, hashed, durable=False)
+        written = elements.WrittenShard(
+            task.split, shard, rejected, counts.build(), state_bytes=len(state), hashes_bytes=len(hashed)
+        )
         store.write_whole(uri + DONE_SUFFIX, encode_written(written), durable=False)
         return written
 
@@ -126,8 +142,10 @@ class ShardWriter:
         counts: statistics.StatisticsBuilder,
         rejects: list[elements.Reject],
         states: image_states.StateBuilder | None,
+        hashes: list[image_hashes.HashedImage] | None,
     ) -> None:
-        for number, (ref, image) in enumerate(read_images(task.refs(), self.policy, self.read_ahead)):
+        images = read_images(task.refs(), self.policy, self.read_ahead, self.hasher)
+        for number, (ref, image) in enumerate(images):
             writer_processes.note_progress(number)
             if isinstance(image, elements.Reject):
                 rejects.append(image)
@@ -138,6 +156,22 @@ class ShardWriter:
             counts.add(ref, image)
             if states is not None:
                 states.add(ref)
+            if hashes is not None:
+                hashes.append(image_hashes.hashed(ref, image))
+
+
+def read_hashes(staging: str, written: elements.WrittenShard) -> list[image_hashes.HashedImage]:
+    """Returns the hashes of the images of a staged shard.
+
+    Raises:
+        FileNotFoundError: if they are not there.
+        ValueError: if their file is damaged.
+    """
+    uri = storage.join(staging, written.shard.name + image_hashes.HASHES_SUFFIX)
+    data = storage.storage_of(uri).read(uri)
+    if len(data) != written.hashes_bytes:
+        raise ValueError(f"{uri} has {len(data)} bytes, {written.hashes_bytes} were written")
+    return image_hashes.decode_hashes(data, written.split)
 
 
 def staged_state_name(shard_name: str) -> str:
@@ -175,9 +209,19 @@ def _has_lines(uri: str, count: int) -> bool:
 
 
 def read_images(
-    refs: Iterable[elements.ImageRef], policy: prepare.ImagePolicy, read_ahead: read_ahead_lib.ReadAhead
+    refs: Iterable[elements.ImageRef],
+    policy: prepare.ImagePolicy,
+    read_ahead: read_ahead_lib.ReadAhead,
+    hasher: image_hashes.Hasher | None = None,
 ) -> Iterable[tuple[elements.ImageRef, checked_image.Image | elements.Reject]]:
-    """Yields each reference with its checked image, or with its reject."""
+    """Yields each reference with its checked image, or with its reject.
+
+    Args:
+        refs: where the images are.
+        policy: how each is checked and stored.
+        read_ahead: how many are read at once.
+        hasher: of the images' hashes; None without them.
+    """
     fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
     image: checked_image.Image | elements.Reject
     for ref, data in fetched:
@@ -185,21 +229,25 @@ def read_images(
             detail = data.explain(ref, read_ahead.size_column)
             image = elements.Reject(ref.key, ref.uri, "read", data.reason, detail)
         else:
-            image = _prepare(ref, data, policy)
+            image = _prepare(ref, data, policy, hasher)
         if ref.mask is not None:
             _, mask = next(fetched)
             image = image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, mask, policy)
         yield ref, image
 
 
-def _prepare(ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy) -> checked_image.Image | elements.Reject:
+def _prepare(
+    ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy, hasher: image_hashes.Hasher | None
+) -> checked_image.Image | elements.Reject:
+    start, length = ref.inside or (0, len(data))
+    source = data if ref.inside is None else data[start : start + length]
     try:
-        if ref.inside is None:
-            return policy.prepare(data, ref.expected)
-        start, length = ref.inside
-        return policy.prepare(data[start : start + length], ref.expected)._replace(record=data)
+        image = policy.prepare(source, ref.expected)
     except checked_image.BadImageError as e:
         return elements.Reject(ref.key, ref.uri, "check", e.reason, e.detail)
+    if ref.inside is not None:
+        image = image._replace(record=data)
+    return image if hasher is None else image._replace(hashes=hasher.hash(source, image))
 
 
 def _add_mask(
