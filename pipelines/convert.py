@@ -66,7 +66,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     tallies = (listed.tallies, labelled.tallies) | "Tallies" >> beam.Flatten()  # Tally
     compare = compare_with_snapshot.CompareWithSnapshot(settings.snapshot, rejects, job.keeps_position)
     compared = assigned.images | "Compare" >> compare  # ImageRef that is new, Reject; what has changed
-    drop = drop_duplicates.DropDuplicates(settings, compared.rejects)
+    drop = drop_duplicates.DropDuplicates(settings.duplicates, settings.policy, settings.read_ahead, compared.rejects)
     distinct = compared.images | "DropDuplicates" >> drop  # ImageRef of the images that stay, Reject, Duplicate
     ranked = distinct.images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
     plan_of = plan_dataset.PlanDataset(settings, tallies, distinct.rejects, job.table, compared.comparison)
@@ -80,7 +80,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     written = transformed | "Write" >> job.writer(plan, settings)  # WrittenShard
     store = store_dead_letters.StoreDeadLetters(settings, plan)
     early_rejects = distinct.rejects | "StoreDeadLetters" >> store  # file name
-    report = report_duplicates.ReportDuplicates(settings, plan, distinct.duplicates)
+    report = report_duplicates.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)
     duplicates = written | "ReportDuplicates" >> report  # StoredDuplicates
     _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, plan, early_rejects, compared, duplicates)
 

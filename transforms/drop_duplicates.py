@@ -14,7 +14,7 @@ from apache_beam.utils import windowed_value
 
 from imagebeam.transforms import (
     counters,
-    dataset_settings,
+    duplicate_settings,
     elements,
     find_duplicates,
     hashing,
@@ -22,7 +22,9 @@ from imagebeam.transforms import (
     rank_references,
     spread_rows,
 )
+from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import hash_images, writer_processes
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 _TASK_REFS = 500  # read by one call, so that reading ahead pays and all processes are busy
 _MAX_WAITING = 16  # unfinished calls in writer processes
@@ -115,7 +117,9 @@ def reject_of(duplicate: elements.Duplicate) -> elements.Reject:
 class DropDuplicates(beam.PTransform):
     """Leaves one of several images that are the same, if `duplicates` drops the others; they become rejects."""
 
-    settings: dataset_settings.DatasetSettings
+    settings: duplicate_settings.DuplicateSettings
+    policy: prepare.ImagePolicy
+    read_ahead: read_ahead_lib.ReadAhead
     rejects: beam.PCollection[elements.Reject]  # of earlier steps
 
     def __post_init__(self) -> None:
@@ -123,12 +127,11 @@ class DropDuplicates(beam.PTransform):
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[elements.ImageRef]) -> DistinctImages:
-        settings = self.settings
-        dropping = settings.duplicates.only("drop")
-        hasher = dropping.hasher(settings.policy.limits)
+        dropping = self.settings.only("drop")
+        hasher = dropping.hasher(self.policy.limits)
         if hasher is None:
             return DistinctImages(refs, self.rejects)
-        reader = hash_images.ImageReader(settings.policy, settings.read_ahead, hasher)
+        reader = hash_images.ImageReader(self.policy, self.read_ahead, hasher)
         pool = writer_processes.current()
         spread = refs | "SpreadByKey" >> beam.ParDo(_SpreadFn()).with_output_types(spread_rows.PackedRows)
         duplicates = (

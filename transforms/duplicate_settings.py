@@ -63,7 +63,8 @@ class DuplicateSettings:
     def rank_of(self, image: image_hashes.HashedImage) -> int:
         """Returns the order of images with different hashes, an unsigned integer of 64 bits.
 
-        By split, then by a hash of the key, because keys do not fit into 64 bits.
+        By split, then by a hash of the key, because keys do not fit into 64 bits. A hash has the smallest rank of the
+        images with it.
         """
         return self.place_of_split(image.split) << 56 | hashing.hash64(image.key, 0, _PURPOSE) >> 8
 

@@ -218,11 +218,10 @@ class _FindNearFn(beam.DoFn):
         firsts, repeated = _find_firsts(_open(found["rows"]), "picture", self._settings)
         if not near and not repeated:
             return
-        first_of_content, _ = _find_firsts(
-            (image for image in _open(found["rows"]) if image.content and image.picture in repeated),
-            "content",
-            self._settings,
-        )
+        first_of_content: dict[bytes, image_hashes.HashedImage] = {}
+        if self._settings.exact != "off":
+            images = (image for image in _open(found["rows"]) if image.picture in repeated)
+            first_of_content, _ = _find_firsts(images, "content", self._settings)
         for image in _open(found["rows"]):
             if first_of_content.get(image.content, image) != image:
                 continue

@@ -8,17 +8,18 @@ import collections
 import dataclasses
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import apache_beam as beam
 
 from imagebeam import storage
 from imagebeam.transforms import (
-    dataset_settings,
     duplicate_counts,
+    duplicate_settings,
     elements,
     find_duplicates,
     hashing,
+    output_paths,
 )
 from imagebeam.transforms.duplicate_counts import StoredDuplicates
 from imagebeam.transforms.shard import shard_writer
@@ -30,11 +31,11 @@ _IMAGES_PER_FILE = 100_000
 class _ReadHashesFn(beam.DoFn):
     """WrittenShard -> packed rows of its HashedImages."""
 
-    def __init__(self, settings: dataset_settings.DatasetSettings):
-        self._settings = settings
+    def __init__(self, paths: output_paths.OutputPaths):
+        self._paths = paths
 
     def process(self, written: elements.WrittenShard, plan: elements.DatasetPlan) -> Iterator[bytes]:
-        yield elements.pack_rows(shard_writer.read_hashes(self._settings.paths.staging(plan.fingerprint), written))
+        yield elements.pack_rows(shard_writer.read_hashes(self._paths.staging(plan.fingerprint), written))
 
 
 def count_files(plan: elements.DatasetPlan) -> int:
@@ -57,8 +58,9 @@ class _KeyByFileFn(beam.DoFn):
 class _StoreFn(beam.DoFn):
     """(file index, [Duplicate]) -> StoredDuplicates."""
 
-    def __init__(self, settings: dataset_settings.DatasetSettings):
-        self._settings = settings
+    def __init__(self, paths: output_paths.OutputPaths, kinds: Sequence[str]):
+        self._paths = paths
+        self._kinds = kinds
 
     def process(
         self, element: tuple[int, Iterable[elements.Duplicate]], plan: elements.DatasetPlan
@@ -66,7 +68,7 @@ class _StoreFn(beam.DoFn):
         index, duplicates = element[0], sorted(element[1], key=_order)
         width = len(str(count_files(plan) - 1))  # so that the order of names is that of the numbers
         name = f"duplicates-{index:0{width}d}.jsonl"
-        staging = self._settings.paths.staging(plan.fingerprint)
+        staging = self._paths.staging(plan.fingerprint)
         store = storage.storage_of(staging)
         store.make_directories(staging)
         lines = b"".join(json.dumps(each._asdict()).encode() + b"\n" for each in duplicates)
@@ -76,7 +78,7 @@ class _StoreFn(beam.DoFn):
         )
         examples = [
             each
-            for kind in self._settings.duplicates.actions
+            for kind in self._kinds
             for each in [each for each in duplicates if each.kind == kind][: duplicate_counts.NUM_EXAMPLES]
         ]
         yield StoredDuplicates(name, dict(counts), tuple(examples))
@@ -93,7 +95,8 @@ class ReportDuplicates(beam.PTransform):
     Yields nothing, and adds no step, if no duplicates are looked for.
     """
 
-    settings: dataset_settings.DatasetSettings
+    settings: duplicate_settings.DuplicateSettings
+    paths: output_paths.OutputPaths
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     dropped: "beam.PCollection[elements.Duplicate] | None" = None
 
@@ -102,12 +105,13 @@ class ReportDuplicates(beam.PTransform):
 
     def expand(self, written: beam.PCollection[elements.WrittenShard]) -> "beam.PCollection[StoredDuplicates] | None":
         plan = beam.pvalue.AsSingleton(self.plan)
-        reported = self.settings.duplicates.only("report", "fail")
+        store = _StoreFn(self.paths, tuple(self.settings.actions))
+        reported = self.settings.only("report", "fail")
         found = [] if self.dropped is None else [self.dropped]
         if reported.is_on:
             found.append(
                 written
-                | "ReadHashes" >> beam.ParDo(_ReadHashesFn(self.settings), plan=plan).with_output_types(bytes)
+                | "ReadHashes" >> beam.ParDo(_ReadHashesFn(self.paths), plan=plan).with_output_types(bytes)
                 | "FindDuplicates" >> find_duplicates.FindDuplicates(reported)  # Duplicate
             )
         if not found:
@@ -117,5 +121,8 @@ class ReportDuplicates(beam.PTransform):
             | "AllDuplicates" >> beam.Flatten()
             | "KeyByFile" >> beam.ParDo(_KeyByFileFn(), plan=plan).with_output_types(tuple[int, elements.Duplicate])
             | "GroupByFile" >> beam.GroupByKey()  # (file index, [Duplicate])
-            | "Store" >> beam.ParDo(_StoreFn(self.settings), plan=plan).with_output_types(StoredDuplicates)
+            | "Store"
+            >> beam.ParDo(store, plan=plan).with_output_types(
+                StoredDuplicates
+            )
         )
