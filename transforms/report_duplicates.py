@@ -121,8 +121,5 @@ class ReportDuplicates(beam.PTransform):
             | "AllDuplicates" >> beam.Flatten()
             | "KeyByFile" >> beam.ParDo(_KeyByFileFn(), plan=plan).with_output_types(tuple[int, elements.Duplicate])
             | "GroupByFile" >> beam.GroupByKey()  # (file index, [Duplicate])
-            | "Store"
-            >> beam.ParDo(store, plan=plan).with_output_types(
-                StoredDuplicates
-            )
+            | "Store" >> beam.ParDo(store, plan=plan).with_output_types(StoredDuplicates)
         )
