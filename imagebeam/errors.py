@@ -16,7 +16,7 @@ class ConfigError(ImagebeamError):
 
 
 class TooManyRejectsError(ImagebeamError):
-    """More images were rejected or removed than the config allows, or a snapshot drifts too far."""
+    """More images were rejected, removed or repeated than the config allows, or a snapshot drifts too far."""
 
     exit_code = 3
 

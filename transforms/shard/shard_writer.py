@@ -170,7 +170,9 @@ def read_hashes(staging: str, written: elements.WrittenShard) -> list[image_hash
     uri = storage.join(staging, written.shard.name + image_hashes.HASHES_SUFFIX)
     data = storage.storage_of(uri).read(uri)
     if len(data) != written.hashes_bytes:
-        raise ValueError(f"{uri} has {len(data)} bytes, {written.hashes_bytes} were written")
+        raise ValueError(
+            f"{uri} has {len(data)} bytes, {written.hashes_bytes} were written: run the same convert command again"
+        )
     return image_hashes.decode_hashes(data, written.split)
 
 
