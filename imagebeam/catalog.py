@@ -22,6 +22,7 @@ _SELF_CONTAINED_FORMAT = 1  # written if no shard lies in another folder or has 
 CATALOG_FILE = "catalog.json"
 LABELS_FILE = "labels.txt"
 REJECTS_FILE = "rejects.jsonl"
+DUPLICATES_FILE = "duplicates.jsonl"
 STATISTICS_FILE = "statistics.json"
 REPORT_PAGE_FILE = "report.html"
 INDEX_DIRECTORY = "index"
@@ -194,6 +195,9 @@ class Catalog:
     # {} without snapshots; otherwise name and base (None for the first), and how many images were added, changed,
     # removed and left unchanged since the base
     snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # {} unless duplicates were looked for; otherwise by kind ("exact", "near") and split, how many images repeat an
+    # image of which split; those that were dropped, too
+    duplicates: Mapping[str, Mapping[str, Mapping[str, int]]] = dataclasses.field(default_factory=dict)
 
     @property
     def is_self_contained(self) -> bool:
@@ -232,6 +236,7 @@ class Catalog:
         } | ({"files": {name: _file_fields(file) for name, file in self.files.items()}} if self.files else {})
         fields |= {"inputs": self.inputs} if self.inputs else {}
         fields |= {"snapshot": self.snapshot} if self.snapshot else {}
+        fields |= {"duplicates": self.duplicates} if self.duplicates else {}
         return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
 
     @classmethod
@@ -288,6 +293,7 @@ class Catalog:
             files={name: _file(file) for name, file in fields.get("files", {}).items()},
             inputs=fields.get("inputs", {}),
             snapshot=fields.get("snapshot", {}),
+            duplicates=fields.get("duplicates", {}),
         )
 
 

@@ -22,7 +22,7 @@ class ConfigError(ImagebeamError):
 
 
 class TooManyRejectsError(ImagebeamError):
-    """More images were rejected or removed than the config allows."""
+    """More images were rejected, removed or repeated than the config allows."""
 
     exit_code = 3
 
@@ -31,6 +31,10 @@ class DriftError(ImagebeamError):
     """A snapshot drifts further from the one before than `update.drift` allows; nothing was committed."""
 
     exit_code = 3
+
+
+class DuplicatesError(TooManyRejectsError):
+    """Images repeat others, and `duplicates` allows none; nothing was committed."""
 
 
 class VerificationError(ImagebeamError):

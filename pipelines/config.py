@@ -14,7 +14,14 @@ import yaml
 
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
-from imagebeam.pipelines import config_fields, config_image, config_sections, config_source, config_yaml
+from imagebeam.pipelines import (
+    config_duplicates,
+    config_fields,
+    config_image,
+    config_sections,
+    config_source,
+    config_yaml,
+)
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
@@ -47,6 +54,7 @@ class Config(pydantic.BaseModel):
     output: config_sections.OutputConfig = config_sections.OutputConfig()
     statistics: config_sections.StatisticsConfig = config_sections.StatisticsConfig()
     rejects: config_sections.RejectsConfig = config_sections.RejectsConfig()
+    duplicates: config_duplicates.DuplicatesConfig = config_duplicates.DuplicatesConfig()
     update: config_sections.UpdateConfig = config_sections.UpdateConfig()
 
     @pydantic.model_validator(mode="after")
@@ -100,6 +108,9 @@ class Config(pydantic.BaseModel):
             )
         shards = self.output.num_shards
         splits = self.split.declared
+        unknown = sorted(set(self.duplicates.keep_in) - set(splits or self.duplicates.keep_in))
+        if unknown:
+            raise ValueError(f"duplicates.keep_in names {', '.join(unknown)}, the splits are {', '.join(splits or ())}")
         unknown = sorted(set(shards) - set(splits)) if isinstance(shards, dict) and splits is not None else []
         if unknown:
             raise ValueError(f"output.num_shards names {', '.join(unknown)}, the splits are {', '.join(splits or ())}")
@@ -108,6 +119,11 @@ class Config(pydantic.BaseModel):
             if not declared or shards is None or (isinstance(shards, dict) and declared - set(shards)):
                 raise ValueError(
                     "output.writer: beam needs output.num_shards of every split, and known splits (split.names)"
+                )
+            if self.duplicates.settings().only("report", "fail").is_on:
+                raise ValueError(
+                    "output.writer: beam keeps no hashes of what it has written: set duplicates.exact and "
+                    "duplicates.near to drop or off, or leave output.writer out"
                 )
             if self.output.shuffle == "none":
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
@@ -174,12 +190,14 @@ class Config(pydantic.BaseModel):
             "label": {"vocabulary", "texts", "lists"},
             "output": {"uri", "name", "report"},
             "rejects": True,
+            "duplicates": True,
             "update": True,
         }
         exclude["source"] = {"uri": True, "manifest": {"path", "files"}, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
             exclude["source"] = set(type(self.source).model_fields) - {"masks"}
-        return _without_empty(self.model_dump(mode="json", exclude=exclude, exclude_defaults=True))
+        fields = self.model_dump(mode="json", exclude=exclude, exclude_defaults=True)
+        return _without_empty(fields | {"duplicates": self.duplicates.identity()})
 
 
 def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:

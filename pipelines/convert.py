@@ -46,11 +46,13 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
         assign_splits,
         commit_dataset,
         compare_with_snapshot,
+        drop_duplicates,
         label_images,
         list_images,
         place_in_shards,
         plan_dataset,
         rank_references,
+        report_duplicates,
         stage_inputs,
         store_dead_letters,
         transform_columns,
@@ -66,8 +68,10 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
         settings.snapshot, rejects, job.keeps_position, settings.read_ahead
     )
     compared = assigned.images | "Compare" >> compare  # ImageRef that is new, Reject; what has changed
-    ranked = compared.images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
-    plan_of = plan_dataset.PlanDataset(settings, tallies, compared.rejects, job.table, compared.comparison)
+    drop = drop_duplicates.DropDuplicates(settings.duplicates, settings.policy, settings.read_ahead, compared.rejects)
+    distinct = compared.images | "DropDuplicates" >> drop  # ImageRef of the images that stay, Reject, Duplicate
+    ranked = distinct.images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
+    plan_of = plan_dataset.PlanDataset(settings, tallies, distinct.rejects, job.table, compared.comparison)
     plan = ranked.ranking | "Plan" >> plan_of  # DatasetPlan
     if plan_only:
         return
@@ -77,8 +81,10 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
     written = transformed | "Write" >> job.writer(plan, settings)  # WrittenShard
     store = store_dead_letters.StoreDeadLetters(settings, plan)
-    early_rejects = compared.rejects | "StoreDeadLetters" >> store  # file name
-    _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, plan, early_rejects, compared)
+    early_rejects = distinct.rejects | "StoreDeadLetters" >> store  # file name
+    report = report_duplicates.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)
+    duplicates = written | "ReportDuplicates" >> report  # StoredDuplicates
+    _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, plan, early_rejects, compared, duplicates)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -132,6 +132,7 @@ def make_job(
         report=report,
         hints=open_source.notes_on_labels(config, source),
         snapshot=snapshot,
+        duplicates=config.duplicates.settings(),
     )
     seed = config.split.seed
     return Job(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from imagebeam import catalog as catalog_lib
 from imagebeam import plural, snapshots, storage
 from imagebeam.pipelines import json_log, terminal
-from imagebeam.transforms import dataset_settings, elements, output_paths, run_report, summaries
+from imagebeam.transforms import dataset_settings, duplicate_counts, elements, output_paths, run_report, summaries
 from imagebeam.transforms.shard import shard_writer
 
 if TYPE_CHECKING:
@@ -260,6 +260,10 @@ def summary_rows(
     total = sum(counts.rejected.values())
     reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts.rejected.items())
     rows.append(("rejected", f"{total:,}" + (f" ({reasons}; see {catalog_lib.REJECTS_FILE})" if total else "")))
+    for kind, by_split in catalog.duplicates.items():
+        see = f"; see {catalog_lib.DUPLICATES_FILE}" if by_split else ""
+        dropped = " dropped" if catalog.config.get("duplicates", {}).get(kind) == "drop" else ""
+        rows.append((f"{kind} duplicates", duplicate_counts.describe(by_split) + dropped + see))
     if catalog.label_kind == "class":
         rows.append(
             (

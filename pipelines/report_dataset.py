@@ -8,7 +8,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, storage
 from imagebeam.pipelines import verify_dataset
 from imagebeam.transforms import output_folder, snapshot_report
-from imagebeam.transforms.html_report import facts, make_report, sample_records
+from imagebeam.transforms.html_report import make_report, sample_records
 from imagebeam.transforms.images import pillow_decoder
 
 
@@ -52,10 +52,6 @@ def write_report(
 
 
 def _make(folder: str, catalog: catalog_lib.Catalog) -> bytes:
-    duplicates = None
-    if facts.DUPLICATES_FILE in catalog.files:
-        uri = storage.join(folder, facts.DUPLICATES_FILE)
-        duplicates = storage.storage_of(uri).read(uri)
     return make_report.make_report(
         catalog,
         catalog_lib.load_statistics(folder),
@@ -63,5 +59,5 @@ def _make(folder: str, catalog: catalog_lib.Catalog) -> bytes:
         storage.join(folder, catalog_lib.REJECTS_FILE),
         removed=find_snapshot.load_removed(folder, catalog),
         changes=snapshot_report.load_report(folder),
-        duplicates=duplicates,
+        duplicates=storage.join(folder, catalog_lib.DUPLICATES_FILE) if catalog.duplicates else None,
     )

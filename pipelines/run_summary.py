@@ -34,6 +34,7 @@ def summarize(journal: run_journal.Journal) -> dict[str, Any]:
         "snapshot": journal.snapshot if catalog is not None or journal.state == "planned" else None,
         "fingerprint": _fingerprint(journal),
         "counts": _counts(journal),
+        "duplicates": None if catalog is None else catalog.duplicates,
         "splits": splits,
         "bytes": None if splits is None else sum(split["bytes"] for split in splits.values()),
         "digest": None if catalog is None else digest(catalog),

@@ -66,3 +66,8 @@ def _require_allowed(config: config_lib.Config) -> None:
         )
     if config.output.writer != "stream":
         raise errors.ConfigError("--update: output.writer: beam does not record what it has written; leave it out")
+    if config.duplicates.settings().is_on:
+        raise errors.ConfigError(
+            "--update reads new images alone, and cannot compare them with those of earlier snapshots: leave out "
+            "duplicates.exact and duplicates.near, or convert the whole input without --update"
+        )

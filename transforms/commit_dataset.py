@@ -27,6 +27,7 @@ from imagebeam.transforms import (
     control_folder,
     count_removed,
     dataset_settings,
+    duplicate_counts,
     elements,
     join_dead_letters,
     merge_statistics,
@@ -59,6 +60,7 @@ class Committer:
         early_rejects: Sequence[str],
         merged: Mapping[str, Mapping[str, Any]] | None = None,
         changes: commit_snapshot.Changes = commit_snapshot.NO_CHANGES,
+        duplicates: Sequence[duplicate_counts.StoredDuplicates] = (),
         note: Callable[[str], None] = _LOGGER.warning,
     ) -> catalog_lib.Catalog | None:
         """Checks that nothing is lost and publishes the dataset. Returns its catalog; None if another run did it.
@@ -69,6 +71,7 @@ class Committer:
             early_rejects: names of staged files.
             merged: statistics by split; None if the shards still have theirs.
             changes: to the snapshot before, besides the shards.
+            duplicates: files of all duplicates.
             note: is called with what the user should know of the commit.
 
         Raises:
@@ -82,6 +85,7 @@ class Committer:
             self._move_latest()
             return committed if self._has_committed(plan) else None
         written = sorted(written, key=lambda each: each.shard.name)
+        duplicates = sorted(duplicates, key=lambda each: each.name)
         merged = merge_statistics.merge_by_split(written) if merged is None else merged
         staged_rejects = join_dead_letters.RejectFiles(
             sorted(early_rejects), [w.shard.name + shard_writer.REJECTS_SUFFIX for w in written if w.rejected]
@@ -97,14 +101,17 @@ class Committer:
             publication.require_committed()
             staging = self.settings.paths.staging(plan.fingerprint)
             dataset = commit_snapshot.continue_dataset(
-                self.settings.snapshot, staging, self._catalog(plan, written), written, merged, changes
+                self.settings.snapshot, staging, self._catalog(plan, written, duplicates), written, merged, changes
             )
             commit_checks.check_dataset(self.settings, plan, written, dataset.catalog)
+            self._require_distinct(plan, dataset.catalog, duplicates)
             named = [each for each in written if each.split in dataset.catalog.splits]
             publication = dataclasses.replace(publication, written=named)
-            catalog = self._publish(publication, dataset, staged_rejects, lock, note)
+            catalog = self._publish(publication, dataset, staged_rejects, lock, duplicates, note)
             self._move_latest()
             return catalog
+        except errors.DuplicatesError:  # its text names the file of duplicates
+            raise
         except (errors.TooManyRejectsError, errors.DriftError) as e:
             if not (staged_rejects.early or staged_rejects.of_shards):
                 raise
@@ -127,6 +134,7 @@ class Committer:
         dataset: commit_snapshot.Continued,
         staged_rejects: join_dead_letters.RejectFiles,
         lock: commit_rights.LockView,
+        duplicates: Sequence[duplicate_counts.StoredDuplicates],
         note: Callable[[str], None],
     ) -> catalog_lib.Catalog:
         """Publishes the dataset while this run holds the marker; returns its catalog."""
@@ -137,7 +145,7 @@ class Committer:
             with publication.marker.held(lock.ended):  # a second run of this dataset shares the staging folder
                 publication.require_committed()
                 publication.require_staged()
-                files = self._stage_files(plan, dataset, staged_rejects, publication.marker.check, note)
+                files = self._stage_files(plan, dataset, staged_rejects, publication.marker.check, duplicates, note)
                 catalog = publication.publish(dataclasses.replace(catalog, files=files))
                 self._control.clear(plan, lock)
         except FileNotFoundError as e:
@@ -166,6 +174,9 @@ class Committer:
                 f"{self.settings.output} held this dataset when the run was planned, and another run has replaced it "
                 "since: run the same command again once that run has ended"
             )
+        refusal = duplicate_counts.find_refusal(self.settings.duplicates, found.catalog.duplicates)
+        if refusal is not None:  # committed when duplicates were only reported
+            raise refusal
         self._move_latest()
         publication = publish_dataset.Publication(self.settings, plan, (), self._marker(plan))
         with contextlib.suppress(errors.BusyError):  # another run writes or commits: it cleans up
@@ -198,7 +209,12 @@ class Committer:
         report = run_report.read_report(self.settings.report) if self.settings.report else None
         return report is not None and report["state"] == "committed"
 
-    def _catalog(self, plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> catalog_lib.Catalog:
+    def _catalog(
+        self,
+        plan: elements.DatasetPlan,
+        written: Sequence[elements.WrittenShard],
+        duplicates: Sequence[duplicate_counts.StoredDuplicates],
+    ) -> catalog_lib.Catalog:
         by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
         for each in written:
             by_split[each.split].append(each.shard)
@@ -230,6 +246,7 @@ class Committer:
             },
             inputs=plan.inputs,
             snapshot=plan.snapshot,
+            duplicates=duplicate_counts.count(settings.duplicates, duplicates),
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
@@ -239,6 +256,7 @@ class Committer:
         dataset: commit_snapshot.Continued,
         staged_rejects: join_dead_letters.RejectFiles,
         check: Callable[[], None],
+        duplicates: Sequence[duplicate_counts.StoredDuplicates],
         note: Callable[[str], None],
     ) -> Mapping[str, catalog_lib.File]:
         """Writes all files but shards, indexes and the catalog into the staging folder.
@@ -267,6 +285,11 @@ class Committer:
             found[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
         target = storage.join(staging, catalog_lib.REJECTS_FILE)
         found[catalog_lib.REJECTS_FILE] = join_dead_letters.join_rejects(staging, staged_rejects, target, check)
+        if self.settings.duplicates.is_on:
+            target = storage.join(staging, catalog_lib.DUPLICATES_FILE)
+            found[catalog_lib.DUPLICATES_FILE] = join_dead_letters.join_rejects(
+                staging, _files_of(duplicates), target, check
+            )
         found |= stage_report.stage_report(self.settings, staging, dataset, described, note)
         check()
         return dict(sorted(found.items()))
@@ -275,6 +298,19 @@ class Committer:
         """Returns whether the run has read only images that were rejected before, and none is good now."""
         snapshot = self.settings.snapshot
         return snapshot is not None and snapshot.retry_rejects and not any(each.shard.records for each in written)
+
+    def _require_distinct(
+        self,
+        plan: elements.DatasetPlan,
+        catalog: catalog_lib.Catalog,
+        duplicates: Sequence[duplicate_counts.StoredDuplicates],
+    ) -> None:
+        """Raises DuplicatesError if there are duplicates that must not be; leaves their file to the user."""
+        refusal = duplicate_counts.find_refusal(self.settings.duplicates, catalog.duplicates, duplicates)
+        if refusal is not None:
+            left = storage.join(self.settings.paths.control, catalog_lib.DUPLICATES_FILE)
+            join_dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), _files_of(duplicates), left)
+            raise errors.DuplicatesError(f"{refusal}; all of them are in {left}")
 
     def _leave_rejects(self, plan: elements.DatasetPlan, staged: join_dead_letters.RejectFiles) -> str:
         """Writes the rejects where the user can read them, but never next to another dataset's catalog."""
@@ -287,6 +323,10 @@ class Committer:
         uri = storage.join(folder, catalog_lib.REJECTS_FILE)
         join_dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), staged, uri)
         return uri
+
+
+def _files_of(duplicates: Sequence[duplicate_counts.StoredDuplicates]) -> join_dead_letters.RejectFiles:
+    return join_dead_letters.RejectFiles([each.name for each in duplicates], ())
 
 
 def _count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> dict[str, int]:
@@ -327,6 +367,7 @@ class _CommitFn(beam.DoFn):
         comparison: summaries.Comparison = summaries.NO_SNAPSHOT,
         removed: Iterable[elements.RemovedRecords] = (),
         reject_states: Iterable[elements.NamedFile] = (),
+        duplicates: Sequence[duplicate_counts.StoredDuplicates] = (),
     ) -> Iterator[str]:
         plan = dataclasses.replace(plan, times={**plan.times, "committing": time.time()})
         by_split = merge_statistics.unpack_by_split(merged)
@@ -335,7 +376,7 @@ class _CommitFn(beam.DoFn):
         changes = commit_snapshot.Changes(comparison, removed, removed_by_split, reject_states)
         notes: list[str] = []
         try:
-            catalog = self._committer.commit(plan, written, early_rejects, by_split, changes, notes.append)
+            catalog = self._committer.commit(plan, written, early_rejects, by_split, changes, duplicates, notes.append)
         except errors.ImagebeamError as e:
             self._report("refused", plan, str(e), e.exit_code, _count_rejects(plan, written), type(e).__name__)
             _LOGGER.info("refused %s, exit code %d", self._committer.settings.output, e.exit_code)
@@ -380,6 +421,7 @@ class CommitDataset(beam.PTransform):
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     early_rejects: beam.PCollection[str]  # names of staged files
     compared: compare_with_snapshot.ComparedImages | None = None  # with the snapshot before
+    duplicates: "beam.PCollection[duplicate_counts.StoredDuplicates] | None" = None
     reject_states: "beam.PCollection[elements.NamedFile] | None" = None  # of a snapshot that is compacted
 
     def __post_init__(self) -> None:
@@ -395,6 +437,8 @@ class CommitDataset(beam.PTransform):
             if snapshot is not None and snapshot.base:
                 counted = self.compared.removed | "CountRemoved" >> count_removed.CountRemoved(snapshot.base_folder)
                 changes["removed_statistics"] = beam.pvalue.AsDict(counted)
+        if self.duplicates is not None:
+            changes["duplicates"] = beam.pvalue.AsList(self.duplicates)
         if self.reject_states is not None:
             changes["reject_states"] = beam.pvalue.AsIter(self.reject_states)
         return (

@@ -17,6 +17,7 @@ _LEFT_BY_RUNS = (  # prefixes of names; the lock has none of them
     output_paths.NAMES_PREFIX,
     output_paths.DRIFT_REPORT_FILE,
     catalog_lib.REJECTS_FILE,
+    catalog_lib.DUPLICATES_FILE,
 )
 
 

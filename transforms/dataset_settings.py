@@ -7,7 +7,14 @@ from collections.abc import Mapping
 
 from imagebeam import features as features_lib
 from imagebeam import shard_names
-from imagebeam.transforms import elements, kept_features, label_names, output_paths, snapshot_settings
+from imagebeam.transforms import (
+    duplicate_settings,
+    elements,
+    kept_features,
+    label_names,
+    output_paths,
+    snapshot_settings,
+)
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import encode, record_copier, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
@@ -87,6 +94,7 @@ class DatasetSettings:
     report: str = ""  # address of the report of this run; "" writes none
     hints: tuple[str, ...] = ()  # notes on the config, known before the input is listed
     snapshot: snapshot_settings.SnapshotSettings | None = None  # None for a dataset without snapshots
+    duplicates: duplicate_settings.DuplicateSettings = duplicate_settings.OFF
 
     @property
     def vocabulary(self) -> tuple[str, ...] | None:
@@ -131,6 +139,7 @@ class DatasetSettings:
             compression=self.compression,
             suffix=self.suffix,
             keeps_state=self.snapshot is not None,
+            hasher=self.duplicates.only("report", "fail").hasher(self.policy.limits),
         )
 
 

@@ -16,7 +16,7 @@ from imagebeam import features
 RemovedRecords: TypeAlias = tuple[int, bytes]  # index of a shard in its catalog; uint32 indexes of records, unordered
 NamedFile: TypeAlias = tuple[str, bytes]  # path below the output, content
 Label: TypeAlias = "str | int | float | tuple[str, ...] | None"  # a class, a target's value, or several classes
-Stage: TypeAlias = Literal["list", "label", "split", "read", "check"]
+Stage: TypeAlias = Literal["list", "label", "split", "duplicates", "read", "check"]
 STAGES_OF_SHARDS = frozenset({"read", "check"})  # of images that are rejected while their shard is written
 Action: TypeAlias = Literal["write", "keep", "refuse"]
 
@@ -103,6 +103,7 @@ class Reason(str, enum.Enum):
     ASPECT_RATIO = "aspect_ratio"  # longer than image.limits allows
     SEVERAL_FRAMES = "several_frames"  # the file holds several images, and image.frames rejects it
     NOT_UPRIGHT = "not_upright"  # EXIF data ask for a turn, and image.orientation rejects it
+    DUPLICATE = "duplicate"  # another image is the same or nearly so, and `duplicates` drops this one
 
     def __str__(self) -> str:
         return self.value
@@ -133,6 +134,19 @@ class Measures(NamedTuple):
     sums: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None  # see checked_image.PixelSums
 
 
+class Duplicate(NamedTuple):
+    """An image that repeats another one, as stored in `duplicates.jsonl`."""
+
+    kind: Literal["exact", "near"]
+    distance: int  # bits in which the perceptual hashes differ; 0 for equal bytes
+    split: str
+    key: str
+    uri: str
+    first_split: str  # of the image that it repeats
+    first_key: str
+    first_uri: str
+
+
 class ReferenceRun(NamedTuple):
     """Consecutive references of one ranked set (a split, or the images of a class), the first at `first_rank`."""
 
@@ -155,6 +169,7 @@ class WrittenShard(NamedTuple):
     statistics: Mapping[str, Any]  # see shard.statistics; {} on the way to the commit, see merge_statistics
     is_kept: bool = False  # whether an earlier run finished it
     lost: Mapping[str, int] = {}  # the part of `rejected` that replaces a record, by the split of that record
+    hashes_bytes: int = 0  # size of the file with the hashes of its images; 0 without one
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,10 @@ def find_excess(
     Args:
         settings: of the dataset.
         listed: number of images.
-        rejected: number of rejects by reason.
+        rejected: number of rejects by reason; duplicates that were dropped do not count.
     """
+    wanted = elements.Reason.DUPLICATE.value  # the config asks to drop these
+    rejected = {reason: number for reason, number in rejected.items() if reason != wanted}
     total = sum(rejected.values())
     if total <= settings.max_reject_fraction * listed:
         return None

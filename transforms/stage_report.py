@@ -11,7 +11,7 @@ from typing import Any
 from imagebeam import catalog as catalog_lib
 from imagebeam import records, snapshots, storage
 from imagebeam.transforms import commit_snapshot, dataset_settings, snapshot_report
-from imagebeam.transforms.html_report import facts, make_report, sample_records
+from imagebeam.transforms.html_report import make_report, sample_records
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -72,5 +72,5 @@ def _make(
         storage.join(staging, catalog_lib.REJECTS_FILE),
         removed=snapshots.decode_removed(removed, catalog, snapshots.REMOVED_FILE) if removed else None,
         changes=json.loads(files.get(snapshot_report.REPORT_FILE, b"{}")),
-        duplicates=files.get(facts.DUPLICATES_FILE),
+        duplicates=storage.join(staging, catalog_lib.DUPLICATES_FILE) if catalog.duplicates else None,
     )

@@ -10,8 +10,6 @@ from typing import Any, TypeGuard
 from imagebeam import catalog as catalog_lib
 from imagebeam.transforms.html_report import reject_examples, sample_records
 
-DUPLICATES_FILE = "duplicates.json"
-
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
@@ -22,7 +20,7 @@ class Facts:
     samples: Mapping[str, sample_records.SplitSamples]  # thumbnails by split
     rejects: Mapping[str, Sequence[reject_examples.RejectExample]]  # examples by reason
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # report.json of a snapshot
-    duplicates: Any = None  # content of duplicates.json
+    duplicates: Sequence[Mapping[str, Any]] = ()  # some lines of duplicates.jsonl
     notes: tuple[str, ...] = ()  # what is missing from the page, and why
 
     @property

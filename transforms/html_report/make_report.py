@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import array
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebeam import catalog as catalog_lib
@@ -19,7 +18,7 @@ def make_report(
     *,
     removed: Mapping[str, array.array[int]] | None = None,
     changes: Mapping[str, Any] | None = None,
-    duplicates: bytes | None = None,
+    duplicates: str | None = None,
     notes: tuple[str, ...] = (),
 ) -> bytes:
     """Returns `report.html` of a dataset. The same dataset gives the same bytes, with the same version of Pillow.
@@ -33,7 +32,7 @@ def make_report(
         rejects: address of its `rejects.jsonl`.
         removed: indexes of removed records by the name of their shard.
         changes: `report.json` of a snapshot.
-        duplicates: content of `duplicates.json`; None if there is none.
+        duplicates: address of its `duplicates.jsonl`; None if there is none.
         notes: further notes.
     """
     maker = thumbnails.maker_of(catalog, statistics)
@@ -44,10 +43,10 @@ def make_report(
             examples = reject_examples.find_reject_examples(rejects)
         except OSError as e:
             notes = (*notes, f"{catalog_lib.REJECTS_FILE} cannot be read ({e})")
-    pairs = None
+    repeated: Sequence[Mapping[str, Any]] = ()
     if duplicates is not None:
         try:
-            pairs = json.loads(duplicates)
-        except (ValueError, RecursionError) as e:
-            notes = (*notes, f"{facts.DUPLICATES_FILE} is damaged ({e})")
-    return page.render(facts.Facts(catalog, statistics, samples, examples, changes or {}, pairs, notes))
+            repeated = reject_examples.find_duplicates(duplicates)
+        except OSError as e:
+            notes = (*notes, f"{catalog_lib.DUPLICATES_FILE} cannot be read ({e})")
+    return page.render(facts.Facts(catalog, statistics, samples, examples, changes or {}, repeated, notes))

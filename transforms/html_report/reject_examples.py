@@ -1,16 +1,17 @@
-"""Finds some rejects of each reason in `rejects.jsonl`, however long it is, by a few reads."""
+"""Finds examples in `rejects.jsonl` and `duplicates.jsonl`, however long they are, by a few reads."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from imagebeam import storage
 
 _PER_REASON = 3
 _WINDOW_BYTES = 64 << 10
 _MAX_WINDOWS = 8
+_MAX_DUPLICATES = 10
 
 
 class RejectExample(NamedTuple):
@@ -41,6 +42,24 @@ def find_reject_examples(uri: str) -> dict[str, list[RejectExample]]:
         if len(of_reason) < _PER_REASON:
             of_reason.append(example)
     return dict(sorted(found.items()))
+
+
+def find_duplicates(uri: str) -> list[dict[str, Any]]:
+    """Returns the first lines of `duplicates.jsonl`, those that repeat an image of another split before the others.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    found = []
+    for line in _some_lines(uri):
+        try:
+            fields = json.loads(line)
+            crosses = fields["split"] != fields["first_split"]
+        except (ValueError, KeyError, TypeError, RecursionError):  # edited by hand
+            continue
+        found.append((not crosses, fields))
+    found.sort(key=lambda each: each[0])
+    return [fields for _, fields in found[:_MAX_DUPLICATES]]
 
 
 def _some_lines(uri: str) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imagebeam import features, plural
@@ -17,7 +17,6 @@ _MAX_PICTURE_BYTES = 480_000  # of all pictures, before base64 makes 4 bytes of 
 _MAX_ROWS = 24  # of a table of counts
 _MAX_SPLITS = 50
 _MAX_FEATURES = 100
-_MAX_PAIRS = 10
 _MAX_CONFIG_CHARS, _MAX_VALUE_CHARS = 20_000, 300
 _MAX_NOTE_CHARS = 400
 _CHANGES = ("added", "changed", "removed", "unchanged")
@@ -238,35 +237,32 @@ def rejects(facts: facts_lib.Facts) -> Html:
 
 
 def duplicates(facts: facts_lib.Facts) -> Html:
-    """Returns how many pairs of images are alike, and some of them."""
-    found = facts.duplicates
-    pairs = found.get("pairs") if isinstance(found, Mapping) else found
-    if not isinstance(pairs, Sequence) or isinstance(pairs, str):
+    """Returns how many images repeat others, and some of them."""
+    counts = facts.catalog.duplicates
+    if not counts:
         return markup.NOTHING
-    rows = [list(_cells_of_pair(pair)) for pair in pairs[:_MAX_PAIRS]]
-    counts = {name: value for name, value in found.items() if type(value) is int} if isinstance(found, Mapping) else {}
-    parts = [markup.paragraph(markup.plain(f"{plural.count(len(pairs), 'pair')} in {facts_lib.DUPLICATES_FILE}."))]
-    if counts:
-        listed = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
-        parts.append(markup.paragraph(markup.text(listed, 300), "faint"))
-    parts.append(markup.table(("one", "the other", ""), [row for row in rows if row]))
+    rows = [
+        [markup.text(kind), markup.text(split), markup.text(first), markup.plain(f"{number:,}")]
+        for kind, by_split in counts.items()
+        for split, by_first in by_split.items()
+        for first, number in by_first.items()
+    ]
+    if not rows:
+        found = markup.paragraph(markup.plain("No image repeats another one."))
+        return markup.section("duplicates", "Duplicates", found)
+    parts = [markup.table(("kind", "images of", "repeat one of", "images"), rows, (3,))]
+    examples = [
+        [
+            markup.text(f"{each.get('kind')}, {each.get('distance')} bits"),
+            markup.text(f"{each.get('key')} ({each.get('split')})", _MAX_VALUE_CHARS),
+            markup.text(f"{each.get('first_key')} ({each.get('first_split')})", _MAX_VALUE_CHARS),
+        ]
+        for each in facts.duplicates
+    ]
+    if examples:
+        shown = markup.table(("kind", "image", "repeats"), examples, css="wide")
+        parts.append(markup.details(f"{plural.count(len(examples), 'example')}", shown))
     return markup.section("duplicates", "Duplicates", markup.join(parts))
-
-
-def _cells_of_pair(pair: Any) -> Iterator[Html]:
-    """Yields the two images of a pair, and what else is known of it."""
-    if isinstance(pair, Mapping):
-        keys = pair.get("keys")
-        names = list(keys) if isinstance(keys, Sequence) and not isinstance(keys, str) else []
-        names += [value for value in pair.values() if isinstance(value, str)]
-        rest = ", ".join(f"{name} {value}" for name, value in pair.items() if isinstance(value, (int, float)))
-    elif isinstance(pair, Sequence) and not isinstance(pair, str):
-        names, rest = list(pair[:2]), ", ".join(map(str, pair[2:]))
-    else:
-        names, rest = [pair], ""
-    for name in [*names, "", ""][:2]:
-        yield markup.text(name if isinstance(name, str) else json.dumps(name))
-    yield markup.text(rest)
 
 
 def changes(facts: facts_lib.Facts) -> Html:

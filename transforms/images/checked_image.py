@@ -21,6 +21,13 @@ class PixelSums(NamedTuple):
     squares: tuple[int, ...]
 
 
+class ImageHashes(NamedTuple):
+    """What equal images have in common."""
+
+    content: bytes  # digest of the bytes of the source; b"" if they are not compared
+    picture: bytes  # see perceptual_hash; b"" if pictures are not compared, or this one cannot be decoded
+
+
 class Image(NamedTuple):
     """One image that passed its check."""
 
@@ -38,6 +45,7 @@ class Image(NamedTuple):
     annotation_turn: int = UPRIGHT  # the same, for boxes and masks: UPRIGHT if they are of the upright picture
     source_format: str = ""  # of the file, where the image was encoded again; "" where it is `format`
     reencoded: str = ""  # why the pixels were encoded again where bytes are kept, such as "gif to png"; "" if not
+    hashes: ImageHashes | None = None  # None unless duplicates are looked for
 
 
 class BadImageError(ValueError):

@@ -7,8 +7,8 @@ import io
 
 from imagebeam import errors, records
 from imagebeam.transforms import elements, image_states, snapshot_refs
+from imagebeam.transforms.shard import image_hashes, shard_writer, statistics, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
-from imagebeam.transforms.shard import shard_writer, statistics, writer_processes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +22,7 @@ class RecordCopier(shard_writer.ShardWriter):
         counts: statistics.StatisticsBuilder,
         rejects: list[elements.Reject],
         states: image_states.StateBuilder | None,
+        hashes: list[image_hashes.HashedImage] | None,  # None: no image is decoded
     ) -> None:
         copied = (ref for ref in task.refs() if snapshot_refs.reject_of(ref) is None)
         fetched = read_ahead_lib.fetch(copied, self.read_ahead)

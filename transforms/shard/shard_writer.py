@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from imagebeam import catalog, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements, image_states
 from imagebeam.transforms.images import checked_image, class_masks, prepare
-from imagebeam.transforms.shard import encode, read_back, statistics, time_limit, writer_processes
+from imagebeam.transforms.shard import encode, image_hashes, read_back, statistics, time_limit, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
@@ -55,6 +55,7 @@ class ShardWriter:
     compression: str = "none"
     suffix: str = ".tfrecord"
     keeps_state: bool = False  # whether the state of each image is stored beside the shard, for the next update
+    hasher: image_hashes.Hasher | None = None  # of the hashes that are stored beside the shard, to find duplicates
 
     def write(self, task: ShardTask) -> elements.WrittenShard:
         """Returns the shard of `task`; writes it unless an earlier run finished it."""
@@ -81,6 +82,7 @@ class ShardWriter:
         has_rejects = _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
         is_whole = has_shard and has_rejects and (index_crc32c is not None or self.compression != "none")
         is_whole = is_whole and (not self.keeps_state or self._has_state(written))
+        is_whole = is_whole and (self.hasher is None or self._has_hashes(written))
         # Versions before the checksums of indexes recorded none.
         shard = dataclasses.replace(written.shard, index_crc32c=index_crc32c if self.compression == "none" else None)
         return written._replace(shard=shard, is_kept=True) if is_whole else None
@@ -96,6 +98,14 @@ class ShardWriter:
             return catalog.File(len(data), records.extend_crc(0, data)) == written.shard.state_file
         return False
 
+    def _has_hashes(self, written: elements.WrittenShard) -> bool:
+        """Returns whether the hashes of the shard's images are there; they stay in the staging folder."""
+        try:
+            num_images = len(read_hashes(self.staging, written))
+        except (FileNotFoundError, ValueError):
+            return False
+        return num_images == written.shard.records
+
     def _write(self, name: str, task: ShardTask) -> elements.WrittenShard:
         uri = storage.join(self.staging, name)
         store = storage.storage_of(uri)
@@ -103,10 +113,11 @@ class ShardWriter:
         counts = statistics.StatisticsBuilder()
         rejects: list[elements.Reject] = []
         states = image_states.StateBuilder() if self.keeps_state else None
+        hashes: list[image_hashes.HashedImage] | None = None if self.hasher is None else []
         with store.write_file(uri) as pending:
             stored = read_back.ReadBack(pending.file.fileno())
             writer = records.RecordWriter(pending.file, self.compression, stored.advance)
-            self._write_records(writer, task, counts, rejects, states)
+            self._write_records(writer, task, counts, rejects, states, hashes)
             writer.finish()
             pending.checksum = writer.num_bytes, writer.crc32c
             if stored.finish() != pending.checksum:
@@ -124,7 +135,12 @@ class ShardWriter:
             state = states.encode()
             shard = dataclasses.replace(shard, state_bytes=len(state), state_crc32c=records.extend_crc(0, state))
             store.write_whole(storage.join(self.staging, staged_state_name(shard)), state, durable=False)
-        written = elements.WrittenShard(task.split, shard, rejected, counts.build(), lost=lost)
+        hashed = b"" if hashes is None else image_hashes.encode_hashes(hashes)
+        if hashed:
+            store.write_whole(uri + image_hashes.HASHES_SUFFIX, hashed, durable=False)
+        written = elements.WrittenShard(
+            task.split, shard, rejected, counts.build(), lost=lost, hashes_bytes=len(hashed)
+        )
         store.write_whole(uri + DONE_SUFFIX, encode_written(written), durable=False)
         return written
 
@@ -135,8 +151,9 @@ class ShardWriter:
         counts: statistics.StatisticsBuilder,
         rejects: list[elements.Reject],
         states: image_states.StateBuilder | None,
+        hashes: list[image_hashes.HashedImage] | None,
     ) -> None:
-        for ref, image in read_images(task.refs(), self.policy, self.read_ahead, dict(task.skipped)):
+        for ref, image in read_images(task.refs(), self.policy, self.read_ahead, dict(task.skipped), self.hasher):
             if isinstance(image, elements.Reject):
                 rejects.append(image)
                 if states is not None:
@@ -147,6 +164,24 @@ class ShardWriter:
             counts.add(ref.classes, measures)
             if states is not None:
                 states.add(ref, measures)
+            if hashes is not None:
+                hashes.append(image_hashes.hashed(ref, image))
+
+
+def read_hashes(staging: str, written: elements.WrittenShard) -> list[image_hashes.HashedImage]:
+    """Returns the hashes of the images of a staged shard.
+
+    Raises:
+        FileNotFoundError: if they are not there.
+        ValueError: if their file is damaged.
+    """
+    uri = storage.join(staging, written.shard.name + image_hashes.HASHES_SUFFIX)
+    data = storage.storage_of(uri).read(uri)
+    if len(data) != written.hashes_bytes:
+        raise ValueError(
+            f"{uri} has {len(data)} bytes, {written.hashes_bytes} were written: run the same convert command again"
+        )
+    return image_hashes.decode_hashes(data, written.split)
 
 
 def staged_state_name(shard: catalog.Shard) -> str:
@@ -189,6 +224,7 @@ def read_images(
     policy: prepare.ImagePolicy,
     read_ahead: read_ahead_lib.ReadAhead,
     skipped: Mapping[int, elements.Reason] = types.MappingProxyType({}),
+    hasher: image_hashes.Hasher | None = None,
 ) -> Iterable[tuple[elements.ImageRef, checked_image.Image | elements.Reject]]:
     """Yields each reference with its checked image, or with its reject.
 
@@ -197,6 +233,7 @@ def read_images(
         policy: checks and changes them.
         read_ahead: how much is read ahead.
         skipped: images that are rejected without a look at their bytes, by their number in `refs`.
+        hasher: of the images' hashes; None without them.
     """
     limit = policy.limits.max_seconds
     watch = None if limit is None else time_limit.Watch(limit)
@@ -211,9 +248,9 @@ def read_images(
                 detail = data.explain(ref, read_ahead.size_column)
                 image = elements.Reject(ref.key, ref.uri, "read", data.reason, detail)
             elif watch is None:
-                image = _prepare(ref, data, policy)
+                image = _prepare(ref, data, policy, hasher)
             else:
-                image = _prepare_in_time(ref, data, policy, number, watch)
+                image = _prepare_in_time(ref, data, policy, hasher, number, watch)
             if ref.mask is not None:
                 image = (
                     image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, files[1], policy)
@@ -239,21 +276,30 @@ def add_content(ref: elements.ImageRef, files: Sequence[bytes | read_ahead_lib.R
     return image_states.add_content(ref, *found) if len(found) == len(files) else ref
 
 
-def _prepare(ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy) -> checked_image.Image | elements.Reject:
+def _prepare(
+    ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy, hasher: image_hashes.Hasher | None
+) -> checked_image.Image | elements.Reject:
+    start, length = ref.inside or (0, len(data))
+    source = data if ref.inside is None else data[start : start + length]
     try:
-        if ref.inside is None:
-            return policy.prepare(data, ref.expected)
-        start, length = ref.inside
-        return policy.prepare(data[start : start + length], ref.expected)._replace(record=data)
+        image = policy.prepare(source, ref.expected)
     except checked_image.BadImageError as e:
         return _reject(ref, e)
+    if ref.inside is not None:
+        image = image._replace(record=data)
+    return image if hasher is None else image._replace(hashes=hasher.hash(source, image))
 
 
 def _prepare_in_time(
-    ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy, number: int, watch: time_limit.Watch
+    ref: elements.ImageRef,
+    data: bytes,
+    policy: prepare.ImagePolicy,
+    hasher: image_hashes.Hasher | None,
+    number: int,
+    watch: time_limit.Watch,
 ) -> checked_image.Image | elements.Reject:
     try:
-        return watch.run(number, lambda: _prepare(ref, data, policy))
+        return watch.run(number, lambda: _prepare(ref, data, policy, hasher))
     except checked_image.BadImageError as e:
         return _reject(ref, e)
 

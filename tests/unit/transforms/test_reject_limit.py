@@ -40,6 +40,12 @@ def test_find_excess_returns_an_error_only_above_the_limit(
     assert (reject_limit.find_excess(dataset, 200, {"corrupt": rejected}) is not None) == refused
 
 
+def test_duplicates_that_were_dropped_do_not_count(dataset: dataset_settings.DatasetSettings) -> None:
+    assert reject_limit.find_excess(dataset, 200, {"corrupt": 2, "duplicate": 100}) is None
+    error = reject_limit.find_excess(dataset, 200, {"corrupt": 3, "duplicate": 100})
+    assert str(error).startswith("3 of 200 images were rejected (1.50%; corrupt 3), rejects.max_fraction allows 1.00%")
+
+
 @pytest.mark.parametrize(("saved", "again"), [(False, "run the same command again"), (True, "save the listing again")])
 def test_find_excess_of_changed_images_says_to_list_again(
     dataset: dataset_settings.DatasetSettings, saved: bool, again: str

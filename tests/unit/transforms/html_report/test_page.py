@@ -70,7 +70,9 @@ def make(
         "samples": samples,
         "rejects": {HOSTILE[0]: [reject_examples.RejectExample(HOSTILE[3], HOSTILE[1], HOSTILE[0])] * 3},
         "changes": {"splits": {HOSTILE[0]: {"added": 5}}, "drift": {"labels": {HOSTILE[0]: drift}}},
-        "duplicates": {"pairs": [[HOSTILE[0], HOSTILE[1], 3], {"keys": [HOSTILE[0], "b"], "distance": 1}, 7]},
+        "duplicates": [
+            {"kind": "near", "distance": 3, "key": HOSTILE[0], "split": HOSTILE[1], "first_key": HOSTILE[3]}
+        ],
         "notes": (HOSTILE[0],),
     }
     return facts.Facts(catalog, **{**known, **more})
@@ -129,9 +131,8 @@ def test_page_of_a_large_dataset_is_below_one_megabyte(num_labels: int, num_spli
         {"statistics": {}},
         {"statistics": {"split 0" + HOSTILE[0]: None, "x": [], "turned": {"a": "b"}}},
         {"statistics": {"split 0" + HOSTILE[0]: {"labels": {"a": None}, "height": {"min": 1}, "formats": 3}}},
-        {"samples": {}, "rejects": {}, "duplicates": None, "notes": ()},
-        {"duplicates": "pairs"},
-        {"duplicates": {"pairs": 3}},
+        {"samples": {}, "rejects": {}, "duplicates": (), "notes": ()},
+        {"duplicates": [{}]},
         {"changes": {"splits": 3, "drift": {"labels": 4}}},
         {"changes": {}},
     ],

@@ -1,0 +1,157 @@
+"""Drops images that repeat others before anything is planned, which takes a pass over all images."""
+
+import collections
+import concurrent.futures
+import dataclasses
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.transforms import window
+from apache_beam.typehints import decorators
+from apache_beam.utils import windowed_value
+
+from imagebeam.transforms import (
+    counters,
+    duplicate_settings,
+    elements,
+    find_duplicates,
+    hashing,
+    match_hashes,
+    rank_references,
+    spread_rows,
+)
+from imagebeam.transforms.images import prepare
+from imagebeam.transforms.shard import hash_images, writer_processes
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+
+_TASK_REFS = 500  # read by one call, so that reading ahead pays and all processes are busy
+_MAX_WAITING = 16  # unfinished calls in writer processes
+
+
+class DistinctImages(NamedTuple):
+    """The outputs of DropDuplicates."""
+
+    images: beam.PCollection[elements.ImageRef]
+    rejects: beam.PCollection[elements.Reject]  # also those of earlier steps
+    duplicates: "beam.PCollection[elements.Duplicate] | None" = None  # that were dropped; None if nothing is dropped
+
+
+def _interval_of(key: str) -> int:
+    return zlib.crc32(hashing.encode_key(key)) % rank_references.NUM_INTERVALS
+
+
+class _SpreadFn(spread_rows.SpreadRowsFn):
+    """ImageRef -> (interval of keys, packed references)."""
+
+    def process(self, ref: elements.ImageRef) -> Iterator[spread_rows.PackedRows]:
+        self.add(_interval_of(ref.key), ref)
+        yield from self.take_if_many()
+
+
+class _HashImagesFn(beam.DoFn):
+    """(interval, [packed references]) -> packed rows of HashedImage. Reads the images, in writer processes if any."""
+
+    def __init__(self, reader: hash_images.ImageReader, writers: str | None):
+        self._reader = reader
+        self._writers = writers  # token of the writer processes that the launcher started
+
+    def start_bundle(self) -> None:
+        self._hash: Callable[[bytes], bytes] = self._reader.hash_images  # one object: it is sent to a process once
+        self._refs: list[elements.ImageRef] = []
+        self._futures: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes]:
+        _, blocks = element
+        for block in blocks:
+            self._refs += elements.unpack_refs(block)
+            while len(self._refs) >= _TASK_REFS:
+                refs, self._refs = self._refs[:_TASK_REFS], self._refs[_TASK_REFS:]
+                yield from self._read(refs)
+
+    def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
+        blocks = [*(self._read(self._refs) if self._refs else ())]
+        blocks += [future.result() for future in self._futures]
+        yield from map(window.GlobalWindows.windowed_value, blocks)
+
+    def _read(self, refs: list[elements.ImageRef]) -> Iterator[bytes]:
+        packed = elements.pack_refs(refs)
+        pool = writer_processes.find(self._writers)
+        if pool is None:
+            yield self._hash(packed)
+            return
+        self._futures.append(pool.submit(self._hash, packed))
+        while len(self._futures) > _MAX_WAITING or (self._futures and self._futures[0].done()):
+            yield self._futures.popleft().result()
+
+
+def _key_by_interval(duplicate: elements.Duplicate) -> tuple[int, elements.Duplicate]:
+    return _interval_of(duplicate.key), duplicate
+
+
+class _DropFn(beam.DoFn):
+    """(interval, references and duplicates in it) -> references that stay, and rejects."""
+
+    def process(self, element: tuple[int, Mapping[str, Iterable[Any]]]) -> Iterator[Any]:
+        _, found = element
+        dropped = {duplicate.key: duplicate for duplicate in found["duplicates"]}
+        for block in found["refs"]:
+            for ref in elements.unpack_refs(block):
+                duplicate = dropped.get(ref.key)
+                yield ref if duplicate is None else beam.pvalue.TaggedOutput("rejects", reject_of(duplicate))
+        counters.count_rejects({elements.Reason.DUPLICATE.value: len(dropped)})
+
+
+def reject_of(duplicate: elements.Duplicate) -> elements.Reject:
+    """Returns the dead letter of an image that repeats another one."""
+    like = "it has the bytes of"
+    if duplicate.kind == "near":
+        like = f"its perceptual hash differs in {duplicate.distance} bits of {match_hashes.HASH_BITS} from that of"
+    first = f"{like} {duplicate.first_key!r} in split {duplicate.first_split}, {duplicate.first_uri}"
+    return elements.Reject(duplicate.key, duplicate.uri, "duplicates", elements.Reason.DUPLICATE, first)
+
+
+@decorators.with_input_types(elements.ImageRef)
+@dataclasses.dataclass
+class DropDuplicates(beam.PTransform):
+    """Leaves one of several images that are the same, if `duplicates` drops the others; they become rejects."""
+
+    settings: duplicate_settings.DuplicateSettings
+    policy: prepare.ImagePolicy
+    read_ahead: read_ahead_lib.ReadAhead
+    rejects: beam.PCollection[elements.Reject]  # of earlier steps
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, refs: beam.PCollection[elements.ImageRef]) -> DistinctImages:
+        dropping = self.settings.only("drop")
+        hasher = dropping.hasher(self.policy.limits)
+        if hasher is None:
+            return DistinctImages(refs, self.rejects)
+        reader = hash_images.ImageReader(self.policy, self.read_ahead, hasher)
+        pool = writer_processes.current()
+        spread = refs | "SpreadByKey" >> beam.ParDo(_SpreadFn()).with_output_types(spread_rows.PackedRows)
+        duplicates = (
+            spread
+            | "GroupToRead" >> beam.GroupByKey()  # (interval, [packed references])
+            | "HashImages"
+            >> beam.ParDo(_HashImagesFn(reader, None if pool is None else pool.token)).with_output_types(bytes)
+            | "Balance" >> beam.Reshuffle()  # packed rows of HashedImage
+            | "FindDuplicates" >> find_duplicates.FindDuplicates(dropping)  # Duplicate
+        )
+        keyed = duplicates | "KeyDuplicates" >> beam.Map(_key_by_interval).with_output_types(
+            tuple[int, elements.Duplicate]
+        )
+        kept = (
+            {"refs": spread, "duplicates": keyed}
+            | "MeetDuplicates" >> beam.CoGroupByKey()  # (interval, {refs: [packed rows], duplicates: [Duplicate]})
+            | "Drop"
+            >> beam.ParDo(_DropFn())
+            .with_output_types(elements.ImageRef, rejects=elements.Reject)
+            .with_outputs("rejects", main="images")
+        )
+        rejects = (self.rejects, kept.rejects) | "AllRejects" >> beam.Flatten()
+        return DistinctImages(kept.images, rejects, duplicates)

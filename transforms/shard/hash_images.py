@@ -1,0 +1,32 @@
+"""Reads and checks images as a shard writer does, and keeps only their hashes. Imports no Beam."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from imagebeam.transforms import elements
+from imagebeam.transforms.images import prepare
+from imagebeam.transforms.shard import image_hashes, shard_writer
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageReader:
+    """Reads images before their shard is planned."""
+
+    policy: prepare.ImagePolicy
+    read_ahead: read_ahead_lib.ReadAhead
+    hasher: image_hashes.Hasher
+
+    def hash_images(self, packed_refs: bytes) -> bytes:
+        """Returns packed rows of HashedImage.
+
+        Images that will be rejected are left out: nothing is dropped in favor of an image that is not written.
+        """
+        refs = sorted(elements.unpack_refs(packed_refs), key=lambda ref: (ref.uri, ref.offset))
+        hashed = [
+            image_hashes.hashed(ref, image)
+            for ref, image in shard_writer.read_images(refs, self.policy, self.read_ahead, hasher=self.hasher)
+            if not isinstance(image, elements.Reject)
+        ]
+        return elements.pack_rows(hashed)
