@@ -49,6 +49,7 @@ def make(
         ),
         config={"source": {"uri": "gs://b/" + HOSTILE[1]}, "output": {"uri": "/secret/place"}, "long": "y" * 10**6}
         | {f"key{n}": HOSTILE[0] * 9 for n in range(1000)},
+        duplicates={"exact": {}, "near": {HOSTILE[0]: {HOSTILE[1]: 3}}},
         counts=catalog_lib.Counts(10**10, 10**10 - 3, {"truncated": 3, HOSTILE[0]: 1}, {HOSTILE[0]: 5}),
         versions={"imagebeam": "1", HOSTILE[0]: HOSTILE[1]},
         created="2026-01-01T00:00:00+00:00",
