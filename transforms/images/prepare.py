@@ -7,6 +7,7 @@ again; a JPEG or PNG that only lies on its side is turned without loss where pos
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 from imagebeam.transforms.elements import Reason
@@ -77,8 +78,9 @@ class ImagePolicy:
         format = image_formats.sniff_format(data)
         if format in structure.CHECKED_FORMATS:
             checked = structure.check_image(data, "header" if self.check == "header" else "structure")
-            self._check_header(checked.height, checked.width, checked.orientation, expected)
-            if self._has_wanted_pixels(checked):
+            if self._checks_headers or expected is not None:
+                self._check_header(checked.height, checked.width, checked.orientation, expected)
+            if self._wants_any_pixels or self._has_wanted_pixels(checked):
                 turned = self._turn(checked)
                 return self._keep(strip_metadata.strip(turned) if self.metadata == STRIP else turned)
             if self.scaling.resampler == scaling.NATIVE and (resized := self._resize_in_c(checked)) is not None:
@@ -94,6 +96,17 @@ class ImagePolicy:
         else:
             raise structure.refusal(data, format, self._accepted())
         return self._encode(opened, data, str(format), stated)
+
+    # These two are asked for every image.
+    @functools.cached_property
+    def _checks_headers(self) -> bool:
+        return self.orientation == REJECT or self.limits != limits.NO_LIMITS
+
+    @functools.cached_property
+    def _wants_any_pixels(self) -> bool:
+        """Whether the pixels of every JPEG and PNG are stored as they are, perhaps turned upright."""
+        takes_all = self.color == self.profile == self.encode == KEEP and self.background is None
+        return takes_all and self.scaling == scaling.UNSCALED and self.frames != REJECT and not self.limits.max_frames
 
     def _accepted(self) -> tuple[str, ...]:
         if self.encode == KEEP and self.other_formats == REJECT:
