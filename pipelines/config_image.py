@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
-from imagebeam.pipelines.config_fields import STRICT, Count, NotBool
+from imagebeam.pipelines.config_fields import STRICT, Bytes, Count, NotBool
 from imagebeam.transforms.images import encoders, limits, prepare, scaling
 
 MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
@@ -18,12 +18,17 @@ _PNGS = ("png", "keep")
 SIZES = ("resize", "shortest_side", "longest_side", "max_pixels")
 
 
+def _read_chroma(value: Any) -> Any:
+    """Returns a ratio that YAML 1.1 took for a number to the base of 60: 4:2:0 without quotes is 14520."""
+    return ":".join(map(str, (value // 3600, value // 60 % 60, value % 60))) if type(value) is int else value
+
+
 class LimitsConfig(pydantic.BaseModel):
     """Limits on the images of the source, checked by their headers: what exceeds one is rejected."""
 
     model_config = STRICT
 
-    max_bytes: Count | None = None
+    max_bytes: Bytes | None = None
     """Of a file."""
     max_pixels: Count | None = None
     """Height times width. Without it, images that have to be decoded may have 100 million pixels (JPEG 2000: 40
@@ -38,6 +43,12 @@ class LimitsConfig(pydantic.BaseModel):
     """Images in one file (GIF, TIFF, WebP, APNG)."""
     max_seconds: Annotated[float, pydantic.Field(gt=0), NotBool] | None = None
     """To check, decode and encode one image. It depends on the machine which images that rejects."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> LimitsConfig:
+        if self.min_side is not None and self.max_side is not None and self.min_side > self.max_side:
+            raise ValueError(f"image.limits.min_side {self.min_side} is above max_side {self.max_side}: no image fits")
+        return self
 
 
 class ImageConfig(pydantic.BaseModel):
@@ -73,7 +84,7 @@ class ImageConfig(pydantic.BaseModel):
     kept, without touching their pixels; color profiles stay. Images that are encoded here have none of these."""
     quality: Annotated[int, pydantic.Field(ge=1, le=100), NotBool] = 95
     """Of each JPEG that is encoded here."""
-    chroma: Literal["source", "4:4:4", "4:2:2", "4:2:0"] = "source"
+    chroma: Annotated[Literal["source", "4:4:4", "4:2:2", "4:2:0"], pydantic.BeforeValidator(_read_chroma)] = "source"
     """Chroma subsampling of each JPEG that is encoded here. `source` is that of the JPEG it was, and 4:4:4 for other
     images: with 4:2:0, thin colored lines of a graphic change by up to 50 levels even at quality 100."""
     progressive: bool = False

@@ -292,6 +292,8 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     for name, label in _CHANGES.items():
         if counter := counted[name]:
+            if name == "turned":
+                counter = Counter({f"EXIF {_TURNS.get(each, each)}": number for each, number in counter.items()})
             rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
     if turns := counted["orientations"].total():
         what = f"{plural.count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
@@ -310,6 +312,15 @@ def _most_common(counter: Counter[str]) -> str:
 
 
 _MAX_CAUSES = 6
+_TURNS = {  # what an EXIF orientation says of the pixels
+    "2": "2, mirrored",
+    "3": "3, upside down",
+    "4": "4, mirrored and upside down",
+    "5": "5, mirrored and on its left side",
+    "6": "6, on its left side",
+    "7": "7, mirrored and on its right side",
+    "8": "8, on its right side",
+}
 _CHANGES = {"turned": "turned", "reencoded": "re-encoded", "misnamed": "misnamed"}  # a row of the table for each
 _UNUSUAL_COLORSPACES = {
     "GRAY_ALPHA": "2 channels (gray, transparency)",

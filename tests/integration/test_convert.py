@@ -31,8 +31,9 @@ def output(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "out"
 
 
+@pytest.mark.parametrize("kept", ["apply", "keep"])
 def test_run_table_says_which_images_readers_may_not_expect(
-    images: pathlib.Path, output: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    images: pathlib.Path, output: pathlib.Path, capsys: pytest.CaptureFixture[str], kept: str
 ) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -40,14 +41,18 @@ def test_run_table_says_which_images_readers_may_not_expect(
         (images / f"cat/odd{number}").write_bytes(image_sets.make_image(number, image_format, mode))
     (images / "dog/lying.jpg").write_bytes(image_sets.make_image(9, exif=exif))
     arguments = ["convert", "--input", str(images), "--output", str(output), "--workers", "1"]
-    assert cli.main([*arguments, "--set", "split={by: hash, fractions: {train: 0.5, test: 0.5}}"]) == 0
+    arguments += ["--set", "split={by: hash, fractions: {train: 0.5, test: 0.5}}", "--set", f"image.orientation={kept}"]
+    assert cli.main(arguments) == 0
     rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line.lstrip())
     expected = {
+        **({"turned": "1 image (EXIF 6, on its left side: 1)"} if kept == "apply" else {}),
         "not upright": "1 image whose EXIF data ask for a rotation that was not applied; readers see the pixels as "
         "they are stored",
         "channels": "1 image of 2 channels (gray, transparency), 2 images of 4 channels (RGB, transparency), 1 image "
         "of 4 channels (CMYK); readers that ask for 3 channels convert them",
     }
+    if kept == "apply":
+        assert "not upright" not in rows and expected.pop("not upright")
     assert {name: rows[name].strip() for name in expected} == expected
     assert cli.main(["inspect", str(output)]) == 0
     assert expected["channels"] in capsys.readouterr().out

@@ -8,6 +8,7 @@ from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import (
     checked_image,
     image_formats,
+    orientations,
     pillow_decoder,
     png_chunks,
     structure,
@@ -28,24 +29,25 @@ def with_mask(image: checked_image.Image, mask: bytes, check: str = "structure")
     Args:
         image: the image as it is stored.
         mask: the bytes of a PNG file.
-        check: "structure" or "decode", as for the image itself.
+        check: as for the image itself; "tensorflow" decodes a mask by Pillow.
 
     Raises:
         BadImageError: if `mask` is not a complete PNG of the image's size.
     """
-    found = structure.check_image(mask, check)
-    if image.annotation_turn != checked_image.UPRIGHT and found.format == image_formats.PNG:
-        mask = turn_upright.turn_mask(mask, image.annotation_turn)
-        found = structure.check_image(mask)
+    found = structure.check_image(mask, check if check in structure.CHECKS else "decode")
     if found.format != image_formats.PNG:
         raise checked_image.BadImageError(
             Reason.UNSUPPORTED_FORMAT, f"{found.format}, which blurs classes at their edges: masks must be png"
         )
-    if (found.height, found.width) != (image.height, image.width):
-        raise checked_image.BadImageError(
-            Reason.BAD_VALUE,
-            f"{found.height} x {found.width} pixels, and the image has {image.height} x {image.width} (height x width)",
-        )
+    turn = image.annotation_turn
+    size, expected = (found.height, found.width), orientations.turn_size(image.height, image.width, turn)
+    if size != expected:
+        detail = f"{size[0]} x {size[1]} pixels, and the image has {expected[0]} x {expected[1]} (height x width)"
+        if turn != checked_image.UPRIGHT and size == (image.height, image.width):
+            detail += ", as it is stored: the mask fits the picture turned upright; set image.annotations: upright"
+        raise checked_image.BadImageError(Reason.BAD_VALUE, detail)
+    if turn != checked_image.UPRIGHT:
+        mask = turn_upright.turn_mask(mask, turn)
     return image._replace(mask=_palette_to_gray(mask) if mask[_COLOR_TYPE] == png_chunks.PALETTE_INDEX else mask)
 
 

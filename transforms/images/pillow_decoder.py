@@ -207,7 +207,9 @@ def _as_bad_image(module: types.ModuleType) -> Iterator[None]:
     try:
         yield
     except module.DecompressionBombError as e:
-        raise BadImageError(Reason.TOO_LARGE, f"Pillow: {e}") from e
+        size = " ".join(str(e).split()[:4])  # without a guess at an attack
+        detail = f"Pillow: {size}, it opens up to {module.MAX_IMAGE_PIXELS * 2:,} pixels: scale it down"
+        raise BadImageError(Reason.TOO_LARGE, detail) from e
     except _FAILURES as e:
         # The text of UnidentifiedImageError contains a memory address, which differs from run to run.
         found = "cannot identify the image" if isinstance(e, module.UnidentifiedImageError) else e

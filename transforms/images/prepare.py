@@ -91,6 +91,10 @@ class ImagePolicy:
             stated = checked.orientation
         elif format in pillow_decoder.decoded_formats() and not (self.encode == KEEP and self.other_formats == REJECT):
             opened = pillow_decoder.open_lazily(data, str(format))
+            if format == "tiff" and source_kinds.is_raw_photo(opened):
+                raise checked_image.unsupported(
+                    "a camera's raw photo (DNG, NEF or the like), which begins with a preview"
+                )
             stated = pixels.orientation(opened)
             self._check_header(*pixels.stored_size(opened, stated), stated, expected)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from imagebeam.transforms.images import image_formats
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _LOSSY = frozenset({image_formats.JPEG, "avif", "heic", "jxl"})  # nearly always; the last three also know another way
 _LOSSY_TIFF = frozenset({"jpeg", "tiff_jpeg", "webp"})  # Pillow's names of compressions
+# TIFF tags: what the first picture is for (bit 0: a smaller version of another one), and the version of DNG.
+_SUBFILE_TYPE, _DNG_VERSION = 254, 50706
 _RIFF_HEADER_BYTES = 12
 _unpack_chunk = struct.Struct("<4sI").unpack_from
 _COD = b"\xff\x52"  # marker of JPEG 2000's coding style
@@ -34,6 +36,13 @@ def is_lossy(opened: PIL.Image.Image, data: bytes, format: str) -> bool:
         start = data.find(_COD)
         return start < 0 or data[start + _TRANSFORMATION_BYTE : start + _TRANSFORMATION_BYTE + 1] == b"\0"
     return format in _LOSSY
+
+
+def is_raw_photo(opened: Any) -> bool:
+    """Returns whether a TIFF is a camera's raw photo: its first picture is then a small preview."""
+    tags = getattr(opened, "tag_v2", {})
+    kind = tags.get(_SUBFILE_TYPE, 0)
+    return _DNG_VERSION in tags or (isinstance(kind, int) and bool(kind & 1))
 
 
 def _has_chunk(riff: bytes, wanted: bytes) -> bool:

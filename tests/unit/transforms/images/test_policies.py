@@ -84,6 +84,13 @@ def test_bitmap_without_a_file_header_is_taken_and_a_cursor_is_no_image() -> Non
         ImagePolicy().prepare(b"\0\0\2\0\1\0" + bytes(40))
 
 
+@pytest.mark.parametrize("tags", [{254: 1}, {50706: b"\1\4\0\0"}], ids=["preview-first", "dng"])
+def test_raw_photo_is_not_taken_for_its_preview(tags: dict[int, Any]) -> None:
+    with pytest.raises(checked_image.BadImageError, match=r"^unsupported_format: a camera's raw photo"):
+        ImagePolicy().prepare(save(PHOTO, "TIFF", tiffinfo=tags))
+    assert ImagePolicy().prepare(save(PHOTO, "TIFF", tiffinfo={254: 0})).format == "png"
+
+
 def test_flat_picture_of_a_psd_is_taken() -> None:
     image = ImagePolicy().prepare(encoded_images.psd(40, 30))
     assert (image.format, image.height, image.width, image.reencoded) == ("png", 30, 40, "psd to png")
