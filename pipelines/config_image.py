@@ -31,8 +31,9 @@ class LimitsConfig(pydantic.BaseModel):
     max_bytes: Bytes | None = None
     """Of a file."""
     max_pixels: Count | None = None
-    """Height times width. Without it, images that have to be decoded may have 100 million pixels (JPEG 2000: 40
-    million), so that a worker stays under 1 GB; those whose bytes are kept, as many as decoders take."""
+    """Height times width. Without it, images that have to be decoded may have 100 million pixels (JPEG 2000, WebP and
+    TIFF fewer: docs/images.md), so that a worker stays under 1 GB; those whose bytes are kept, as many as decoders
+    take."""
     min_side: Count | None = None
     """Of the shorter side, in pixels."""
     max_side: Count | None = None

@@ -5,6 +5,7 @@ Images are Pillow's, with 8 bits per channel, in one of four modes: L (gray), LA
 
 from __future__ import annotations
 
+import functools
 import io
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ _EIGHT_BITS = {mode: mode for mode in CHANNELS} | {
 }
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 _WITHOUT_ALPHA = {"LA": "L", "RGBA": "RGB"}
+_VISIBLE = 3  # of 255: more than rounding, and than two versions of the same profile
 _ROWS_AT_ONCE = 256  # of wide numbers that become bytes: the whole image at once would take several times its memory
 
 
@@ -93,9 +95,24 @@ def _lab_to_rgb(picture: PIL.Image.Image) -> PIL.Image.Image:
 
 
 def has_other_profile(picture: PIL.Image.Image) -> bool:
-    """Returns whether a file has an ICC profile other than sRGB."""
+    """Returns whether a file has an ICC profile by which colors differ visibly from sRGB; not of a broken profile."""
     profile: bytes = picture.info.get("icc_profile") or b""
-    return bool(profile) and b"sRGB" not in profile and "sRGB".encode("utf-16-be") not in profile
+    mode = picture.mode if picture.mode in ("CMYK", "L", "LA") else "RGB"
+    return bool(profile) and _changes_colors(profile, mode.removesuffix("A"))
+
+
+@functools.lru_cache(maxsize=64)  # cameras and programs write the same few profiles
+def _changes_colors(profile: bytes, mode: str) -> bool:
+    """Converts a few colors by a profile: names tell little, as of "sRGB" with linear curves."""
+    channels = len(mode)
+    steps = bytes(range(0, 256, 17))
+    mixed = bytes((step * (1 + 2 * channel)) % 256 for step in steps for channel in range(channels))
+    test = pillow().frombytes(mode, (2 * len(steps), 1), bytes(step for step in steps for _ in range(channels)) + mixed)
+    converted = _to_srgb(test, profile)
+    if converted is None or mode == "CMYK":
+        return converted is not None
+    pairs = zip(in_mode(test, "RGB").tobytes(), converted.tobytes())
+    return any(abs(one - other) > _VISIBLE for one, other in pairs)
 
 
 def to_srgb(picture: PIL.Image.Image) -> PIL.Image.Image:
@@ -104,26 +121,31 @@ def to_srgb(picture: PIL.Image.Image) -> PIL.Image.Image:
     The intent is perceptual, as the profile defines it. Alpha stays. A picture without a profile, or with a broken one
     or one of another color space than its pixels, is returned as it is.
     """
-    from PIL import ImageCms
-
     profile = picture.info.get("icc_profile")
     if not profile:
         return picture
     alpha = picture.getchannel("A") if picture.mode in _WITHOUT_ALPHA else None
     opaque = picture if picture.mode == "CMYK" else without_alpha(to_eight_bits(picture))
-    mode = "L" if opaque.mode == "L" else "RGB"
+    converted = _to_srgb(opaque, profile)
+    if converted is None:
+        return picture
+    converted = in_mode(converted, "L" if opaque.mode == "L" else "RGB")
+    if alpha is not None:
+        converted.putalpha(alpha)
+    return converted
+
+
+def _to_srgb(opaque: PIL.Image.Image, profile: bytes) -> PIL.Image.Image | None:
+    """Returns an RGB picture; None if the profile is broken or of another color space than the picture."""
+    from PIL import ImageCms
+
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         # LittleCMS makes gray of gray only with a gray profile of the target: by way of RGB.
         target = ImageCms.createProfile("sRGB")
-        converted = ImageCms.profileToProfile(opaque, source, target, outputMode="RGB")
+        return ImageCms.profileToProfile(opaque, source, target, outputMode="RGB")
     except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
-        return picture
-    assert converted is not None
-    converted = in_mode(converted, mode)
-    if alpha is not None:
-        converted.putalpha(alpha)
-    return converted
+        return None
 
 
 def recolor(picture: PIL.Image.Image, color: str, background: tuple[int, int, int] | None = None) -> PIL.Image.Image:

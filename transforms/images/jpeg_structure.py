@@ -12,6 +12,7 @@ import re
 import struct
 from typing import NamedTuple
 
+from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, exif, image_formats
 from imagebeam.transforms.images.checked_image import Image, corrupt
 
@@ -26,6 +27,8 @@ METADATA = frozenset({*range(0xE0, 0xF0), 0xFE})  # APPn, COM
 _TABLES = frozenset({_DHT, _DQT})
 _SEGMENTS = FRAMES | METADATA | _TABLES | {_SOS, 0xCC, 0xDC, 0xDD}  # the last three: DAC, DNL, DRI
 _COLORSPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}  # as decoded: YCbCr becomes RGB, YCCK becomes CMYK
+
+_MAX_SCANS = 200  # encoders write up to some 20; a decoder goes through the whole image for each
 
 # First byte of a Huffman table: class in the upper half (this bit is set for AC, clear for DC), number in the lower.
 _AC = 0x10
@@ -79,7 +82,7 @@ def check_jpeg(data: bytes, only_header: bool = False) -> Image:
     frame: _Frame | None = None
     quantization = huffman = 0  # the tables so far, one bit each
     orientation = checked_image.UPRIGHT
-    in_scans, may_skip = False, False
+    in_scans, may_skip, scans = False, False, 0
     segment, position = 0, 2  # byte offsets of the last marker, and of the next one as expected
     while True:
         marker = find_marker(data, position)
@@ -120,6 +123,11 @@ def check_jpeg(data: bytes, only_header: bool = False) -> Image:
             if missing := _find_missing(frame.code, frame.components, data[start + 2 : end], quantization, huffman):
                 raise corrupt(f"the scan at byte {marker} needs {missing}")
             in_scans = may_skip = True
+            scans += 1
+            if scans > _MAX_SCANS:
+                raise checked_image.BadImageError(
+                    Reason.TOO_LARGE, f"more than {_MAX_SCANS} scans, for which decoders take minutes: encode it again"
+                )
         else:
             may_skip = False
             if code in FRAMES:

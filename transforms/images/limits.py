@@ -10,7 +10,12 @@ from imagebeam.transforms.images.checked_image import BadImageError
 # Decoding takes up to some 8 bytes of memory per pixel: with these limits, a worker stays under 1 GB. They hold for
 # images that are decoded while they are converted; those whose bytes are kept are limited by what decoders accept.
 MAX_DECODED_PIXELS = 100_000_000
-_MAX_DECODED_PIXELS_OF = {"jp2": 40_000_000}  # OpenJPEG takes 20 bytes
+_MAX_DECODED_PIXELS_OF = {  # of kinds that take more
+    "jp2": 40_000_000,
+    "webp": 60_000_000,
+    "turned png": 60_000_000,
+    "tiff": 80_000_000,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -212,5 +212,5 @@ def _as_bad_image(module: types.ModuleType) -> Iterator[None]:
         raise BadImageError(Reason.TOO_LARGE, detail) from e
     except _FAILURES as e:
         # The text of UnidentifiedImageError contains a memory address, which differs from run to run.
-        found = "cannot identify the image" if isinstance(e, module.UnidentifiedImageError) else e
+        found = "broken, or of a kind that it does not read" if isinstance(e, module.UnidentifiedImageError) else e
         raise BadImageError(Reason.UNDECODABLE, f"Pillow: {found}") from e

@@ -91,6 +91,8 @@ class ImagePolicy:
             stated = checked.orientation
         elif format in pillow_decoder.decoded_formats() and not (self.encode == KEEP and self.other_formats == REJECT):
             opened = pillow_decoder.open_lazily(data, str(format))
+            if format == "jp2" and source_kinds.is_wide_jp2(data):
+                raise checked_image.unsupported("colors of more than 8 bits in jpeg 2000, which Pillow decodes wrong")
             if format == "tiff" and source_kinds.is_raw_photo(opened):
                 raise checked_image.unsupported(
                     "a camera's raw photo (DNG, NEF or the like), which begins with a preview"
@@ -144,7 +146,9 @@ class ImagePolicy:
         turn = image.orientation
         if turn == checked_image.UPRIGHT or self.orientation != APPLY:
             return image
-        self.limits.check_decoded(image.height, image.width, image.format)
+        self.limits.check_decoded(image.height, image.width, f"turned {image.format}")
+        if self.check == "header":  # a turn takes all chunks and segments, and trusts them
+            structure.check_image(image.data)
         turned, is_lossless = turn_upright.turn_upright(image)
         return self._note_turn(turned, turn)._replace(reencoded="" if is_lossless else f"{image.format} turned")
 

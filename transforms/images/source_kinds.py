@@ -16,6 +16,7 @@ _LOSSY_TIFF = frozenset({"jpeg", "tiff_jpeg", "webp"})  # Pillow's names of comp
 _SUBFILE_TYPE, _DNG_VERSION = 254, 50706
 _RIFF_HEADER_BYTES = 12
 _unpack_chunk = struct.Struct("<4sI").unpack_from
+_SIZ = b"\xff\x4f\xff\x51"  # start of the codestream, and marker of its size
 _COD = b"\xff\x52"  # marker of JPEG 2000's coding style
 _TRANSFORMATION_BYTE = 13  # after the marker: 0 is the irreversible wavelet
 
@@ -36,6 +37,19 @@ def is_lossy(opened: PIL.Image.Image, data: bytes, format: str) -> bool:
         start = data.find(_COD)
         return start < 0 or data[start + _TRANSFORMATION_BYTE : start + _TRANSFORMATION_BYTE + 1] == b"\0"
     return format in _LOSSY
+
+
+def is_wide_jp2(data: bytes) -> bool:
+    """Returns whether a JPEG 2000 has several channels of more than 8 bits: Pillow 12 turns white black there.
+
+    Source: ITU-T T.800, A.5.1.
+    """
+    start = data.find(_SIZ)
+    if start < 0:
+        return False
+    channels = int.from_bytes(data[start + 40 : start + 42], "big")
+    depths = data[start + 42 : start + 42 + 3 * channels : 3]  # minus 1; the upper bit says signed
+    return channels > 1 and any(depth & 0x7F > 7 for depth in depths)
 
 
 def is_raw_photo(opened: Any) -> bool:

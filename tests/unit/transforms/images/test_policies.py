@@ -91,6 +91,33 @@ def test_raw_photo_is_not_taken_for_its_preview(tags: dict[int, Any]) -> None:
     assert ImagePolicy().prepare(save(PHOTO, "TIFF", tiffinfo={254: 0})).format == "png"
 
 
+def test_jpeg_2000_whose_colors_pillow_decodes_wrong_is_refused() -> None:
+    data = save(PHOTO, "JPEG2000")
+    depth = data.index(b"\xff\x4f\xff\x51") + 42
+    with pytest.raises(checked_image.BadImageError, match=r"^unsupported_format: colors of more than 8 bits"):
+        ImagePolicy().prepare(encoded_images.overwrite(data, depth, b"\x0f"))
+    gray = PIL.Image.fromarray(np.full((9, 9), 0xFFFF, np.uint16))
+    assert decoded(ImagePolicy().prepare(save(gray, "JPEG2000")).data).min() == 255
+
+
+def test_jpeg_of_many_scans_is_refused() -> None:
+    data = save(PHOTO, "JPEG", progressive=True)
+    last = data.rindex(encoded_images.SOS)
+    assert ImagePolicy().prepare(data).height == 32
+    with pytest.raises(checked_image.BadImageError, match=r"^too_large: more than 200 scans"):
+        ImagePolicy().prepare(data[:-2] + data[last:-2] * 200 + data[-2:])
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+def test_turned_image_that_is_cut_is_rejected_with_every_check(format: str) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    data = save(PHOTO, format, exif=exif)
+    for check in ("header", "structure", "decode", "tensorflow"):
+        with pytest.raises(checked_image.BadImageError, match=r"^truncated: "):
+            ImagePolicy(check=check).prepare(data[:-6])
+
+
 def test_flat_picture_of_a_psd_is_taken() -> None:
     image = ImagePolicy().prepare(encoded_images.psd(40, 30))
     assert (image.format, image.height, image.width, image.reencoded) == ("png", 30, 40, "psd to png")
