@@ -285,22 +285,13 @@ def test_images_as_numbers_load_with_tfds(tmp_path: pathlib.Path) -> None:
         assert np.array_equal(found[age_of(row)], (pixels[row].astype(int).sum(2) // 3).ravel())
 
 
-@pytest.mark.parametrize(
-    ("overrides", "counts"),
-    [
-        ((), False),
-        (("image.check=decode",), True),
-        (("image.encode=png",), True),
-        (("statistics.pixels=true",), True),
-    ],
-    ids=["kept", "decoded", "encoded", "summed"],
-)
-def test_version_of_pillow_counts_where_it_decides(
-    tmp_path: pathlib.Path, overrides: tuple[str, ...], counts: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("overrides", [(), ("image.encode=png",)], ids=["kept", "encoded"])
+def test_version_of_pillow_decides_what_shards_hold(
+    tmp_path: pathlib.Path, overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image_sets.write_folder(tmp_path / "in", per_label=1)
     given = [f"source.uri={tmp_path / 'in'}", f"output.uri={storage.normalize(str(tmp_path / 'out'))}", *overrides]
     config = config_lib.load_config(None, given)
     before = make_job.make_job(config).settings.identity
     monkeypatch.setattr(pillow_decoder, "pillow_version", lambda: "99.0")
-    assert (make_job.make_job(config).settings.identity != before) == counts
+    assert make_job.make_job(config).settings.identity != before

@@ -21,6 +21,7 @@ except ImportError:  # it was not built
 MAX_MEMORY_BYTES = 2**30
 
 _SOI, _SOS, _APP0, _APP1, _APP14 = b"\xff\xd8", 0xDA, 0xE0, 0xE1, 0xEE
+_ARITHMETIC = frozenset({0xC9, 0xCA})
 _PROGRESSIVE = frozenset({0xC2, 0xCA})
 _JFIF, _ADOBE = b"JFIF\0", b"Adobe"
 _ADOBE_TRANSFORM = 11  # offset of the color transform in the segment's content: 0 for RGB or CMYK, 1 YCbCr, 2 YCCK
@@ -57,7 +58,13 @@ def turn_without_loss(image: Image) -> bytes | None:
     # Without stray bytes between segments, which are no damage to the image but would make libjpeg warn.
     parts = [data[start - 4 : end] for _, start, end in segments]
     try:
-        return _turn.turn_jpeg(b"".join((_SOI, *parts, data[segments[-1].end :])), image.orientation, MAX_MEMORY_BYTES)
+        turned = _turn.turn_jpeg(
+            b"".join((_SOI, *parts, data[segments[-1].end :])), image.orientation, MAX_MEMORY_BYTES
+        )
+        if turned is not None and any(segment.code in _ARITHMETIC for segment in segments):
+            # Numbers that damage has made too large are written, unlike in Huffman coding, but cannot be read again.
+            _turn.turn_jpeg(turned, 1, MAX_MEMORY_BYTES)
+        return turned
     except ValueError:  # damage in the pixels, which Pillow repairs or refuses
         return None
 

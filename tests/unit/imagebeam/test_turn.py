@@ -243,7 +243,8 @@ def test_broken_jpegs_are_refused_or_turned_to_whole_ones(seed: int) -> None:
             continue
         if turned is not None:
             assert turned == _turn.turn_jpeg(broken, orientation, ENOUGH)
-            assert turn(turned, 1) == turned
+            if b"\xff\xc9" not in broken and b"\xff\xca" not in broken:  # see turn_jpeg.turn_without_loss
+                assert turn(turned, 1) == turned
 
 
 def test_threads_turn_the_same_jpegs() -> None:

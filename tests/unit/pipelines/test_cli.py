@@ -573,6 +573,7 @@ def test_schema_is_json_schema_of_the_config(capsys: pytest.CaptureFixture[str])
         "output",
         "statistics",
         "rejects",
+        "duplicates",
         "update",
     ]
     references = {part["$ref"] for part in subschemas(schema) if "$ref" in part}

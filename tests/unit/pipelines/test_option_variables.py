@@ -10,13 +10,14 @@ import pytest
 
 from imagebeam.pipelines import command_parser, option_variables
 
-COMMANDS = ("convert", "plan", "compact", "snapshots", "status", "verify", "inspect", "bench", "schema")
+COMMANDS = ("convert", "plan", "compact", "snapshots", "status", "verify", "inspect", "report", "bench", "schema")
 POSITIONAL = {
     "compact": ["DIR"],
     "snapshots": ["DIR"],
     "status": ["OUT"],
     "verify": ["DIR"],
     "inspect": ["DIR"],
+    "report": ["DIR"],
     "bench": ["DIR"],
 }
 ACTIONS = dict.fromkeys(COMMANDS, lambda *_: 0)

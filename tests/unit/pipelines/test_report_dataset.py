@@ -9,7 +9,7 @@ import pytest
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, storage
+from imagebeam import errors, storage
 from imagebeam.pipelines import cli, report_dataset
 from tests.unit.imagebeam.reader import written
 
@@ -80,11 +80,19 @@ def test_output_that_is_no_place_for_a_report_is_refused(
 
 
 def test_report_shows_duplicates_that_the_catalog_names(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    for content, shown in ((b'{"pairs": [["a.jpg", "b.jpg", 2]]}', b"<bdi>b.jpg</bdi>"), (b"{", b"is damaged")):
-        (dataset / "duplicates.json").write_bytes(content)
-        path = dataset / "catalog.json"
+    line = {
+        "kind": "near",
+        "distance": 2,
+        "split": "train",
+        "key": "b.jpg",
+        "first_split": "test",
+        "first_key": "a.jpg",
+    }
+    path = dataset / "catalog.json"
+    for content, shown in ((json.dumps(line).encode(), b"b.jpg (train)"), (b"{", b"repeat one of")):
+        (dataset / "duplicates.jsonl").write_bytes(content)
         fields = json.loads(path.read_text())
-        fields["files"] = {"duplicates.json": {"bytes": len(content), "crc32c": records.extend_crc(0, content)}}
+        fields["duplicates"] = {"near": {"train": {"test": 1}}}
         fields.pop("checksum")
         path.write_text(json.dumps(fields | {"checksum": catalog_lib._checksum(fields)}))
         report_dataset.write_report(dataset, tmp_path / "r.html")
