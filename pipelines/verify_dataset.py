@@ -43,7 +43,7 @@ class VerifyResult:
         if num_records:
             texts.append(
                 f"{num_records:,} of {self.catalog.counts.written:,} records are as they were written, and cannot be "
-                f"read: fix or remove those images in the input, then {again}"
+                f"read: fix or remove those images in the input, or set image.check: tensorflow, then {again}"
             )
         return "; ".join(texts)
 

@@ -288,7 +288,8 @@ def test_images_that_cannot_be_decoded_are_named_and_the_advice_works(tmp_path: 
     named = [re.search(r"^(\S+), byte offset \d+: record \d+: image '(.*)': undecodable: ", line) for line in found]
     assert sorted(each[2] for each in named if each) == ["cat/1.jpg", "dog/2.jpg"]
     assert advice == (
-        "2 of 8 records are as they were written, and cannot be read: fix or remove those images in the input, then "
+        "2 of 8 records are as they were written, and cannot be read: fix or remove those images in the input, "
+        "or set image.check: tensorflow, then "
         "convert again with --overwrite"
     )
     for each in named:
@@ -312,5 +313,6 @@ def test_advice_distinguishes_damage_from_images_written_that_way(tmp_path: path
     flip(tmp_path / "out" / other, 9)
     assert verify_dataset.verify(str(tmp_path / "out"), decode=True).advice == (
         "1 of 2 shards differ from the catalog; convert again with --overwrite; 1 of 8 records are as they were "
-        "written, and cannot be read: fix or remove those images in the input, then convert again with --overwrite"
+        "written, and cannot be read: fix or remove those images in the input, or set "
+        "image.check: tensorflow, then convert again with --overwrite"
     )
