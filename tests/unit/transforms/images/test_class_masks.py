@@ -132,3 +132,21 @@ def test_damaged_mask_is_a_bad_image_or_one_of_the_images_size(
         return
     found = structure.check_image(stored)
     assert (found.format, found.height, found.width) == ("png", IMAGE.height, IMAGE.width)
+
+
+@pytest.mark.parametrize("check", ["header", "structure", "decode", "tensorflow"])
+def test_mask_is_checked_with_every_check_of_images(check: str) -> None:
+    mask = palette_png(pixels(5))
+    assert class_masks.with_mask(IMAGE, mask, check).mask == class_masks.with_mask(IMAGE, mask).mask
+
+
+def test_mask_turns_with_its_image_and_must_have_the_size_that_is_stored() -> None:
+    turned = IMAGE._replace(height=SIZE[0], width=SIZE[1], turned=6, annotation_turn=6)
+    stored = class_masks.with_mask(turned, png(Image.fromarray(pixels())))
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(stored.mask))), np.rot90(pixels(), -1))
+    upright = png(Image.fromarray(np.rot90(pixels(), -1)))
+    with pytest.raises(
+        checked_image.BadImageError, match=r"29 x 18 pixels, and .* 18 x 29 .*image.annotations: upright$"
+    ):
+        class_masks.with_mask(turned, upright)
+    assert class_masks.with_mask(turned._replace(annotation_turn=1), upright).mask == upright
