@@ -141,16 +141,20 @@ def interrupt_while_writing(
 
 
 def is_interrupted(process: forked_commands.Process, output: pathlib.Path, number: signal.Signals) -> bool:
-    """Sends the signal while the run writes; returns False if it ended without being seen at it."""
+    """Sends the signal while the run writes; returns False if it ended without being seen at it.
+
+    Only the launcher is stopped, not its group: a child that leaves the group between the two signals (setsid) would
+    never be continued.
+    """
     for _ in patience.again():
         if process.poll() is not None:
             break
-        with contextlib.suppress(ProcessLookupError):  # it has no group yet, or has just ended
-            os.killpg(process.pid, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(process.pid, signal.SIGSTOP)
             is_writing = 0 < len(list(output.glob(".imagebeam/staging-*/*.done.json"))) < NUM_SHARDS
             if is_writing:
                 os.killpg(process.pid, number)
-            os.killpg(process.pid, signal.SIGCONT)
+            os.kill(process.pid, signal.SIGCONT)
             if is_writing:
                 return True
         time.sleep(0.005)
