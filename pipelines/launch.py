@@ -9,9 +9,7 @@ import contextlib
 import errno
 import logging
 import secrets
-import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +18,7 @@ from imagebeam import errors, missing_packages, storage
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import (
     finished_work,
+    hold_signals,
     job_servers,
     open_source,
     output_lock,
@@ -220,22 +219,23 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
 def _run_and_wait(pipeline: beam.Pipeline) -> None:
     """Runs a pipeline to its end. KeyboardInterrupt cancels it on a runner that is not this process, such as Prism.
 
-    Otherwise the worker processes of that runner would stay. A job server that Beam starts takes over Ctrl-C to end
-    itself, before anybody could cancel its job: the handler is put back.
+    Otherwise the worker processes of that runner would stay: also if the signal comes just when the job is submitted.
     """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT) if in_main_thread else None
-    result = pipeline.run()
-    if in_main_thread and signal.getsignal(signal.SIGINT) is not handler:
-        signal.signal(signal.SIGINT, handler)
+    from apache_beam.runners.portability import fn_api_runner
+
+    runs_here = isinstance(pipeline.runner, fn_api_runner.FnApiRunner)  # whose run() returns at the end of the job
+    result = None
     try:
+        with contextlib.nullcontext() if runs_here else hold_signals.held_back():
+            result = pipeline.run()
         result.wait_until_finish()
     except KeyboardInterrupt:
         with contextlib.suppress(Exception):  # any type of error: the user wants to leave
-            result.cancel()
-            give_up = time.monotonic() + _CANCEL_SEC
-            while result.state not in ("CANCELLED", "DONE", "FAILED") and time.monotonic() < give_up:
-                time.sleep(0.05)
+            if result is not None:
+                result.cancel()
+                give_up = time.monotonic() + _CANCEL_SEC
+                while result.state not in ("CANCELLED", "DONE", "FAILED") and time.monotonic() < give_up:
+                    time.sleep(0.05)
         raise
 
 

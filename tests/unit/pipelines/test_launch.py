@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import signal
 from typing import Any, NoReturn
 
 import pytest
+from apache_beam.runners.portability import job_server
 
 from imagebeam import errors
 from imagebeam.pipelines import launch
@@ -74,6 +77,8 @@ class LostRunner(Exception):
 class Pipeline:
     """Stands for a pipeline whose runner is killed when this report was written."""
 
+    runner = None
+
     def __init__(self, uri: str, state: run_report.State | None):
         self._uri, self._state = uri, state
 
@@ -101,6 +106,8 @@ def test_runner_that_is_killed_fails_the_run_unless_the_dataset_was_committed(
 class PipelineWithoutServer:
     """Stands for a pipeline on Flink where Beam cannot download the job server."""
 
+    runner = None
+
     def run(self) -> NoReturn:
         jar = "org/apache/beam/beam-runners-flink-2.2-job-server/2.77.0/beam-runners-flink-2.2-job-server-2.77.0.jar"
         raise RuntimeError(f"Unable to fetch remote job server jar at https://host/maven2/{jar}: HTTP Error 404")
@@ -114,6 +121,52 @@ def test_job_server_that_cannot_be_downloaded_is_one_clear_error(tmp_path: pathl
     )
     with pytest.raises(errors.ConfigError, match=message):
         launch.run_pipeline(settings, pipeline)
+
+
+class PipelineOfAnotherProcess:
+    """Stands for a pipeline on Prism, and for its result: the signal comes when the job runs and Beam does not know."""
+
+    runner = None
+
+    def __init__(self, number: signal.Signals):
+        self._number = number
+        self.state = "RUNNING"
+
+    def run(self) -> PipelineOfAnotherProcess:
+        job_server.StopOnExitJobServer(ServerWithoutProcess()).start()  # takes over SIGINT
+        os.kill(os.getpid(), self._number)
+        return self
+
+    def wait_until_finish(self) -> None:
+        raise AssertionError("the signal was lost")
+
+    def cancel(self) -> None:
+        self.state = "CANCELLED"
+
+
+class ServerWithoutProcess(job_server.JobServer):
+    def start(self) -> str:
+        return "localhost:0"
+
+    def stop(self) -> None:
+        raise AssertionError("stopped before its job was cancelled")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_signal_while_a_job_is_submitted_cancels_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(job_server.atexit, "register", lambda _: None)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as the command's own
+    try:
+        handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        pipeline: Any = PipelineOfAnotherProcess(number)
+        with pytest.raises(KeyboardInterrupt):
+            launch.run_pipeline(dataset_settings.DatasetSettings(str(tmp_path), "{}", ()), pipeline)
+        assert pipeline.state == "CANCELLED"
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("keeps", [False, True], ids=["nothing-kept", "shards-kept"])

@@ -1,0 +1,60 @@
+"""Holds back the signals that end a command while a job is submitted, until there is something to cancel."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Calls the handlers of SIGINT, SIGTERM and SIGHUP at the end of the context, not in the middle of it.
+
+    A second signal of a kind ends the process at once. A signal without a handler in Python does what it always does,
+    and in another thread than the main one this changes nothing: Python calls handlers in the main thread alone.
+
+    A job server that Beam starts takes over SIGINT, to end itself before anybody could cancel its job: here it does
+    not, and the handlers of before are put back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {each: handler for each in _ENDING if callable(handler := signal.getsignal(each))}
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for each in handlers:
+        signal.signal(each, note)
+    try:
+        with _job_servers_ignoring_sigint():
+            yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came:
+            handlers[signal.Signals(number)](number, None)
+
+
+@contextlib.contextmanager
+def _job_servers_ignoring_sigint() -> Iterator[None]:
+    """Makes job servers that Beam starts pass SIGINT on to the handler of before without ending themselves."""
+    from apache_beam.runners.portability import job_server
+
+    kind: Any = job_server.StopOnExitJobServer
+    before = getattr(kind, "_sigint_handler", None)
+    if before is None:  # another Beam
+        yield
+        return
+    kind._sigint_handler = lambda self, number, frame: self._original_sigint_handler(number, frame)
+    try:
+        yield
+    finally:
+        kind._sigint_handler = before
