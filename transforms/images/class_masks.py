@@ -58,16 +58,9 @@ def _palette_to_gray(png: bytes) -> bytes:
     # 8-bit indices are stored, filtered and compressed exactly as 8-bit gray values are: only the header differs.
     header = bytearray(png[png_chunks.HEADER_START : _HEADER_END])
     header[png_chunks.COLOR_TYPE_BYTE] = png_chunks.GRAY
-    kept = [png_chunks.SIGNATURE, png_chunks.encode_chunk(png_chunks.HEADER, bytes(header))]
-    position = len(png_chunks.SIGNATURE)
-    while True:
-        length, kind = png_chunks.unpack_head(png, position)
-        end = position + png_chunks.HEAD_BYTES + length + png_chunks.CRC_BYTES
-        if kind in (png_chunks.PIXELS, png_chunks.END):
-            kept.append(png[position:end])
-        if kind == png_chunks.END:
-            return b"".join(kept)
-        position = end
+    kinds = (png_chunks.PIXELS, png_chunks.END)
+    kept = [chunk.whole for chunk in png_chunks.read_chunks(png) if chunk.kind in kinds]
+    return b"".join((png_chunks.SIGNATURE, png_chunks.encode_chunk(png_chunks.HEADER, bytes(header)), *kept))
 
 
 def _decode_to_gray(png: bytes) -> bytes:

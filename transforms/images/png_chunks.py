@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 HEADER, PALETTE, PIXELS, END = b"IHDR", b"PLTE", b"IDAT", b"IEND"
@@ -24,6 +26,23 @@ unpack_head = struct.Struct(">I4s").unpack_from  # length of the data, type
 unpack_crc = struct.Struct(">I").unpack_from
 _header = struct.Struct(">IIBBBBB")
 unpack_header = _header.unpack_from  # width, height, bits per value, color type, compression, filter, interlace
+
+
+class Chunk(NamedTuple):
+    """One chunk of a file."""
+
+    kind: bytes
+    data: bytes  # without length, type and CRC
+    whole: bytes
+
+
+def read_chunks(png: bytes) -> Iterator[Chunk]:
+    """Yields the chunks of a checked PNG; nothing of what follows the last one."""
+    position, kind = len(SIGNATURE), b""
+    while kind != END:
+        length, kind = unpack_head(png, position)
+        start, position = position, position + HEAD_BYTES + length + CRC_BYTES
+        yield Chunk(kind, png[start + HEAD_BYTES : position - CRC_BYTES], png[start:position])
 
 
 def encode_chunk(kind: bytes, data: bytes = b"") -> bytes:

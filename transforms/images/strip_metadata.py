@@ -46,13 +46,5 @@ def _is_note(code: int, head: bytes) -> bool:
 
 
 def _strip_png(data: bytes) -> bytes:
-    kept = [png_chunks.SIGNATURE]
-    position = len(png_chunks.SIGNATURE)
-    while True:
-        length, kind = png_chunks.unpack_head(data, position)
-        end = position + png_chunks.HEAD_BYTES + length + png_chunks.CRC_BYTES
-        if kind not in _NOTES:
-            kept.append(data[position:end])
-        if kind == png_chunks.END:
-            return b"".join(kept)
-        position = end
+    kept = [chunk.whole for chunk in png_chunks.read_chunks(data) if chunk.kind not in _NOTES]
+    return b"".join((png_chunks.SIGNATURE, *kept))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from imagebeam.transforms.images import exif, orientations, png_chunks, png_pixels
@@ -23,14 +22,14 @@ def turn_png(png: bytes, orientation: int) -> bytes:
         ValueError: if `orientation` is not 1 to 8.
     """
     orientations.check_orientation(orientation)
-    chunks = list(_read_chunks(png))
+    chunks = list(png_chunks.read_chunks(png))
     header = png_pixels.read_header(png)
-    compressed = b"".join(data for kind, data in chunks if kind == png_chunks.PIXELS)
+    compressed = b"".join(chunk.data for chunk in chunks if chunk.kind == png_chunks.PIXELS)
     pixels = turn_pixels(png_pixels.decompress(compressed, header), orientation)
     header = header._replace(height=pixels.shape[0], width=pixels.shape[1], is_interlaced=False)
     turned = [png_chunks.SIGNATURE]
     has_pixels = False
-    for kind, data in chunks:
+    for kind, data, _ in chunks:
         if kind in _ANIMATION or (kind == png_chunks.PIXELS and has_pixels):
             continue
         if kind == png_chunks.HEADER:
@@ -54,13 +53,3 @@ def turn_pixels(pixels: np.ndarray, orientation: int) -> np.ndarray:
     if orientations.mirrors_rows(orientation):
         pixels = pixels[::-1]
     return pixels.swapaxes(0, 1) if orientations.swaps_sides(orientation) else pixels
-
-
-def _read_chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields type and data of each chunk up to the end of the image."""
-    position, kind = len(png_chunks.SIGNATURE), b""
-    while kind != png_chunks.END:
-        length, kind = png_chunks.unpack_head(png, position)
-        start = position + png_chunks.HEAD_BYTES
-        yield kind, png[start : start + length]
-        position = start + length + png_chunks.CRC_BYTES

@@ -10,35 +10,22 @@ from PIL import Image
 from imagebeam.transforms.images import png_chunks
 
 
-def chunks_of(data: bytes) -> list[tuple[bytes, bytes, int]]:
-    """Returns type, data and CRC of every chunk."""
-    found, position = [], len(png_chunks.SIGNATURE)
-    while position < len(data):
-        length, kind = png_chunks.unpack_head(data, position)
-        start = position + png_chunks.HEAD_BYTES
-        found.append((kind, data[start : start + length], png_chunks.unpack_crc(data, start + length)[0]))
-        position = start + length + png_chunks.CRC_BYTES
-    return found
-
-
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "I;16"])
 def test_chunks_that_pillow_writes_are_read_and_encoded_to_the_same_bytes(mode: str) -> None:
     buffer = io.BytesIO()
     Image.new(mode, (7, 5)).save(buffer, "PNG")
     data = buffer.getvalue()
-    chunks = chunks_of(data)
-    assert data == png_chunks.SIGNATURE + b"".join(
-        png_chunks.encode_chunk(kind, content) for kind, content, _ in chunks
-    )
-    assert [crc for _, _, crc in chunks] == [zlib.crc32(kind + content) for kind, content, _ in chunks]
-    kinds = [kind for kind, _, _ in chunks]
+    chunks = list(png_chunks.read_chunks(data + b"bytes after the end"))
+    assert data == png_chunks.SIGNATURE + b"".join(chunk.whole for chunk in chunks)
+    assert [chunk.whole for chunk in chunks] == [png_chunks.encode_chunk(kind, content) for kind, content, _ in chunks]
+    kinds = [chunk.kind for chunk in chunks]
     assert (kinds[0], kinds[-1]) == (png_chunks.HEADER, png_chunks.END)
     assert png_chunks.PIXELS in kinds
     assert (png_chunks.PALETTE in kinds) == (mode == "P")
     width, height, depth, color_type, *rest = png_chunks.unpack_header(data, png_chunks.HEADER_START)
     assert (width, height) == (7, 5)
     assert png_chunks.encode_header(height, width, depth, color_type, *rest) == png_chunks.encode_chunk(*chunks[0][:2])
-    header = chunks[0][1]
+    header = chunks[0].data
     assert len(header) == png_chunks.HEADER_BYTES
     assert (header[png_chunks.DEPTH_BYTE], header[png_chunks.COLOR_TYPE_BYTE]) == (depth, color_type)
     assert (color_type == png_chunks.PALETTE_INDEX) == (mode == "P")

@@ -11,7 +11,16 @@ import pytest
 from PIL import Image
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, exif, orientations, png_pixels, structure, turn_png, turn_upright
+from imagebeam.transforms.images import (
+    checked_image,
+    exif,
+    orientations,
+    png_chunks,
+    png_pixels,
+    structure,
+    turn_png,
+    turn_upright,
+)
 from tests import encoded_images
 from tests.encoded_images import chunk, ihdr, png
 from tests.pictures import photo
@@ -41,7 +50,7 @@ def reference_pixels(data: bytes) -> np.ndarray:
     header = png_pixels.read_header(data)
     channels, depth = CHANNELS[header.color_type], header.depth
     back = max(1, channels * depth // 8)
-    kinds = dict(turn_png._read_chunks(data))
+    kinds = {kind: content for kind, content, _ in png_chunks.read_chunks(data)}
     lines = zlib.decompress(kinds[b"IDAT"])
     values = np.zeros((header.height, header.width, channels), int)
     position = 0
@@ -97,11 +106,11 @@ def test_other_chunks_are_kept_in_order(kind: tuple[int, int]) -> None:
     source = random_png(kind, 5, 9, False, 0)
     found = turn_upright.turn_upright(structure.check_image(source))
     assert found.is_lossless
-    before, after = (list(turn_png._read_chunks(each)) for each in (source, found.image.data))
-    assert [each for each, _ in before] == [each for each, _ in after]
-    kept = [content for name, content in before if name not in (b"IHDR", b"IDAT")]
+    before, after = (list(png_chunks.read_chunks(each)) for each in (source, found.image.data))
+    assert [each.kind for each in before] == [each.kind for each in after]
+    kept = [content for name, content, _ in before if name not in (b"IHDR", b"IDAT")]
     expected = [UPRIGHT if content == TURNED else content for content in kept]
-    assert [content for name, content in after if name not in (b"IHDR", b"IDAT")] == expected
+    assert [content for name, content, _ in after if name not in (b"IHDR", b"IDAT")] == expected
     header = png_pixels.read_header(found.image.data)
     assert header == (9, 5, kind[1], kind[0], False)
 
@@ -124,7 +133,7 @@ def test_filters_make_photos_as_small_as_pillow_makes_them() -> None:
 
 def test_animated_png_keeps_its_first_image() -> None:
     turned = turn_png.turn_png(encoded_images.PNGS["animated"], 6)
-    assert {kind for kind, _ in turn_png._read_chunks(turned)} == {b"IHDR", b"IDAT", b"IEND"}
+    assert {each.kind for each in png_chunks.read_chunks(turned)} == {b"IHDR", b"IDAT", b"IEND"}
 
 
 def test_mask_keeps_classes_and_palette() -> None:
