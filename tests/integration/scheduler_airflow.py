@@ -145,13 +145,13 @@ def test_killed_task_is_retried_and_ends_with_the_same_bytes(airflow: Airflow, t
 def kill_while_writing(process: subprocess.Popen[bytes], output: pathlib.Path) -> bool:
     """Kills the `imagebeam` that a DAG has started once some of its shards are finished, and not all.
 
-    The run is stopped while this looks. Returns False if it has ended before.
+    The launcher is stopped while this looks. Returns False if it has ended before.
     """
     lock = output / ".imagebeam" / "lock"
     while process.poll() is None:
         try:
             number = json.loads(lock.read_text())["process"]
-            os.killpg(number, signal.SIGSTOP)
+            os.kill(number, signal.SIGSTOP)
         except (OSError, ValueError):  # it has not begun, is just writing its lock, or has ended
             time.sleep(0.005)
             continue
@@ -159,7 +159,7 @@ def kill_while_writing(process: subprocess.Popen[bytes], output: pathlib.Path) -
         if is_writing:
             os.killpg(number, signal.SIGKILL)
             return True
-        os.killpg(number, signal.SIGCONT)
+        os.kill(number, signal.SIGCONT)
         time.sleep(0.005)
     return False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import pathlib
 import signal
 import time
@@ -156,10 +155,10 @@ def finish(process: forked_commands.Process, exit_code: int) -> str:
 
 
 def stop_once(process: forked_commands.Process, is_there: Callable[[], bool]) -> bool:
-    """Stops all processes of a run as soon as a file is there; returns whether that was before the run ended."""
+    """Stops the launcher of a run as soon as a file is there; returns whether that was before the run ended."""
     while process.poll() is None:
         if is_there():
-            os.killpg(process.pid, signal.SIGSTOP)
+            process.send_signal(signal.SIGSTOP)
             return process.poll() is None
         time.sleep(0.001)
     return False
@@ -170,7 +169,7 @@ def test_second_of_two_runs_at_once_ends_with_exit_code_5(images: pathlib.Path, 
     first = start(images, output, environment)
     assert stop_once(first, lambda: ".imagebeam/lock" in names())  # however slow the second one starts
     complaint = finish(start(images, output, environment, "--set", "split.seed=1"), exit_code=5)
-    os.killpg(first.pid, signal.SIGCONT)
+    first.send_signal(signal.SIGCONT)
     assert "another run writes to this output" in complaint and f"(process {first.pid} on " in complaint
     finish(first, exit_code=0)
     assert not {name for name in names() if name.startswith(".imagebeam")}
@@ -192,7 +191,7 @@ def test_run_that_lost_its_lock_leaves_the_dataset_of_the_other_run(
         loser.kill()
     bucket.blob("out/.imagebeam/lock").delete()  # as if its launcher had died, and the lock had been taken over
     finish(start(images, output, emulator.environment, "--set", "split.seed=1"), exit_code=0)
-    os.killpg(loser.pid, signal.SIGCONT)
+    loser.send_signal(signal.SIGCONT)
     complaint = finish(loser, exit_code=5)
     message = f"{output} has changed since this run was planned: another run committed to it: out, 200 images, written "
     assert message in complaint
