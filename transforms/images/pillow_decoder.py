@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.metadata
 import io
 import struct
-import sys
 import types
 import warnings
 import zlib
@@ -125,8 +125,12 @@ def plugin_for(format: str) -> str | None:
 
 def plugin_versions() -> dict[str, str]:
     """Returns the versions of the installed packages that add formats to Pillow, by their module."""
-    modules = {name: _PLUGINS[name][1] for name in decoded_formats() if name in _PLUGINS}
-    return {module: str(getattr(sys.modules[module], "__version__", "")) for module in modules.values()}
+    versions = {}
+    for name in decoded_formats():
+        if name in _PLUGINS:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a module without a package
+                versions[_PLUGINS[name][1]] = importlib.metadata.version(_PACKAGES[name])
+    return versions
 
 
 def decode(image: Image, keeps_ycbcr: bool = False) -> PIL.Image.Image:

@@ -37,7 +37,13 @@ def from_bytes(data: bytes, shape: tuple[int, int, int]) -> PIL.Image.Image:
 
 
 def orientation(picture: PIL.Image.Image) -> int:
-    """Returns the orientation in a decoded file's EXIF data: 1 (no turn) to 8; 1 if the data are missing or broken."""
+    """Returns the orientation in a decoded file's EXIF data: 1 (no turn) to 8; 1 if the data are missing or broken.
+
+    Also 1 for a JPEG XL, which states the turn in its own header: decoders apply it, and EXIF data may repeat it. One
+    that was made of a JPEG without loss has the turn of that JPEG (ISO/IEC 18181-2, annex A).
+    """
+    if picture.format == "JXL" and not getattr(picture, "jpeg", False):
+        return checked_image.UPRIGHT
     with contextlib.suppress(*_BROKEN_EXIF):
         found = picture.getexif().get(exif.ORIENTATION_TAG)
         return found if found in _TURNS else checked_image.UPRIGHT
