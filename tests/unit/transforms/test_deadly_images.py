@@ -28,11 +28,16 @@ def register_heif_opener():
 """
 
 
+def write_plugin(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the plugin one of this process and of those that it starts."""
+    (folder / "plugin").mkdir()
+    (folder / "plugin" / "pillow_heif.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(folder / "plugin")  # writer processes get this path
+
+
 @pytest.fixture
 def images(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    (tmp_path / "plugin").mkdir()
-    (tmp_path / "plugin" / "pillow_heif.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(tmp_path / "plugin")  # writer processes get this path
+    write_plugin(tmp_path, monkeypatch)
     image_sets.write_folder(tmp_path / "images", per_label=6)
     return tmp_path / "images"
 
