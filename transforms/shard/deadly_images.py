@@ -21,19 +21,33 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from imagebeam import storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.shard import shard_writer, writer_processes
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 MARK_SUFFIX = ".begun.json"  # beside a staged shard while a worker writes it, and after a worker that died
 _FOUND_FILE = "deadly.json"  # in the staging folder, once an image has killed a process
 
 
-def without_killer(
-    task: shard_writer.ShardTask, deaths: Sequence[writer_processes.WriterDiedError]
-) -> shard_writer.ShardTask | None:
-    """Returns a shard to try again after its writer process died: without the image that killed it, once it is known.
+class _Task(Protocol):
+    """Images that a writer process reads."""
+
+    @property
+    def skipped(self) -> tuple[tuple[int, elements.Reason], ...]: ...
+
+    def without(self, image: int, reason: elements.Reason) -> Self: ...
+
+
+_TaskT = TypeVar("_TaskT", bound=_Task)
+
+
+def without_killer(task: _TaskT, deaths: Sequence[writer_processes.WriterDiedError]) -> _TaskT | None:
+    """Returns a task to try again after its writer process died: without the image that killed it, once it is known.
 
     That is an image at which two processes died, or one that took longer than allowed. None if processes die at
     different images: then something else kills them.
