@@ -133,11 +133,14 @@ class _Mark:
         self._store = storage.storage_of(uri)
 
     def leave(self) -> bool:
-        """Leaves the mark; returns whether there was none. One request: no look before it."""
+        """Leaves the mark; returns whether there was none. One request, without a look before it."""
         # The token tells apart the marks of two attempts, where a storage repeats a request whose answer was lost.
         content = {"host": socket.gethostname(), "process": os.getpid(), "token": secrets.token_hex(8)}
         self._store.make_directories(os.path.dirname(self._uri))
-        return self._store.create_new(self._uri, json.dumps(content).encode())
+        try:
+            return self._store.create_new(self._uri, json.dumps(content).encode())
+        except FileNotFoundError:  # there was one, which another attempt has removed before it could be compared
+            return False
 
     def remove(self) -> None:
         """Removes the mark. One that stays does no harm: a finished shard counts for more."""

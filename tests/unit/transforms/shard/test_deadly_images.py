@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from imagebeam import storage
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.images import limits, prepare
 from imagebeam.transforms.shard import deadly_images, shard_writer, writer_processes
@@ -109,6 +110,17 @@ def test_shard_with_a_mark_is_written_in_another_process_and_the_next_one_in_thi
     worker.close()
     assert written == expected
     assert (job.apart, job.marks()) == ([0], [])
+
+
+def test_mark_that_another_attempt_removes_meanwhile_counts_as_one(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_it_gone(self: storage.LocalStorage, uri: str, data: bytes) -> bool:
+        raise FileNotFoundError(uri)
+
+    monkeypatch.setattr(storage.LocalStorage, "create_new", find_it_gone)
+    worker = job.start_worker()
+    worker.write(job.tasks[0])
+    worker.close()
+    assert job.apart == [0]
 
 
 @pytest.mark.parametrize("error", [OSError("no space"), ValueError("a bug"), KeyboardInterrupt()], ids=repr)
