@@ -6,7 +6,7 @@ import difflib
 import importlib.resources
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args
 
 import pydantic
@@ -300,16 +300,51 @@ def _apply(fields: dict[str, Any], override: str) -> None:
 def _explain(error: Any) -> str:
     location = ".".join(str(part) for part in error["loc"] if part not in ("(one)", "(by split)"))
     if error["type"] == "extra_forbidden":
-        siblings = _known_keys(error["loc"][:-1])
-        near = difflib.get_close_matches(str(error["loc"][-1]), siblings, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(siblings)}"
-        return f"unknown key {location!r}; {hint}"
+        return f"unknown key {location!r}; {_key_meant(error['loc'], error['input'])}"
     if error["type"] == "value_error":  # one of the checks above: the text names its keys, but not the column
         text = error["msg"].removeprefix("Value error, ")
         return f"{location}: {text.removeprefix('columns: ')}" if text.startswith("columns: ") else text
     text = _EXPECTED.get(error["type"], error["msg"][:1].lower() + error["msg"][1:])
-    hint = _mapping_meant(error) if error["type"] in _MAPPINGS else ""
+    hint = _mapping_meant(error) if error["type"] in _MAPPINGS else _FORMS.get(location, "")
     return f"{location}: {text}, got {error['input']!r}" + (hint and f"; {hint}")
+
+
+def _key_meant(location: Sequence[str | int], value: Any) -> str:
+    """Returns a question for the key that is meant, or the known keys.
+
+    Args:
+        location: of an unknown key.
+        value: its value; a mapping if keys below it are given.
+    """
+    *section, name = map(str, location)
+    siblings = _known_keys(section)
+    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
+    is_misspelt = bool(difflib.get_close_matches(name, near, cutoff=0.8))
+    elsewhere = [] if is_misspelt else [_with_key_below(path, value) for path in _paths_of(name, Config)]
+    if elsewhere:
+        meant = [".".join(path) for path in elsewhere[:_MAX_MEANT]]
+    elif near:
+        path = [*section, near[0]]
+        meant = [".".join(_with_key_below(path, value)) if isinstance(value, dict) else near[0]]
+    else:
+        return f"known are {', '.join(siblings)}"
+    form = _FORMS.get(meant[0], "") if len(meant) == 1 and not isinstance(value, list) else ""
+    return f"did you mean {' or '.join(map(repr, meant))}?" + (form and f" {form}")
+
+
+def _with_key_below(path: list[str], value: Any) -> list[str]:
+    """Returns a path with the key below it that `value` gives, if that is one key, and known but for its spelling."""
+    given = list(value) if isinstance(value, dict) else []
+    return path + (difflib.get_close_matches(str(given[0]), _known_keys(path), n=1) if len(given) == 1 else [])
+
+
+def _paths_of(name: str, model: Any, above: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """Yields the paths of all keys of a name, from the top down."""
+    fields = getattr(model, "model_fields", {})
+    if name in fields:
+        yield [*above, name]
+    for each, field in fields.items():
+        yield from _paths_of(name, field.annotation, (*above, each))
 
 
 def _mapping_meant(error: Any) -> str:
@@ -324,6 +359,11 @@ def _mapping_meant(error: Any) -> str:
     return f"write {{{key}: {text}}}" if key else ""
 
 
+_MAX_MEANT = 3  # keys that are named
+_FORMS = {  # of lists, for values that are none
+    "image.background": "write [red, green, blue], such as [255, 255, 255]",
+    "image.resize": "write [height, width], such as [224, 224]",
+}
 _MAPPINGS = ("dict_type", "model_type")
 _EXPECTED = {  # YAML's terms instead of Python's
     "dict_type": "input should be a mapping",

@@ -139,11 +139,15 @@ class SplitConfig(pydantic.BaseModel):
         if (self.by == "column") != (self.column is not None):
             raise ValueError("split.by: column and split.column go together")
         if (self.by == "hash") != (self.fractions is not None):
-            raise ValueError("split.by: hash and split.fractions go together")
+            raise ValueError(
+                "split.by: hash and split.fractions go together, such as split.fractions: {train: 0.9, test: 0.1}"
+            )
         if self.fractions is not None and abs(sum(self.fractions.values()) - 1) > 1e-6:
             raise ValueError(f"split.fractions sum to {sum(self.fractions.values()):g}; they must sum to 1")
         if (self.by == "index") != (self.counts is not None):
-            raise ValueError("split.by: index and split.counts go together")
+            raise ValueError(
+                "split.by: index and split.counts go together, such as split.counts: {train: 900, test: null}"
+            )
         if self.counts is not None and None in list(self.counts.values())[:-1]:
             raise ValueError("split.counts: null takes the rest, so it can only be the last")
         for name, carve in self.carve.items():

@@ -9,7 +9,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import committed_catalog, elements, output_folder, output_paths, recorded_inputs
-from imagebeam.transforms.shard import shard_writer
+from imagebeam.transforms.shard import deadly_images, shard_writer
 
 
 def plan_of(catalog: catalog_lib.Catalog) -> elements.DatasetPlan:
@@ -65,23 +65,27 @@ def count_finished_shards(output: str) -> int | None:
         OSError: if the storage does not answer.
     """
     folders = output_folder.OutputFolder(output).staging_folders()
-    return sum(1 for _ in _finished_shards_in(folders)) if folders else None
+    return sum(1 for _ in _staged_in(folders, shard_writer.DONE_SUFFIX)) if folders else None
 
 
 def has_finished_shards(output: str) -> bool:
     """Returns whether a staging folder of an output holds a finished shard; False if it cannot be listed."""
+    return _has_staged(output, shard_writer.DONE_SUFFIX)
+
+
+def _has_staged(output: str, suffix: str) -> bool:
     try:
         with remote.budget(remote.CHECK_BUDGET_SEC):  # no reason to keep the user waiting
-            return any(_finished_shards_in(output_folder.OutputFolder(output).staging_folders()))
+            return any(_staged_in(output_folder.OutputFolder(output).staging_folders(), suffix))
     except (OSError, errors.ConfigError):
         return False
 
 
-def _finished_shards_in(folders: Iterable[str]) -> Iterator[str]:
-    """Yields the names of the records that finished shards have beside them."""
+def _staged_in(folders: Iterable[str], suffix: str) -> Iterator[str]:
+    """Yields the names of the files beside shards that end with `suffix`."""
     for folder in folders:
         for entry in storage.storage_of(folder).list_directory(folder):
-            if entry.name.endswith(shard_writer.DONE_SUFFIX):
+            if entry.name.endswith(suffix):
                 yield entry.name
 
 
@@ -92,3 +96,10 @@ def describe_kept(output: str) -> str:
     is_local = storage.storage_of(output).is_local
     where = "" if is_local else f" in {output_paths.OutputPaths(output).control}"  # not obvious for a bucket
     return f"; finished shards are kept{where}, run the same command again to go on"
+
+
+def describe_deaths(output: str) -> str:
+    """Returns the end of a message on a run that failed: whether a worker ended in the middle of a shard; else ""."""
+    if not _has_staged(output, deadly_images.MARK_SUFFIX):
+        return ""
+    return "; an image may have killed a worker: the same command finds and rejects it"

@@ -207,7 +207,7 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
             raise type(error)(f"{error}{finished_work.describe_kept(settings.output)}") from None
         if report is None or not report["exit_code"]:
             is_known = "[Errno " in cause  # Beam's long text would only add a position in imagebeam's code
-            kept = finished_work.describe_kept(settings.output)
+            kept = finished_work.describe_kept(settings.output) + finished_work.describe_deaths(settings.output)
             raise errors.ImagebeamError(f"the pipeline failed: {cause}{kept}") from (None if is_known else e)
         return report
     report = run_report.read_report(settings.report)

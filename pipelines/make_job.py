@@ -24,7 +24,7 @@ from imagebeam.transforms import (
     write_shards,
     write_shards_with_beam,
 )
-from imagebeam.transforms.images import native_resizer, pillow_decoder, prepare, scaling, turn_upright
+from imagebeam.transforms.images import native_resizer, pillow_decoder, prepare, reader_decoder, scaling, turn_upright
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import idx, image_source
 
@@ -76,7 +76,8 @@ def make_job(
         snapshot: settings of the snapshot to write; None for a dataset without snapshots.
 
     Raises:
-        ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says.
+        ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says,
+            or a package is missing.
     """
     source = source or open_source.make_source(config)
     dataset = storage.normalize(str(config.output.uri))
@@ -88,6 +89,8 @@ def make_job(
         )
     if config.output.writer == "beam":
         write_shards_with_beam.require_file_system(output)
+    if config.image.check == "tensorflow":
+        reader_decoder.require()
     # with label.columns, the columns are the vocabulary: a class without an image keeps its id
     in_column = config.label.by == "column"
     vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None

@@ -5,11 +5,36 @@ from __future__ import annotations
 import os
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, storage
+from imagebeam import errors, find_snapshot, shard_names, snapshots, storage
 from imagebeam.pipelines import verify_dataset
-from imagebeam.transforms import output_folder, snapshot_report
+from imagebeam.transforms import output_folder, snapshot_report, tfds_metadata
 from imagebeam.transforms.html_report import make_report, sample_records
 from imagebeam.transforms.images import pillow_decoder
+
+_OWN_FILES = frozenset(
+    (
+        catalog_lib.CATALOG_FILE,
+        catalog_lib.DUPLICATES_FILE,
+        catalog_lib.LABELS_FILE,
+        catalog_lib.REJECTS_FILE,
+        catalog_lib.REPORT_PAGE_FILE,
+        catalog_lib.STATISTICS_FILE,
+        snapshots.LATEST_FILE,
+        snapshots.REMOVED_FILE,
+        snapshot_report.REPORT_FILE,
+        *tfds_metadata.LOADED_BY,
+    )
+)
+_OWN_FOLDERS = frozenset(
+    (
+        catalog_lib.CONTROL_DIRECTORY,
+        catalog_lib.INDEX_DIRECTORY,
+        catalog_lib.STATE_DIRECTORY,
+        snapshots.DIRECTORY,
+        *output_folder.TRANSFORM_FOLDERS,
+    )
+)
+_LABELS_SUFFIX = ".labels.txt"  # of names of classes for TFDS
 
 
 def write_report(
@@ -33,13 +58,13 @@ def write_report(
     output = os.fspath(output)
     if not output:
         raise errors.ConfigError("--output is empty: give a file")
-    folder, catalog = find_snapshot.find(verify_dataset.find_folder(os.fspath(directory)), snapshot)
+    given = verify_dataset.find_folder(os.fspath(directory))
+    folder, catalog = find_snapshot.find(given, snapshot)
     target = storage.normalize(output)
-    own = {storage.join(folder, name) for name in output_folder.files_of(catalog) | {catalog_lib.REPORT_PAGE_FILE}}
-    if target in own:
+    if any(_is_owned(target, each) for each in (folder, given, *_dataset_around(folder))):
         raise errors.ConfigError(
-            f"--output {output!r} is a file of the dataset, which imagebeam verify compares with the catalog; give a "
-            "file outside of it"
+            f"--output {output!r} is a file of the dataset, which imagebeam verify compares with the catalog, or has "
+            "the name of one; give a file outside of it"
         )
     page = _make(folder, catalog)
     try:
@@ -49,6 +74,27 @@ def write_report(
             f"--output {output!r} cannot be written ({e.strerror or e}); give a file in a folder that exists"
         ) from e
     return len(page)
+
+
+def _dataset_around(folder: str) -> list[str]:
+    """Returns the folder of the dataset that a folder is a snapshot of."""
+    dataset, _, last = folder.rpartition(f"/{snapshots.DIRECTORY}/")
+    return [dataset] if dataset and snapshots.is_name(last) else []
+
+
+def _is_owned(target: str, folder: str) -> bool:
+    """Returns whether a file is in the folder of a dataset, under a name that imagebeam writes or may write later."""
+    if storage.storage_of(target).is_local and storage.storage_of(folder).is_local:
+        parent, name = os.path.split(target)
+        target, folder = os.path.join(os.path.realpath(parent), name), os.path.realpath(folder)
+    start = storage.join(folder, "")
+    if not target.startswith(start):
+        return False
+    first, slash, _ = target.removeprefix(start).partition("/")
+    if slash:
+        return first in _OWN_FOLDERS
+    suffixes = (shard_names.suffix_of(first),)
+    return first in _OWN_FILES or first.endswith(_LABELS_SUFFIX) or shard_names.is_shard_name(first, suffixes)
 
 
 def _make(folder: str, catalog: catalog_lib.Catalog) -> bytes:

@@ -23,8 +23,10 @@ from imagebeam.transforms import (
     summaries,
 )
 from imagebeam.transforms.dataset_settings import DatasetSettings
+from imagebeam.transforms.sources import files
 
 _SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
+_MASKS = "image/segmentation/"  # prefix of features of masks
 _WRITER_VERSION = 2  # raised whenever a release writes other bytes for the same config and input
 
 
@@ -153,6 +155,16 @@ def _fingerprint(settings: DatasetSettings, ranking: summaries.Ranking, rejects:
     return hashlib.blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=12).hexdigest()
 
 
+def _advise(settings: DatasetSettings, passed_over: Mapping[str, int]) -> str:
+    """Returns what to do about an input without an image."""
+    has_masks = any(feature.source.startswith(_MASKS) for feature in settings.features)
+    if has_masks and passed_over.get(files.WITHOUT_MASK):
+        return "no image has a mask: change source.masks.mask so that it gives the paths of the masks below --input"
+    if has_masks and (passed_over.get(files.NOT_INCLUDED) or passed_over.get(files.MASK)):
+        return "check --input and source.include, or change source.masks.image so that it matches the paths of images"
+    return "check --input and source.include"
+
+
 def _find_error(
     settings: DatasetSettings,
     plan: elements.DatasetPlan,
@@ -167,7 +179,8 @@ def _find_error(
         return errors.ConfigError("; ".join(tally.problems[:5]))
     if not tally.listed:
         passed = ", ".join(f"{count:,} {kind}" for kind, count in plan.passed_over.items()) or "nothing at all"
-        return errors.ConfigError(f"the input holds no image (passed over: {passed}); check --input and source.include")
+        advice = _advise(settings, plan.passed_over)
+        return errors.ConfigError(f"the input holds no image (passed over: {passed}); {advice}")
     if problem := tally.lists.find_problem(has_vocabulary=settings.vocabulary is not None):
         return errors.ConfigError(problem)
     unknown = rejects.first_unknown_label

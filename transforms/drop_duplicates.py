@@ -23,7 +23,7 @@ from imagebeam.transforms import (
     spread_rows,
 )
 from imagebeam.transforms.images import prepare
-from imagebeam.transforms.shard import hash_images, writer_processes
+from imagebeam.transforms.shard import deadly_images, hash_images, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 _TASK_REFS = 500  # read by one call, so that reading ahead pays and all processes are busy
@@ -58,7 +58,9 @@ class _HashImagesFn(beam.DoFn):
         self._writers = writers  # token of the writer processes that the launcher started
 
     def start_bundle(self) -> None:
-        self._hash: Callable[[bytes], bytes] = self._reader.hash_images  # one object: it is sent to a process once
+        self._hash: Callable[[hash_images.HashTask], bytes] = (
+            self._reader.hash_images
+        )  # one object: it is sent to a process once
         self._refs: list[elements.ImageRef] = []
         self._futures: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
 
@@ -76,12 +78,12 @@ class _HashImagesFn(beam.DoFn):
         yield from map(window.GlobalWindows.windowed_value, blocks)
 
     def _read(self, refs: list[elements.ImageRef]) -> Iterator[bytes]:
-        packed = elements.pack_refs(refs)
+        task = hash_images.HashTask(elements.pack_refs(refs))
         pool = writer_processes.find(self._writers)
         if pool is None:
-            yield self._hash(packed)
+            yield self._hash(task)
             return
-        self._futures.append(pool.submit(self._hash, packed))
+        self._futures.append(pool.submit(self._hash, task, deadly_images.without_killer))
         while len(self._futures) > _MAX_WAITING or (self._futures and self._futures[0].done()):
             yield self._futures.popleft().result()
 

@@ -12,9 +12,44 @@ _REASONS_OF_CONFIG = frozenset(
     {"no_label", "unknown_label", "bad_split", "bad_row", "bad_value", "outside_root", "not_found"}
 )
 
+# What to do if every image was rejected, and most of them for this reason while they were read.
+_ADVICE = {
+    elements.Reason.NOT_FOUND: "convert again when nothing removes images from the input",
+    elements.Reason.UNREADABLE: "grant read access to the images",
+    elements.Reason.BAD_VALUE: "correct what the table, the annotations or the masks say of the images",
+    elements.Reason.EMPTY_FILE: "copy the images to the input again, since their files have 0 bytes",
+    elements.Reason.NOT_AN_IMAGE: "give the images as --input, or choose them with source.include",
+    elements.Reason.UNSUPPORTED_FORMAT: "convert the images to JPEG or PNG first, or change image.other_formats if it "
+    "rejects them; for HEIC pip install pillow-heif, for JPEG XL pillow-jxl-plugin",
+    elements.Reason.TRUNCATED: "copy the images to the input again, since their files end too early",
+    elements.Reason.CORRUPT: "copy the images to the input again, or have another program encode them again",
+    elements.Reason.UNDECODABLE: "copy the images to the input again, or have another program encode them again",
+    elements.Reason.TOO_LARGE: "scale the images down, or raise image.limits if it has the limit",
+    elements.Reason.CRASHED: "give the workers more memory, or leave these images out with source.include",
+    elements.Reason.TOO_SLOW: "raise image.limits.max_seconds",
+    elements.Reason.TOO_SMALL: "lower image.limits.min_side",
+    elements.Reason.ASPECT_RATIO: "raise image.limits.max_aspect_ratio",
+    elements.Reason.SEVERAL_FRAMES: "set image.frames: first, or raise image.limits.max_frames",
+    elements.Reason.NOT_UPRIGHT: "set image.orientation: apply",
+}
+_NO_ADVICE = {
+    elements.Reason.CHANGED: "its remedy depends on the source, and is given for a part of the images, too",
+    elements.Reason.DUPLICATE: "the config asks to drop these, and one of each stays",
+    **dict.fromkeys(
+        (
+            elements.Reason.OUTSIDE_ROOT,
+            elements.Reason.BAD_ROW,
+            elements.Reason.NO_LABEL,
+            elements.Reason.UNKNOWN_LABEL,
+            elements.Reason.BAD_SPLIT,
+        ),
+        "found before an image is read; the error then quotes the first reject, whose detail has the remedy",
+    ),
+}
+
 
 def find_excess(
-    settings: dataset_settings.DatasetSettings, listed: int, rejected: Mapping[str, int]
+    settings: dataset_settings.DatasetSettings, listed: int, rejected: Mapping[str, int], advises: bool = False
 ) -> errors.TooManyRejectsError | None:
     """Returns the error of a run that rejects more than `rejects.max_fraction` of its images; None within the limit.
 
@@ -22,6 +57,7 @@ def find_excess(
         settings: of the dataset.
         listed: number of images.
         rejected: number of rejects by reason; duplicates that were dropped do not count.
+        advises: whether the error says what to do if every image was rejected. Not needed beside the text of a reject.
     """
     wanted = elements.Reason.DUPLICATE.value  # the config asks to drop these
     rejected = {reason: number for reason, number in rejected.items() if reason != wanted}
@@ -29,12 +65,13 @@ def find_excess(
     if total <= settings.max_reject_fraction * listed:
         return None
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(rejected.items(), key=lambda x: -x[1]))
+    advice = advise(rejected) if advises and total == listed else ""
     if total == listed and _REASONS_OF_CONFIG.issuperset(rejected):
         return errors.TooManyRejectsError(
             f"all {total:,} images were rejected ({reasons}), so the config does not fit the input: nothing was "
-            "committed"
+            f"committed{advice and '; '}{advice}"
         )
-    remedy = "fix the images or raise rejects.max_fraction"
+    remedy = advice or "fix the images or raise rejects.max_fraction"
     if changed := rejected.get(elements.Reason.CHANGED.value, 0):
         again = f"changed after the listing: {_list_again(settings)}, which lists again"
         if column := settings.read_ahead.size_column:
@@ -44,6 +81,12 @@ def find_excess(
         f"{total:,} of {listed:,} images were rejected ({total / listed:.2%}; {reasons}), rejects.max_fraction "
         f"allows {settings.max_reject_fraction:.2%}: nothing was committed; {remedy}"
     )
+
+
+def advise(rejected: Mapping[str, int]) -> str:
+    """Returns what to do about the most frequent reason, if every image was rejected; "" if that is said elsewhere."""
+    reason = max(rejected, key=lambda name: (rejected[name], name), default="")
+    return _ADVICE.get(elements.Reason(reason), "") if reason else ""
 
 
 def note_changed(settings: dataset_settings.DatasetSettings, rejected: Mapping[str, int]) -> list[str]:

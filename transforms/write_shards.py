@@ -4,14 +4,14 @@ import collections
 import concurrent.futures
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.utils import windowed_value
 
 from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards
-from imagebeam.transforms.shard import shard_writer, writer_processes
+from imagebeam.transforms.shard import deadly_images, shard_writer, writer_processes
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_WAITING = 8  # unfinished tasks of writer processes: enough to keep them busy without holding many references
@@ -23,6 +23,7 @@ class _WriteShardFn(beam.DoFn):
     def __init__(self, settings: dataset_settings.DatasetSettings, writers: str | None):
         self._settings = settings
         self._writers = writers  # token of the writer processes that the launcher started
+        self._writer: deadly_images.WorkerWriter | None = None  # of this bundle, in a worker without them
 
     def start_bundle(self) -> None:
         self._futures: collections.deque[concurrent.futures.Future[elements.WrittenShard]] = collections.deque()
@@ -32,20 +33,31 @@ class _WriteShardFn(beam.DoFn):
         self, element: place_in_shards.PlacedShard, plan: elements.DatasetPlan
     ) -> Iterator[elements.WrittenShard]:
         (split, shard_index), runs = element
-        if self._write is None:
-            self._write = self._settings.writer_of(plan).write
         task = shard_writer.ShardTask(split, shard_index, plan.splits[split].num_shards, tuple(runs))
         pool = writer_processes.find(self._writers)
         if pool is None:
-            yield self._counted(self._write(task))
+            if self._writer is None:
+                self._writer = deadly_images.WorkerWriter(self._settings.writer_of(plan))
+            yield self._counted(self._writer.write(task))
             return
-        self._futures.append(pool.submit(self._write, task, _without_killer))
+        if self._write is None:
+            self._write = self._settings.writer_of(plan).write
+        self._futures.append(pool.submit(self._write, task, deadly_images.without_killer))
         while len(self._futures) > _MAX_WAITING or (self._futures and self._futures[0].done()):
             yield self._counted(self._futures.popleft().result())
 
     def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
+        self._close_writer()
         while self._futures:
             yield window.GlobalWindows.windowed_value(self._counted(self._futures.popleft().result()))
+
+    def teardown(self) -> None:
+        self._close_writer()  # of a bundle that failed in a later step
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     @staticmethod
     def _counted(written: elements.WrittenShard) -> elements.WrittenShard:
@@ -59,26 +71,6 @@ class _WriteShardFn(beam.DoFn):
             dict(written.rejected),
         )
         return written
-
-
-def _without_killer(
-    task: shard_writer.ShardTask, deaths: Sequence[writer_processes.WriterDiedError]
-) -> shard_writer.ShardTask | None:
-    """Returns a shard to try again after its writer process died: without the image that killed it, once it is known.
-
-    That is an image at which two processes died, or one that took longer than allowed. None if processes die at
-    different images: then something else kills them.
-    """
-    last = deaths[-1]
-    if last.is_slow:
-        return task.without(last.image, elements.Reason.TOO_SLOW)
-    if len(deaths) == 1 or last.image < 0 or deaths[-2].is_slow:
-        return task
-    before = [death.image for death in deaths[:-1] if not death.is_slow]
-    if before[-1] == last.image:
-        return task.without(last.image, elements.Reason.CRASHED)
-    found_before = {number for number, _ in task.skipped}
-    return task if before[-1] < 0 or before[-1] in found_before else None
 
 
 @dataclasses.dataclass

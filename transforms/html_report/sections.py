@@ -23,18 +23,21 @@ _CHANGES = ("added", "changed", "removed", "unchanged")
 _KNOWN_COUNTS = frozenset(("formats", "colorspaces", "orientations", "labels", "shorter_side", "aspect_ratio"))
 _RANGES = ("height", "width", "bytes")
 _TITLES = {  # of tables of counts that a step of the converter may add
+    "misnamed": "Named like another format",
+    "orientations": "EXIF asks for a turn that was not applied",
     "reencoded": "Re-encoded, and why",
     "turned": "Turned upright",
 }
-_ORIENTATIONS = {
+_TURNS = {  # what EXIF orientations ask for
     "2": "mirrored",
-    "3": "180°",
-    "4": "180°, mirrored",
-    "5": "90° to the right, mirrored",
-    "6": "90° to the right",
-    "7": "90° to the left, mirrored",
-    "8": "90° to the left",
+    "3": "turned by 180 degrees",
+    "4": "turned by 180 degrees and mirrored",
+    "5": "turned by 90 degrees clockwise and mirrored",
+    "6": "turned by 90 degrees clockwise",
+    "7": "turned by 90 degrees counterclockwise and mirrored",
+    "8": "turned by 90 degrees counterclockwise",
 }
+_OF_SOME = frozenset(("orientations", "turned", "reencoded", "misnamed"))  # counts of a part of the images
 
 
 def overview(facts: facts_lib.Facts) -> Html:
@@ -137,17 +140,14 @@ def images(facts: facts_lib.Facts) -> Html:
         _count_table("Shorter side, in pixels", _histogram(facts, "shorter_side"), in_order=True),
         _count_table("Width / height", _histogram(facts, "aspect_ratio"), in_order=True),
         _size_table(facts),
-        _count_table(
-            "EXIF asks for a turn that was not applied",
-            {_ORIENTATIONS.get(name, name): count for name, count in facts.total("orientations").items()},
-        ),
+        _changes_table(facts, "orientations", facts.total("orientations")),
     ]
     others = [name for name in facts.names_of_counts() if name not in _KNOWN_COUNTS and name not in _RANGES]
-    tables += [_count_table(_TITLES.get(name, name.replace("_", " ")), facts.total(name)) for name in others]
+    tables += [_changes_table(facts, name, facts.total(name)) for name in others]
     for name, value in facts.statistics.items():  # counts of the whole dataset
         if name not in facts.catalog.splits and isinstance(value, Mapping):
             counts = value if facts_lib.is_counts(value) else {}
-            tables.append(_count_table(_TITLES.get(name, name.replace("_", " ")), counts))
+            tables.append(_changes_table(facts, name, counts))
     present = [each for each in tables if each]
     if not present:
         return markup.NOTHING
@@ -158,22 +158,37 @@ def images(facts: facts_lib.Facts) -> Html:
     return markup.section("images", "Images", markup.join(parts))
 
 
-def _count_table(title: str, counts: Mapping[str, int], in_order: bool = False) -> Html:
-    """Returns a table with a bar for each count, the largest first unless the order is given."""
+def _changes_table(facts: facts_lib.Facts, name: str, counts: Mapping[str, int]) -> Html:
+    """Returns the table of one kind of counts that only some images may have."""
+    if name in ("orientations", "turned"):
+        counts = {_TURNS.get(code, code): count for code, count in counts.items()}
+    title = _TITLES.get(name, name.replace("_", " "))
+    return _count_table(title, counts, num_images=sum(facts.total("formats").values()) if name in _OF_SOME else 0)
+
+
+def _count_table(title: str, counts: Mapping[str, int], in_order: bool = False, num_images: int = 0) -> Html:
+    """Returns a table with a bar for each count, the largest first unless the order is given.
+
+    Args:
+        title: of the table.
+        counts: number of images by name.
+        in_order: whether the order is given.
+        num_images: of which the shares are; at least as many as are counted.
+    """
     if not counts:
         return markup.NOTHING
     ordered = list(counts.items())
     if not in_order:
         ordered.sort(key=lambda each: (-each[1], each[0]))
-    total, largest = sum(counts.values()), max(counts.values())
+    total, largest = max(sum(counts.values()), num_images), max(counts.values())
     rows = [
         [markup.text(name), markup.number(count), markup.percent(count, total), markup.bar(count, largest)]
         for name, count in ordered[:_MAX_ROWS]
     ]
     more = len(ordered) - len(rows)
     rest = markup.paragraph(markup.plain(f"{more:,} more rows"), "faint") if more else markup.NOTHING
-    heading = markup.element("h3", markup.text(title))
-    return Html(f"<div>{heading}{markup.table(('', 'images', 'share', ''), rows, (1, 2), css='bars')}{rest}</div>\n")
+    heading, share = markup.element("h3", markup.text(title)), "share of all" if num_images else "share"
+    return Html(f"<div>{heading}{markup.table(('', 'images', share, ''), rows, (1, 2), css='bars')}{rest}</div>\n")
 
 
 def _histogram(facts: facts_lib.Facts, name: str) -> dict[str, int]:

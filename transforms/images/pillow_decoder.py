@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import importlib.metadata
 import io
+import logging
 import struct
 import types
 import warnings
@@ -82,7 +84,7 @@ def pillow_version() -> str:
 
 @functools.cache
 def pillow() -> types.ModuleType:
-    """Returns the module PIL.Image, with its warnings turned off for the whole process.
+    """Returns the module PIL.Image, with what it prints of broken images turned off for the whole process.
 
     warnings.catch_warnings is not thread-safe.
 
@@ -97,7 +99,24 @@ def pillow() -> types.ModuleType:
             "pip install 'imagebeam[convert]', or leave them out"
         ) from e
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go to stderr where none is configured
+    _silence_libtiff(importlib.import_module("PIL._imaging"))
     return PIL.Image
+
+
+def _silence_libtiff(extension: types.ModuleType) -> None:
+    """Stops libtiff from printing errors, which name no file: Pillow raises them, too. It turns off warnings itself.
+
+    libtiff, and libjpeg inside of it, print a line for each broken strip, straight to file descriptor 2. A symbol that
+    is looked up in Pillow's extension is found in the libtiff that it is linked to, bundled or the system's. Where it
+    is not found (Windows, linked statically), the lines stay.
+
+    Source: https://libtiff.gitlab.io/libtiff/functions/TIFFError.html, TIFFSetErrorHandler
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        set_handler = ctypes.CDLL(extension.__file__).TIFFSetErrorHandler
+        set_handler.argtypes, set_handler.restype = [ctypes.c_void_p], ctypes.c_void_p
+        set_handler(None)
 
 
 @functools.cache

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 from typing import Any
 
+from imagebeam import errors, missing_packages
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, pillow_decoder, structure
 
@@ -23,20 +25,37 @@ def has_decoder_in_c() -> bool:
     return _native is not None
 
 
+def require() -> None:
+    """Refuses to begin with `image.check: tensorflow` without TensorFlow. Does not import it, which takes seconds.
+
+    Raises:
+        ConfigError: if it is not installed.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        raise _missing(ModuleNotFoundError(name="tensorflow"))
+
+
+def _missing(error: ImportError) -> errors.ConfigError:
+    return missing_packages.missing_package(error, "image.check: tensorflow", "tf", "set image.check: decode")
+
+
 @functools.cache
 def shared() -> ImageDecoder:
-    """Returns the decoder of this process. TensorFlow is imported once."""
-    return ImageDecoder()
+    """Returns the decoder of this process for `image.check: tensorflow`. TensorFlow is imported once."""
+    return ImageDecoder(pillow_may_decode=False)
 
 
 class ImageDecoder:
     """Decodes images with the decoders of `as_tf`: the one in C for JPEGs, else TensorFlow.
 
-    If TensorFlow is not installed, Pillow takes its place. The decoder in C and TensorFlow make the same image of a
-    JPEG, and refuse the same JPEGs.
+    The decoder in C and TensorFlow make the same image of a JPEG, and refuse the same JPEGs.
+
+    Args:
+        pillow_may_decode: whether Pillow takes the place of TensorFlow where that is not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pillow_may_decode: bool = True) -> None:
+        self._pillow_may_decode = pillow_may_decode
         self._tensorflow: Any = None
 
     def check(self, encoded: bytes, size: tuple[int, int] | None = None) -> None:
@@ -48,6 +67,7 @@ class ImageDecoder:
 
         Raises:
             BadImageError: if the image is broken, has another size, or cannot be decoded.
+            ConfigError: if TensorFlow is not installed, and Pillow may not take its place.
         """
         image = structure.check_image(encoded)
         if size is not None and size != (image.height, image.width):
@@ -64,8 +84,10 @@ class ImageDecoder:
         if self._tensorflow is None:
             try:
                 import tensorflow
-            except ImportError:
-                return False
+            except ImportError as e:
+                if self._pillow_may_decode:
+                    return False
+                raise _missing(e) from e
             self._tensorflow = tensorflow
         tf = self._tensorflow
         try:

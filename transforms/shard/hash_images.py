@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import image_hashes, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+
+
+class HashTask(NamedTuple):
+    """Some images to hash."""
+
+    packed_refs: bytes
+    skipped: tuple[tuple[int, elements.Reason], ...] = ()  # as in ShardTask, by the order in which they are read
+
+    def without(self, image: int, reason: elements.Reason) -> HashTask:
+        """Returns this task with an image that is left out unread; `image` is its number, counted from 0."""
+        return self._replace(skipped=(*self.skipped, (image, reason)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,15 +30,17 @@ class ImageReader:
     read_ahead: read_ahead_lib.ReadAhead
     hasher: image_hashes.Hasher
 
-    def hash_images(self, packed_refs: bytes) -> bytes:
+    def hash_images(self, task: HashTask) -> bytes:
         """Returns packed rows of HashedImage.
 
         Images that will be rejected are left out: nothing is dropped in favor of an image that is not written.
         """
-        refs = sorted(elements.unpack_refs(packed_refs), key=lambda ref: (ref.uri, ref.offset))
+        refs = sorted(elements.unpack_refs(task.packed_refs), key=lambda ref: (ref.uri, ref.offset))
         hashed = [
             image_hashes.hashed(ref, image)
-            for ref, image in shard_writer.read_images(refs, self.policy, self.read_ahead, hasher=self.hasher)
+            for ref, image in shard_writer.read_images(
+                refs, self.policy, self.read_ahead, dict(task.skipped), self.hasher
+            )
             if not isinstance(image, elements.Reject)
         ]
         return elements.pack_rows(hashed)

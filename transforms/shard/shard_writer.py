@@ -59,10 +59,15 @@ class ShardWriter:
 
     def write(self, task: ShardTask) -> elements.WrittenShard:
         """Returns the shard of `task`; writes it unless an earlier run finished it."""
-        name = str(shard_names.ShardName(task.split, task.shard_index, task.num_shards, self.suffix))
-        return self._find_finished(name) or self._write(name, task)
+        return self.find_finished(task) or self.write_unfinished(task)
 
-    def _find_finished(self, name: str) -> elements.WrittenShard | None:
+    def name_of(self, task: ShardTask) -> str:
+        """Returns the name of the shard's file."""
+        return str(shard_names.ShardName(task.split, task.shard_index, task.num_shards, self.suffix))
+
+    def find_finished(self, task: ShardTask) -> elements.WrittenShard | None:
+        """Returns the shard of `task` if an earlier run or attempt finished it and its files are whole."""
+        name = self.name_of(task)
         done = storage.join(self.staging, name + DONE_SUFFIX)
         store = storage.storage_of(done)
         try:
@@ -106,7 +111,9 @@ class ShardWriter:
             return False
         return num_images == written.shard.records
 
-    def _write(self, name: str, task: ShardTask) -> elements.WrittenShard:
+    def write_unfinished(self, task: ShardTask) -> elements.WrittenShard:
+        """Writes the shard of `task` and returns it."""
+        name = self.name_of(task)
         uri = storage.join(self.staging, name)
         store = storage.storage_of(uri)
         store.make_directories(self.staging)

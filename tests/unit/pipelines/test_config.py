@@ -175,6 +175,44 @@ def test_override_of_feature_reaches_a_key_with_slashes() -> None:
         pytest.param(
             "output=3", r"config from the command line: output: input should be a mapping, got 3", id="section"
         ),
+        pytest.param(
+            "resize=64",
+            r"unknown key 'resize'; did you mean 'image\.resize'\? write \[height, width\], such as \[224, 224\]$",
+            id="without-section-and-form",
+        ),
+        pytest.param("resize=[64, 64]", r"unknown key 'resize'; did you mean 'image\.resize'\?$", id="without-section"),
+        pytest.param(
+            "image.resize=64",
+            r"image\.resize: input should be a list, got 64; write \[height, width\], such as \[224, 224\]$",
+            id="number-for-a-list",
+        ),
+        pytest.param(
+            "image.limit.max_side=3",
+            r"unknown key 'image\.limit'; did you mean 'image\.limits\.max_side'\?$",
+            id="misspelt-section",
+        ),
+        pytest.param("image.limit.x=3", r"unknown key 'image\.limit'; did you mean 'image\.limits'\?$", id="not-below"),
+        pytest.param(
+            "limits.maxside=3",
+            r"unknown key 'limits'; did you mean 'image\.limits\.max_side'\?$",
+            id="section-of-a-section",
+        ),
+        pytest.param(
+            "by=hash",
+            r"unknown key 'by'; did you mean 'source\.by' or 'label\.by' or 'split\.by'\?$",
+            id="several-sections",
+        ),
+        pytest.param("zzz=1", r"unknown key 'zzz'; known are columns, duplicates, ", id="nowhere"),
+        pytest.param(
+            "split.by=hash",
+            r"hash and split\.fractions go together, such as split\.fractions: \{train: 0\.9, test: 0\.1\}$",
+            id="hash",
+        ),
+        pytest.param(
+            "split.by=index",
+            r"index and split\.counts go together, such as split\.counts: \{train: 900, test: null\}$",
+            id="index",
+        ),
     ],
 )
 def test_override_that_fits_nowhere_raises_config_error(override: str, message: str) -> None:

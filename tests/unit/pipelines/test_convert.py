@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -58,6 +59,17 @@ def test_resampler_is_noted_in_catalog_and_fingerprint(
     monkeypatch.setattr(native_resizer, "_resize", None)
     with pytest.raises(errors.ConfigError, match="has no C extension _resize"):
         convert_with("native")
+
+
+def test_check_by_tensorflow_without_it_is_refused_before_any_work(
+    images: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    fields = {"source": {"uri": images}, "image": {"check": "tensorflow"}, "output": {"uri": tmp_path / "out"}}
+    for job in (convert.convert, convert.plan):
+        with pytest.raises(errors.ConfigError, match=r"^tensorflow is not installed, image\.check: tensorflow "):
+            job(fields)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("options", ["", "--direct_running_mode=multi_processing --direct_num_workers=1"])

@@ -37,12 +37,22 @@ def test_shards_count_once_their_description_is_written(
     assert finished_work.describe_kept(output) == (kept if number else "")
 
 
+def test_mark_of_a_worker_that_died_is_described(tmp_path: pathlib.Path) -> None:
+    output, staging = str(tmp_path), tmp_path / ".imagebeam" / "staging-f00d"
+    staging.mkdir(parents=True)
+    (staging / DONE).write_text("{}")
+    assert finished_work.describe_deaths(output) == ""
+    (staging / "train-00001-of-00002.tfrecord.begun.json").write_text("{}")
+    expected = "; an image may have killed a worker: the same command finds and rejects it"
+    assert finished_work.describe_deaths(output) == expected
+
+
 def test_storage_that_does_not_answer_holds_up_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(uri: str) -> None:
         raise OSError(5, "no answer")
 
     monkeypatch.setattr(storage, "storage_of", fail)
-    assert finished_work.describe_kept("gs://b/out") == ""
+    assert finished_work.describe_kept("gs://b/out") == finished_work.describe_deaths("gs://b/out") == ""
     with pytest.raises(OSError, match="no answer"):
         finished_work.count_finished_shards("gs://b/out")
 

@@ -389,7 +389,9 @@ def test_commit_with_too_many_rejects_raises_and_leaves_the_rejects(
         pytest.param(
             slice(7, None), None, "^every image of split test was rejected, 3 in all: ", id="split-not-declared"
         ),
-        pytest.param(slice(None), None, "^every image was rejected: nothing was committed", id="all"),
+        pytest.param(
+            slice(None), None, "^every image was rejected: nothing was committed; give the images as --input", id="all"
+        ),
     ],
 )
 def test_commit_of_nothing_but_rejects_raises(

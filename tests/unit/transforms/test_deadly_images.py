@@ -28,11 +28,16 @@ def register_heif_opener():
 """
 
 
+def write_plugin(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the plugin one of this process and of those that it starts."""
+    (folder / "plugin").mkdir()
+    (folder / "plugin" / "pillow_heif.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(folder / "plugin")  # writer processes get this path
+
+
 @pytest.fixture
 def images(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    (tmp_path / "plugin").mkdir()
-    (tmp_path / "plugin" / "pillow_heif.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(tmp_path / "plugin")  # writer processes get this path
+    write_plugin(tmp_path, monkeypatch)
     image_sets.write_folder(tmp_path / "images", per_label=6)
     return tmp_path / "images"
 
@@ -42,15 +47,21 @@ def rejects(output: pathlib.Path) -> dict[str, tuple[str, str]]:
     return {line["key"]: (line["reason"], line["detail"]) for line in lines}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "more"),
+    [
+        pytest.param(1, {}, id="one-worker"),
+        pytest.param(2, {"duplicates": {"exact": "drop"}}, id="two-workers-that-read-twice"),
+    ],
+)
 def test_images_that_kill_are_named_and_the_rest_is_written(
-    images: pathlib.Path, tmp_path: pathlib.Path, workers: int
+    images: pathlib.Path, tmp_path: pathlib.Path, workers: int, more: dict[str, object]
 ) -> None:
     for name in ("cat/a.heic", "dog/b.heic"):
         (images / name).write_bytes(HEIC + b"kill")
     sections = {"source": {"uri": str(images)}, "output": {"uri": str(tmp_path / "out"), "num_shards": 2}}
     with kept_writers.fresh():
-        result = convert.convert({**sections, "rejects": {"max_fraction": 0.5}}, workers=workers)
+        result = convert.convert({**sections, **more, "rejects": {"max_fraction": 0.5}}, workers=workers)
     assert result.catalog is not None
     assert (result.catalog.counts.written, dict(result.catalog.counts.rejected)) == (12, {"crashed": 2})
     found = rejects(tmp_path / "out")

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from imagebeam import storage
+from imagebeam import features, storage
 from imagebeam.transforms import dataset_settings, decide_plan, summaries
 from imagebeam.transforms.dataset_settings import Sizing
 from imagebeam.transforms.elements import DatasetPlan, Reason, Reject, SplitPlan
@@ -170,6 +170,26 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
             2,
             "the input holds no image (passed over: nothing at all); check --input and source.include",
             id="nothing-at-all",
+        ),
+        pytest.param(
+            {"features": features.resolve_features({}, None, {}, has_segmentation=True)},
+            ranking_of({}),
+            Tally(0, {"not_included": 3}, ()),
+            NO_REJECTS,
+            2,
+            "the input holds no image (passed over: 3 not_included); check --input and source.include, or change "
+            "source.masks.image so that it matches the paths of images",
+            id="no-path-of-an-image",
+        ),
+        pytest.param(
+            {"features": features.resolve_features({}, None, {}, has_segmentation=True)},
+            ranking_of({}),
+            Tally(0, {"image_without_mask": 3}, ()),
+            NO_REJECTS,
+            2,
+            "the input holds no image (passed over: 3 image_without_mask); no image has a mask: change "
+            "source.masks.mask so that it gives the paths of the masks below --input",
+            id="no-mask",
         ),
         pytest.param(
             {},

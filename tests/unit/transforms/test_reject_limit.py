@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from imagebeam.transforms import dataset_settings, reject_limit
+from imagebeam.transforms import dataset_settings, elements, reject_limit
 from imagebeam.transforms.shard import read_ahead
 from tests.unit.transforms import small_dataset
 
@@ -79,3 +79,29 @@ def test_images_of_another_size_than_the_table_says_blame_the_table(dataset: dat
     assert "committed; 2 differ in size from column 'bytes' of the table: correct the table; for others fix" in str(
         error
     )
+
+
+@pytest.mark.parametrize("reason", elements.Reason, ids=str)
+def test_every_reason_has_an_advice_or_a_reason_for_none(
+    dataset: dataset_settings.DatasetSettings, reason: elements.Reason
+) -> None:
+    assert (reason in reject_limit._ADVICE) != (reason in reject_limit._NO_ADVICE)
+    advice = reject_limit.advise({reason.value: 2, "not_found": 1})
+    assert advice == reject_limit._ADVICE.get(reason, "")
+    without = dataclasses.replace(dataset, max_reject_fraction=-1)  # duplicates that are dropped never count
+    error = str(reject_limit.find_excess(without, 3, {reason.value: 3}, advises=True))
+    assert error.endswith(f"nothing was committed; {advice}" if advice else ("committed", "raise rejects.max_fraction"))
+
+
+def test_advice_is_for_the_most_frequent_reason_and_only_if_no_image_is_left(
+    dataset: dataset_settings.DatasetSettings,
+) -> None:
+    rejected = {"too_small": 2, "truncated": 1}
+    assert str(reject_limit.find_excess(dataset, 3, rejected, advises=True)) == (
+        "3 of 3 images were rejected (100.00%; too_small 2, truncated 1), rejects.max_fraction allows 1.00%: nothing "
+        "was committed; lower image.limits.min_side"
+    )
+    for listed, advises in ((4, True), (3, False)):
+        error = str(reject_limit.find_excess(dataset, listed, rejected, advises))
+        assert error.endswith("nothing was committed; fix the images or raise rejects.max_fraction")
+    assert reject_limit.advise({}) == ""

@@ -145,3 +145,26 @@ def test_facts_that_are_missing_or_have_another_shape_are_left_out(more: dict[st
 def test_tables_that_a_step_has_added_are_shown() -> None:
     content = page.render(make()).decode()
     assert "Re-encoded, and why" in content and "gif to png" in content and "Turned upright" in content
+
+
+def test_shares_of_images_that_were_changed_are_of_all_images() -> None:
+    counted = {
+        "formats": {"jpeg": 900, "png": 100},
+        "orientations": {"6": 250},
+        "turned": {"5": 100, "8": 20, "90": 5},
+        "reencoded": {"gif to png": 50},
+    }
+    name = "split 0" + HOSTILE[0]
+    cells = list(filter(str.strip, test_markup.Events(page.render(make(statistics={name: counted})).decode()).texts))
+
+    def row_of(name: str) -> list[str]:
+        start = cells.index(name)
+        return cells[start : start + 3]
+
+    assert row_of("png") == ["png", "100", "10.0 %"]
+    assert row_of("turned by 90 degrees clockwise") == ["turned by 90 degrees clockwise", "250", "25.0 %"]
+    assert row_of("turned by 90 degrees clockwise and mirrored")[1:] == ["100", "10.0 %"]
+    assert row_of("turned by 90 degrees counterclockwise")[1:] == ["20", "2.0 %"]
+    assert row_of("90")[1:] == ["5", "0.5 %"]  # no code of EXIF
+    assert row_of("gif to png")[1:] == ["50", "5.0 %"]
+    assert cells.count("share of all") == 3

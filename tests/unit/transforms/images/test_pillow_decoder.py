@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+import types
 
 import PIL
 import pytest
@@ -30,6 +32,21 @@ def test_decode_of_what_pillow_does_not_identify_names_no_address() -> None:
     data = png(ihdr(8, 8), chunk(b"zTXt", b"a\0\1"), chunk(b"pHYs", b""), IDAT, IEND)
     assert structure.check_image(data).height == 8
     assert_rejected(data, Reason.UNDECODABLE, "^Pillow: broken, or of a kind that it does not read$", "decode")
+
+
+@pytest.mark.parametrize("compression", ["tiff_adobe_deflate", "tiff_lzw", "jpeg"])
+def test_decode_of_broken_tiff_prints_nothing(compression: str, capfd: pytest.CaptureFixture[str]) -> None:
+    data = encode("TIFF", compression=compression)
+    start = data.index(DHT) + 5 if compression == "jpeg" else 20  # in a Huffman table, or in the pixels
+    with pytest.raises(checked_image.BadImageError, match=r"^undecodable: Pillow: "):
+        pillow_decoder.decode_any(overwrite(data, start, b"\xff" * 16), "tiff")
+    assert capfd.readouterr() == ("", "")
+    assert any(isinstance(each, logging.NullHandler) for each in logging.getLogger("PIL").handlers)
+
+
+def test_extension_without_libtiff_is_left_alone() -> None:
+    pillow_decoder._silence_libtiff(types.ModuleType("builtin"))
+    pillow_decoder._silence_libtiff(sys.modules["_ctypes"])
 
 
 def test_decode_of_decompression_bomb_is_too_large() -> None:

@@ -105,7 +105,7 @@ def test_write_of_finished_shard_keeps_it(
     refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, files = write(layout, refs), staged_files(layout)
-    monkeypatch.setattr(shard_writer.ShardWriter, "_write", refuse_to_write)
+    monkeypatch.setattr(shard_writer.ShardWriter, "write_unfinished", refuse_to_write)
     assert (write(layout, refs), staged_files(layout)) == (first._replace(is_kept=True), files)
 
 
@@ -119,7 +119,7 @@ def test_finished_shard_has_the_checksum_of_its_index_even_if_an_older_version_l
     fields = json.loads(done.read_text())
     del fields["shard"]["index_crc32c"]
     done.write_text(json.dumps(fields))
-    monkeypatch.setattr(shard_writer.ShardWriter, "_write", refuse_to_write)
+    monkeypatch.setattr(shard_writer.ShardWriter, "write_unfinished", refuse_to_write)
     assert write(layout, refs) == first._replace(is_kept=True)
 
 
@@ -143,7 +143,7 @@ def test_finished_shard_is_not_read_where_the_storage_keeps_its_checksum(
     staged = f"{layout.paths.staging('f1')}/{SHARD}"
     delayed.add(staged, delayed_storage.NotKept(first.shard.bytes, first.shard.crc32c))  # reading it fails
     delayed.requests.clear()
-    monkeypatch.setattr(shard_writer.ShardWriter, "_write", refuse_to_write)
+    monkeypatch.setattr(shard_writer.ShardWriter, "write_unfinished", refuse_to_write)
     assert write(layout, refs) == first._replace(is_kept=True)
     assert delayed.requests == {"read": 3, "checksum": 1}  # description, index, rejects; the shard
 
@@ -211,7 +211,7 @@ def test_write_of_shard_that_an_interrupted_commit_moved_to_the_output_keeps_it(
     (output / "index").mkdir()
     os.replace(staging / SHARD, output / SHARD)
     os.replace(staging / INDEX, output / "index" / INDEX)
-    monkeypatch.setattr(shard_writer.ShardWriter, "_write", refuse_to_write)
+    monkeypatch.setattr(shard_writer.ShardWriter, "write_unfinished", refuse_to_write)
     assert write(layout, refs) == first._replace(is_kept=True)
 
 
