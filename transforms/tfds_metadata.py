@@ -16,6 +16,7 @@ LOADED_BY = ("dataset_info.json", "features.json")  # TFDS needs both to find a 
 
 _CORE = "tensorflow_datasets.core.features."
 _VERSION = "1.0.0"
+_ENCODINGS = ("jpeg", "png")  # that TFDS knows by name; it decodes WebP, too, where none is declared
 _SCALAR_TYPES = {features.INT64: "int64", features.FLOAT: "float32"}
 
 
@@ -87,7 +88,9 @@ def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: 
         return _node("sequence_feature.Sequence", {"sequence": {"length": "-1", "feature": one}})
     if feature.source == features.ENCODED and feature.kind == features.BYTES and encoding != "raw":
         image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
-        return _node("image_feature.Image", {"image": image | ({"encodingFormat": encoding} if encoding else {})})
+        return _node(
+            "image_feature.Image", {"image": image | ({"encodingFormat": encoding} if encoding in _ENCODINGS else {})}
+        )
     if feature.source == features.LABEL and catalog.label_kind == "class":
         num_classes = str(len(catalog.labels) + catalog.label_base)
         return _node("class_label_feature.ClassLabel", {"classLabel": {"numClasses": num_classes}})

@@ -38,6 +38,7 @@ APPLY, REJECT = "apply", "reject"  # of orientation; "keep" is the third
 SRGB = "srgb"
 STRIP = "strip"
 _KEPT_COLORSPACES = {"rgb": ("RGB",), "gray": ("GRAY",), "mean": ("GRAY",)}  # by image.color; "keep" takes any
+_LOSSY = (image_formats.JPEG, image_formats.WEBP)  # formats that may store other pixels than they are given
 _RECOLORED_BY_PILLOW = (("GRAY", "rgb"), ("RGB", "mean"))  # colorspace of a JPEG and image.color
 
 
@@ -47,7 +48,7 @@ class ImagePolicy:
 
     check: str = "structure"  # or "header", "decode", "tensorflow"
     raw_shape: tuple[int, int, int] | None = None  # height, width, channels if images come as bare pixels
-    encode: str = KEEP  # or jpeg, png, raw, int64_list, float_list
+    encode: str = KEEP  # or jpeg, png, webp, raw, int64_list, float_list
     other_formats: str = "encode"  # or "reject": images that are neither JPEG nor PNG, with encode "keep"
     frames: str = "first"  # or "reject": files with several images
     orientation: str = APPLY  # or "keep", "reject": images that EXIF data call turned
@@ -224,7 +225,9 @@ class ImagePolicy:
         if target == KEEP:
             is_lossy = source_kinds.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
             target = image_formats.JPEG if is_lossy else image_formats.PNG
-        image = self._encode_picture(picture, target, chroma, upright)
+        else:
+            is_lossy = target == image_formats.WEBP and source_kinds.is_lossy(opened, data, format)
+        image = self._encode_picture(picture, target, chroma, upright, is_lossy)
         if turn == checked_image.UPRIGHT:
             image = image._replace(orientation=stated)
         if self.encode == KEEP:
@@ -243,12 +246,13 @@ class ImagePolicy:
         target: str,
         chroma: str | None = None,
         size: tuple[int, int] | None = None,
+        is_lossy: bool = False,
     ) -> Image:
         picture = colors.recolor(picture, self.color, self.background)
         picture = self.scaling.apply(picture, self.background, size)
-        image = self.encoding.encode(picture, target, chroma)
+        image = self.encoding.encode(picture, target, chroma, is_lossy)
         if self.sum_pixels:
-            image = self._with_sums(image, pillow_decoder.decode(image) if target == image_formats.JPEG else picture)
+            image = self._with_sums(image, pillow_decoder.decode(image) if target in _LOSSY else picture)
         return self._check_by_reader(image)
 
     def _check_frames(self, opened: PIL.Image.Image) -> None:
