@@ -10,7 +10,6 @@ import PIL.Image
 import pytest
 import tensorflow as tf
 
-from imagebeam.transforms import tfds_metadata
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, perceptual_hash, reader_decoder, webp_structure
 from imagebeam.transforms.images.encoders import Encoding
@@ -113,9 +112,3 @@ def test_webp_whose_record_has_another_size_is_found() -> None:
     reader_decoder.ImageDecoder().check(LOSSY, (33, 48))
     with pytest.raises(checked_image.BadImageError, match="33 x 48 pixels, its record says 48 x 33"):
         reader_decoder.ImageDecoder().check(LOSSY, (48, 33))
-
-
-def test_every_encoding_that_tfds_is_given_is_one_that_it_knows() -> None:
-    from tensorflow_datasets.core.features import image_feature
-
-    assert set(tfds_metadata._ENCODINGS) == set(image_feature._ENCODE_FN)
