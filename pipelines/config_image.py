@@ -66,8 +66,9 @@ class ImageConfig(pydantic.BaseModel):
     other_formats: Literal["encode", "reject"] = "encode"
     """For `encode: keep`: whether GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000, PSD and ICO, also HEIC and JPEG XL where
     the packages pillow-heif and pillow-jxl-plugin are installed, are encoded as JPEG or PNG, or rejected."""
-    frames: Literal["first", "reject"] = "first"
-    """What to do with a file of several images, such as an animated GIF: store the first one, or reject it."""
+    frames: Literal["first", "reject", "each"] = "first"
+    """What to do with a file of several images, such as an animated GIF: store the first one, reject it, or store each
+    frame of an animation (GIF, WebP, APNG, AVIF) and each page of a TIFF as an example of its own."""
     orientation: Literal["apply", "keep", "reject"] = "apply"
     """What to do with an image whose EXIF data ask for a turn, which readers ignore: turn its pixels upright (a JPEG
     without loss where its sides allow it), store it as it lies, or reject it. Boxes and masks follow."""
