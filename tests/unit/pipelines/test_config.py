@@ -551,6 +551,22 @@ def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
             "image.quality has no effect with image.webp: lossless: leave out one of the two",
             id="quality-of-lossless-webp",
         ),
+        pytest.param(
+            {
+                "source": {
+                    "by": "coco",
+                    "coco": {"annotations": {"train": "a.json", "validation": "b.json"}, "masks": True},
+                },
+                "image": {"frames": "each"},
+            },
+            "image.frames: each repeats the boxes of a file for each of its frames, but not the masks: set",
+            id="frames-with-masks",
+        ),
+        pytest.param(
+            {"image": {"frames": "each"}, "duplicates": {"near": "drop"}},
+            "duplicates.near: drop leaves out whole files, and image.frames: each stores the frames of a file: set dup",
+            id="frames-and-dropped-duplicates",
+        ),
         pytest.param({"image": {"webp": "source"}}, "image.webp needs image.encode: webp, not keep", id="webp-of-keep"),
         pytest.param(
             {"image": {"encode": "jpeg", "resampler": "native"}},
