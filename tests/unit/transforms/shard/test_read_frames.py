@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam import example, records, storage
+from imagebeam import example, features, records, storage
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.images import image_formats, limits, prepare
@@ -240,6 +240,28 @@ def test_frames_of_an_image_inside_a_file_keep_the_features_of_its_record(tmp_pa
     for _, image in images:
         assert isinstance(image, type(prepare.AS_IT_IS.prepare(data)))
         assert image.format == image_formats.PNG and image.record == b"before" + data + b"after"
+
+
+def test_boxes_are_repeated_and_each_picture_has_the_size_that_they_are_for(tmp_path: pathlib.Path) -> None:
+    pages = [*animations.draw(0, 2), animations.draw(0, 1, (30, 16))[0]]
+    refs = [
+        write_file(tmp_path, "pages.tif", animations.save(pages, "tiff")),
+        write_file(tmp_path, "other.gif", animation("gif", 2, 0)),
+    ]
+    boxes = tuple(f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
+    every = features.resolve_features({}, "class", {}, has_objects=True)
+    layout = {
+        "features": tuple(each for each in every if "object" not in each.key or each.key in boxes),
+        "columns": boxes,
+    }
+    values = ([0.25], [0.5], [0.75], [1.0])
+    refs = [ref._replace(columns=values, expected=size) for ref, size in zip(refs, [(16, 24), (16, 25)], strict=True)]
+    stored = store(tmp_path / "out", refs, **layout)
+    assert [[each[name] for name in boxes] for each in stored.examples.values()] == [list(values)] * 2
+    assert list(stored.examples) == ["pages.tif#0000", "pages.tif#0001"]
+    assert {key: reject.reason for key, reject in stored.rejects.items()} == dict.fromkeys(
+        ("pages.tif#0002", "other.gif"), "bad_value"
+    )
 
 
 def test_frames_are_compared_by_what_is_stored_of_each(tmp_path: pathlib.Path) -> None:
