@@ -41,7 +41,7 @@ LABEL = "image/class/label"
 TEXT = "image/class/text"
 
 STANDARD: Mapping[str, Standard] = {
-    "image/format": Standard(BYTES, True, "jpeg, png, or raw for pixels"),
+    "image/format": Standard(BYTES, True, "jpeg, png, webp, or raw for pixels"),
     "image/height": Standard(INT64, True, "pixels"),
     "image/width": Standard(INT64, True, "pixels"),
     "image/channels": Standard(INT64, True, "1 to 4, as a decoder yields by default"),

@@ -127,6 +127,8 @@ class Config(pydantic.BaseModel):
                 )
             if self.output.shuffle == "none":
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
+        if self.image.frames == "each":
+            self._check_frames()
         if self.source.masks.image is not None:  # masks of objects are scaled with the image
             for name in config_image.SIZES:
                 if getattr(self.image, name) is not None:
@@ -140,6 +142,20 @@ class Config(pydantic.BaseModel):
             )
         self.resolve_features()
         return self
+
+    def _check_frames(self) -> None:
+        """Refuses what cannot be done for each picture of a file."""
+        if self.source.by == "coco" and self.source.coco.masks:
+            raise ValueError(
+                "image.frames: each repeats the boxes of a file for each of its frames, but not the masks: set "
+                "source.coco.masks: false, or image.frames: first or reject"
+            )
+        dropping = [name for name, action in self.duplicates.settings().actions.items() if action == "drop"]
+        if dropping:
+            raise ValueError(
+                f"duplicates.{dropping[0]}: drop leaves out whole files, and image.frames: each stores the frames of a "
+                f"file: set duplicates.{dropping[0]}: report or fail, or image.frames: first or reject"
+            )
 
     @property
     def transformed(self) -> tuple[str, ...]:

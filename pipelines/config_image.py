@@ -15,6 +15,7 @@ MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
 _Level = Annotated[int, pydantic.Field(ge=0, le=255), NotBool]  # of one channel
 _JPEGS = ("jpeg", "keep")  # values of `encode` with which JPEGs are encoded
 _PNGS = ("png", "keep")
+_WEBPS = ("webp",)
 SIZES = ("resize", "shortest_side", "longest_side", "max_pixels")
 
 
@@ -57,15 +58,17 @@ class ImageConfig(pydantic.BaseModel):
 
     model_config = STRICT
 
-    encode: Literal["keep", "jpeg", "png", "raw", "int64_list", "float_list"] = "keep"
+    encode: Literal["keep", "jpeg", "png", "webp", "raw", "int64_list", "float_list"] = "keep"
     """`keep` stores the bytes of each JPEG and PNG that is as the other keys want it, and encodes the rest again: as
-    JPEG what was compressed with loss, as PNG what was not. `jpeg` and `png` encode every image; `raw` stores pixels as
-    uint8 bytes, `int64_list` and `float_list` as numbers from 0 to 255, in the order [height, width, channels]."""
+    JPEG what was compressed with loss, as PNG what was not. `jpeg`, `png` and `webp` (always RGB, no alpha) encode
+    every image; `raw` stores pixels as uint8 bytes, `int64_list` and `float_list` as numbers from 0 to 255, in the
+    order [height, width, channels]."""
     other_formats: Literal["encode", "reject"] = "encode"
     """For `encode: keep`: whether GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000, PSD and ICO, also HEIC and JPEG XL where
     the packages pillow-heif and pillow-jxl-plugin are installed, are encoded as JPEG or PNG, or rejected."""
-    frames: Literal["first", "reject"] = "first"
-    """What to do with a file of several images, such as an animated GIF: store the first one, or reject it."""
+    frames: Literal["first", "reject", "each"] = "first"
+    """What to do with a file of several images, such as an animated GIF: store the first one, reject it, or store each
+    frame of an animation (GIF, WebP, APNG, AVIF) and each page of a TIFF as an example of its own."""
     orientation: Literal["apply", "keep", "reject"] = "apply"
     """What to do with an image whose EXIF data ask for a turn, which readers ignore: turn its pixels upright (a JPEG
     without loss where its sides allow it), store it as it lies, or reject it. Boxes and masks follow."""
@@ -84,7 +87,7 @@ class ImageConfig(pydantic.BaseModel):
     """`strip` removes EXIF (camera, time, place), XMP and IPTC data, comments and texts from images whose bytes are
     kept, without touching their pixels; color profiles stay. Images that are encoded here have none of these."""
     quality: Annotated[int, pydantic.Field(ge=1, le=100), NotBool] = 95
-    """Of each JPEG that is encoded here."""
+    """Of each JPEG that is encoded here, and of each WebP that is compressed with loss."""
     chroma: Annotated[Literal["source", "4:4:4", "4:2:2", "4:2:0"], pydantic.BeforeValidator(_read_chroma)] = "source"
     """Chroma subsampling of each JPEG that is encoded here. `source` is that of the JPEG it was, and 4:4:4 for other
     images: with 4:2:0, thin colored lines of a graphic change by up to 50 levels even at quality 100."""
@@ -92,6 +95,9 @@ class ImageConfig(pydantic.BaseModel):
     """Whether JPEGs encoded here are progressive: some 5 % smaller, and slower to decode."""
     png_level: Annotated[int, pydantic.Field(ge=0, le=9), NotBool] = 6
     """Compression of each PNG that is encoded here: 1 is fast, 9 is small."""
+    webp: Literal["lossy", "lossless", "source"] = "lossy"
+    """How `encode: webp` compresses: with loss, by `quality`; without; or as the file was compressed: with loss what
+    comes from a JPEG or another format with loss, without loss what comes from a PNG, GIF, BMP and the like."""
     resize: tuple[Count, Count] | None = None
     """Height and width in pixels."""
     fit: Literal["stretch", "crop", "pad"] = "stretch"
@@ -132,9 +138,22 @@ class ImageConfig(pydantic.BaseModel):
             self._check_native()
         if self.enlarge and self.shortest_side is None and self.longest_side is None:
             raise ValueError("image.enlarge needs image.shortest_side or image.longest_side")
-        for name, formats in (("quality", _JPEGS), ("chroma", _JPEGS), ("progressive", _JPEGS), ("png_level", _PNGS)):
+        for name, formats in (
+            ("quality", (*_JPEGS, *_WEBPS)),
+            ("chroma", _JPEGS),
+            ("progressive", _JPEGS),
+            ("png_level", _PNGS),
+            ("webp", _WEBPS),
+        ):
             if getattr(self, name) != ImageConfig.model_fields[name].default and self.encode not in formats:
                 raise ValueError(f"image.{name} needs image.encode: {formats[0]}, not {self.encode}")
+        if self.encode in _WEBPS and self.color in ("gray", "mean"):
+            raise ValueError(
+                f"image.encode: webp stores three channels, and image.color is {self.color}: set "
+                "image.encode: png or jpeg"
+            )
+        if self.encode in _WEBPS and self.webp == "lossless" and self.quality != 95:
+            raise ValueError("image.quality has no effect with image.webp: lossless: leave out one of the two")
         if self.metadata == "strip" and self.check == "header":
             raise ValueError("image.metadata: strip needs image.check: structure, or more, to find all of them")
         if self.other_formats != "encode" and self.encode != "keep":
@@ -180,7 +199,7 @@ class ImageConfig(pydantic.BaseModel):
                 filter=self.filter,
                 resampler=self.resampler,
             ),
-            encoding=encoders.Encoding(self.quality, self.chroma, self.progressive, self.png_level),
+            encoding=encoders.Encoding(self.quality, self.chroma, self.progressive, self.png_level, self.webp),
             limits=limits.Limits(**self.limits.model_dump()),
             sum_pixels=sum_pixels,
         )

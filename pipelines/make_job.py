@@ -133,7 +133,7 @@ def make_job(
         run_id=run_id,
         command=_digest_command(config, output, vocabulary, overwrite, snapshot),
         report=report,
-        hints=open_source.notes_on_labels(config, source),
+        hints=(*open_source.notes_on_labels(config, source), *_notes_on_frames(config)),
         snapshot=snapshot,
         duplicates=config.duplicates.settings(),
     )
@@ -170,6 +170,16 @@ def _digest_command(
     if snapshot is not None:  # its flags are no part of the config
         parts += (snapshot,)
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def _notes_on_frames(config: config_lib.Config) -> tuple[str, ...]:
+    """Returns a note on what is counted in files, where each frame of a file becomes an example."""
+    if config.image.frames != prepare.EACH:
+        return ()
+    return (
+        "image.frames: each: the plan, the shares of splits and the sizes of shards count files; their frames are "
+        "counted when they are read",
+    )
 
 
 def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:

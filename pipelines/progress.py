@@ -126,7 +126,7 @@ class Progress(ShownLine):
         self._is_analysed = settings.analyze is None
         self._writing_since = 0.0
         self._images_before = self._images = 0
-        self._done: dict[str, int] = {}  # shard -> images in it, also rejected ones
+        self._done: dict[str, int] = {}  # shard -> files in it, also rejected ones
         self._plan: elements.DatasetPlan | None = None
 
     def line(self) -> str:
@@ -193,7 +193,8 @@ class Progress(ShownLine):
                 if entry.name.endswith(shard_writer.DONE_SUFFIX) and entry.name not in self._done:
                     with contextlib.suppress(ValueError, TypeError, KeyError):  # a power failure left it empty
                         written = shard_writer.decode_written(store.read(storage.join(staging, entry.name)))
-                        self._done[entry.name] = written.shard.records + sum(written.rejected.values())
+                        num_images = written.shard.records + sum(written.rejected.values())
+                        self._done[entry.name] = num_images - written.further  # the plan counts files
         except OSError:
             return  # does not exist yet, or was moved by the commit
 

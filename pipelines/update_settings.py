@@ -66,6 +66,11 @@ def _require_allowed(config: config_lib.Config) -> None:
         )
     if config.output.writer != "stream":
         raise errors.ConfigError("--update: output.writer: beam does not record what it has written; leave it out")
+    if config.image.frames == "each":
+        raise errors.ConfigError(
+            "--update keeps one record for each file, and image.frames: each makes several: set image.frames: first or "
+            "reject, or convert the whole input without --update"
+        )
     if config.duplicates.settings().is_on:
         raise errors.ConfigError(
             "--update reads new images alone, and cannot compare them with those of earlier snapshots: leave out "

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
+from imagebeam import errors, plural
 from imagebeam.transforms import (
     dataset_settings,
     elements,
@@ -82,8 +82,11 @@ def notes_on_dataset(
     for each in written:
         rejected.update(each.rejected)
     merged = merge_statistics.merge_by_split(written) if merged is None else merged
+    further = sum(each.further for each in written)
+    frames = [f"{plural.count(further, 'image')} came as further frames or pages of files"] if further else []
     drift = snapshot_report.notes_of(settings.snapshot)
-    return [*reject_limit.note_changed(settings, rejected), *_note_absent_classes(settings, plan, merged), *drift]
+    changed = reject_limit.note_changed(settings, rejected)
+    return [*frames, *changed, *_note_absent_classes(settings, plan, merged), *drift]
 
 
 def _note_absent_classes(

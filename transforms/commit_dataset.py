@@ -231,7 +231,7 @@ class Committer:
             features=settings.features_of(plan),
             config=self.config,
             counts=catalog_lib.Counts(
-                listed=plan.listed,
+                listed=plan.listed + sum(each.further for each in written),
                 written=sum(each.shard.records for each in written),
                 rejected=_count_rejects(plan, written),
                 passed_over=plan.passed_over,

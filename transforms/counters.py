@@ -35,3 +35,5 @@ def count_written(written: elements.WrittenShard) -> None:
     count(KEPT if written.is_kept else OUT, written.shard.records)
     count(BYTES_OUT, 0 if written.is_kept else written.shard.bytes)
     count_rejects(written.rejected)
+    for name in (LISTED, PLANNED):  # they counted files
+        count(name, written.further)

@@ -49,6 +49,7 @@ class ImageRef(NamedTuple):
     facts: bytes = b""  # digest of what the record is made of, for the next update; see image_states
     content: bytes = b""  # digest of the same without versions, then one of the bytes once they are read; b"": not kept
     replaces: str = ""  # split of the record in the snapshot before that this image replaces; "" if there is none
+    frame: int = 0  # number of the picture in its file, from 0, where each picture of a file becomes an example
 
     def with_label(self, label: Label, group: str) -> ImageRef:
         """Returns this reference with a label and a group. Runs once per image: four times as fast as `_replace`."""
@@ -170,6 +171,7 @@ class WrittenShard(NamedTuple):
     is_kept: bool = False  # whether an earlier run finished it
     lost: Mapping[str, int] = {}  # the part of `rejected` that replaces a record, by the split of that record
     hashes_bytes: int = 0  # size of the file with the hashes of its images; 0 without one
+    further: int = 0  # images in addition to the references: pictures of a file after its first
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,9 @@ LOADED_BY = ("dataset_info.json", "features.json")  # TFDS needs both to find a 
 
 _CORE = "tensorflow_datasets.core.features."
 _VERSION = "1.0.0"
+# Formats that are declared as bytes. Unless it is asked for a still picture, TensorFlow 2.21 makes an animation of one
+# frame of a WebP, uint8 [1, height, width, 3]. TFDS 4.9 does not ask, so its image feature would fail.
+_AS_BYTES = ("raw", "webp")
 _SCALAR_TYPES = {features.INT64: "int64", features.FLOAT: "float32"}
 
 
@@ -85,7 +88,7 @@ def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: 
     if feature.many:
         one = _feature(feature._replace(many=False), catalog, encoding)
         return _node("sequence_feature.Sequence", {"sequence": {"length": "-1", "feature": one}})
-    if feature.source == features.ENCODED and feature.kind == features.BYTES and encoding != "raw":
+    if feature.source == features.ENCODED and feature.kind == features.BYTES and encoding not in _AS_BYTES:
         image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
         return _node("image_feature.Image", {"image": image | ({"encodingFormat": encoding} if encoding else {})})
     if feature.source == features.LABEL and catalog.label_kind == "class":

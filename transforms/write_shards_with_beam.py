@@ -42,6 +42,7 @@ class _Counted(NamedTuple):
 
     rejected: Mapping[str, int]
     statistics: Mapping[str, Any]
+    further: int  # as in WrittenShard
 
 
 class _EncodeFn(beam.DoFn):
@@ -56,15 +57,16 @@ class _EncodeFn(beam.DoFn):
         name = self._settings.shard_name(split, shard_index, num_shards)
         task = shard_writer.ShardTask(split, shard_index, num_shards, tuple(runs))
         recipe, policy = self._settings.recipe(plan), self._settings.policy_of(plan)
-        counts, rejects = statistics.StatisticsBuilder(), []
+        counts, rejects, further = statistics.StatisticsBuilder(), [], 0
         for ref, image in shard_writer.read_images(task.refs(), policy, self._settings.read_ahead):
+            further += ref.frame > 0
             if isinstance(image, elements.Reject):
                 rejects.append(image)
                 continue
             counts.add(ref.classes, statistics.measure(ref.uri, image))
             yield split, b"".join(recipe.encode(ref, image))
         rejected = shard_writer.store_rejects(self._settings.paths.staging(plan.fingerprint), name, rejects)
-        yield beam.pvalue.TaggedOutput("counted", (name, _Counted(rejected, counts.build())))
+        yield beam.pvalue.TaggedOutput("counted", (name, _Counted(rejected, counts.build(), further)))
 
 
 class _AdoptFn(beam.DoFn):
@@ -88,7 +90,8 @@ class _AdoptFn(beam.DoFn):
             store.rename(file, staged)
         store.sync(staged)
         shard = self._read_again(name, staged)
-        written = elements.WrittenShard(shard_names.ShardName.parse(name).split, shard, *counted)
+        split = shard_names.ShardName.parse(name).split
+        written = elements.WrittenShard(split, shard, counted.rejected, counted.statistics, further=counted.further)
         counters.count_written(written)
         _LOGGER.debug("wrote %s: %d records, %d bytes", name, shard.records, shard.bytes)
         yield written

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from imagebeam.transforms.elements import Reason
 
 # TensorFlow decodes nothing beyond these limits (tried with 2.21); Pillow refuses more than 178,956,970 pixels.
-MAX_SIDE_PX = {"jpeg": 65_500, "png": 1_000_000}  # JPEG_MAX_DIMENSION of libjpeg, PNG_USER_WIDTH_MAX of libpng
+# JPEG_MAX_DIMENSION of libjpeg, PNG_USER_WIDTH_MAX of libpng, WEBP_MAX_DIMENSION of libwebp.
+MAX_SIDE_PX = {"jpeg": 65_500, "png": 1_000_000, "webp": 16_383}
 MAX_VALUES = 2**29 - 1  # height * width, for a JPEG also times its components
 UPRIGHT = 1  # the EXIF orientation of pixels that need no turn
 CONVERT_FIRST = "convert it first"
@@ -32,7 +33,7 @@ class Image(NamedTuple):
     """One image that passed its check."""
 
     data: bytes  # to be stored; one byte for each number where the feature is a list of numbers
-    format: str  # "jpeg", "png" or "raw"
+    format: str  # "jpeg", "png", "webp" or "raw"
     height: int  # pixels
     width: int
     channels: int  # 1 to 4, as a decoder returns by default: 3 for a palette, 4 for a palette with transparency

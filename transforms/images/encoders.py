@@ -25,20 +25,26 @@ class Encoding:
     chroma: str = "source"  # of a JPEG: 4:4:4, 4:2:2 or 4:2:0; "source": as the JPEG it was, 4:4:4 for other images
     progressive: bool = False  # JPEG
     png_level: int = 6  # of zlib, 0 to 9
+    webp: str = "lossy"  # or "lossless"; "source": as the pixels were compressed before
 
-    def encode(self, picture: PIL.Image.Image, format: str, chroma: str | None = None) -> checked_image.Image:
+    def encode(
+        self, picture: PIL.Image.Image, format: str, chroma: str | None = None, is_lossy: bool = False
+    ) -> checked_image.Image:
         """Encodes `picture` as the image that is stored, without any metadata.
 
         Args:
             picture: of any of the four modes in `colors`.
-            format: "jpeg" (which drops alpha), "png", "raw", "int64_list" or "float_list".
+            format: "jpeg" (which drops alpha), "webp" (which becomes RGB), "png", "raw", "int64_list" or "float_list".
             chroma: of the JPEG that the pixels come from; None if they come from another image.
+            is_lossy: whether the pixels come from a file that compressed them with loss.
 
         Raises:
             BadImageError: if the image is larger than the format or an example allows.
         """
         if format == image_formats.JPEG:
             picture = colors.without_alpha(picture)
+        elif format == image_formats.WEBP:  # TensorFlow refuses one with alpha where three channels are wanted
+            picture = colors.in_mode(picture, "RGB")
         width, height = picture.size
         channels = colors.CHANNELS[picture.mode]
         if max(height, width) > checked_image.MAX_SIDE_PX.get(format, max(height, width)):
@@ -54,6 +60,11 @@ class Encoding:
             data, stored = _save(picture, format, options), format
         elif format == image_formats.PNG:
             data, stored = _save(picture, format, {"compress_level": self.png_level}), format
+        elif format == image_formats.WEBP:
+            is_lossless = self.webp == "lossless" or (self.webp == "source" and not is_lossy)
+            # Of a lossless WebP, `quality` would be the effort: 75 is Pillow's, and 100 takes three times as long.
+            options = {"lossless": True, "quality": 75} if is_lossless else {"quality": self.quality}
+            data, stored = _save(picture, format, options), format
         else:
             data, stored = picture.tobytes(), image_formats.RAW
         return checked_image.Image(data, stored, height, width, channels, structure.RAW_COLORSPACES[channels])

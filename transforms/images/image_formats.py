@@ -9,6 +9,7 @@ from imagebeam.transforms.images import png_chunks
 
 JPEG = "jpeg"
 PNG = "png"
+WEBP = "webp"
 RAW = "raw"  # bare pixels, without a header
 
 SNIFF_BYTES = 32
@@ -18,7 +19,7 @@ _EXTENSIONS = {  # by format
     PNG: ("png", "apng"),
     "gif": ("gif",),
     "bmp": ("bmp", "dib"),
-    "webp": ("webp",),
+    WEBP: ("webp",),
     "tiff": ("tif", "tiff"),
     "heic": ("heic", "heif"),
     "avif": ("avif",),
@@ -34,7 +35,7 @@ _SIGNATURES = {  # in the order in which they are tried
     JPEG: rb"\xff\xd8\xff",
     PNG: re.escape(png_chunks.SIGNATURE),
     "gif": rb"GIF8[79]a",
-    "webp": rb"RIFF.{4}WEBP",
+    WEBP: rb"RIFF.{4}WEBP",
     "tiff": rb"II[*+]\0|MM\0[*+]",
     # many texts begin with "BM"; the second is a DIB: the same without the file header, as on a clipboard
     "bmp": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0{3}"

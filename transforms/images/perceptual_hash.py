@@ -35,7 +35,7 @@ def hash_image(image: checked_image.Image, allowed: limits.Limits = limits.NO_LI
         image: the result of a check.
         allowed: limits of what is decoded.
     """
-    if image.format not in (image_formats.JPEG, image_formats.PNG):
+    if image.format not in (image_formats.JPEG, image_formats.PNG, image_formats.WEBP):
         return hash_picture(pixels.from_bytes(image.data, (image.height, image.width, image.channels)))
     try:
         picture = pillow_decoder.open_lazily(image.data, image.format)

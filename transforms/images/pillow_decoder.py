@@ -215,6 +215,16 @@ def load(picture: PIL.Image.Image) -> None:
         picture.load()
 
 
+def seek(picture: PIL.Image.Image, number: int) -> None:
+    """Goes to one of the images in an opened file, counted from 0.
+
+    Raises:
+        BadImageError: if it, or one on which it is drawn, cannot be read.
+    """
+    with _as_bad_image(pillow()):
+        picture.seek(number)
+
+
 def count_frames(picture: PIL.Image.Image) -> int:
     """Returns the number of images in an opened file.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from imagebeam.transforms.elements import Reason
@@ -15,6 +16,7 @@ from imagebeam.transforms.images import (
     checked_image,
     colors,
     encoders,
+    frame_reader,
     image_formats,
     limits,
     native_resizer,
@@ -35,10 +37,20 @@ if TYPE_CHECKING:
 
 KEEP = "keep"
 APPLY, REJECT = "apply", "reject"  # of orientation; "keep" is the third
+EACH = "each"  # of frames
 SRGB = "srgb"
 STRIP = "strip"
 _KEPT_COLORSPACES = {"rgb": ("RGB",), "gray": ("GRAY",), "mean": ("GRAY",)}  # by image.color; "keep" takes any
+_LOSSY = (image_formats.JPEG, image_formats.WEBP)  # formats that may store other pixels than they are given
 _RECOLORED_BY_PILLOW = (("GRAY", "rgb"), ("RGB", "mean"))  # colorspace of a JPEG and image.color
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """The pictures of one file that has several."""
+
+    count: int
+    images: Iterator[Image | BadImageError]  # one for each picture, prepared when it is asked for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +59,9 @@ class ImagePolicy:
 
     check: str = "structure"  # or "header", "decode", "tensorflow"
     raw_shape: tuple[int, int, int] | None = None  # height, width, channels if images come as bare pixels
-    encode: str = KEEP  # or jpeg, png, raw, int64_list, float_list
+    encode: str = KEEP  # or jpeg, png, webp, raw, int64_list, float_list
     other_formats: str = "encode"  # or "reject": images that are neither JPEG nor PNG, with encode "keep"
-    frames: str = "first"  # or "reject": files with several images
+    frames: str = "first"  # of files with several images; or "reject", "each"
     orientation: str = APPLY  # or "keep", "reject": images that EXIF data call turned
     annotations: str = "stored"  # or "upright": to which pixels boxes and masks refer where EXIF data ask for a turn
     color: str = KEEP  # or rgb, gray, mean
@@ -102,6 +114,58 @@ class ImagePolicy:
         else:
             raise structure.refusal(data, format, self._accepted())
         return self._encode(opened, data, str(format), stated)
+
+    def prepare_frames(self, data: bytes, expected: tuple[int, int] | None = None) -> Frames | None:
+        """Returns the pictures of a file that has several, if each is stored; None if `prepare` takes the file.
+
+        Args:
+            data: the bytes of one file.
+            expected: as for `prepare`, of each picture.
+
+        Raises:
+            BadImageError: if the whole file is to be rejected.
+        """
+        format = image_formats.sniff_format(data)
+        if self.frames != EACH or self.raw_shape is not None or format not in frame_reader.FORMATS:
+            return None
+        stated = None
+        if format == image_formats.PNG:
+            if not frame_reader.is_animated_png(data):
+                return None
+            stated = structure.check_image(data, "header" if self.check == "header" else "structure").orientation
+        elif self.encode == KEEP and self.other_formats == REJECT:
+            return None
+        structure.check_size(data)
+        self.limits.check_bytes(len(data))
+        reader = frame_reader.FrameReader(data, format)
+        if reader.count < 2 or (format == frame_reader.TIFF and source_kinds.is_raw_photo(reader.opened)):
+            return None
+        self.limits.check_frames(reader.count)
+        if format in frame_reader.ANIMATED:  # all frames have one size
+            stated = pixels.orientation(reader.opened) if stated is None else stated
+            self._check_header(*pixels.stored_size(reader.opened, stated), stated, expected)
+        return Frames(reader.count, self._each_frame(reader, data, format, stated, expected))
+
+    def _each_frame(
+        self,
+        reader: frame_reader.FrameReader,
+        data: bytes,
+        format: str,
+        stated: int | None,
+        expected: tuple[int, int] | None,
+    ) -> Iterator[Image | BadImageError]:
+        """Yields the pictures of a file; `stated` is their EXIF orientation, None if each has its own."""
+        for number in range(reader.count):
+            try:
+                opened = reader.seek(number)
+                turn = pixels.orientation(opened) if stated is None else stated
+                self._check_header(*pixels.stored_size(opened, turn), turn, expected)
+                self.limits.check_decoded(opened.height, opened.width, format)
+                reader.load(number)
+                image: Image | BadImageError = self._encode(opened, data, format, turn, is_frame=True)
+            except BadImageError as e:
+                image = BadImageError(e.reason, f"frame {number} of {reader.count}, counted from 0: {e.detail}")
+            yield image
 
     # These two are asked for every image.
     @functools.cached_property
@@ -203,38 +267,49 @@ class ImagePolicy:
         resized = resized._replace(orientation=image.orientation, source_format=image.format, reencoded=cause)
         return self._check_by_reader(resized)
 
-    def _encode(self, opened: PIL.Image.Image, data: bytes, format: str, stated: int) -> Image:
-        """Decodes, changes and encodes an opened image whose EXIF data state an orientation."""
-        self._check_frames(opened)
+    def _encode(self, opened: PIL.Image.Image, data: bytes, format: str, stated: int, is_frame: bool = False) -> Image:
+        """Decodes, changes and encodes an opened image whose EXIF data state an orientation.
+
+        `is_frame` says that it is one of several pictures, and decoded already.
+        """
+        if not is_frame:
+            self._check_frames(opened)
         height, width = pixels.stored_size(opened, stated)
         chroma = encoders.chroma_of(opened)
         turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
         upright = orientations.turn_size(height, width, turn)[::-1]
         if format == image_formats.JPEG:
             opened.draft(None, orientations.turn_size(*self.scaling.draft_size(*upright), turn))
-        self.limits.check_decoded(opened.height, opened.width, format)
-        pillow_decoder.load(opened)
+        if not is_frame:
+            self.limits.check_decoded(opened.height, opened.width, format)
+            pillow_decoder.load(opened)
         if format == image_formats.PNG and opened.size != (width, height):
             found = f"Pillow: {opened.height} x {opened.width} pixels, the header says {height} x {width}"
             raise BadImageError(Reason.UNDECODABLE, found)
         has_turned = format not in structure.CHECKED_FORMATS and pixels.orientation(opened) != stated  # as TIFF's does
-        picture = colors.to_srgb(opened) if self.profile == SRGB else opened
+        picture = opened.copy() if is_frame else opened  # the next frame is drawn on it, and needs its metadata
+        if self.profile == SRGB:
+            picture = colors.to_srgb(picture)
         picture = _turn_decoded(colors.to_eight_bits(picture), stated if has_turned else checked_image.UPRIGHT, turn)
         target = self.encode
         if target == KEEP:
             is_lossy = source_kinds.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
             target = image_formats.JPEG if is_lossy else image_formats.PNG
-        image = self._encode_picture(picture, target, chroma, upright)
+        else:
+            is_lossy = target == image_formats.WEBP and source_kinds.is_lossy(opened, data, format)
+        image = self._encode_picture(picture, target, chroma, upright, is_lossy)
         if turn == checked_image.UPRIGHT:
             image = image._replace(orientation=stated)
         if self.encode == KEEP:
-            image = image._replace(reencoded=self._cause(format, target, upright))
+            image = image._replace(reencoded=self._cause(format, target, upright, is_frame))
         return self._note_turn(image, turn)._replace(source_format=format)
 
-    def _cause(self, format: str, target: str, size: tuple[int, int]) -> str:
+    def _cause(self, format: str, target: str, size: tuple[int, int], is_frame: bool = False) -> str:
         """Returns why an image was encoded again although bytes are kept: one of a few texts, for statistics."""
         if format != target:
             return f"{format} to {target}"
+        if is_frame:
+            return f"{format} frame"
         return f"{format} {'scaled' if self.scaling.is_needed(*size) else 'recolored'}"
 
     def _encode_picture(
@@ -243,12 +318,13 @@ class ImagePolicy:
         target: str,
         chroma: str | None = None,
         size: tuple[int, int] | None = None,
+        is_lossy: bool = False,
     ) -> Image:
         picture = colors.recolor(picture, self.color, self.background)
         picture = self.scaling.apply(picture, self.background, size)
-        image = self.encoding.encode(picture, target, chroma)
+        image = self.encoding.encode(picture, target, chroma, is_lossy)
         if self.sum_pixels:
-            image = self._with_sums(image, pillow_decoder.decode(image) if target == image_formats.JPEG else picture)
+            image = self._with_sums(image, pillow_decoder.decode(image) if target in _LOSSY else picture)
         return self._check_by_reader(image)
 
     def _check_frames(self, opened: PIL.Image.Image) -> None:

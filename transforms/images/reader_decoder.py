@@ -9,7 +9,7 @@ from typing import Any
 
 from imagebeam import errors, missing_packages
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image, pillow_decoder, structure
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, structure, webp_structure
 
 try:
     from imagebeam import _native
@@ -69,7 +69,8 @@ class ImageDecoder:
             BadImageError: if the image is broken, has another size, or cannot be decoded.
             ConfigError: if TensorFlow is not installed, and Pillow may not take its place.
         """
-        image = structure.check_image(encoded)
+        is_webp = image_formats.sniff_format(encoded) == image_formats.WEBP
+        image = webp_structure.check_webp(encoded) if is_webp else structure.check_image(encoded)
         if size is not None and size != (image.height, image.width):
             raise _undecodable(
                 f"the image has {image.height} x {image.width} pixels, its record says {size[0]} x {size[1]}"

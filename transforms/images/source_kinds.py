@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any
 
-from imagebeam.transforms.images import image_formats
+from imagebeam.transforms.images import image_formats, webp_structure
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -14,8 +13,6 @@ _LOSSY = frozenset({image_formats.JPEG, "avif", "heic", "jxl"})  # nearly always
 _LOSSY_TIFF = frozenset({"jpeg", "tiff_jpeg", "webp"})  # Pillow's names of compressions
 # TIFF tags: what the first picture is for (bit 0: a smaller version of another one), and the version of DNG.
 _SUBFILE_TYPE, _DNG_VERSION = 254, 50706
-_RIFF_HEADER_BYTES = 12
-_unpack_chunk = struct.Struct("<4sI").unpack_from
 _SIZ = b"\xff\x4f\xff\x51"  # start of the codestream, and marker of its size
 _COD = b"\xff\x52"  # marker of JPEG 2000's coding style
 _TRANSFORMATION_BYTE = 13  # after the marker: 0 is the irreversible wavelet
@@ -29,8 +26,8 @@ def is_lossy(opened: PIL.Image.Image, data: bytes, format: str) -> bool:
         data: the bytes of the file.
         format: our name of its format.
     """
-    if format == "webp":
-        return not _has_chunk(data, b"VP8L")
+    if format == image_formats.WEBP:
+        return not _has_chunk(data, webp_structure.LOSSLESS)
     if format == "tiff":
         return opened.info.get("compression") in _LOSSY_TIFF
     if format == "jp2":
@@ -61,9 +58,9 @@ def is_raw_photo(opened: Any) -> bool:
 
 def _has_chunk(riff: bytes, wanted: bytes) -> bool:
     """Returns whether a WebP has a chunk of a kind, in its frames too."""
-    position, size = _RIFF_HEADER_BYTES, len(riff)
+    position, size = webp_structure.RIFF_HEADER_BYTES, len(riff)
     while position + 8 <= size:
-        kind, length = _unpack_chunk(riff, position)
+        kind, length = webp_structure.unpack_chunk(riff, position)
         if kind == wanted:
             return True
         position += 8 + (16 if kind == b"ANMF" else length + length % 2)

@@ -23,7 +23,7 @@ class RecordCopier(shard_writer.ShardWriter):
         rejects: list[elements.Reject],
         states: image_states.StateBuilder | None,
         hashes: list[image_hashes.HashedImage] | None,  # None: no image is decoded
-    ) -> None:
+    ) -> int:
         copied = (ref for ref in task.refs() if snapshot_refs.reject_of(ref) is None)
         fetched = read_ahead_lib.fetch(copied, self.read_ahead)
         for number, ref in enumerate(task.refs()):
@@ -48,3 +48,4 @@ class RecordCopier(shard_writer.ShardWriter):
             counts.add(ref.classes, measures)
             if states is not None:
                 states.add(ref, measures)
+        return 0

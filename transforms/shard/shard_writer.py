@@ -10,13 +10,21 @@ import dataclasses
 import json
 import os
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements, image_states
 from imagebeam.transforms.images import checked_image, class_masks, prepare
-from imagebeam.transforms.shard import encode, image_hashes, read_back, statistics, time_limit, writer_processes
+from imagebeam.transforms.shard import (
+    encode,
+    image_hashes,
+    read_back,
+    read_frames,
+    statistics,
+    time_limit,
+    writer_processes,
+)
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
@@ -124,7 +132,7 @@ class ShardWriter:
         with store.write_file(uri) as pending:
             stored = read_back.ReadBack(pending.file.fileno())
             writer = records.RecordWriter(pending.file, self.compression, stored.advance)
-            self._write_records(writer, task, counts, rejects, states, hashes)
+            further = self._write_records(writer, task, counts, rejects, states, hashes)
             writer.finish()
             pending.checksum = writer.num_bytes, writer.crc32c
             if stored.finish() != pending.checksum:
@@ -146,7 +154,7 @@ class ShardWriter:
         if hashed:
             store.write_whole(uri + image_hashes.HASHES_SUFFIX, hashed, durable=False)
         written = elements.WrittenShard(
-            task.split, shard, rejected, counts.build(), lost=lost, hashes_bytes=len(hashed)
+            task.split, shard, rejected, counts.build(), lost=lost, hashes_bytes=len(hashed), further=further
         )
         store.write_whole(uri + DONE_SUFFIX, encode_written(written), durable=False)
         return written
@@ -159,8 +167,11 @@ class ShardWriter:
         rejects: list[elements.Reject],
         states: image_states.StateBuilder | None,
         hashes: list[image_hashes.HashedImage] | None,
-    ) -> None:
+    ) -> int:
+        """Writes the images; returns how many there are in addition to the references."""
+        further = 0
         for ref, image in read_images(task.refs(), self.policy, self.read_ahead, dict(task.skipped), self.hasher):
+            further += ref.frame > 0
             if isinstance(image, elements.Reject):
                 rejects.append(image)
                 if states is not None:
@@ -173,6 +184,7 @@ class ShardWriter:
                 states.add(ref, measures)
             if hashes is not None:
                 hashes.append(image_hashes.hashed(ref, image))
+        return further
 
 
 def read_hashes(staging: str, written: elements.WrittenShard) -> list[image_hashes.HashedImage]:
@@ -233,7 +245,7 @@ def read_images(
     skipped: Mapping[int, elements.Reason] = types.MappingProxyType({}),
     hasher: image_hashes.Hasher | None = None,
 ) -> Iterable[tuple[elements.ImageRef, checked_image.Image | elements.Reject]]:
-    """Yields each reference with its checked image, or with its reject.
+    """Yields each reference with its checked image, or with its reject; or each picture of a file, one by one.
 
     Args:
         refs: the images to read.
@@ -249,6 +261,13 @@ def read_images(
         for number, (ref, files) in enumerate(read_files(refs, read_ahead)):
             writer_processes.note_progress(number)
             data = files[0]
+            if policy.frames == prepare.EACH:
+                if number not in skipped and not isinstance(data, read_ahead_lib.ReadError):
+                    frames = _read_frames(ref, data, policy, hasher, number, watch)
+                    if frames is not None:
+                        yield from frames
+                        continue
+                ref = ref._replace(key=read_frames.still_key(ref.key))
             if number in skipped:
                 image = _skip(ref, skipped[number], limit)
             elif isinstance(data, read_ahead_lib.ReadError):
@@ -309,6 +328,26 @@ def _prepare_in_time(
         return watch.run(number, lambda: _prepare(ref, data, policy, hasher))
     except checked_image.BadImageError as e:
         return _reject(ref, e)
+
+
+def _read_frames(
+    ref: elements.ImageRef,
+    data: bytes,
+    policy: prepare.ImagePolicy,
+    hasher: image_hashes.Hasher | None,
+    number: int,
+    watch: time_limit.Watch | None,
+) -> Iterator[read_frames.ReadImage] | None:
+    """Returns the pictures of a file that has several, or its reject; None if it has one picture."""
+
+    def in_time(prepare_one: Callable[[], checked_image.Image]) -> checked_image.Image:
+        return prepare_one() if watch is None else watch.run(number, prepare_one)
+
+    try:
+        return read_frames.read_frames(ref, data, policy, hasher, in_time)
+    except checked_image.BadImageError as e:
+        still = ref._replace(key=read_frames.still_key(ref.key))
+        return iter([(still, _reject(still, e))])
 
 
 def _skip(ref: elements.ImageRef, reason: elements.Reason, max_seconds: float | None) -> elements.Reject:

@@ -580,6 +580,33 @@ def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
             {"image": {"encode": "png", "quality": 80}}, "image.quality needs image.encode: jpeg, not png", id="quality"
         ),
         pytest.param(
+            {"image": {"encode": "webp", "color": "gray"}},
+            "image.encode: webp stores three channels, and image.color is gray: set image.encode: png or jpeg",
+            id="gray-webp",
+        ),
+        pytest.param(
+            {"image": {"encode": "webp", "webp": "lossless", "quality": 80}},
+            "image.quality has no effect with image.webp: lossless: leave out one of the two",
+            id="quality-of-lossless-webp",
+        ),
+        pytest.param(
+            {
+                "source": {
+                    "by": "coco",
+                    "coco": {"annotations": {"train": "a.json", "validation": "b.json"}, "masks": True},
+                },
+                "image": {"frames": "each"},
+            },
+            "image.frames: each repeats the boxes of a file for each of its frames, but not the masks: set",
+            id="frames-with-masks",
+        ),
+        pytest.param(
+            {"image": {"frames": "each"}, "duplicates": {"near": "drop"}},
+            "duplicates.near: drop leaves out whole files, and image.frames: each stores the frames of a file: set dup",
+            id="frames-and-dropped-duplicates",
+        ),
+        pytest.param({"image": {"webp": "source"}}, "image.webp needs image.encode: webp, not keep", id="webp-of-keep"),
+        pytest.param(
             {"image": {"encode": "jpeg", "resampler": "native"}},
             "image.resampler needs a size: one of image.resize, image.shortest_side, image.longest_side, image.max_pix",
             id="native-without-size",

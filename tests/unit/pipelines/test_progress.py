@@ -45,9 +45,11 @@ def leave_plan(dataset: dataset_settings.DatasetSettings) -> None:
     pathlib.Path(dataset.report).write_bytes(run_report.encode_report("planned", PLAN))
 
 
-def leave_shard(dataset: dataset_settings.DatasetSettings, index: int, records: int, rejected: int = 0) -> pathlib.Path:
+def leave_shard(
+    dataset: dataset_settings.DatasetSettings, index: int, records: int, rejected: int = 0, further: int = 0
+) -> pathlib.Path:
     shard = catalog.Shard(f"train-{index:05d}-of-00003.tfrecord", records, 1, 1)
-    written = elements.WrittenShard("train", shard, {"corrupt": rejected}, {})
+    written = elements.WrittenShard("train", shard, {"corrupt": rejected}, {}, further=further)
     done = pathlib.Path(dataset.paths.staging(PLAN.fingerprint), shard.name + shard_writer.DONE_SUFFIX)
     done.write_bytes(shard_writer.encode_written(written))
     return done
@@ -68,7 +70,7 @@ def test_line_has_its_stage_and_numbers_as_fields_for_a_log(dataset: dataset_set
     shown.line()
     assert shown._fields == {"stage": "listing"}
     leave_plan(dataset)
-    leave_shard(dataset, 0, 495, rejected=5)
+    leave_shard(dataset, 0, 895, rejected=5, further=400)  # frames of files, which the plan counts
     shown.line()
     rate = shown._fields.pop("images_per_sec")
     numbers = {"shards_done": 1, "shards_planned": 4, "images_done": 500, "images_planned": 2000}

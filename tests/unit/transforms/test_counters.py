@@ -113,6 +113,13 @@ def test_nothing_is_counted_for_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_frames_of_a_file_are_listed_and_planned_when_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int]] = []
+    monkeypatch.setattr(counters.Metrics, "counter", lambda _, name: _Recorder(seen, name))
+    counters.count_written(elements.WrittenShard("train", catalog.Shard("s", 3, 40, 1), {}, {}, further=2))
+    assert seen == [("images-out", 3), ("bytes-out", 40), ("images-listed", 2), ("images-planned", 2)]
+
+
 class _Recorder:
     def __init__(self, seen: list[tuple[str, int]], name: str):
         self._seen, self._name = seen, name

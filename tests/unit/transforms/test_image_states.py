@@ -137,6 +137,7 @@ def test_facts_cover_all_that_a_record_is_made_of_but_folders() -> None:
         "facts",
         "content",
         "replaces",
+        "frame",
     }  # the key is what is compared; the group decides the split
     assert FULL.mask is not None
     changes = {field: (value, value) for field, value in FULL._asdict().items()}

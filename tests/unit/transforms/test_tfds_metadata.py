@@ -14,6 +14,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import features
 from imagebeam.transforms import commit_dataset, dataset_settings, tfds_metadata
 from imagebeam.transforms.elements import ImageRef
+from imagebeam.transforms.images import prepare
 from tests import image_sets
 from tests.unit.imagebeam.reader import written
 from tests.unit.transforms import small_dataset
@@ -110,6 +111,21 @@ def test_tfds_loads_a_dataset_of_targets_and_columns(
     loaded = list(tfds.builder_from_directory(dataset.output).as_dataset(split="train").as_numpy_iterator())
     assert [(each[LABEL], each[LABEL].dtype.name) for each in loaded] == [(value, dtype) for value in values]
     assert {(each["age"], each["dose"], each["name"]) for each in loaded} == {(5, 0.25, b"Tom \xff")}
+
+
+@pytest.mark.slow
+def test_tfds_gives_a_webp_as_bytes_for_tensorflow_to_decode(
+    tmp_path: pathlib.Path, splits: dict[str, list[ImageRef]], tfds: Any
+) -> None:
+    import tensorflow as tf
+
+    policy = prepare.ImagePolicy(encode="webp")
+    dataset = small_dataset.make_settings(tmp_path / "out", policy=policy)
+    commit(dataset, {"train": splits["train"]}, ("cat", "dog"))
+    builder = tfds.builder_from_directory(dataset.output)
+    loaded = list(builder.as_dataset(split="train", as_supervised=True).as_numpy_iterator())
+    decoded = [tf.io.decode_image(image, channels=3, expand_animations=False) for image, _ in loaded]
+    assert [each.shape for each in decoded] == [(16, 24, 3)] * len(splits["train"])
 
 
 @pytest.mark.slow
