@@ -9,7 +9,7 @@ import pydantic
 
 from imagebeam.pipelines.config_fields import STRICT, Bytes, Count, NotBool
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import mask_files, table_formats
+from imagebeam.transforms.sources import mask_files, path_template, table_formats
 
 
 class ManifestConfig(pydantic.BaseModel):
@@ -28,16 +28,20 @@ class ManifestConfig(pydantic.BaseModel):
     """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma."""
     encoding: str = table_formats.UTF8
     """Encoding of a CSV or JSON lines file: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
+    root: str | None = None
+    """Folder that the paths in the table are relative to: an address, or relative to the table's folder, such as
+    `images` or `../images`. By default the table's folder. Keys are relative to it, too, unless `path` is a glob."""
     image: str | None = "image"
-    """Column with the image's path, relative to the manifest's folder; null if there is no such column, see `files`."""
+    """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`. A
+    template that ends in `.*` finds the extension by one listing of the folder. Null if the table does not name its
+    images, see `files`."""
     files: str | None = None
     """For `image: null`: glob of the images, relative to the manifest's folder. Row n belongs to file n when the paths
     are sorted as text (10.png comes before 2.png); there must be as many rows as files."""
     key: str | None = None
     """Column with the stable id; by default the path is the key."""
     allow_outside: bool = False
-    """If true, paths may lead out of the manifest's folder (`..`, absolute, another scheme); otherwise such images are
-    rejects."""
+    """If true, paths may lead out of `root` (`..`, absolute, another scheme); otherwise such images are rejects."""
     merge_rows: bool = False
     """If true, consecutive rows of one image become one example, with the values of its `list` columns joined."""
     trust: bool = False
@@ -47,6 +51,15 @@ class ManifestConfig(pydantic.BaseModel):
     size: str | None = None
     """For `trust: true`: column with the size of each file in bytes, which decides the number of shards. A file of
     another size is a reject; an empty cell is an unknown size."""
+
+    @pydantic.field_validator("image")
+    @classmethod
+    def _template(cls, value: str | None) -> str | None:
+        try:
+            path_template.parse(value)
+        except ValueError as e:
+            raise ValueError(f"source.manifest.image {e}") from e
+        return value
 
     @pydantic.field_validator("encoding")
     @classmethod
@@ -63,6 +76,10 @@ class ManifestConfig(pydantic.BaseModel):
             raise ValueError(
                 "source.manifest.files goes with source.manifest.image: null; a column names the images, or a glob "
                 "gives them in the order of the rows"
+            )
+        if self.files is not None and self.root is not None:
+            raise ValueError(
+                "source.manifest.files is relative to the table's folder; source.manifest.root needs names in a column"
             )
         if self.files is not None and self.merge_rows:
             raise ValueError("source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names")

@@ -71,7 +71,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     drop = drop_duplicates.DropDuplicates(settings.duplicates, settings.policy, settings.read_ahead, compared.rejects)
     distinct = compared.images | "DropDuplicates" >> drop  # ImageRef of the images that stay, Reject, Duplicate
     ranked = distinct.images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
-    plan_of = plan_dataset.PlanDataset(settings, tallies, distinct.rejects, job.table, compared.comparison)
+    plan_of = plan_dataset.PlanDataset(settings, tallies, distinct.rejects, job.table, compared.comparison, job.advisor)
     plan = ranked.ranking | "Plan" >> plan_of  # DatasetPlan
     if plan_only:
         return

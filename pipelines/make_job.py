@@ -43,6 +43,11 @@ class Job(NamedTuple):
     scratch: str = ""  # folder where tf.Transform writes first
 
     @property
+    def advisor(self) -> plan_dataset.Advisor | None:
+        """The source, if it can look for what is wrong."""
+        return self.source if isinstance(self.source, plan_dataset.Advisor) else None
+
+    @property
     def keeps_position(self) -> bool:
         """Whether the row of an image in the source decides its place."""
         return isinstance(self.order, rank_references.ListedOrder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import os
 import posixpath
@@ -20,6 +21,7 @@ from imagebeam.transforms.sources import (
     image_source,
     manifest,
     paired_files,
+    path_template,
     saved_listing,
     table_formats,
     table_per_folder,
@@ -179,11 +181,14 @@ def _manifest_source(
                 f"--input {uri!r} is a folder: give the table itself, or its name in the folder as "
                 "source.manifest.path; for images without a table set source.by: files"
             )
-        return _table(config, uri)
+        table = _table(config, uri, output=output)
+        return table if wanted.root is None else _count_unnamed(table, output)
     absolute = _is_absolute(wanted.path)
     path = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
     if not table_per_folder.is_glob(wanted.path) or storage.storage_of(path).exists(path):
-        table = _table(config, path)
+        table = _table(config, path, output=output)
+        if wanted.root is not None:
+            return _count_unnamed(table, output)
         below = path.startswith(storage.join(uri, ""))
         return (
             table_per_folder.TablePerFolderSource((table,), uri, output) if below and table.image is not None else table
@@ -200,9 +205,19 @@ def _manifest_source(
         )
     left_out = _leave_out(output, uri)
     found = table_per_folder.find_tables(uri, wanted.path, exclude=left_out, format=wanted.format)
-    return table_per_folder.TablePerFolderSource(
-        tuple(_table(config, each, keys_below=uri) for each in found), uri, left_out
-    )
+    tables = tuple(_table(config, each, uri, left_out) for each in found)
+    if wanted.root is not None:
+        folders = {table.image_root for table in tables}
+        outside = [folder for folder in folders if not storage.join(folder, "").startswith(storage.join(uri, ""))]
+        if outside:  # keys relative to --input would be whole addresses
+            tables = tuple(dataclasses.replace(table, keys_below=None) for table in tables)
+            return table_per_folder.TablePerFolderSource(tables, outside[0] if len(folders) == 1 else None, left_out)
+    return table_per_folder.TablePerFolderSource(tables, uri, left_out)
+
+
+def _count_unnamed(table: manifest.ManifestSource, output: str) -> table_per_folder.TablePerFolderSource:
+    """Returns a table with a root of its own as one that counts the images there which no row names."""
+    return table_per_folder.TablePerFolderSource((table,), table.image_root, output)
 
 
 def _is_absolute(address: str) -> bool:
@@ -217,7 +232,9 @@ def _is_folder(uri: str) -> bool:
         return False
 
 
-def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -> manifest.ManifestSource:
+def _table(
+    config: config_lib.Config, uri: str, keys_below: str | None = None, output: str = ""
+) -> manifest.ManifestSource:
     wanted = config.source.manifest
     format = wanted.format or table_formats.format_of(uri)
     if (wanted.header or wanted.delimiter) and format != "csv":
@@ -231,12 +248,35 @@ def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -
         fields=row_fields(config, wanted.key),
         allow_outside=wanted.allow_outside,
         keys_below=keys_below,
+        images_below=_root_of(wanted.root, uri),
+        exclude=output,
         merge_rows=wanted.merge_rows,
         header=wanted.header,
         delimiter=wanted.delimiter,
         encoding=wanted.encoding,
         trust=manifest.Trust(wanted.size) if wanted.trust else None,
     )
+
+
+def _root_of(root: str | None, table: str) -> str | None:
+    """Returns the address of the folder that the paths of a table are relative to; None for the table's own.
+
+    Raises:
+        ConfigError: if it is not a folder.
+    """
+    if root is None:
+        return None
+    if _is_absolute(root):
+        uri = storage.normalize(root)
+    else:
+        folder = posixpath.dirname(table) or "."
+        uri = storage.normalize(storage.join_relative(folder, posixpath.normpath(root)).removesuffix("/."))
+    if not _is_folder(uri):
+        raise errors.ConfigError(
+            f"source.manifest.root {root!r}: {uri!r} is not a folder; give it relative to the folder of {table!r}, "
+            "or as an address"
+        )
+    return uri
 
 
 def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
@@ -329,7 +369,9 @@ def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource)
     table = as_table(source)
     if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
         return ()
-    used = {config.source.manifest.image, config.source.manifest.key, config.split.column, config.split.group}
+    template = path_template.parse(config.source.manifest.image)
+    in_path = (config.source.manifest.image,) if template is None else template.columns
+    used = {*in_path, config.source.manifest.key, config.split.column, config.split.group}
     unused = [name for name in table.column_names() if name not in used and name not in config.columns]
     if not unused:
         return ()

@@ -36,6 +36,7 @@ def make_plan(
     repeated_rows: Sequence[str] = (),
     base: catalog_lib.Catalog | None = None,
     comparison: summaries.Comparison | None = None,
+    advice: str = "",
 ) -> elements.DatasetPlan:
     """Returns the plan to write what was listed, or to refuse it, whatever the output holds.
 
@@ -49,6 +50,7 @@ def make_plan(
         repeated_rows: where the two rows with the first repeated key are, such as "line 5 of m.csv"; () if not known.
         base: catalog of the snapshot before; None if there is none.
         comparison: of the listed images with that snapshot.
+        advice: what to do if all images are rejected; "" if nothing is known.
     """
     splits = {}
     if base is not None and settings.snapshot is not None and settings.snapshot.retry_rejects:
@@ -95,7 +97,7 @@ def make_plan(
     error = None
     if settings.snapshot is not None and comparison is not None and tally.listed and not problems:
         error = continue_snapshot.find_excess_removal(settings.snapshot, comparison)
-    error = error or _find_error(settings, plan, ranking, tally, rejects, repeated_rows, known_splits)
+    error = error or _find_error(settings, plan, ranking, tally, rejects, repeated_rows, known_splits, advice)
     if settings.snapshot is None or error is not None:
         return plan if error is None else refuse(plan, error)
     return _continue(settings.snapshot, plan, ranking, rejects, settings.vocabulary, base, comparison)
@@ -161,6 +163,7 @@ def _find_error(
     rejects: summaries.RejectSummary,
     repeated_rows: Sequence[str],
     known_splits: frozenset[str],
+    advice: str,
 ) -> errors.ImagebeamError | None:
     """Returns why nothing may be written, or None."""
     if tally.problems:
@@ -175,7 +178,8 @@ def _find_error(
         return errors.ConfigError(f"{unknown.uri}: {unknown.detail}; add it there, or set label.unknown: reject")
     if excess := reject_limit.find_excess(settings, tally.listed, rejects.counts):
         example = f"; the first: {rejects.first.uri}: {rejects.first.detail}" if rejects.first else ""
-        return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}")
+        more = f"; {advice}" if advice else ""
+        return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}{more}")
     if ranking.duplicates:
         return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows))
     if settings.analyze == "train" and "train" not in plan.splits.keys() | known_splits:

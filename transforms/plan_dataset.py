@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import apache_beam as beam
 
@@ -32,6 +32,14 @@ class Table(Protocol):
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:
         """Returns where the rows with these positions are: `line 5 of m.csv`."""
+
+
+@runtime_checkable
+class Advisor(Protocol):
+    """A source that can look for what is wrong if all of its images are rejected."""
+
+    def advise(self, reason: elements.Reason) -> str:
+        """Returns what to do if every image is rejected for this reason; "" if there is no advice."""
 
 
 @dataclasses.dataclass
@@ -115,9 +123,10 @@ class _TakeStockFn(beam.CombineFn):
 class _PlanFn(beam.DoFn):
     """-> DatasetPlan; also writes a report of it for the launcher."""
 
-    def __init__(self, settings: dataset_settings.DatasetSettings, table: Table | None):
+    def __init__(self, settings: dataset_settings.DatasetSettings, table: Table | None, advisor: Advisor | None = None):
         self._settings = settings
         self._table = table
+        self._advisor = advisor
 
     def process(
         self,
@@ -130,7 +139,8 @@ class _PlanFn(beam.DoFn):
         duplicates = ranking.duplicates if comparison is None else comparison.duplicates
         rows = describe_repeated_rows(self._table, duplicates)
         base = self._settings.snapshot.load_base() if self._settings.snapshot is not None else None
-        plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison)
+        advice = find_advice(self._advisor, *stock)
+        plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison, advice)
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
         # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
         run_id = self._settings.run_id or output_paths.new_run_id()
@@ -160,6 +170,15 @@ def describe_repeated_rows(table: Table | None, duplicates: Sequence[summaries.R
     return ()
 
 
+def find_advice(advisor: Advisor | None, tally: summaries.Tally, rejects: summaries.RejectSummary) -> str:
+    """Returns advice on a source whose images are all rejected for one reason; "" if there is none."""
+    if advisor is None or not tally.listed or list(rejects.counts.values()) != [tally.listed]:
+        return ""
+    with contextlib.suppress(OSError, ValueError):  # the rejects matter more
+        return advisor.advise(elements.Reason(next(iter(rejects.counts))))
+    return ""
+
+
 @dataclasses.dataclass
 class PlanDataset(beam.PTransform):
     """The ranking of the references -> one DatasetPlan."""
@@ -169,6 +188,7 @@ class PlanDataset(beam.PTransform):
     rejects: beam.PCollection[elements.Reject]
     table: Table | None = None  # the source, if its references are rows
     comparison: "beam.PCollection[summaries.Comparison] | None" = None  # with the snapshot before
+    advisor: Advisor | None = None  # the source, if it can look for what is wrong
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -182,7 +202,7 @@ class PlanDataset(beam.PTransform):
             | "StartPlan" >> beam.Impulse()
             | "Plan"
             >> beam.ParDo(
-                _PlanFn(self.settings, self.table),
+                _PlanFn(self.settings, self.table, self.advisor),
                 ranking=beam.pvalue.AsSingleton(ranking),
                 stock=beam.pvalue.AsSingleton(stock),
                 **compared,
