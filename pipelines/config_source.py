@@ -9,7 +9,7 @@ import pydantic
 
 from imagebeam.pipelines.config_fields import STRICT, Bytes, Count, NotBool
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import mask_files, path_template, table_formats
+from imagebeam.transforms.sources import mask_files, path_pattern, path_template, table_formats
 
 
 class ManifestConfig(pydantic.BaseModel):
@@ -196,6 +196,9 @@ class SourceConfig(pydantic.BaseModel):
     `plan --save-listing`; `idx`, `coco`, `tar` (WebDataset) and `tfrecord` read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
+    pattern: str | None = None
+    """For `by: files` (and listings saved from it): a regular expression for the whole path of an image below
+    `source.uri`. Its named groups are columns: for `label.column`, `split.column`, `split.group` and `columns`."""
     manifest: ManifestConfig = ManifestConfig()
     """For `by: manifest`."""
     idx: IdxConfig = IdxConfig()
@@ -210,6 +213,13 @@ class SourceConfig(pydantic.BaseModel):
     """Over a network: concurrent requests for images, in each writer process."""
     bytes_ahead: Bytes = pydantic.ByteSize(read_ahead.READ_AHEAD.num_bytes)
     """Bytes of images requested and not yet written, in each writer process."""
+
+    @pydantic.field_validator("pattern")
+    @classmethod
+    def _safe(cls, value: str | None) -> str | None:
+        if value is not None:
+            path_pattern.check(value)
+        return value
 
     @pydantic.field_validator("include", mode="before")
     @classmethod

@@ -59,7 +59,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     )
 
     settings = job.settings
-    listed = pipeline | "List" >> list_images.ListImages(job.source)  # ImageRef: where an image is
+    listed = pipeline | "List" >> list_images.ListImages(job.source, job.rules)  # ImageRef: where an image is
     labelled = listed.images | "Label" >> label_images.LabelImages(job.label)  # ImageRef with its label
     assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # ImageRef with its split
     rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject

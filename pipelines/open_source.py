@@ -19,10 +19,13 @@ from imagebeam.transforms.sources import (
     files,
     idx,
     image_source,
+    listing_rules,
     manifest,
     paired_files,
+    path_pattern,
     path_template,
     saved_listing,
+    split_lists,
     table_formats,
     table_per_folder,
     table_rows,
@@ -64,6 +67,26 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
         if config.source.by in ("tar", "tfrecord"):
             return _container_source(config, uri, output)
         return _files_source(config, uri, output)
+
+
+def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
+    """Returns the rules for every image that the source of `config` lists.
+
+    Raises:
+        ConfigError: if a list of `split.lists` cannot be read, or is empty.
+    """
+    pattern = lists = None
+    if config.source.pattern is not None:
+        pattern = path_pattern.PathPattern(config.source.pattern, row_fields(config))
+    if config.split.lists:
+        uri = storage.normalize(str(config.source.uri))
+        root = files.split_glob(uri)[0]
+        root = root if _is_folder(root) else posixpath.dirname(root)
+        given = ((split, (one,) if isinstance(one, str) else one) for split, one in config.split.lists.items())
+        places = tuple((split, _resolve(each, root)) for split, several in given for each in several)
+        lists = split_lists.SplitLists(places, root, config.split.unlisted)
+        lists.check()
+    return listing_rules.ListingRules(pattern, lists)
 
 
 def _check_address(option: str, uri: str) -> None:
@@ -225,6 +248,13 @@ def _is_absolute(address: str) -> bool:
     return address.startswith(("/", "~", "file://")) or storage.scheme_of(address) != "file"
 
 
+def _resolve(address: str, folder: str) -> str:
+    """Returns a complete address; a relative one is below `folder`, or above it with `..`."""
+    if _is_absolute(address):
+        return storage.normalize(address)
+    return storage.normalize(storage.join_relative(folder, posixpath.normpath(address)).removesuffix("/."))
+
+
 def _is_folder(uri: str) -> bool:
     try:
         return storage.storage_of(uri).stat(uri).kind == storage.DIRECTORY
@@ -250,6 +280,7 @@ def _table(
         keys_below=keys_below,
         images_below=_root_of(wanted.root, uri),
         exclude=output,
+        split=posixpath.splitext(posixpath.basename(uri))[0] if config.split.by == "table" else "",
         merge_rows=wanted.merge_rows,
         header=wanted.header,
         delimiter=wanted.delimiter,
@@ -266,11 +297,7 @@ def _root_of(root: str | None, table: str) -> str | None:
     """
     if root is None:
         return None
-    if _is_absolute(root):
-        uri = storage.normalize(root)
-    else:
-        folder = posixpath.dirname(table) or "."
-        uri = storage.normalize(storage.join_relative(folder, posixpath.normpath(root)).removesuffix("/."))
+    uri = _resolve(root, posixpath.dirname(table) or ".")
     if not _is_folder(uri):
         raise errors.ConfigError(
             f"source.manifest.root {root!r}: {uri!r} is not a folder; give it relative to the folder of {table!r}, "

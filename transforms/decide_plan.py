@@ -76,6 +76,7 @@ def make_plan(
         notes=(
             *settings.hints,
             *(_notes(settings, splits, ranking) if base is None else ()),
+            *_notes_on_moves(comparison),
             *tally.lists.notes,
             *kept.notes,
         ),
@@ -169,8 +170,11 @@ def _find_error(
     if tally.problems:
         return errors.ConfigError("; ".join(tally.problems[:5]))
     if not tally.listed:
+        more = f"; {advice}" if advice else ""
         passed = ", ".join(f"{count:,} {kind}" for kind, count in plan.passed_over.items()) or "nothing at all"
-        return errors.ConfigError(f"the input holds no image (passed over: {passed}); check --input and source.include")
+        return errors.ConfigError(
+            f"the input holds no image (passed over: {passed}); check --input and source.include{more}"
+        )
     if problem := tally.lists.find_problem(has_vocabulary=settings.vocabulary is not None):
         return errors.ConfigError(problem)
     unknown = rejects.first_unknown_label
@@ -229,6 +233,15 @@ def _notes(
         absent = sorted(set(settings.sizing.num_shards) - set(splits))
         notes += [f"output.num_shards names the split {split}, which receives no image" for split in absent]
     return notes
+
+
+def _notes_on_moves(comparison: summaries.Comparison | None) -> list[str]:
+    if comparison is None or not comparison.moved:
+        return []
+    return [
+        f"images that the last snapshot has in another split: {comparison.moved:,}; the folder, table or list that gives "
+        "the split has changed"
+    ]
 
 
 def _notes_on_classes(

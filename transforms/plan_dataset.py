@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import apache_beam as beam
 
@@ -22,8 +22,10 @@ from imagebeam.transforms import (
     run_report,
     summaries,
 )
+from imagebeam.transforms.sources import listing_rules, split_lists
 
 _LOGGER = logging.getLogger(__name__)
+_LEFT_OUT = frozenset({split_lists.UNLISTED})
 _MAX_PROBLEMS = 5  # named in the error
 
 
@@ -32,14 +34,6 @@ class Table(Protocol):
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:
         """Returns where the rows with these positions are: `line 5 of m.csv`."""
-
-
-@runtime_checkable
-class Advisor(Protocol):
-    """A source that can look for what is wrong if all of its images are rejected."""
-
-    def advise(self, reason: elements.Reason) -> str:
-        """Returns what to do if every image is rejected for this reason; "" if there is no advice."""
 
 
 @dataclasses.dataclass
@@ -123,7 +117,12 @@ class _TakeStockFn(beam.CombineFn):
 class _PlanFn(beam.DoFn):
     """-> DatasetPlan; also writes a report of it for the launcher."""
 
-    def __init__(self, settings: dataset_settings.DatasetSettings, table: Table | None, advisor: Advisor | None = None):
+    def __init__(
+        self,
+        settings: dataset_settings.DatasetSettings,
+        table: Table | None,
+        advisor: listing_rules.Advisor | None = None,
+    ):
         self._settings = settings
         self._table = table
         self._advisor = advisor
@@ -141,6 +140,8 @@ class _PlanFn(beam.DoFn):
         base = self._settings.snapshot.load_base() if self._settings.snapshot is not None else None
         advice = find_advice(self._advisor, *stock)
         plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison, advice)
+        if comparison is None and plan.action == "write":
+            plan = dataclasses.replace(plan, notes=(*plan.notes, *find_notes(self._advisor, ranking)))
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
         # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
         run_id = self._settings.run_id or output_paths.new_run_id()
@@ -170,13 +171,21 @@ def describe_repeated_rows(table: Table | None, duplicates: Sequence[summaries.R
     return ()
 
 
-def find_advice(advisor: Advisor | None, tally: summaries.Tally, rejects: summaries.RejectSummary) -> str:
-    """Returns advice on a source whose images are all rejected for one reason; "" if there is none."""
-    if advisor is None or not tally.listed or list(rejects.counts.values()) != [tally.listed]:
+def find_advice(advisor: listing_rules.Advisor | None, tally: summaries.Tally, rejects: summaries.RejectSummary) -> str:
+    """Returns advice on a source whose images are all rejected or left out for one reason; "" if there is none."""
+    reasons = list(rejects.counts) if tally.listed else [name for name in tally.passed_over if name in _LEFT_OUT]
+    if advisor is None or len(reasons) != 1 or sum(rejects.counts.values()) != tally.listed:
         return ""
     with contextlib.suppress(OSError, ValueError):  # the rejects matter more
-        return advisor.advise(elements.Reason(next(iter(rejects.counts))))
+        return advisor.advise(reasons[0])
     return ""
+
+
+def find_notes(advisor: listing_rules.Advisor | None, ranking: summaries.Ranking) -> list[str]:
+    """Returns notes on the source."""
+    with contextlib.suppress(OSError, ValueError):
+        return [] if advisor is None else advisor.notes({split: ranking.total(split) for split in ranking.starts})
+    return []
 
 
 @dataclasses.dataclass
@@ -188,7 +197,7 @@ class PlanDataset(beam.PTransform):
     rejects: beam.PCollection[elements.Reject]
     table: Table | None = None  # the source, if its references are rows
     comparison: "beam.PCollection[summaries.Comparison] | None" = None  # with the snapshot before
-    advisor: Advisor | None = None  # the source, if it can look for what is wrong
+    advisor: listing_rules.Advisor | None = None  # of the source, if it can look for what is wrong
 
     def __post_init__(self) -> None:
         super().__init__()

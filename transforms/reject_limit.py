@@ -9,7 +9,7 @@ from imagebeam.transforms import dataset_settings, elements
 
 # Reasons to reject an image before it is read. If only these reject all images, the config is probably wrong.
 _REASONS_OF_CONFIG = frozenset(
-    {"no_label", "unknown_label", "bad_split", "bad_row", "bad_value", "outside_root", "not_found"}
+    {"no_label", "no_match", "unknown_label", "bad_split", "bad_row", "bad_value", "outside_root", "not_found"}
 )
 
 

@@ -46,6 +46,7 @@ class ManifestSource:
     allow_outside: bool = False
     keys_below: str | None = None  # folder that keys are relative to; None for that of the paths
     images_below: str | None = None  # folder that paths are relative to; None for the table's own
+    split: str = ""  # of all its rows; "" if a column or something else gives it
     exclude: str = ""  # address that is not searched for images without extension: the output folder
     first_position: int = 0  # of its first row, if other tables come before it
     merge_rows: bool = False  # merge consecutive rows of one image
@@ -365,7 +366,9 @@ class ManifestSource:
         if not key:
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
         size, version = self._look_at(uri, known) if self.trust is None else (_size_in(row, self.trust.size), 0)
-        ref = elements.ImageRef(key, uri, size, version, position=self.first_position + place.position)
+        ref = elements.ImageRef(
+            key, uri, size, version, position=self.first_position + place.position, split=self.split
+        )
         return self.fields.fill(ref, row)
 
     @staticmethod

@@ -320,7 +320,7 @@ def test_label_that_does_not_fit_is_refused(label: dict[str, Any], message: str)
         pytest.param({"group": "x"}, "split.stratify and split.group need split.by: hash, not none", id="group"),
         pytest.param(
             HASH | {"rename": {"val": "test"}},
-            "split.rename and split.names need split.by: directory, column or source, not hash",
+            "split.rename and split.names need split.by: directory, column, table or source, not hash",
             id="idle-rename",
         ),
         pytest.param({"names": ["train"]}, "split.rename and split.names need split.by: directory", id="idle-names"),
