@@ -220,7 +220,8 @@ class Config(pydantic.BaseModel):
             "duplicates": True,
             "update": True,
         }
-        exclude["source"] = {"uri": True, "manifest": {"path", "files"}, "reads_ahead": True, "bytes_ahead": True}
+        places = {"path": True, "root": True, "files": True, "join": {"tables"}}
+        exclude["source"] = {"uri": True, "manifest": places, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
             exclude["source"] = set(type(self.source).model_fields) - {"masks", "pattern"}
         fields = self.model_dump(mode="json", exclude=exclude, exclude_defaults=True)

@@ -12,32 +12,56 @@ from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import mask_files, path_pattern, path_template, table_formats
 
 
+class JoinConfig(pydantic.BaseModel):
+    """Further tables with columns of the same images."""
+
+    model_config = STRICT
+
+    key: str | None = None
+    """The column with the id that the tables share."""
+    tables: dict[str, tuple[str, ...]] = {}
+    """For CSV: further tables with the same delimiter, whose rows have the same ids in the same order. From
+    the path of each table, relative to the folder of the first, to the names of its columns, as in `header`; [] for a
+    table with a header line."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> JoinConfig:
+        if (self.key is None) != (not self.tables):
+            raise ValueError("source.manifest.join.key and source.manifest.join.tables go together")
+        return self
+
+
 class ManifestConfig(pydantic.BaseModel):
     """A table with one row per image."""
 
     model_config = STRICT
 
-    path: str | None = None
-    """Address of the table below `source.uri`, or a glob for several tables (`**/metadata.*`): then the paths in each
-    table are relative to its own folder, and the keys to `source.uri`. By default `source.uri` is the table itself."""
+    path: str | tuple[str, ...] | None = None
+    """Address of the table below `source.uri`, or a glob for several tables (`**/metadata.*`). Paths in a table are
+    relative to its own folder, and keys to `source.uri`. Of a list, the first that exists is read. By default
+    `source.uri` is the table itself."""
     format: Literal["csv", "jsonl", "parquet"] | None = None
     """By default decided by the file's extension."""
     header: tuple[str, ...] = ()
     """Column names for a CSV without a header line: then its first line is a row."""
+    join: JoinConfig = JoinConfig()
+    """Further tables with columns of the same images."""
     delimiter: str | None = pydantic.Field(None, min_length=1, max_length=1)
     """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma."""
     encoding: str = table_formats.UTF8
     """Encoding of a CSV or JSON lines file: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
     root: str | None = None
     """Folder that the paths in the table are relative to: an address, or relative to the table's folder, such as
-    `images` or `../images`. By default the table's folder. Keys are relative to it, too, unless `path` is a glob."""
+    `images` or `../images`. By default the table's folder. Keys are relative to it, too, if it is not below
+    the folder `source.uri`."""
     image: str | None = "image"
     """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`. A
     template that ends in `.*` finds the extension by one listing of the folder. Null if the table does not name its
     images, see `files`."""
-    files: str | None = None
-    """For `image: null`: glob of the images, relative to the manifest's folder. Row n belongs to file n when the paths
-    are sorted as text (10.png comes before 2.png); there must be as many rows as files."""
+    files: str | tuple[str, ...] | None = None
+    """For `image: null`: glob of the images, relative to the manifest's folder; of a list, the first that matches. Row
+    n belongs to file n when the paths are sorted as text (10.png comes before 2.png); there must be as many rows as
+    files. The table may be a single column of numbers without a header."""
     key: str | None = None
     """Column with the stable id; by default the path is the key."""
     allow_outside: bool = False

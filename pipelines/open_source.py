@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import glob
 import os
 import posixpath
 from typing import TypeAlias, cast
 
-from imagebeam import errors, storage
+from imagebeam import errors, features, storage
 from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import config_source
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features, output_folder
 from imagebeam.transforms.sources import (
@@ -19,6 +21,7 @@ from imagebeam.transforms.sources import (
     files,
     idx,
     image_source,
+    joined_rows,
     listing_rules,
     manifest,
     paired_files,
@@ -205,42 +208,65 @@ def _manifest_source(
                 "source.manifest.path; for images without a table set source.by: files"
             )
         table = _table(config, uri, output=output)
-        return table if wanted.root is None else _count_unnamed(table, output)
-    absolute = _is_absolute(wanted.path)
-    path = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
-    if not table_per_folder.is_glob(wanted.path) or storage.storage_of(path).exists(path):
-        table = _table(config, path, output=output)
-        if wanted.root is not None:
-            return _count_unnamed(table, output)
+        if table.image is None or wanted.root is None:
+            return _name_only_column(table)
+        return table_per_folder.TablePerFolderSource((table,), table.image_root, output)
+    given = _first_that_exists(wanted.path, uri)
+    absolute = _is_absolute(given)
+    path = storage.normalize(given if absolute else storage.join(uri, given))
+    if not table_per_folder.is_glob(given) or storage.storage_of(path).exists(path):
         below = path.startswith(storage.join(uri, ""))
-        return (
-            table_per_folder.TablePerFolderSource((table,), uri, output) if below and table.image is not None else table
-        )
+        table = _table(config, path, output=output)
+        if table.image is None or not (below or wanted.root):
+            return _name_only_column(table)
+        table = dataclasses.replace(table, is_only=True)
+        return _below(uri if below else table.image_root, (table,), output)
     if absolute:
         raise errors.ConfigError(
-            f"source.manifest.path {wanted.path!r} is an absolute glob; give the folder as --input, and the "
-            "glob below it"
+            f"source.manifest.path {given!r} is an absolute glob; give the folder as --input, and the glob below it"
         )
     if wanted.image is None:
         raise errors.ConfigError(
-            f"source.manifest.path {wanted.path!r} is a glob, and source.manifest.files goes with the rows of one "
+            f"source.manifest.path {given!r} is a glob, and source.manifest.files goes with the rows of one "
             "table; name that table, or the images in source.manifest.image"
         )
     left_out = _leave_out(output, uri)
-    found = table_per_folder.find_tables(uri, wanted.path, exclude=left_out, format=wanted.format)
-    tables = tuple(_table(config, each, uri, left_out) for each in found)
-    if wanted.root is not None:
-        folders = {table.image_root for table in tables}
-        outside = [folder for folder in folders if not storage.join(folder, "").startswith(storage.join(uri, ""))]
-        if outside:  # keys relative to --input would be whole addresses
-            tables = tuple(dataclasses.replace(table, keys_below=None) for table in tables)
-            return table_per_folder.TablePerFolderSource(tables, outside[0] if len(folders) == 1 else None, left_out)
-    return table_per_folder.TablePerFolderSource(tables, uri, left_out)
+    found = table_per_folder.find_tables(uri, given, exclude=left_out, format=wanted.format)
+    tables = tuple(_table(config, each, left_out) for each in found)
+    return _below(uri, tables, left_out)
 
 
-def _count_unnamed(table: manifest.ManifestSource, output: str) -> table_per_folder.TablePerFolderSource:
-    """Returns a table with a root of its own as one that counts the images there which no row names."""
-    return table_per_folder.TablePerFolderSource((table,), table.image_root, output)
+def _below(uri: str, tables: tuple[manifest.ManifestSource, ...], output: str) -> table_per_folder.TablePerFolderSource:
+    """Returns tables whose keys are relative to `uri`; to the root of each table if one is elsewhere."""
+    roots = {table.image_root for table in tables}
+    if all(storage.join(root, "").startswith(storage.join(uri, "")) for root in roots):
+        tables = tuple(dataclasses.replace(table, keys_below=uri) for table in tables)
+        return table_per_folder.TablePerFolderSource(tables, uri, output)
+    return table_per_folder.TablePerFolderSource(tables, roots.pop() if len(roots) == 1 else None, output)
+
+
+def _first_that_exists(path: str | tuple[str, ...], uri: str) -> str:
+    """Returns the first of several addresses of a table that exists; the first of all if none does."""
+    if isinstance(path, str):
+        return path
+    places = ((each, _resolve(each, uri)) for each in path)
+    return next((each for each, place in places if storage.storage_of(place).exists(place)), path[0])
+
+
+def _name_only_column(table: manifest.ManifestSource) -> manifest.ManifestSource:
+    """Returns a table without paths with the name of its column, if it is a column of numbers without a header."""
+    if table.image is not None or table.format != "csv" or table.header or len(table.needed) != 1:
+        return table
+    names = table.column_names()
+    return dataclasses.replace(table, header=table.needed) if len(names) == 1 and _is_number(names[0]) else table
+
+
+def _is_number(text: str) -> bool:
+    try:
+        table_rows.parse_number(features.FLOAT, text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_absolute(address: str) -> bool:
@@ -262,9 +288,7 @@ def _is_folder(uri: str) -> bool:
         return False
 
 
-def _table(
-    config: config_lib.Config, uri: str, keys_below: str | None = None, output: str = ""
-) -> manifest.ManifestSource:
+def _table(config: config_lib.Config, uri: str, output: str) -> manifest.ManifestSource:
     wanted = config.source.manifest
     format = wanted.format or table_formats.format_of(uri)
     if (wanted.header or wanted.delimiter) and format != "csv":
@@ -277,9 +301,10 @@ def _table(
         image=wanted.image,
         fields=row_fields(config, wanted.key),
         allow_outside=wanted.allow_outside,
-        keys_below=keys_below,
         images_below=_root_of(wanted.root, uri),
         exclude=output,
+        joined=_joined_tables(wanted.join, uri, format),
+        joined_on=wanted.join.key or "",
         split=posixpath.splitext(posixpath.basename(uri))[0] if config.split.by == "table" else "",
         merge_rows=wanted.merge_rows,
         header=wanted.header,
@@ -287,6 +312,15 @@ def _table(
         encoding=wanted.encoding,
         trust=manifest.Trust(wanted.size) if wanted.trust else None,
     )
+
+
+def _joined_tables(join: config_source.JoinConfig, table: str, format: str) -> tuple[joined_rows.JoinedTable, ...]:
+    if not join.tables:
+        return ()
+    if format != "csv":
+        raise errors.ConfigError(f"source.manifest.join is for CSV, and {table!r} is read as {format}; join it before")
+    folder = posixpath.dirname(table) or "."
+    return tuple(joined_rows.JoinedTable(_resolve(path, folder), header) for path, header in join.tables.items())
 
 
 def _root_of(root: str | None, table: str) -> str | None:
@@ -318,7 +352,22 @@ def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
 def _paired_source(
     config: config_lib.Config, table: manifest.ManifestSource, output: str
 ) -> paired_files.PairedFilesSource:
-    glob = str(config.source.manifest.files)
+    globs = config.source.manifest.files or ()
+    several = (globs,) if isinstance(globs, str) else globs
+    for each in several if len(several) > 1 else ():
+        with contextlib.suppress(errors.ConfigError):
+            found = _paired_with(each, table, output)
+            if any(part.num_refs or part.rejects for part in found.files.list_all()):
+                return found
+    return _paired_with(several[0], table, output)
+
+
+def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> paired_files.PairedFilesSource:
+    """Returns a table with the files that `glob` matches.
+
+    Raises:
+        ConfigError: if it is not a glob below a folder.
+    """
     uri = storage.normalize(glob if _is_absolute(glob) else storage.join(table.root, glob))
     root, include = files.split_glob(uri)
     if include == files.EVERYTHING:  # a folder, or a name without wildcards

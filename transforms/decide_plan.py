@@ -239,8 +239,8 @@ def _notes_on_moves(comparison: summaries.Comparison | None) -> list[str]:
     if comparison is None or not comparison.moved:
         return []
     return [
-        f"images that the last snapshot has in another split: {comparison.moved:,}; the folder, table or list that gives "
-        "the split has changed"
+        f"images that the last snapshot has in another split: {comparison.moved:,}; the folder, table or list "
+        "that gives the split has changed"
     ]
 
 

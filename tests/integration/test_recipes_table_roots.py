@@ -31,7 +31,7 @@ def test_ids_beside_a_folder_of_images_convert_and_the_rest_is_counted(tmp_path:
     assert result.catalog.counts.listed == result.catalog.counts.written == 20
     assert result.plan.passed_over == {"not_in_table": 1}
     keys = [key for split in ("train", "validation") for key in datasets.keys(tmp_path / "out", split)]
-    assert sorted(keys) == [f"{n:02}.{'JPG' if n % 3 else 'jpeg'}" for n in range(20)]
+    assert sorted(keys) == [f"images/{n:02}.{'JPG' if n % 3 else 'jpeg'}" for n in range(20)]
 
 
 def test_table_of_tfrecorder_converts_as_it_lies(tmp_path: pathlib.Path) -> None:

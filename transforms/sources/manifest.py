@@ -17,6 +17,7 @@ from imagebeam.transforms.sources import (
     find_root,
     image_extensions,
     image_source,
+    joined_rows,
     merged_rows,
     missing_columns,
     path_template,
@@ -45,6 +46,7 @@ class ManifestSource:
     fields: table_rows.RowFields = table_rows.NO_FIELDS
     allow_outside: bool = False
     keys_below: str | None = None  # folder that keys are relative to; None for that of the paths
+    is_only: bool = False  # whether there is no other table, so that it must have rows
     images_below: str | None = None  # folder that paths are relative to; None for the table's own
     split: str = ""  # of all its rows; "" if a column or something else gives it
     exclude: str = ""  # address that is not searched for images without extension: the output folder
@@ -54,6 +56,8 @@ class ManifestSource:
     delimiter: str | None = None  # of a CSV; None means a tab for .tsv, else a comma
     encoding: str = table_formats.UTF8  # of CSV and JSON lines
     trust: Trust | None = None  # None looks up every file
+    joined: tuple[joined_rows.JoinedTable, ...] = ()  # further CSV tables with columns of the same rows
+    joined_on: str = ""  # the column that all of them share
 
     @property
     def root(self) -> str:
@@ -85,11 +89,18 @@ class ManifestSource:
         """The part of an address that its key leaves out."""
         return storage.join(self.keys_below or self.image_root, "")
 
+    def _joined_tables(self) -> list[table_formats.TableFile]:
+        return [
+            table_formats.TableFile(each.uri, self.format, each.header, self.delimiter, self.encoding)
+            for each in self.joined
+        ]
+
     @property
     def needed(self) -> tuple[str, ...]:
         """The columns that must exist."""
         sizes = () if self.trust is None or self.trust.size is None else (self.trust.size,)
-        return tuple(dict.fromkeys((*self._image_columns, *sizes, *self.fields.needed)))
+        shared = (self.joined_on,) if self.joined else ()
+        return tuple(dict.fromkeys((*self._image_columns, *shared, *sizes, *self.fields.needed)))
 
     def column_names(self) -> list[str]:
         """Returns the names of its columns.
@@ -98,7 +109,10 @@ class ManifestSource:
             ConfigError: if the manifest cannot be read.
         """
         try:
-            return self._table.column_names()
+            names = self._table.column_names()
+            for table in self._joined_tables():
+                names += [name for name in table.column_names() if name != self.joined_on]
+            return names
         except (OSError, ValueError, csv.Error) as e:
             raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
 
@@ -171,7 +185,7 @@ class ManifestSource:
                 if len(batch) >= image_source.MAX_REFS:
                     yield batch
                     batch = []
-            if not num_rows and self.keys_below is None:  # some of several tables may be empty
+            if not num_rows and (self.keys_below is None or self.is_only):
                 found.problems.append(f"manifest {self.uri!r} has no rows, so there are no images; fill it")
         except (OSError, ValueError) as e:
             found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
@@ -294,7 +308,10 @@ class ManifestSource:
             OSError: if the table cannot be read.
             ValueError: if it is broken, or a text to be stored is not in the table's encoding.
         """
-        return self._table.rows(self.needed, self.fields.texts)
+        rows = self._table.rows(self.needed, self.fields.texts)
+        for table in self._joined_tables():
+            rows = joined_rows.join_rows(rows, table, self.joined_on, self.fields.texts)
+        return rows
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:
         """Describes the places of the rows with these positions for a user, such as `line 5 of /data/a.csv`.
