@@ -40,8 +40,11 @@ class ManifestConfig(pydantic.BaseModel):
     """Address of the table below `source.uri`, or a glob for several tables (`**/metadata.*`). Paths in a table are
     relative to its own folder, and keys to `source.uri`. Of a list, the first that exists is read. By default
     `source.uri` is the table itself."""
-    format: Literal["csv", "jsonl", "parquet"] | None = None
+    format: Literal["csv", "jsonl", "json", "parquet"] | None = None
     """By default decided by the file's extension."""
+    items: str | None = pydantic.Field(None, min_length=1)
+    """For JSON: the list of rows in the file, as a path of names such as `annotations.items`; by default the whole file
+    is the list."""
     header: tuple[str, ...] = ()
     """Column names for a CSV without a header line: then its first line is a row."""
     join: JoinConfig = JoinConfig()
@@ -49,7 +52,7 @@ class ManifestConfig(pydantic.BaseModel):
     delimiter: str | None = pydantic.Field(None, min_length=1, max_length=1)
     """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma."""
     encoding: str = table_formats.UTF8
-    """Encoding of a CSV or JSON lines file: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
+    """Encoding of a CSV or JSON file: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
     root: str | None = None
     """Folder that the paths in the table are relative to: an address, or relative to the table's folder, such as
     `images` or `../images`. By default the table's folder. Keys are relative to it, too, if it is not below

@@ -293,6 +293,8 @@ def _table(config: config_lib.Config, uri: str, output: str) -> manifest.Manifes
     format = wanted.format or table_formats.format_of(uri)
     if (wanted.header or wanted.delimiter) and format != "csv":
         raise errors.ConfigError(f"source.manifest.header and delimiter are for CSV, and {uri!r} is read as {format}")
+    if wanted.items is not None and format != "json":
+        raise errors.ConfigError(f"source.manifest.items is for JSON, and {uri!r} is read as {format}")
     if wanted.encoding != table_formats.UTF8 and format == "parquet":
         raise errors.ConfigError(f"source.manifest.encoding is for CSV and JSON lines, and {uri!r} is read as parquet")
     return manifest.ManifestSource(
@@ -306,6 +308,7 @@ def _table(config: config_lib.Config, uri: str, output: str) -> manifest.Manifes
         joined=_joined_tables(wanted.join, uri, format),
         joined_on=wanted.join.key or "",
         split=posixpath.splitext(posixpath.basename(uri))[0] if config.split.by == "table" else "",
+        items=wanted.items or "",
         merge_rows=wanted.merge_rows,
         header=wanted.header,
         delimiter=wanted.delimiter,

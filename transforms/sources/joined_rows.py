@@ -20,6 +20,7 @@ def join_rows(
     rows: Iterable[tuple[table_formats.RowPlace, table_formats.Row]],
     table: table_formats.TableFile,
     on: str,
+    columns: Sequence[str],
     texts: Sequence[str],
 ) -> Iterator[tuple[table_formats.RowPlace, table_formats.Row]]:
     """Yields rows with the columns of `table`; a row that cannot be parsed in either is a text.
@@ -28,7 +29,7 @@ def join_rows(
         OSError: if the table cannot be read.
         ValueError: if it has other ids, or the same in another order.
     """
-    for one, other in itertools.zip_longest(rows, table.rows((on,), texts)):
+    for one, other in itertools.zip_longest(rows, table.rows(columns, texts)):
         if one is None or other is None:
             more = "fewer" if one is None else "more"
             raise ValueError(

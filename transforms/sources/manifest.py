@@ -51,10 +51,11 @@ class ManifestSource:
     split: str = ""  # of all its rows; "" if a column or something else gives it
     exclude: str = ""  # address that is not searched for images without extension: the output folder
     first_position: int = 0  # of its first row, if other tables come before it
+    items: str = ""  # path of the list of rows in JSON
     merge_rows: bool = False  # merge consecutive rows of one image
     header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
     delimiter: str | None = None  # of a CSV; None means a tab for .tsv, else a comma
-    encoding: str = table_formats.UTF8  # of CSV and JSON lines
+    encoding: str = table_formats.UTF8  # of CSV and JSON
     trust: Trust | None = None  # None looks up every file
     joined: tuple[joined_rows.JoinedTable, ...] = ()  # further CSV tables with columns of the same rows
     joined_on: str = ""  # the column that all of them share
@@ -82,7 +83,7 @@ class ManifestSource:
 
     @property
     def _table(self) -> table_formats.TableFile:
-        return table_formats.TableFile(self.uri, self.format, self.header, self.delimiter, self.encoding)
+        return table_formats.TableFile(self.uri, self.format, self.header, self.delimiter, self.encoding, self.items)
 
     @property
     def _key_prefix(self) -> str:
@@ -129,7 +130,7 @@ class ManifestSource:
                 f"{','.join(self.needed)}"
             )
         required = self.needed
-        if self.format == "jsonl":  # objects may leave out keys
+        if self.format in ("jsonl", "json"):  # objects may leave out keys
             required = self._image_columns
         repeated = next((name for name in required if names.count(name) > 1), None)
         if repeated is not None:
@@ -310,7 +311,7 @@ class ManifestSource:
         """
         rows = self._table.rows(self.needed, self.fields.texts)
         for table in self._joined_tables():
-            rows = joined_rows.join_rows(rows, table, self.joined_on, self.fields.texts)
+            rows = joined_rows.join_rows(rows, table, self.joined_on, self.needed, self.fields.texts)
         return rows
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:

@@ -188,7 +188,8 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
         raise errors.ConfigError(
             f"the tables {glob!r} below {root!r} cannot be looked for ({e.strerror or e}); check --input"
         ) from e
-    tables = [uri for uri in found if format or posixpath.splitext(uri)[1].lower() in table_formats.FORMATS]
+    known = {name for name in table_formats.FORMATS if name != ".json" or glob.endswith(".json")}  # often no table
+    tables = [uri for uri in found if format or posixpath.splitext(uri)[1].lower() in known]
     if not tables:
         others = f"; {found[0]!r} is none of {', '.join(table_formats.FORMATS)}" if found else ""
         raise errors.ConfigError(
