@@ -64,16 +64,24 @@ def _exists(uri: str) -> bool:
 
 
 def _candidates(folder: str) -> Iterator[str]:
-    """Yields the folder of the table, those in it and in these, the folder above it, and those beside it."""
+    """Yields the folder of the table, those in it and in these, the folder above it, those beside it, and two above."""
     yield folder
     near = list(_folders_in(folder))
     yield from near
     for each in near[:_MAX_FOLDERS]:
         yield from itertools.islice(_folders_in(each), _MAX_FOLDERS // max(1, min(len(near), _MAX_FOLDERS)) + 1)
-    above = folder.rstrip("/").rpartition("/")[0]
-    if above and not above.endswith("/") and folder.rstrip("/") != storage.root_of(folder).rstrip("/"):
+    above = _parent_of(folder)
+    if above:
         yield above
         yield from _folders_in(above)
+        if higher := _parent_of(above):
+            yield higher
+
+
+def _parent_of(folder: str) -> str:
+    """Returns the folder above; "" above the root of a storage."""
+    parent = folder.rstrip("/").rpartition("/")[0]
+    return "" if parent.endswith("/") or folder.rstrip("/") == storage.root_of(folder).rstrip("/") else parent
 
 
 def _folders_in(folder: str) -> Iterator[str]:

@@ -136,6 +136,7 @@ def test_root_and_template_on_a_network() -> None:
         ("t.csv", "train/images/a.jpg", "a.jpg", "set source.manifest.root: train/images"),
         ("tables/t.csv", "a.jpg", "a.jpg", "set source.manifest.root: .."),
         ("tables/t.csv", "images/x/a.jpg", "x/a.jpg", "set source.manifest.root: ../images"),
+        ("a/tables/t.csv", "images/a.jpg", "images/a.jpg", "set source.manifest.root: ../.."),
         ("t.csv", "a.png", "a", "set source.manifest.image: '{image}.*'"),
         ("t.csv", "images/a.jpg", "a", "set source.manifest.root: images and source.manifest.image: '{image}.*'"),
         ("t.csv", "b.jpg", "a.jpg", "set source.manifest.root to the folder that has the images"),
@@ -146,7 +147,7 @@ def test_advice_names_the_root_that_fits(
 ) -> None:
     data = tmp_path / "data"
     put(data, images)
-    (data / table).parent.mkdir(exist_ok=True)
+    (data / table).parent.mkdir(exist_ok=True, parents=True)
     (data / table).write_text(f"image\n{row}\n")
     source = open_source.as_table(open_table(data / table))
     assert source is not None and not hasattr(source, "files")
