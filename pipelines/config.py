@@ -149,7 +149,7 @@ class Config(pydantic.BaseModel):
         return self
 
     def _check_groups(self, groups: frozenset[str]) -> None:
-        """Checks that `source.pattern` has a group for each column.
+        """Checks that `source.pattern` has a group for each column, and none for a label or split that is not taken.
 
         Raises:
             ValueError: if not.
@@ -165,6 +165,12 @@ class Config(pydantic.BaseModel):
                 raise ValueError(
                     f"{key} is {name!r}, and source.pattern has no such group; its groups are "
                     f"{', '.join(sorted(groups))}: write (?P<{name}>...)"
+                )
+        for section in ("label", "split"):
+            if section in groups and section not in used.values():
+                raise ValueError(
+                    f"source.pattern has a group {section!r} that nothing takes: set {section}.by: column and "
+                    f"{section}.column: {section}, or leave the name out"
                 )
 
     @property

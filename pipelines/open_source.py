@@ -83,8 +83,11 @@ def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
         pattern = path_pattern.PathPattern(config.source.pattern, row_fields(config))
     if config.split.lists:
         uri = storage.normalize(str(config.source.uri))
-        root = files.split_glob(uri)[0]
-        root = root if _is_folder(root) else posixpath.dirname(root)
+        if config.source.by == "listing":
+            root = saved_listing.SavedListingSource(uri, config.source.masks.rule).root()
+        else:
+            root = files.split_glob(uri)[0]
+            root = root if _is_folder(root) else posixpath.dirname(root)
         given = ((split, (one,) if isinstance(one, str) else one) for split, one in config.split.lists.items())
         places = tuple((split, _resolve(each, root)) for split, several in given for each in several)
         lists = split_lists.SplitLists(places, root, config.split.unlisted)

@@ -8,7 +8,8 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import convert
+from imagebeam.pipelines import convert, open_source
+from imagebeam.transforms import elements
 from tests import datasets, image_sets
 
 
@@ -85,6 +86,30 @@ def test_split_is_the_name_of_the_table(tmp_path: pathlib.Path) -> None:
     convert_preset("kaggle", tmp_path / "in", tmp_path / "out", *overrides)
     assert labels_of(tmp_path / "out", "train") == {"images/1.jpg": "cat", "images/2.jpg": "dog"}
     assert labels_of(tmp_path / "out", "validation") == {"images/3.jpg": "cat"}
+
+
+def test_saved_listing_follows_the_same_rules(tmp_path: pathlib.Path) -> None:
+    put(tmp_path / "in", "a/1.jpg", "b/2.jpg", "b/3.jpg")
+    (tmp_path / "in/train.txt").write_text("1\n2\n")
+    sections = {
+        "source": {"uri": str(tmp_path / "in"), "pattern": "(?P<label>[ab])/.*"},
+        "label": {"by": "column", "column": "label"},
+        "split": {"by": "lists", "lists": {"train": "train.txt"}},
+        "output": {"uri": str(tmp_path / "out")},
+    }
+    config = config_lib.parse_config(sections, "a test")
+    (tmp_path / "elsewhere").mkdir()
+    listed = convert.save_listing(config, tmp_path / "elsewhere/listing.jsonl")
+    found = [
+        [
+            (ref.key, ref.label, ref.split)
+            for each in open_source.make_source(one).list_all()
+            for ref in elements.unpack_refs(open_source.listing_rules_of(one).apply(each).packed_refs)
+        ]
+        for one in (config, listed)
+    ]
+    assert sorted(found[0]) == sorted(found[1]) == [("a/1.jpg", "a", "train"), ("b/2.jpg", "b", "train")]
+    assert config.identity() == listed.identity() | {"source": {"pattern": config.source.pattern}}
 
 
 def test_update_moves_an_image_whose_list_has_changed_and_says_so(tmp_path: pathlib.Path) -> None:

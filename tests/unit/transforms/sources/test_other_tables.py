@@ -85,6 +85,15 @@ def test_blanks_around_names_of_columns_do_not_count_in_any_format(tmp_path: pat
         assert read(tmp_path, name, data) == ({"a.jpg": "cat"}, [])
 
 
+def test_classes_of_roboflow_have_blanks_in_header_and_cells(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(image_sets.make_image(1))
+    (tmp_path / "_classes.csv").write_text("filename, cat, dog\na.jpg, 0, 1\n")
+    flags = table_rows.RowFields(label_flags=("cat", "dog"))
+    table = ManifestSource(str(tmp_path / "_classes.csv"), "csv", image="filename", fields=flags)
+    (found,) = spread_rows.list_both_ways(table)
+    assert [ref.label for ref in elements.unpack_refs(found.packed_refs)] == [("dog",)]
+
+
 def test_short_row_is_a_reject_only_if_a_missing_column_is_asked_for(tmp_path: pathlib.Path) -> None:
     found, _ = read(tmp_path, "t.csv", "image,label,note,more\na.jpg,cat\nb.jpg\n")
     where = f"! line 3 of {tmp_path}/t.csv: 1 cells, the header has 4; quote the cells that hold commas"
