@@ -22,6 +22,7 @@ from imagebeam.pipelines import (
     config_source,
     config_yaml,
 )
+from imagebeam.transforms.sources import path_pattern
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
@@ -61,11 +62,15 @@ class Config(pydantic.BaseModel):
     def _consistent(self) -> Config:
         by = self.source.by
         rule = self.source.masks.rule
+        tables: tuple[str, ...] = _TABLES
+        if self.source.pattern is not None:
+            tables += _MASKED
+            self._check_groups(path_pattern.check(self.source.pattern))
         splitting = ("idx", "coco", *(_MASKED if rule is not None and rule.names_split else ()))
         for name, used, needed in (
-            ("label.by: column", self.label.by == "column", _TABLES),
-            ("label.by: columns", self.label.by == "columns", _TABLES),
-            ("split.by: column", self.split.by == "column", _TABLES),
+            ("label.by: column", self.label.by == "column", tables),
+            ("label.by: columns", self.label.by == "columns", tables),
+            ("split.by: column", self.split.by == "column", tables),
             ("split.by: index", self.split.by == "index", _TABLES),
             ("split.carve", bool(self.split.carve), _TABLES),
             (
@@ -73,11 +78,13 @@ class Config(pydantic.BaseModel):
                 self.split.by == "source",
                 splitting,
             ),
-            ("columns", bool(self.columns), _TABLES),
+            ("columns", bool(self.columns), tables),
             ("source.manifest", self.source.manifest != config_source.ManifestConfig(), ("manifest",)),
             ("source.idx", self.source.idx != config_source.IdxConfig(), ("idx",)),
             ("source.coco", self.source.coco != config_source.CocoConfig(), ("coco",)),
             ("source.tfrecord", self.source.tfrecord != config_source.TfrecordConfig(), ("tfrecord",)),
+            ("source.pattern", self.source.pattern is not None, _MASKED),
+            ("split.by: table", self.split.by == "table", ("manifest",)),
             ("source.masks", rule is not None, _MASKED),
             ("source.include", self.source.include != config_source.SourceConfig().include, _FOLDERS),
         ):
@@ -89,7 +96,7 @@ class Config(pydantic.BaseModel):
                 "source.manifest.merge_rows puts lists together: give columns.NAME.list: true, or label.separator"
             )
         group = self.split.group
-        if by not in _TABLES and group and f"(?P<{group}>" not in (self.label.pattern or ""):
+        if by not in tables and group and f"(?P<{group}>" not in (self.label.pattern or ""):
             raise ValueError(f"split.group {group!r} is neither a manifest's column nor a group of label.pattern")
         if self.split.stratify and self.label.kind != "class":
             raise ValueError("split.stratify needs classes: label.by directory, filename or column, label.type class")
@@ -157,6 +164,31 @@ class Config(pydantic.BaseModel):
                 f"file: set duplicates.{dropping[0]}: report or fail, or image.frames: first or reject"
             )
 
+    def _check_groups(self, groups: frozenset[str]) -> None:
+        """Checks that `source.pattern` has a group for each column, and none for a label or split that is not taken.
+
+        Raises:
+            ValueError: if not.
+        """
+        single = {"label.column": self.label.column, "split.column": self.split.column}
+        if self.split.group is not None and f"(?P<{self.split.group}>" not in (self.label.pattern or ""):
+            single["split.group"] = self.split.group
+        used = {key: name for key, name in single.items() if name is not None}
+        used |= {f"columns.{name}": name for name in self.columns}
+        used |= {f"label.columns {name}": name for name in self.label.columns}
+        for key, name in used.items():
+            if name not in groups:
+                raise ValueError(
+                    f"{key} is {name!r}, and source.pattern has no such group; its groups are "
+                    f"{', '.join(sorted(groups))}: write (?P<{name}>...)"
+                )
+        for section in ("label", "split"):
+            if section in groups and section not in used.values():
+                raise ValueError(
+                    f"source.pattern has a group {section!r} that nothing takes: set {section}.by: column and "
+                    f"{section}.column: {section}, or leave the name out"
+                )
+
     @property
     def transformed(self) -> tuple[str, ...]:
         """Names of the columns that tf.Transform computes: those with a transform that are also written."""
@@ -204,14 +236,16 @@ class Config(pydantic.BaseModel):
         """
         exclude: Any = {
             "label": {"vocabulary", "texts", "lists"},
+            "split": {"lists"},
             "output": {"uri", "name", "report"},
             "rejects": True,
             "duplicates": True,
             "update": True,
         }
-        exclude["source"] = {"uri": True, "manifest": {"path", "files"}, "reads_ahead": True, "bytes_ahead": True}
+        places = {"path": True, "root": True, "files": True, "join": {"tables"}}
+        exclude["source"] = {"uri": True, "manifest": places, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
-            exclude["source"] = set(type(self.source).model_fields) - {"masks"}
+            exclude["source"] = set(type(self.source).model_fields) - {"masks", "pattern"}
         fields = self.model_dump(mode="json", exclude=exclude, exclude_defaults=True)
         return _without_empty(fields | {"duplicates": self.duplicates.identity()})
 

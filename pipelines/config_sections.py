@@ -23,8 +23,9 @@ class LabelConfig(pydantic.BaseModel):
     pattern: str | None = None
     """For `by: filename`: a regular expression for the whole file name, with a group `(?P<label>...)`."""
     column: str | None = None
-    """For `by: column`: the column of the manifest, the part of a tar's example, the feature of a TFRecord. Cells are
-    stripped, and a whole number is one class in any notation: `1`, `1.0` in a CSV, 1.0 in Parquet are `1`."""
+    """For `by: column`: the column of the manifest, the group of `source.pattern`, the part of a tar's example, the
+    feature of a TFRecord. Cells are stripped, and a whole number is one class in any notation: `1`, `1.0` in a CSV, 1.0
+    in Parquet are `1`."""
     separator: str | None = pydantic.Field(None, min_length=1)
     """For `by: column`: separator between the labels, where an image may have several labels or none."""
     columns: tuple[str, ...] = ()
@@ -106,17 +107,25 @@ class SplitConfig(pydantic.BaseModel):
 
     model_config = STRICT
 
-    by: Literal["directory", "column", "hash", "index", "source", "none"] = "none"
-    """Where the split comes from. `directory`: the first folder; `column`: the manifest; `hash`: `fractions`; `index`:
-    `counts`; `source`: `source.idx`, `source.coco` or `source.masks`; `none`: all images go to one split."""
+    by: Literal["directory", "column", "hash", "index", "lists", "table", "source", "none"] = "none"
+    """Where the split comes from. `directory`: the first folder; `column`: the manifest, or `source.pattern`; `hash`:
+    `fractions`; `index`: `counts`; `lists`: `lists`; `table`: the manifest's name without extension, for several
+    (train.csv, valid.csv); `source`: `source.idx`, `source.coco` or `source.masks`; `none`: all images go to one
+    split."""
     name: str = "train"
     """For `by: none`: name of the only split."""
     column: str | None = None
-    """For `by: column`: the manifest's column."""
+    """For `by: column`: the manifest's column, or a group of `source.pattern`."""
     fractions: dict[str, Fraction] | None = None
     """For `by: hash`: the share of each split; the shares sum to 1, such as {train: 0.8, test: 0.2}."""
     counts: dict[str, Count | None] | None = None
     """For `by: index`: how many rows of the manifest each split takes, in this order; null takes the rest."""
+    lists: dict[str, str | tuple[str, ...]] = {}
+    """For `by: lists`: from a split to a text file below `source.uri` that names its images, or several; one image a
+    line, by the end of its path, with or without the extension. What follows a blank in a line may be anything; lines
+    that begin with # are left out. An image in the lists of two splits is a reject."""
+    unlisted: Literal["leave_out", "reject"] = "leave_out"
+    """For `by: lists`: what to do with an image in no list: leave it out and count it as `not_in_lists`, or reject."""
     carve: dict[str, Carve] = {}
     """New splits made of the first rows of others, such as {validation: {split: train, first: 1000}}."""
     stratify: bool = False
@@ -124,15 +133,15 @@ class SplitConfig(pydantic.BaseModel):
     their split when the dataset grows. Groups stay whole, so with `group` each label is exact to within one group, and
     the total to within one group per label."""
     group: str | None = None
-    """For `by: hash`: a column of the manifest, or a group of `label.pattern`. Images with the same value go to the
-    same split."""
+    """For `by: hash`: a column of the manifest, or a group of `label.pattern` or `source.pattern`. Images with the
+    same value go to the same split."""
     seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63), NotBool] = 0
     """Salt of every hash: for the split and for the order of records."""
     rename: dict[str, str] = {}
     """From the name in the folder or column to the split's name, such as {val: validation}."""
     names: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
-    """For `by: directory` and `column`: the splits that must exist. An image of another split is a reject; an empty
-    split is an error."""
+    """For `by: directory`, `column` and `table`: the splits that must exist. An image of another split is a reject; an
+    empty split is an error."""
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> SplitConfig:
@@ -144,6 +153,10 @@ class SplitConfig(pydantic.BaseModel):
             )
         if self.fractions is not None and abs(sum(self.fractions.values()) - 1) > 1e-6:
             raise ValueError(f"split.fractions sum to {sum(self.fractions.values()):g}; they must sum to 1")
+        if (self.by == "lists") != bool(self.lists):
+            raise ValueError("split.by: lists and split.lists go together")
+        if self.by != "lists" and self.unlisted != "leave_out":
+            raise ValueError(f"split.unlisted needs split.by: lists, not {self.by}")
         if (self.by == "index") != (self.counts is not None):
             raise ValueError(
                 "split.by: index and split.counts go together, such as split.counts: {train: 900, test: null}"
@@ -159,8 +172,10 @@ class SplitConfig(pydantic.BaseModel):
                 )
         if self.by != "hash" and (self.stratify or self.group):
             raise ValueError(f"split.stratify and split.group need split.by: hash, not {self.by}")
-        if self.by not in ("directory", "column", "source") and (self.rename or self.names):
-            raise ValueError(f"split.rename and split.names need split.by: directory, column or source, not {self.by}")
+        if self.by not in ("directory", "column", "table", "source") and (self.rename or self.names):
+            raise ValueError(
+                f"split.rename and split.names need split.by: directory, column, table or source, not {self.by}"
+            )
         if self.by != "none" and self.name != SplitConfig.model_fields["name"].default:
             raise ValueError(f"split.name needs split.by: none, not {self.by}")
         for name in (self.name, *self.carve, *(self.declared or ()), *self.rename.values()):
@@ -178,6 +193,8 @@ class SplitConfig(pydantic.BaseModel):
         """The same, without the splits that `carve` makes."""
         if self.by == "none":
             return (self.name,)
+        if self.lists:
+            return tuple(self.lists)
         return next((tuple(given) for given in (self.fractions, self.counts, self.names) if given is not None), None)
 
 

@@ -9,7 +9,26 @@ import pydantic
 
 from imagebeam.pipelines.config_fields import STRICT, Bytes, Count, NotBool
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import mask_files, table_formats
+from imagebeam.transforms.sources import mask_files, path_pattern, path_template, table_formats
+
+
+class JoinConfig(pydantic.BaseModel):
+    """Further tables with columns of the same images."""
+
+    model_config = STRICT
+
+    key: str | None = None
+    """The column with the id that the tables share."""
+    tables: dict[str, tuple[str, ...]] = {}
+    """For CSV: further tables with the same delimiter, whose rows have the same ids in the same order. From
+    the path of each table, relative to the folder of the first, to the names of its columns, as in `header`; [] for a
+    table with a header line."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> JoinConfig:
+        if (self.key is None) != (not self.tables):
+            raise ValueError("source.manifest.join.key and source.manifest.join.tables go together")
+        return self
 
 
 class ManifestConfig(pydantic.BaseModel):
@@ -17,27 +36,39 @@ class ManifestConfig(pydantic.BaseModel):
 
     model_config = STRICT
 
-    path: str | None = None
-    """Address of the table below `source.uri`, or a glob for several tables (`**/metadata.*`): then the paths in each
-    table are relative to its own folder, and the keys to `source.uri`. By default `source.uri` is the table itself."""
-    format: Literal["csv", "jsonl", "parquet"] | None = None
+    path: str | tuple[str, ...] | None = None
+    """Address of the table below `source.uri`, or a glob for several tables (`**/metadata.*`). Paths in a table are
+    relative to its own folder, and keys to `source.uri`. Of a list, the first that exists is read. By default
+    `source.uri` is the table itself."""
+    format: Literal["csv", "jsonl", "json", "parquet"] | None = None
     """By default decided by the file's extension."""
+    items: str | None = pydantic.Field(None, min_length=1)
+    """For JSON: the list of rows in the file, as a path of names such as `annotations.items`; by default the whole file
+    is the list."""
     header: tuple[str, ...] = ()
     """Column names for a CSV without a header line: then its first line is a row."""
+    join: JoinConfig = JoinConfig()
+    """Further tables with columns of the same images."""
     delimiter: str | None = pydantic.Field(None, min_length=1, max_length=1)
     """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma."""
     encoding: str = table_formats.UTF8
-    """Encoding of a CSV or JSON lines file: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
+    """Encoding of a CSV or JSON file: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
+    root: str | None = None
+    """Folder that the paths in the table are relative to: an address, or relative to the table's folder, such as
+    `images` or `../images`. By default the table's folder. Keys are relative to it, too, if it is not below
+    the folder `source.uri`."""
     image: str | None = "image"
-    """Column with the image's path, relative to the manifest's folder; null if there is no such column, see `files`."""
-    files: str | None = None
-    """For `image: null`: glob of the images, relative to the manifest's folder. Row n belongs to file n when the paths
-    are sorted as text (10.png comes before 2.png); there must be as many rows as files."""
+    """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`. A
+    template that ends in `.*` finds the extension by one listing of the folder. Null if the table does not name its
+    images, see `files`."""
+    files: str | tuple[str, ...] | None = None
+    """For `image: null`: glob of the images, relative to the manifest's folder; of a list, the first that matches. Row
+    n belongs to file n when the paths are sorted as text (10.png comes before 2.png); there must be as many rows as
+    files. The table may be a single column of numbers without a header."""
     key: str | None = None
     """Column with the stable id; by default the path is the key."""
     allow_outside: bool = False
-    """If true, paths may lead out of the manifest's folder (`..`, absolute, another scheme); otherwise such images are
-    rejects."""
+    """If true, paths may lead out of `root` (`..`, absolute, another scheme); otherwise such images are rejects."""
     merge_rows: bool = False
     """If true, consecutive rows of one image become one example, with the values of its `list` columns joined."""
     trust: bool = False
@@ -47,6 +78,15 @@ class ManifestConfig(pydantic.BaseModel):
     size: str | None = None
     """For `trust: true`: column with the size of each file in bytes, which decides the number of shards. A file of
     another size is a reject; an empty cell is an unknown size."""
+
+    @pydantic.field_validator("image")
+    @classmethod
+    def _template(cls, value: str | None) -> str | None:
+        try:
+            path_template.parse(value)
+        except ValueError as e:
+            raise ValueError(f"source.manifest.image {e}") from e
+        return value
 
     @pydantic.field_validator("encoding")
     @classmethod
@@ -63,6 +103,10 @@ class ManifestConfig(pydantic.BaseModel):
             raise ValueError(
                 "source.manifest.files goes with source.manifest.image: null; a column names the images, or a glob "
                 "gives them in the order of the rows"
+            )
+        if self.files is not None and self.root is not None:
+            raise ValueError(
+                "source.manifest.files is relative to the table's folder; source.manifest.root needs names in a column"
             )
         if self.files is not None and self.merge_rows:
             raise ValueError("source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names")
@@ -179,6 +223,9 @@ class SourceConfig(pydantic.BaseModel):
     `plan --save-listing`; `idx`, `coco`, `tar` (WebDataset) and `tfrecord` read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
+    pattern: str | None = None
+    """For `by: files` (and listings saved from it): a regular expression for the whole path of an image below
+    `source.uri`. Its named groups are columns: for `label.column`, `split.column`, `split.group` and `columns`."""
     manifest: ManifestConfig = ManifestConfig()
     """For `by: manifest`."""
     idx: IdxConfig = IdxConfig()
@@ -193,6 +240,13 @@ class SourceConfig(pydantic.BaseModel):
     """Over a network: concurrent requests for images, in each writer process."""
     bytes_ahead: Bytes = pydantic.ByteSize(read_ahead.READ_AHEAD.num_bytes)
     """Bytes of images requested and not yet written, in each writer process."""
+
+    @pydantic.field_validator("pattern")
+    @classmethod
+    def _safe(cls, value: str | None) -> str | None:
+        if value is not None:
+            path_pattern.check(value)
+        return value
 
     @pydantic.field_validator("include", mode="before")
     @classmethod

@@ -59,7 +59,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     )
 
     settings = job.settings
-    listed = pipeline | "List" >> list_images.ListImages(job.source)  # ImageRef: where an image is
+    listed = pipeline | "List" >> list_images.ListImages(job.source, job.rules)  # ImageRef: where an image is
     labelled = listed.images | "Label" >> label_images.LabelImages(job.label)  # ImageRef with its label
     assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # ImageRef with its split
     rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
@@ -71,7 +71,7 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     drop = drop_duplicates.DropDuplicates(settings.duplicates, settings.policy, settings.read_ahead, compared.rejects)
     distinct = compared.images | "DropDuplicates" >> drop  # ImageRef of the images that stay, Reject, Duplicate
     ranked = distinct.images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
-    plan_of = plan_dataset.PlanDataset(settings, tallies, distinct.rejects, job.table, compared.comparison)
+    plan_of = plan_dataset.PlanDataset(settings, tallies, distinct.rejects, job.table, compared.comparison, job.advisor)
     plan = ranked.ranking | "Plan" >> plan_of  # DatasetPlan
     if plan_only:
         return

@@ -26,7 +26,7 @@ from imagebeam.transforms import (
 )
 from imagebeam.transforms.images import native_resizer, pillow_decoder, prepare, reader_decoder, scaling, turn_upright
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import idx, image_source
+from imagebeam.transforms.sources import idx, image_source, listing_rules
 
 
 class Job(NamedTuple):
@@ -41,6 +41,12 @@ class Job(NamedTuple):
     table: plan_dataset.Table | None = None  # the source, if its references are rows of a table
     transforms: tuple[dataset_settings.ColumnTransform, ...] = ()
     scratch: str = ""  # folder where tf.Transform writes first
+    rules: listing_rules.ListingRules = listing_rules.NO_RULES  # for every image that the source lists
+
+    @property
+    def advisor(self) -> listing_rules.Advisor:
+        """Looks for what is wrong with the source."""
+        return listing_rules.Advisor(self.source, self.rules)
 
     @property
     def keeps_position(self) -> bool:
@@ -154,6 +160,7 @@ def make_job(
         table=open_source.as_table(source),
         transforms=column_settings.make_transforms(config, settings.columns),
         scratch=scratch,
+        rules=open_source.listing_rules_of(config),
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import glob
 import os
 import posixpath
 from typing import TypeAlias, cast
 
-from imagebeam import errors, storage
+from imagebeam import errors, features, storage
 from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import config_source
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features, output_folder
 from imagebeam.transforms.sources import (
@@ -18,9 +21,14 @@ from imagebeam.transforms.sources import (
     files,
     idx,
     image_source,
+    joined_rows,
+    listing_rules,
     manifest,
     paired_files,
+    path_pattern,
+    path_template,
     saved_listing,
+    split_lists,
     table_formats,
     table_per_folder,
     table_rows,
@@ -62,6 +70,29 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
         if config.source.by in ("tar", "tfrecord"):
             return _container_source(config, uri, output)
         return _files_source(config, uri, output)
+
+
+def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
+    """Returns the rules for every image that the source of `config` lists.
+
+    Raises:
+        ConfigError: if a list of `split.lists` cannot be read, or is empty.
+    """
+    pattern = lists = None
+    if config.source.pattern is not None:
+        pattern = path_pattern.PathPattern(config.source.pattern, row_fields(config))
+    if config.split.lists:
+        uri = storage.normalize(str(config.source.uri))
+        if config.source.by == "listing":
+            root = saved_listing.SavedListingSource(uri, config.source.masks.rule).root()
+        else:
+            root = files.split_glob(uri)[0]
+            root = root if _is_folder(root) else posixpath.dirname(root)
+        given = ((split, (one,) if isinstance(one, str) else one) for split, one in config.split.lists.items())
+        places = tuple((split, _resolve(each, root)) for split, several in given for each in several)
+        lists = split_lists.SplitLists(places, root, config.split.unlisted)
+        lists.check()
+    return listing_rules.ListingRules(pattern, lists)
 
 
 def _check_address(option: str, uri: str) -> None:
@@ -179,35 +210,78 @@ def _manifest_source(
                 f"--input {uri!r} is a folder: give the table itself, or its name in the folder as "
                 "source.manifest.path; for images without a table set source.by: files"
             )
-        return _table(config, uri)
-    absolute = _is_absolute(wanted.path)
-    path = storage.normalize(wanted.path if absolute else storage.join(uri, wanted.path))
-    if not table_per_folder.is_glob(wanted.path) or storage.storage_of(path).exists(path):
-        table = _table(config, path)
+        table = _table(config, uri, output=output)
+        if table.image is None or wanted.root is None:
+            return _name_only_column(table)
+        return table_per_folder.TablePerFolderSource((table,), table.image_root, output)
+    given = _first_that_exists(wanted.path, uri)
+    absolute = _is_absolute(given)
+    path = storage.normalize(given if absolute else storage.join(uri, given))
+    if not table_per_folder.is_glob(given) or storage.storage_of(path).exists(path):
         below = path.startswith(storage.join(uri, ""))
-        return (
-            table_per_folder.TablePerFolderSource((table,), uri, output) if below and table.image is not None else table
-        )
+        table = _table(config, path, output=output)
+        if table.image is None or not (below or wanted.root):
+            return _name_only_column(table)
+        table = dataclasses.replace(table, is_only=True)
+        return _below(uri if below else table.image_root, (table,), output)
     if absolute:
         raise errors.ConfigError(
-            f"source.manifest.path {wanted.path!r} is an absolute glob; give the folder as --input, and the "
-            "glob below it"
+            f"source.manifest.path {given!r} is an absolute glob; give the folder as --input, and the glob below it"
         )
     if wanted.image is None:
         raise errors.ConfigError(
-            f"source.manifest.path {wanted.path!r} is a glob, and source.manifest.files goes with the rows of one "
+            f"source.manifest.path {given!r} is a glob, and source.manifest.files goes with the rows of one "
             "table; name that table, or the images in source.manifest.image"
         )
     left_out = _leave_out(output, uri)
-    found = table_per_folder.find_tables(uri, wanted.path, exclude=left_out, format=wanted.format)
-    return table_per_folder.TablePerFolderSource(
-        tuple(_table(config, each, keys_below=uri) for each in found), uri, left_out
-    )
+    found = table_per_folder.find_tables(uri, given, exclude=left_out, format=wanted.format)
+    tables = tuple(_table(config, each, left_out) for each in found)
+    return _below(uri, tables, left_out)
+
+
+def _below(uri: str, tables: tuple[manifest.ManifestSource, ...], output: str) -> table_per_folder.TablePerFolderSource:
+    """Returns tables whose keys are relative to `uri`; to the root of each table if one is elsewhere."""
+    roots = {table.image_root for table in tables}
+    if all(storage.join(root, "").startswith(storage.join(uri, "")) for root in roots):
+        tables = tuple(dataclasses.replace(table, keys_below=uri) for table in tables)
+        return table_per_folder.TablePerFolderSource(tables, uri, output)
+    return table_per_folder.TablePerFolderSource(tables, roots.pop() if len(roots) == 1 else None, output)
+
+
+def _first_that_exists(path: str | tuple[str, ...], uri: str) -> str:
+    """Returns the first of several addresses of a table that exists; the first of all if none does."""
+    if isinstance(path, str):
+        return path
+    places = ((each, _resolve(each, uri)) for each in path)
+    return next((each for each, place in places if storage.storage_of(place).exists(place)), path[0])
+
+
+def _name_only_column(table: manifest.ManifestSource) -> manifest.ManifestSource:
+    """Returns a table without paths with the name of its column, if it is a column of numbers without a header."""
+    if table.image is not None or table.format != "csv" or table.header or len(table.needed) != 1:
+        return table
+    names = table.column_names()
+    return dataclasses.replace(table, header=table.needed) if len(names) == 1 and _is_number(names[0]) else table
+
+
+def _is_number(text: str) -> bool:
+    try:
+        table_rows.parse_number(features.FLOAT, text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_absolute(address: str) -> bool:
     """Returns whether an address is complete, and not relative to the input or the table."""
     return address.startswith(("/", "~", "file://")) or storage.scheme_of(address) != "file"
+
+
+def _resolve(address: str, folder: str) -> str:
+    """Returns a complete address; a relative one is below `folder`, or above it with `..`."""
+    if _is_absolute(address):
+        return storage.normalize(address)
+    return storage.normalize(storage.join_relative(folder, posixpath.normpath(address)).removesuffix("/."))
 
 
 def _is_folder(uri: str) -> bool:
@@ -217,11 +291,13 @@ def _is_folder(uri: str) -> bool:
         return False
 
 
-def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -> manifest.ManifestSource:
+def _table(config: config_lib.Config, uri: str, output: str) -> manifest.ManifestSource:
     wanted = config.source.manifest
     format = wanted.format or table_formats.format_of(uri)
     if (wanted.header or wanted.delimiter) and format != "csv":
         raise errors.ConfigError(f"source.manifest.header and delimiter are for CSV, and {uri!r} is read as {format}")
+    if wanted.items is not None and format != "json":
+        raise errors.ConfigError(f"source.manifest.items is for JSON, and {uri!r} is read as {format}")
     if wanted.encoding != table_formats.UTF8 and format == "parquet":
         raise errors.ConfigError(f"source.manifest.encoding is for CSV and JSON lines, and {uri!r} is read as parquet")
     return manifest.ManifestSource(
@@ -230,13 +306,44 @@ def _table(config: config_lib.Config, uri: str, keys_below: str | None = None) -
         image=wanted.image,
         fields=row_fields(config, wanted.key),
         allow_outside=wanted.allow_outside,
-        keys_below=keys_below,
+        images_below=_root_of(wanted.root, uri),
+        exclude=output,
+        joined=_joined_tables(wanted.join, uri, format),
+        joined_on=wanted.join.key or "",
+        split=posixpath.splitext(posixpath.basename(uri))[0] if config.split.by == "table" else "",
+        items=wanted.items or "",
         merge_rows=wanted.merge_rows,
         header=wanted.header,
         delimiter=wanted.delimiter,
         encoding=wanted.encoding,
         trust=manifest.Trust(wanted.size) if wanted.trust else None,
     )
+
+
+def _joined_tables(join: config_source.JoinConfig, table: str, format: str) -> tuple[joined_rows.JoinedTable, ...]:
+    if not join.tables:
+        return ()
+    if format != "csv":
+        raise errors.ConfigError(f"source.manifest.join is for CSV, and {table!r} is read as {format}; join it before")
+    folder = posixpath.dirname(table) or "."
+    return tuple(joined_rows.JoinedTable(_resolve(path, folder), header) for path, header in join.tables.items())
+
+
+def _root_of(root: str | None, table: str) -> str | None:
+    """Returns the address of the folder that the paths of a table are relative to; None for the table's own.
+
+    Raises:
+        ConfigError: if it is not a folder.
+    """
+    if root is None:
+        return None
+    uri = _resolve(root, posixpath.dirname(table) or ".")
+    if not _is_folder(uri):
+        raise errors.ConfigError(
+            f"source.manifest.root {root!r}: {uri!r} is not a folder; give it relative to the folder of {table!r}, "
+            "or as an address"
+        )
+    return uri
 
 
 def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
@@ -251,7 +358,22 @@ def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
 def _paired_source(
     config: config_lib.Config, table: manifest.ManifestSource, output: str
 ) -> paired_files.PairedFilesSource:
-    glob = str(config.source.manifest.files)
+    globs = config.source.manifest.files or ()
+    several = (globs,) if isinstance(globs, str) else globs
+    for each in several if len(several) > 1 else ():
+        with contextlib.suppress(errors.ConfigError):
+            found = _paired_with(each, table, output)
+            if any(part.num_refs or part.rejects for part in found.files.list_all()):
+                return found
+    return _paired_with(several[0], table, output)
+
+
+def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> paired_files.PairedFilesSource:
+    """Returns a table with the files that `glob` matches.
+
+    Raises:
+        ConfigError: if it is not a glob below a folder.
+    """
     uri = storage.normalize(glob if _is_absolute(glob) else storage.join(table.root, glob))
     root, include = files.split_glob(uri)
     if include == files.EVERYTHING:  # a folder, or a name without wildcards
@@ -329,7 +451,9 @@ def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource)
     table = as_table(source)
     if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
         return ()
-    used = {config.source.manifest.image, config.source.manifest.key, config.split.column, config.split.group}
+    template = path_template.parse(config.source.manifest.image)
+    in_path = (config.source.manifest.image,) if template is None else template.columns
+    used = {*in_path, config.source.manifest.key, config.split.column, config.split.group}
     unused = [name for name in table.column_names() if name not in used and name not in config.columns]
     if not unused:
         return ()

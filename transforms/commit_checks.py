@@ -59,9 +59,6 @@ def check_dataset(
         raise errors.ConfigError(output_folder.refuse_unnamed_shards(settings.output, unnamed))
     if excess := reject_limit.find_excess(settings, counts.listed, counts.rejected, advises=True):
         raise excess
-    if not counts.written:
-        advice = reject_limit.advise(counts.rejected)
-        raise errors.TooManyRejectsError(f"every image was rejected: nothing was committed{advice and '; '}{advice}")
     for name, split in catalog.splits.items():  # TFDS loads no split without an example
         if not split.num_examples and name in plan.splits:
             planned_images = plan.splits[name].num_records

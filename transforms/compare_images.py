@@ -155,7 +155,7 @@ def compare(others: Others, read_contents: ReadContents | None = None) -> Compar
     }
     removed: dict[int, list[int]] = collections.defaultdict(list)
     removed_labels: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    digest = 0
+    digest = moved = 0
 
     def remove(row: KnownImage) -> None:
         nonlocal digest
@@ -184,6 +184,7 @@ def compare(others: Others, read_contents: ReadContents | None = None) -> Compar
         else:
             images.append(ref._replace(replaces=row.split))
             counts["changed"][ref.split] += 1
+            moved += row.split != ref.split
             remove(row)
     for key, row in rows.items():
         if key not in seen and row.record != NO_RECORD:
@@ -200,6 +201,7 @@ def compare(others: Others, read_contents: ReadContents | None = None) -> Compar
         num_duplicates=len(duplicates),
         compared_contents=len(to_read),
         same_contents=len(contents),
+        moved=moved,
     )
     return Compared(images, rejects, removed, comparison)
 

@@ -199,6 +199,7 @@ class _Merged:
     duplicates: tuple[summaries.RepeatedKey, ...] = ()
     num_duplicates: int = 0
     compared_contents: int = 0
+    moved: int = 0
     same_contents: int = 0
 
     def add(self, part: summaries.Comparison) -> None:
@@ -212,6 +213,7 @@ class _Merged:
         self.duplicates = tuple(sorted((*self.duplicates, *part.duplicates))[: compare_images.MAX_DUPLICATES])
         self.num_duplicates += part.num_duplicates
         self.compared_contents += part.compared_contents
+        self.moved += part.moved
         self.same_contents += part.same_contents
 
     def result(self) -> summaries.Comparison:
@@ -226,6 +228,7 @@ class _Merged:
             duplicates=self.duplicates,
             num_duplicates=self.num_duplicates,
             compared_contents=self.compared_contents,
+            moved=self.moved,
             same_contents=self.same_contents,
         )
 

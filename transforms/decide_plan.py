@@ -38,6 +38,7 @@ def make_plan(
     repeated_rows: Sequence[str] = (),
     base: catalog_lib.Catalog | None = None,
     comparison: summaries.Comparison | None = None,
+    advice: str = "",
 ) -> elements.DatasetPlan:
     """Returns the plan to write what was listed, or to refuse it, whatever the output holds.
 
@@ -51,6 +52,7 @@ def make_plan(
         repeated_rows: where the two rows with the first repeated key are, such as "line 5 of m.csv"; () if not known.
         base: catalog of the snapshot before; None if there is none.
         comparison: of the listed images with that snapshot.
+        advice: what to do if all images are rejected; "" if nothing is known.
     """
     splits = {}
     if base is not None and settings.snapshot is not None and settings.snapshot.retry_rejects:
@@ -76,6 +78,7 @@ def make_plan(
         notes=(
             *settings.hints,
             *(_notes(settings, splits, ranking) if base is None else ()),
+            *_notes_on_moves(comparison),
             *tally.lists.notes,
             *kept.notes,
         ),
@@ -97,7 +100,7 @@ def make_plan(
     error = None
     if settings.snapshot is not None and comparison is not None and tally.listed and not problems:
         error = continue_snapshot.find_excess_removal(settings.snapshot, comparison)
-    error = error or _find_error(settings, plan, ranking, tally, rejects, repeated_rows, known_splits)
+    error = error or _find_error(settings, plan, ranking, tally, rejects, repeated_rows, known_splits, advice)
     if settings.snapshot is None or error is not None:
         return plan if error is None else refuse(plan, error)
     return _continue(settings.snapshot, plan, ranking, rejects, settings.vocabulary, base, comparison)
@@ -173,14 +176,16 @@ def _find_error(
     rejects: summaries.RejectSummary,
     repeated_rows: Sequence[str],
     known_splits: frozenset[str],
+    advice: str,
 ) -> errors.ImagebeamError | None:
     """Returns why nothing may be written, or None."""
     if tally.problems:
         return errors.ConfigError("; ".join(tally.problems[:5]))
     if not tally.listed:
+        more = f"; {advice}" if advice else ""
         passed = ", ".join(f"{count:,} {kind}" for kind, count in plan.passed_over.items()) or "nothing at all"
-        advice = _advise(settings, plan.passed_over)
-        return errors.ConfigError(f"the input holds no image (passed over: {passed}); {advice}")
+        remedy = _advise(settings, plan.passed_over)
+        return errors.ConfigError(f"the input holds no image (passed over: {passed}); {remedy}{more}")
     if problem := tally.lists.find_problem(has_vocabulary=settings.vocabulary is not None):
         return errors.ConfigError(problem)
     unknown = rejects.first_unknown_label
@@ -188,7 +193,8 @@ def _find_error(
         return errors.ConfigError(f"{unknown.uri}: {unknown.detail}; add it there, or set label.unknown: reject")
     if excess := reject_limit.find_excess(settings, tally.listed, rejects.counts):
         example = f"; the first: {rejects.first.uri}: {rejects.first.detail}" if rejects.first else ""
-        return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}")
+        more = f"; {advice}" if advice else ""
+        return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}{more}")
     if ranking.duplicates:
         return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows))
     if settings.analyze == "train" and "train" not in plan.splits.keys() | known_splits:
@@ -238,6 +244,15 @@ def _notes(
         absent = sorted(set(settings.sizing.num_shards) - set(splits))
         notes += [f"output.num_shards names the split {split}, which receives no image" for split in absent]
     return notes
+
+
+def _notes_on_moves(comparison: summaries.Comparison | None) -> list[str]:
+    if comparison is None or not comparison.moved:
+        return []
+    return [
+        f"images that the last snapshot has in another split: {comparison.moved:,}; the folder, table or list "
+        "that gives the split has changed"
+    ]
 
 
 def _notes_on_classes(

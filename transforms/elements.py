@@ -87,6 +87,7 @@ class Reason(str, enum.Enum):
     OUTSIDE_ROOT = "outside_root"  # the manifest's path leaves the manifest's folder
     BAD_ROW = "bad_row"  # a row of the manifest that cannot be parsed, or lacks the image or the key
     NO_LABEL = "no_label"  # the directory, file name or column gives no label
+    NO_MATCH = "no_match"  # the path does not match source.pattern
     UNKNOWN_LABEL = "unknown_label"  # the label is not in the user's vocabulary
     BAD_VALUE = "bad_value"  # a column's value is not of the configured type
     BAD_SPLIT = "bad_split"  # there is no split for the image, or it is not among the declared ones

@@ -11,7 +11,7 @@ from apache_beam.typehints import decorators
 
 from imagebeam.transforms import counters, elements, summaries
 from imagebeam.transforms.shard import writer_processes
-from imagebeam.transforms.sources import files, image_source
+from imagebeam.transforms.sources import files, image_source, listing_rules
 
 
 class ListedImages(NamedTuple):
@@ -112,9 +112,13 @@ class _ListInProcessFn(beam.DoFn):
 
 
 class _OpenListingFn(beam.DoFn):
-    """A listing -> its references, rejects and tally."""
+    """A listing -> its references, rejects and tally, after the rules for every image."""
+
+    def __init__(self, rules: listing_rules.ListingRules):
+        self._rules = rules
 
     def process(self, element: image_source.Listing) -> Iterator[Any]:
+        element = self._rules.apply(element)
         yield from elements.unpack_refs(element.packed_refs)
         for reject in element.rejects:
             yield beam.pvalue.TaggedOutput("rejects", reject)
@@ -137,6 +141,7 @@ class ListImages(beam.PTransform):
     """
 
     source: image_source.ImageSource
+    rules: listing_rules.ListingRules = listing_rules.NO_RULES
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -171,7 +176,7 @@ class ListImages(beam.PTransform):
                 | "SpreadSubfolders" >> _Spread()  # Directory | Listing
                 | "ListBelow" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=True)).with_output_types(Any)
             )
-        opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn()).with_output_types(
+        opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn(self.rules)).with_output_types(
             elements.ImageRef, rejects=elements.Reject, tallies=summaries.Tally
         ).with_outputs("rejects", "tallies", main="images")
         return ListedImages(opened.images, opened.rejects, opened.tallies)

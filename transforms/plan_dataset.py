@@ -22,8 +22,10 @@ from imagebeam.transforms import (
     run_report,
     summaries,
 )
+from imagebeam.transforms.sources import listing_rules, split_lists
 
 _LOGGER = logging.getLogger(__name__)
+_LEFT_OUT = frozenset({split_lists.UNLISTED})
 _MAX_PROBLEMS = 5  # named in the error
 
 
@@ -115,9 +117,15 @@ class _TakeStockFn(beam.CombineFn):
 class _PlanFn(beam.DoFn):
     """-> DatasetPlan; also writes a report of it for the launcher."""
 
-    def __init__(self, settings: dataset_settings.DatasetSettings, table: Table | None):
+    def __init__(
+        self,
+        settings: dataset_settings.DatasetSettings,
+        table: Table | None,
+        advisor: listing_rules.Advisor | None = None,
+    ):
         self._settings = settings
         self._table = table
+        self._advisor = advisor
 
     def process(
         self,
@@ -130,7 +138,10 @@ class _PlanFn(beam.DoFn):
         duplicates = ranking.duplicates if comparison is None else comparison.duplicates
         rows = describe_repeated_rows(self._table, duplicates)
         base = self._settings.snapshot.load_base() if self._settings.snapshot is not None else None
-        plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison)
+        advice = find_advice(self._advisor, *stock)
+        plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison, advice)
+        if comparison is None and plan.action == "write":
+            plan = dataclasses.replace(plan, notes=(*plan.notes, *find_notes(self._advisor, ranking)))
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
         # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
         run_id = self._settings.run_id or output_paths.new_run_id()
@@ -160,6 +171,23 @@ def describe_repeated_rows(table: Table | None, duplicates: Sequence[summaries.R
     return ()
 
 
+def find_advice(advisor: listing_rules.Advisor | None, tally: summaries.Tally, rejects: summaries.RejectSummary) -> str:
+    """Returns advice on a source whose images are all rejected or left out for one reason; "" if there is none."""
+    reasons = list(rejects.counts) if tally.listed else [name for name in tally.passed_over if name in _LEFT_OUT]
+    if advisor is None or len(reasons) != 1 or sum(rejects.counts.values()) != tally.listed:
+        return ""
+    with contextlib.suppress(OSError, ValueError):  # the rejects matter more
+        return advisor.advise(reasons[0])
+    return ""
+
+
+def find_notes(advisor: listing_rules.Advisor | None, ranking: summaries.Ranking) -> list[str]:
+    """Returns notes on the source."""
+    with contextlib.suppress(OSError, ValueError):
+        return [] if advisor is None else advisor.notes({split: ranking.total(split) for split in ranking.starts})
+    return []
+
+
 @dataclasses.dataclass
 class PlanDataset(beam.PTransform):
     """The ranking of the references -> one DatasetPlan."""
@@ -169,6 +197,7 @@ class PlanDataset(beam.PTransform):
     rejects: beam.PCollection[elements.Reject]
     table: Table | None = None  # the source, if its references are rows
     comparison: "beam.PCollection[summaries.Comparison] | None" = None  # with the snapshot before
+    advisor: listing_rules.Advisor | None = None  # of the source, if it can look for what is wrong
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -182,7 +211,7 @@ class PlanDataset(beam.PTransform):
             | "StartPlan" >> beam.Impulse()
             | "Plan"
             >> beam.ParDo(
-                _PlanFn(self.settings, self.table),
+                _PlanFn(self.settings, self.table, self.advisor),
                 ranking=beam.pvalue.AsSingleton(ranking),
                 stock=beam.pvalue.AsSingleton(stock),
                 **compared,

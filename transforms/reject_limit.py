@@ -9,7 +9,7 @@ from imagebeam.transforms import dataset_settings, elements
 
 # Reasons to reject an image before it is read. If only these reject all images, the config is probably wrong.
 _REASONS_OF_CONFIG = frozenset(
-    {"no_label", "unknown_label", "bad_split", "bad_row", "bad_value", "outside_root", "not_found"}
+    {"no_label", "no_match", "unknown_label", "bad_split", "bad_row", "bad_value", "outside_root", "not_found"}
 )
 
 # What to do if every image was rejected, and most of them for this reason while they were read.
@@ -40,6 +40,7 @@ _NO_ADVICE = {
             elements.Reason.OUTSIDE_ROOT,
             elements.Reason.BAD_ROW,
             elements.Reason.NO_LABEL,
+            elements.Reason.NO_MATCH,
             elements.Reason.UNKNOWN_LABEL,
             elements.Reason.BAD_SPLIT,
         ),
@@ -51,7 +52,7 @@ _NO_ADVICE = {
 def find_excess(
     settings: dataset_settings.DatasetSettings, listed: int, rejected: Mapping[str, int], advises: bool = False
 ) -> errors.TooManyRejectsError | None:
-    """Returns the error of a run that rejects more than `rejects.max_fraction` of its images; None within the limit.
+    """Returns the error of a run that rejects more than `rejects.max_fraction` of its images, or all of them, or None.
 
     Args:
         settings: of the dataset.
@@ -60,16 +61,19 @@ def find_excess(
         advises: whether the error says what to do if every image was rejected. Not needed beside the text of a reject.
     """
     wanted = elements.Reason.DUPLICATE.value  # the config asks to drop these
+    others = listed - rejected.get(wanted, 0)
     rejected = {reason: number for reason, number in rejected.items() if reason != wanted}
     total = sum(rejected.values())
-    if total <= settings.max_reject_fraction * listed:
+    is_within = total <= settings.max_reject_fraction * listed
+    if is_within and not 0 < total == others:
         return None
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(rejected.items(), key=lambda x: -x[1]))
-    advice = advise(rejected) if advises and total == listed else ""
-    if total == listed and _REASONS_OF_CONFIG.issuperset(rejected):
+    advice = advise(rejected) if advises and total == others else ""
+    is_misfit = total == listed and _REASONS_OF_CONFIG.issuperset(rejected)
+    if is_within or is_misfit:
+        why = ", so the config does not fit the input" if is_misfit else ""
         return errors.TooManyRejectsError(
-            f"all {total:,} images were rejected ({reasons}), so the config does not fit the input: nothing was "
-            f"committed{advice and '; '}{advice}"
+            f"all {total:,} images were rejected ({reasons}){why}: nothing was committed{advice and '; '}{advice}"
         )
     remedy = advice or "fix the images or raise rejects.max_fraction"
     if changed := rejected.get(elements.Reason.CHANGED.value, 0):

@@ -89,6 +89,7 @@ class Comparison(NamedTuple):
     num_duplicates: int = 0
     compared_contents: int = 0  # images whose bytes were read to find out whether they are the same
     same_contents: int = 0  # those of them that are: among `unchanged` and `kept_rejects`
+    moved: int = 0  # images of `changed` whose record is in another split: a folder, column or list says so now
     rejected: Mapping[str, int] = {}  # images that the run has read and rejected; {} before they are read
 
     @property

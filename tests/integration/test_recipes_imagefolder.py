@@ -156,7 +156,7 @@ def test_rows_without_a_file_and_outside_of_their_folder_are_rejects(tmp_path: p
     with open(tmp_path / "in" / "test" / "metadata.csv", "a") as table:
         table.write("gone.png,owl,1\n../train/0.png,owl,1\n")
     make(tmp_path / "in", tmp_path / "out", "imagefolder_metadata", "rejects.max_fraction=0.5")
-    assert datasets.rejects(tmp_path / "out") == {"gone.png": "not_found", "../train/0.png": "outside_root"}
+    assert datasets.rejects(tmp_path / "out") == {"test/gone.png": "not_found", "../train/0.png": "outside_root"}
     details = (tmp_path / "out" / "rejects.jsonl").read_text()
     assert f"line 7 of {tmp_path}/in/test/metadata.csv" in details  # the line in its own table
 

@@ -141,6 +141,27 @@ def test_faces_whose_table_names_the_files(tmp_path: pathlib.Path) -> None:
         }
 
 
+def test_faces_in_a_folder_of_their_own_and_ages_without_a_header_convert_as_they_lie(tmp_path: pathlib.Path) -> None:
+    data = tmp_path / "cnn_dataset"
+    faces = write_faces(data / "images", 7)
+    ages = (data / "images" / "ages.csv").read_text().removeprefix("age\n")
+    (data / "images" / "ages.csv").unlink()
+    (data / "age.csv").write_text(ages)
+    run(data, tmp_path / "out", "faces_age", "split.counts={train: 5, test: null}")
+    found = {
+        each.features.feature["image/key"].bytes_list.value[0].decode(): (
+            each.features.feature["age"].int64_list.value[0],
+            list(each.features.feature["img"].int64_list.value),
+        )
+        for split in ("train", "test")
+        for each in raw_examples(tmp_path / "out", split)
+    }
+    assert found == {
+        f"images/face_{row:05d}.png": (age_of(row), (face.astype(int).sum(2) // 3).ravel().tolist())
+        for row, face in enumerate(faces)
+    }
+
+
 def test_faces_and_ages_of_other_numbers_write_nothing(tmp_path: pathlib.Path) -> None:
     write_faces(tmp_path / "in", 6)
     (tmp_path / "in" / "face_00003.png").unlink()

@@ -105,6 +105,8 @@ def refusal(data: bytes, format: str | None, supported: Iterable[str | None]) ->
     text = data[: image_formats.SNIFF_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
         found = "HTML, perhaps a download's error page"
+    elif text.startswith(b"version https://git-lfs"):
+        found = "a pointer of Git LFS instead of the image (git lfs pull fetches it)"
     elif text.startswith(b"<"):
         found = "XML"
     elif text.startswith((b"{", b"[")):

@@ -53,6 +53,14 @@ def list_whole(source: ImageSource) -> list[Listing]:
     return list(source.list_all())
 
 
+@runtime_checkable
+class Advising(ImageSource, Protocol):
+    """A source that can look for what is wrong if all of its images are rejected."""
+
+    def advise(self, reason: elements.Reason) -> str:
+        """Returns what to do if every image is rejected for this reason; "" if there is no advice."""
+
+
 class ListingBuilder:
     """Collects what a source finds; `take` returns it as a listing, to be called when `is_full`."""
 

@@ -5,23 +5,29 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import itertools
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import errors, features, look_ahead, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import (
     find_entries,
+    find_root,
+    image_extensions,
     image_source,
+    joined_rows,
     merged_rows,
     missing_columns,
+    path_template,
     saved_listing,
     table_formats,
     table_rows,
 )
 
 _Batch = list[merged_rows.PlacedRow]
+Listed: TypeAlias = "dict[str, image_extensions.ImageExtensions]"  # by folder, for tables that share one
 
 
 class Trust(NamedTuple):
@@ -32,20 +38,27 @@ class Trust(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ManifestSource:
-    """A manifest and its columns; relative paths are resolved against its folder."""
+    """A manifest and its columns; relative paths are resolved against its folder, or `images_below`."""
 
     uri: str
     format: str
-    image: str | None = "image"  # the column with the path; None if another source finds the images of the rows
+    image: str | None = "image"  # column with the path, or a template; None if another source finds the images
     fields: table_rows.RowFields = table_rows.NO_FIELDS
     allow_outside: bool = False
-    keys_below: str | None = None  # folder that keys are relative to; None for the table's own
+    keys_below: str | None = None  # folder that keys are relative to; None for that of the paths
+    is_only: bool = False  # whether there is no other table, so that it must have rows
+    images_below: str | None = None  # folder that paths are relative to; None for the table's own
+    split: str = ""  # of all its rows; "" if a column or something else gives it
+    exclude: str = ""  # address that is not searched for images without extension: the output folder
     first_position: int = 0  # of its first row, if other tables come before it
+    items: str = ""  # path of the list of rows in JSON
     merge_rows: bool = False  # merge consecutive rows of one image
     header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
     delimiter: str | None = None  # of a CSV; None means a tab for .tsv, else a comma
-    encoding: str = table_formats.UTF8  # of CSV and JSON lines
+    encoding: str = table_formats.UTF8  # of CSV and JSON
     trust: Trust | None = None  # None looks up every file
+    joined: tuple[joined_rows.JoinedTable, ...] = ()  # further CSV tables with columns of the same rows
+    joined_on: str = ""  # the column that all of them share
 
     @property
     def root(self) -> str:
@@ -53,20 +66,42 @@ class ManifestSource:
         return posixpath.dirname(self.uri) or "."
 
     @property
+    def image_root(self) -> str:
+        """The folder that paths are relative to."""
+        return self.images_below or self.root
+
+    @property
+    def _template(self) -> path_template.PathTemplate | None:
+        return path_template.parse(self.image)
+
+    @property
+    def _image_columns(self) -> tuple[str, ...]:
+        """The columns that the path of an image is made of."""
+        if self._template is not None:
+            return self._template.columns
+        return () if self.image is None else (self.image,)
+
+    @property
     def _table(self) -> table_formats.TableFile:
-        return table_formats.TableFile(self.uri, self.format, self.header, self.delimiter, self.encoding)
+        return table_formats.TableFile(self.uri, self.format, self.header, self.delimiter, self.encoding, self.items)
 
     @property
     def _key_prefix(self) -> str:
         """The part of an address that its key leaves out."""
-        return storage.join(self.keys_below or self.root, "")
+        return storage.join(self.keys_below or self.image_root, "")
+
+    def _joined_tables(self) -> list[table_formats.TableFile]:
+        return [
+            table_formats.TableFile(each.uri, self.format, each.header, self.delimiter, self.encoding)
+            for each in self.joined
+        ]
 
     @property
     def needed(self) -> tuple[str, ...]:
         """The columns that must exist."""
-        images = () if self.image is None else (self.image,)
         sizes = () if self.trust is None or self.trust.size is None else (self.trust.size,)
-        return tuple(dict.fromkeys((*images, *sizes, *self.fields.needed)))
+        shared = (self.joined_on,) if self.joined else ()
+        return tuple(dict.fromkeys((*self._image_columns, *shared, *sizes, *self.fields.needed)))
 
     def column_names(self) -> list[str]:
         """Returns the names of its columns.
@@ -75,7 +110,10 @@ class ManifestSource:
             ConfigError: if the manifest cannot be read.
         """
         try:
-            return self._table.column_names()
+            names = self._table.column_names()
+            for table in self._joined_tables():
+                names += [name for name in table.column_names() if name != self.joined_on]
+            return names
         except (OSError, ValueError, csv.Error) as e:
             raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
 
@@ -92,8 +130,8 @@ class ManifestSource:
                 f"{','.join(self.needed)}"
             )
         required = self.needed
-        if self.format == "jsonl":  # objects may leave out keys
-            required = () if self.image is None else (self.image,)
+        if self.format in ("jsonl", "json"):  # objects may leave out keys
+            required = self._image_columns
         repeated = next((name for name in required if names.count(name) > 1), None)
         if repeated is not None:
             raise errors.ConfigError(f"manifest {self.uri!r} has the column {repeated!r} twice; rename one of them")
@@ -108,17 +146,21 @@ class ManifestSource:
                 f"{', '.join(map(repr, names))}; {missing_columns.advise(self._table, names, missing, required)}"
             )
 
-    def list_all(self) -> Iterator[image_source.Listing]:
-        """Yields the images in the order of the rows, up to the first problem."""
-        for batch in self._read_batches():
+    def list_all(self, listed: Listed | None = None) -> Iterator[image_source.Listing]:
+        """Yields the images in the order of the rows, up to the first problem.
+
+        Args:
+            listed: the folders that other tables have listed for extensions; this one adds its own.
+        """
+        for batch in self._read_batches(listed):
             found = batch if isinstance(batch, image_source.Listing) else self._look_up_all(batch)
             yield found
             if found.problems:
                 return
 
-    def list_rows(self) -> Iterator[image_source.RowBatch | image_source.Listing]:
-        """Yields the rows in their order, with the needed columns alone."""
-        for batch in self._read_batches():
+    def list_rows(self, listed: Listed | None = None) -> Iterator[image_source.RowBatch | image_source.Listing]:
+        """Yields the rows in their order, with the needed columns alone; `listed` as for `list_all`."""
+        for batch in self._read_batches(listed):
             if isinstance(batch, image_source.Listing):
                 yield batch
             else:
@@ -128,9 +170,11 @@ class ManifestSource:
         """Returns the images of the rows."""
         return self._look_up_all(self._unpack(batch.packed))
 
-    def _read_batches(self) -> Iterator[_Batch | image_source.Listing]:
+    def _read_batches(self, listed: Listed | None) -> Iterator[_Batch | image_source.Listing]:
         """Yields the rows in batches, and a listing with a problem if they cannot be read or there are none."""
         placed: Iterator[merged_rows.PlacedRow] = self.read_rows()
+        if self._template is not None:
+            placed = self._name_images(self._template, placed, {} if listed is None else listed)
         if self.merge_rows and self.image is not None:
             placed = merged_rows.merge_rows(placed, self.image, self.fields)
         found, num_rows = image_source.ListingBuilder(), 0
@@ -142,7 +186,7 @@ class ManifestSource:
                 if len(batch) >= image_source.MAX_REFS:
                     yield batch
                     batch = []
-            if not num_rows and self.keys_below is None:  # some of several tables may be empty
+            if not num_rows and (self.keys_below is None or self.is_only):
                 found.problems.append(f"manifest {self.uri!r} has no rows, so there are no images; fill it")
         except (OSError, ValueError) as e:
             found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
@@ -151,9 +195,60 @@ class ManifestSource:
         if found.problems:
             yield found.take()
 
+    def _name_images(
+        self, template: path_template.PathTemplate, placed: Iterator[merged_rows.PlacedRow], listed: Listed
+    ) -> Iterator[merged_rows.PlacedRow]:
+        """Yields the rows with the path that the template makes, as a cell under its text."""
+        folder = storage.join_relative(self.image_root, posixpath.normpath(template.folder or ".")).removesuffix("/.")
+        while batch := list(itertools.islice(placed, image_source.MAX_REFS)):
+            named = [(place, self._fill(template, row)) for place, row in batch]
+            if template.any_extension:
+                if folder not in listed:
+                    listed[folder] = image_extensions.list_extensions(folder, self.exclude)
+                named = self._add_extensions(named, listed[folder])
+            yield from named
+
+    @staticmethod
+    def _fill(template: path_template.PathTemplate, row: Any) -> Any:
+        if not isinstance(row, Mapping):
+            return row
+        try:
+            return {**row, template.text: template.fill(row)}
+        except table_rows.BadRowError as e:
+            return merged_rows.Conflict(row, e.detail)
+
+    def _add_extensions(self, batch: _Batch, known: image_extensions.ImageExtensions) -> _Batch:
+        """Returns the rows with the extension of each image that exists once; of a missing one it stays `.*`."""
+        stems = [self._stem_of(row) for _, row in batch]
+        found = known.find(stems)
+        return [
+            (place, row if not stem or not extensions else self._with_extension(row, stem, extensions))
+            for (place, row), stem, extensions in zip(batch, stems, found)
+        ]
+
+    def _stem_of(self, row: Any) -> str:
+        """Returns the address of a row's image without extension; "" if it has none."""
+        with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
+            if path := self._path_in(row):
+                return self.resolve(path.removesuffix(path_template.ANY_EXTENSION))
+        return ""
+
+    def _with_extension(self, row: Any, stem: str, extensions: tuple[str, ...]) -> Any:
+        if len(extensions) > 1:
+            several = ", ".join(repr(stem + extension) for extension in extensions)
+            detail = f"there are several images: {several}; give the extension in {self.image!r}"
+            return merged_rows.Conflict(row, detail)
+        path = str(self._path_in(row)).removesuffix(path_template.ANY_EXTENSION)
+        return {**row, str(self.image): path + extensions[0]}
+
+    @property
+    def _packed_names(self) -> tuple[str, ...]:
+        return self.needed if self._template is None else (*self.needed, self._template.text)
+
     def _pack(self, batch: _Batch) -> bytes:
         """Packs rows; what is not a mapping of cells is kept as it is."""
-        names, nothing = self.needed, (None,) * len(self.needed)
+        names = self._packed_names
+        nothing = (None,) * len(names)
         return elements.pack_rows(
             [
                 (*place, None, *map(row.get, names)) if isinstance(row, Mapping) else (*place, row, *nothing)
@@ -162,7 +257,7 @@ class ManifestSource:
         )
 
     def _unpack(self, packed: bytes) -> _Batch:
-        names = self.needed
+        names = self._packed_names
         return [
             (table_formats.RowPlace(position, unit, number), dict(zip(names, cells)) if other is None else other)
             for position, unit, number, other, *cells in elements.unpack_rows(packed)
@@ -185,7 +280,7 @@ class ManifestSource:
 
     def _is_near(self, batch: _Batch) -> bool:
         """Returns whether all files of the rows are on this machine, so that a look takes no time."""
-        if not storage.storage_of(self.uri).is_local:
+        if not storage.storage_of(self.image_root).is_local:
             return False
         return not self.allow_outside or not any("://" in str(self._path_in(row)) for _, row in batch)
 
@@ -214,7 +309,10 @@ class ManifestSource:
             OSError: if the table cannot be read.
             ValueError: if it is broken, or a text to be stored is not in the table's encoding.
         """
-        return self._table.rows(self.needed, self.fields.texts)
+        rows = self._table.rows(self.needed, self.fields.texts)
+        for table in self._joined_tables():
+            rows = joined_rows.join_rows(rows, table, self.joined_on, self.needed, self.fields.texts)
+        return rows
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:
         """Describes the places of the rows with these positions for a user, such as `line 5 of /data/a.csv`.
@@ -232,6 +330,17 @@ class ManifestSource:
                     break
         return [f"{places[position - self.first_position]} of {self.uri}" for position in positions]
 
+    def advise(self, reason: elements.Reason) -> str:
+        """Returns what to do if every image is rejected for this reason; "" if there is no advice."""
+        if reason is not elements.Reason.NOT_FOUND or self.image is None:
+            return ""
+        placed = self.read_rows()
+        rows = (row for _, row in itertools.islice(placed, find_root.NUM_ROWS) if isinstance(row, Mapping))
+        if (template := self._template) is not None:
+            rows = (self._fill(template, row) for row in rows)
+        paths = [path for row in rows if (path := self._path_in(row)) and not table_rows.is_absolute(path)]
+        return find_root.advise(self.root, self.images_below, self.image, paths)
+
     def _look_up(
         self, place: table_formats.RowPlace, row: Any, known: find_entries.Entries
     ) -> elements.ImageRef | elements.Reject:
@@ -247,9 +356,16 @@ class ManifestSource:
 
     def _reject(self, place: table_formats.RowPlace, row: Any, reason: elements.Reason, detail: str) -> elements.Reject:
         cells = _cells_of(row)
-        key = _name_in(cells, self.fields.key or self.image) or str(place)
-        uri = _name_in(cells, self.image) or self.uri
+        path = _name_in(cells, self.image)
+        key = _name_in(cells, self.fields.key) if self.fields.key else path and self._key_of(path)
+        uri, key = path or self.uri, key or str(place)
         return elements.Reject(key, uri, "list", reason, f"{place} of {self.uri}: {detail}")
+
+    def _key_of(self, path: str) -> str:
+        """Returns the key that a path gives its image; the path itself if it cannot be resolved."""
+        with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
+            return self.resolve(path).removeprefix(self._key_prefix)
+        return path
 
     def _reference(self, place: table_formats.RowPlace, row: Any, known: find_entries.Entries) -> elements.ImageRef:
         if isinstance(row, merged_rows.Conflict):
@@ -258,14 +374,19 @@ class ManifestSource:
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, str(row))
         path = table_rows.text_in(row, str(self.image))
         if not path:
-            raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {self.image!r} is empty")
+            empty = self.image if self._template is None else self._template.find_empty(row)
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {empty!r} is empty")
         uri = self.resolve(path)
+        if self._template is not None and path.endswith(path_template.ANY_EXTENSION):
+            raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no image {uri!r}")
         column = self.fields.key
         key = table_rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
         if not key:
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
         size, version = self._look_at(uri, known) if self.trust is None else (_size_in(row, self.trust.size), 0)
-        ref = elements.ImageRef(key, uri, size, version, position=self.first_position + place.position)
+        ref = elements.ImageRef(
+            key, uri, size, version, position=self.first_position + place.position, split=self.split
+        )
         return self.fields.fill(ref, row)
 
     @staticmethod
@@ -293,20 +414,20 @@ class ManifestSource:
         """Returns the address of a path in the table.
 
         Raises:
-            BadRowError: if it is outside of the table's folder and `allow_outside` is False.
+            BadRowError: if it is outside of the folder that paths are relative to, and `allow_outside` is False.
             ConfigError: if no storage has its scheme.
         """
         if table_rows.is_absolute(path):
             uri = storage.normalize(path)
-            inside = uri.startswith(storage.join(self.root, ""))
+            inside = uri.startswith(storage.join(self.image_root, ""))
         else:
             relative = posixpath.normpath(path)
-            uri = storage.join(self.root, relative)
+            uri = storage.join(self.image_root, relative)
             inside = relative.split("/")[0] != ".."
         if not inside and not self.allow_outside:
             raise table_rows.BadRowError(
                 elements.Reason.OUTSIDE_ROOT,
-                f"{path!r} leaves {self.root!r}; source.manifest.allow_outside: true would take it",
+                f"{path!r} leaves {self.image_root!r}; source.manifest.allow_outside: true would take it",
             )
         return uri
 

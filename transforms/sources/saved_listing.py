@@ -77,6 +77,16 @@ class SavedListingSource:
                 f"{_as_list(self.masks)}; save it again, or set source.masks as it was"
             )
 
+    def root(self) -> str:
+        """Returns the folder that was listed, which keys are relative to.
+
+        Raises:
+            ConfigError: if the file cannot be read, or is not a listing.
+        """
+        self.check()
+        with self._open() as file:
+            return str(json.loads(file.readline())["root"])
+
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the saved images."""
         found = image_source.ListingBuilder()

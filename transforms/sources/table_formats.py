@@ -1,10 +1,11 @@
-"""Reads tables row by row: CSV, JSON lines and Parquet, on any storage."""
+"""Reads tables row by row: CSV, JSON lines, lists in JSON and Parquet, on any storage."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ FORMATS: Mapping[str, str] = {
     ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
     ".parquet": "parquet",
     ".pq": "parquet",
 }
@@ -59,10 +61,11 @@ class TableFile:
     """A table and how to read it."""
 
     uri: str
-    format: str  # csv, jsonl or parquet
+    format: str  # csv, jsonl, json or parquet
     header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
     delimiter: str | None = None  # of a CSV; None means a tab for .tsv, else a comma
-    encoding: str = UTF8  # of CSV and JSON lines
+    encoding: str = UTF8  # of CSV and JSON
+    items: str = ""  # path of the list of rows in JSON, such as annotations.items; "" if the file is the list
 
     @property
     def separator(self) -> str:
@@ -84,7 +87,11 @@ class TableFile:
         if self.format == "parquet":
             yield from _parquet_rows(self, columns)
             return
-        for place, row in _csv_rows(self) if self.format == "csv" else _jsonl_rows(self):
+        if self.format == "csv":
+            rows = _csv_rows(self, columns)
+        else:
+            rows = _jsonl_rows(self) if self.format == "jsonl" else _json_rows(self)
+        for place, row in rows:
             if isinstance(row, Mapping):
                 self._check_texts(place, row, texts)
             yield place, row
@@ -115,12 +122,13 @@ class TableFile:
             import pyarrow.parquet
 
             with storage.storage_of(self.uri).open_read(self.uri) as file:
-                return list(pyarrow.parquet.ParquetFile(file).schema_arrow.names)
+                return [name.strip() for name in pyarrow.parquet.ParquetFile(file).schema_arrow.names]
         if self.format == "csv":
             with _open_text(self) as text:
                 names = list(self.header) or _csv_header(_csv_lines(self, text))
         else:
-            _, first = next(_jsonl_rows(self), (None, {}))
+            rows = _jsonl_rows(self) if self.format == "jsonl" else _json_rows(self)
+            _, first = next(rows, (None, {}))
             names = list(first) if isinstance(first, Mapping) else []
         if odd := next((name for name in names if not _is_decoded(name)), None):
             raise ValueError(f"its column {odd!r} {self._not_encoded}")
@@ -140,7 +148,7 @@ class TableFile:
         if self.format == "parquet" or self.encoding != UTF8:
             return
         marked = head.startswith((b"\xff\xfe", b"\xfe\xff"))
-        if marked or b"\0" in head:
+        if marked or head.count(0) > len(head) // 4:  # a few zeros are part of a broken cell
             wide = "utf-16" if marked else "utf-16-be" if head[:1] == b"\0" else "utf-16-le"
             raise ValueError(
                 f"it looks like UTF-16 text, not UTF-8: set source.manifest.encoding: {wide}, or save it as UTF-8"
@@ -169,7 +177,7 @@ def _open_text(table: TableFile) -> io.TextIOWrapper:
     return io.TextIOWrapper(binary, encoding=encoding, errors="surrogateescape", newline="")
 
 
-def _csv_rows(table: TableFile) -> Iterator[tuple[RowPlace, Row]]:
+def _csv_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[RowPlace, Row]]:
     csv.field_size_limit(1 << 30)
     with _open_text(table) as text:
         lines = _csv_lines(table, text)
@@ -185,6 +193,10 @@ def _csv_rows(table: TableFile) -> Iterator[tuple[RowPlace, Row]]:
                     remedy = f"quote the cells that hold {DELIMITERS.get(table.separator, 'the delimiter')}"
                     if len(row) == 1 and (guess := guess_delimiter(row[0], table.separator, len(header))):
                         remedy = f"the line is split by {guess}"
+                    elif len(row) < len(header) and not set(columns).intersection(header[len(row) :]):
+                        yield place, dict(zip(header, row))  # nothing asks for the cells that are missing
+                        position += 1
+                        continue
                     yield place, f"{len(row)} cells, the header has {len(header)}; {remedy}"
                 else:  # a blank line
                     continue
@@ -232,6 +244,60 @@ def _jsonl_rows(table: TableFile) -> Iterator[tuple[RowPlace, Row]]:
             position += 1
 
 
+def _json_rows(table: TableFile) -> Iterator[tuple[RowPlace, Row]]:
+    """Yields the objects of a list, one by one.
+
+    Raises:
+        ValueError: if the file is not JSON, or has no such list.
+    """
+    import ijson  # takes 10 ms, and is needed only here
+
+    where = f"{table.items}.item" if table.items else "item"
+    position = 0
+    try:
+        with _open_text(table) as text:
+            for row in ijson.items(_Utf8(text), where, use_float=True):
+                yield RowPlace(position, "row", position), _as_row(row)
+                position += 1
+        if not position:
+            with _open_text(table) as text:
+                lists = list(itertools.islice(_lists_in(ijson.parse(_Utf8(text))), _MAX_LISTS))
+            if table.items not in lists:
+                found = f"has no list {table.items!r}" if table.items else "is not a list of rows"
+                raise ValueError(f"it {found}; its lists are {', '.join(lists) or 'none'}: set source.manifest.items")
+    except (ijson.JSONError, OverflowError) as e:
+        raise ValueError(f"row {position}: not JSON: {' '.join(str(e).split())[:200]}") from e
+
+
+_MAX_LISTS = 20  # that an error names
+
+
+def _lists_in(events: Iterator[tuple[str, str, Any]]) -> Iterator[str]:
+    """Yields the paths of the lists that are in no other list."""
+    return (prefix for prefix, event, _ in events if event == "start_array" and "item" not in prefix.split("."))
+
+
+class _Utf8:
+    """Text as a file of bytes in UTF-8, which ijson wants."""
+
+    def __init__(self, text: io.TextIOWrapper):
+        self._text = text
+
+    def read(self, size: int = -1) -> bytes:
+        return self._text.read(size).encode("utf-8", "surrogateescape")
+
+
+def _as_row(row: Any) -> Row:
+    return _strip_names(row) if isinstance(row, dict) else f"a JSON {type(row).__name__}, expected an object"
+
+
+def _strip_names(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row with the names of its columns stripped, like those of a CSV."""
+    if all(map(str.__eq__, row, map(str.strip, row))):
+        return row
+    return {name.strip(): value for name, value in row.items()}
+
+
 def _parse_json_row(line: str) -> Row:
     try:
         row = json.loads(line)
@@ -239,7 +305,7 @@ def _parse_json_row(line: str) -> Row:
             json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError) as e:
         return f"not JSON: {e}"
-    return row if isinstance(row, dict) else f"a JSON {type(row).__name__}, expected an object"
+    return _as_row(row)
 
 
 def _parquet_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[RowPlace, Row]]:
@@ -247,8 +313,9 @@ def _parquet_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[Ro
 
     with storage.storage_of(table.uri).open_read(table.uri) as file:
         parquet = pyarrow.parquet.ParquetFile(file)
+        stored = {name.strip(): name for name in parquet.schema_arrow.names}
         position = 0
-        for batch in parquet.iter_batches(batch_size=4096, columns=list(columns)):
-            for row in batch.to_pylist():
+        for batch in parquet.iter_batches(batch_size=4096, columns=[stored.get(name, name) for name in columns]):
+            for row in map(_strip_names, batch.to_pylist()):
                 yield RowPlace(position, "row", position), row
                 position += 1

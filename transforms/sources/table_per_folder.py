@@ -5,20 +5,22 @@ from __future__ import annotations
 import array
 import contextlib
 import dataclasses
-import fnmatch
-import functools
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from imagebeam import errors, look_ahead, storage
+from imagebeam import errors
 from imagebeam.transforms import elements, hashing
-from imagebeam.transforms.sources import files, image_source, manifest, table_formats, table_rows
+from imagebeam.transforms.sources import (
+    files,
+    image_source,
+    manifest,
+    table_formats,
+    table_rows,
+    walk_folders,
+)
 
 UNNAMED = "not_in_table"  # kind of images beside the tables that no row names
-
-_REQUESTS_AT_ONCE = 16
-_ANY_DEPTH = "**"
 
 
 def is_glob(path: str) -> bool:
@@ -56,9 +58,10 @@ class TablePerFolderSource:
         num_rows = 0
         named = array.array("Q")  # hashes of the addresses in the rows: 8 bytes each
         problems = False
+        listed: manifest.Listed = {}
         for table in self.tables:
             first_position = num_rows
-            for found in dataclasses.replace(table, first_position=first_position).list_all():
+            for found in dataclasses.replace(table, first_position=first_position).list_all(listed):
                 refs = elements.unpack_refs(found.packed_refs)
                 num_rows += len(refs) + len(found.rejects)  # each row is one of the two, unless rows were merged
                 if refs:
@@ -75,9 +78,10 @@ class TablePerFolderSource:
         num_rows = 0
         named = array.array("Q")
         problems = False
+        listed: manifest.Listed = {}
         for index, table in enumerate(self.tables):
             first_position = num_rows
-            for found in table.list_rows():
+            for found in table.list_rows(listed):
                 if isinstance(found, image_source.RowBatch):
                     positions = table.positions_in(found.packed)
                     num_rows = max(num_rows + len(positions), first_position + positions[-1] + 1)
@@ -93,6 +97,10 @@ class TablePerFolderSource:
         """Returns the images of the rows of one table."""
         table = dataclasses.replace(self.tables[batch.table], first_position=batch.first_position)
         return table.look_up(batch)
+
+    def advise(self, reason: elements.Reason) -> str:
+        """Returns what to do if every image is rejected for this reason, as seen from the first table."""
+        return self.tables[0].advise(reason)
 
     @property
     def _counts_unnamed(self) -> bool:
@@ -149,12 +157,14 @@ def _count_unnamed(folder: str, exclude: str, named: array.array[int]) -> int:
     import numpy as np
 
     known = np.sort(np.frombuffer(named, np.uint64))
+    found = array.array("Q")
     try:
-        found = _walk(folder, (_ANY_DEPTH, "*"), exclude)
+        for uri in walk_folders.find_files(folder, walk_folders.EVERYTHING, exclude):
+            if posixpath.splitext(uri)[1].lower().lstrip(".") in files.IMAGE_EXTENSIONS:
+                found.append(_hash(uri))
     except OSError:  # only a count is lost, so the run goes on
         return 0
-    images = [uri for uri in found if posixpath.splitext(uri)[1].lower().lstrip(".") in files.IMAGE_EXTENSIONS]
-    hashes = np.fromiter(map(_hash, images), np.uint64, len(images))
+    hashes = np.frombuffer(found, np.uint64)
     return int(np.count_nonzero(~np.isin(hashes, known)))
 
 
@@ -173,12 +183,13 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
     """
     parts = tuple(glob.split("/"))
     try:
-        found = _walk(root, parts, exclude)
+        found = list(walk_folders.find_files(root, parts, exclude))
     except OSError as e:
         raise errors.ConfigError(
             f"the tables {glob!r} below {root!r} cannot be looked for ({e.strerror or e}); check --input"
         ) from e
-    tables = [uri for uri in found if format or posixpath.splitext(uri)[1].lower() in table_formats.FORMATS]
+    known = {name for name in table_formats.FORMATS if name != ".json" or glob.endswith(".json")}  # often no table
+    tables = [uri for uri in found if format or posixpath.splitext(uri)[1].lower() in known]
     if not tables:
         others = f"; {found[0]!r} is none of {', '.join(table_formats.FORMATS)}" if found else ""
         raise errors.ConfigError(
@@ -186,64 +197,3 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
             "source.by: files for a folder of images without a table"
         )
     return sorted(tables)
-
-
-def _walk(root: str, parts: tuple[str, ...], exclude: str) -> list[str]:
-    """Returns the matching files; goes level by level, so that the folders of a level are listed in parallel."""
-    store = storage.storage_of(root)
-    files: list[str] = []
-    level = [_FolderToSearch(root, frozenset(_open(parts)), (store.stat(root).identity,))]
-    num_ahead = 1 if store.is_local else _REQUESTS_AT_ONCE
-    while level:
-        below: list[_FolderToSearch] = []
-        for found, folders in look_ahead.map_ahead(functools.partial(_look_into, exclude=exclude), level, num_ahead):
-            files += found
-            below += folders
-        level = below
-    return files
-
-
-def _look_into(folder: _FolderToSearch, exclude: str) -> tuple[list[str], list[_FolderToSearch]]:
-    """Returns the matching files of a folder, and the folders in it that may hold others."""
-    files, folders = [], []
-    for entry in storage.storage_of(folder.uri).list_directory(folder.uri):
-        uri = storage.join(folder.uri, entry.name)
-        if entry.name.startswith(".") or uri == exclude:
-            continue
-        if entry.kind == storage.FILE and folder.matches(entry.name):
-            files.append(uri)
-        is_new = entry.kind == storage.DIRECTORY and entry.identity not in folder.ancestors
-        if is_new and (rest := folder.enter(entry.name)):
-            folders.append(_FolderToSearch(uri, rest, (*folder.ancestors, entry.identity)))
-    return files, folders
-
-
-@dataclasses.dataclass(frozen=True)
-class _FolderToSearch:
-    """A folder to search, and the parts of the glob that are left to match in it; `**` leaves several ways."""
-
-    uri: str
-    ways: frozenset[tuple[str, ...]]
-    ancestors: tuple[tuple[int, int], ...]  # identities of this folder and those above, which reveal loops of links
-
-    def matches(self, name: str) -> bool:
-        """Returns whether a file of this name matches the glob."""
-        return any(len(way) == 1 and fnmatch.fnmatchcase(name, way[0]) for way in self.ways)
-
-    def enter(self, name: str) -> frozenset[tuple[str, ...]]:
-        """Returns the parts of the glob that are left in the folder `name`; none if nothing in it can match."""
-        rest: set[tuple[str, ...]] = set()
-        for way in self.ways:
-            if way[0] == _ANY_DEPTH:
-                rest.update(_open(way))
-            elif len(way) > 1 and fnmatch.fnmatchcase(name, way[0]):
-                rest.update(_open(way[1:]))
-        return frozenset(rest)
-
-
-def _open(way: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yields a glob and, if it begins with `**`, also the rest after it: `**` may match no folder."""
-    yield way
-    while way[0] == _ANY_DEPTH and len(way) > 1:
-        way = way[1:]
-        yield way

@@ -358,7 +358,7 @@ def test_label_that_does_not_fit_is_refused(label: dict[str, Any], message: str)
         pytest.param({"group": "x"}, "split.stratify and split.group need split.by: hash, not none", id="group"),
         pytest.param(
             HASH | {"rename": {"val": "test"}},
-            "split.rename and split.names need split.by: directory, column or source, not hash",
+            "split.rename and split.names need split.by: directory, column, table or source, not hash",
             id="idle-rename",
         ),
         pytest.param({"names": ["train"]}, "split.rename and split.names need split.by: directory", id="idle-names"),
@@ -747,3 +747,40 @@ def test_suffix_of_compressed_files_is_refused(suffix: str, compression: str, re
 @pytest.mark.parametrize("given", ["output.suffix=", "output.suffix=null", 'output.suffix=""'])
 def test_suffix_may_be_nothing(given: str) -> None:
     assert config_lib.load_config(None, [given]).output.suffix == ""
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"columns": {"age": {}}},
+            "columns.age is 'age', and source.pattern has no such group; its groups are x: write",
+        ),
+        ({"label": {"by": "column", "column": "kind"}}, "label.column is 'kind', and source.pattern has no such group"),
+        (
+            {"label": {"by": "columns", "columns": ["a"]}},
+            "label.columns a is 'a', and source.pattern has no such group",
+        ),
+        (
+            {"split": {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}, "group": "who"}},
+            "split.group is 'who', and source.pattern has no such group",
+        ),
+        (
+            {"source": {"pattern": "(?P<split>.*)"}},
+            "source.pattern has a group 'split' that nothing takes: set split.by: column and split.column: split",
+        ),
+        ({"source": {"by": "tar", "pattern": "(?P<x>.*)"}}, "source.pattern needs source.by: files, listing; not tar"),
+        ({"split": {"by": "table"}}, "split.by: table needs source.by: manifest; not files"),
+        ({"split": {"by": "lists"}}, "split.by: lists and split.lists go together"),
+        ({"split": {"unlisted": "reject"}}, "split.unlisted needs split.by: lists, not none"),
+        (
+            {"source": {"manifest": {"join": {"key": "id"}}}},
+            "source.manifest.join.key and source.manifest.join.tables go",
+        ),
+        ({"source": {"manifest": {"image": "{id}/*"}}}, "source.manifest.image '{id}/*' has a '*' that is not"),
+    ],
+)
+def test_rules_for_paths_that_do_not_fit_are_refused(sections: dict[str, Any], message: str) -> None:
+    fields = {"label": {"by": "none"}, "source": {"pattern": "(?P<x>.*)"}, **sections}
+    with pytest.raises(errors.ConfigError, match=re.escape(message)):
+        config_lib.parse_config(fields, "a test")

@@ -264,9 +264,10 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
             ranking_of({}),
             Tally(4, {}, ()),
             RejectSummary({"no_label": 4}, 1, None),
-            2,
-            "no image goes to the split train; found are none; change split.fractions or split.names, or add images",
-            id="missing-every-split",
+            3,
+            "all 4 images were rejected (no_label 4), so the config does not fit the input: nothing was committed; "
+            "no image was read yet",
+            id="all-rejected-though-all-may-be",
         ),
     ],
 )

@@ -93,6 +93,25 @@ def test_every_reason_has_an_advice_or_a_reason_for_none(
     assert error.endswith(f"nothing was committed; {advice}" if advice else ("committed", "raise rejects.max_fraction"))
 
 
+@pytest.mark.parametrize(
+    ("listed", "rejected", "message"),
+    [
+        (3, {"truncated": 2}, None),
+        (3, {"truncated": 2, "duplicate": 1}, "all 2 images were rejected (truncated 2): nothing was committed; copy"),
+        (3, {"duplicate": 2}, None),
+        (2, {"no_label": 2}, "all 2 images were rejected (no_label 2), so the config does not fit the input: nothing"),
+        (0, {}, None),
+    ],
+)
+def test_a_run_may_reject_many_images_but_not_all(
+    dataset: dataset_settings.DatasetSettings, listed: int, rejected: dict[str, int], message: str | None
+) -> None:
+    lenient = dataclasses.replace(dataset, max_reject_fraction=1.0)
+    error = reject_limit.find_excess(lenient, listed, rejected, advises=True)
+    assert (error is None) == (message is None)
+    assert str(error).startswith(message or "None")
+
+
 def test_advice_is_for_the_most_frequent_reason_and_only_if_no_image_is_left(
     dataset: dataset_settings.DatasetSettings,
 ) -> None:

@@ -134,7 +134,11 @@ def test_check_image_of_nothing_is_empty_file() -> None:
         (b"<?xml version='1.0'?><svg/>", "XML"),
         (b' {"error": 403}', "JSON"),
         (b"[]", "JSON"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "text"),
+        (b"a list of names\n", "text"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "a pointer of Git LFS instead of the image (git lfs pull fetches it)",
+        ),
         (bytes(100), "no known image format"),
         (b"\r\n", "no known image format"),
         (b"\x93NUMPY\1\0v\0{'descr': ", "no known image format"),

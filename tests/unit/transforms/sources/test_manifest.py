@@ -292,7 +292,7 @@ def reject_of(folder: Folder, data: str | Sequence[Row], manifest_format: str = 
     ],
 )
 def test_ragged_row_of_a_csv_is_a_reject(folder: Folder, line: str, detail: str) -> None:
-    reject = reject_of(folder, f"image,label\ngood.jpg,x\n{line}\n")
+    reject = reject_of(folder, f"image,label\ngood.jpg,x\n{line}\n", label="label")
     assert reject == Reject("line 3", f"{folder.path}/manifest.csv", "list", Reason.BAD_ROW, detail)
 
 

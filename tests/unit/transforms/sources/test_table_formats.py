@@ -44,7 +44,7 @@ def test_format_of_an_address_is_its_extensions(uri: str, expected: str) -> None
 @pytest.mark.parametrize(("uri", "extension"), [("/a/m.txt", ".txt"), ("/a.csv/m", ""), ("", "")])
 def test_format_of_another_extension_is_a_config_error(uri: str, extension: str) -> None:
     complaint = (
-        f"manifest {uri!r}: extension {extension!r} is none of .csv, .tsv, .jsonl, .ndjson, .parquet, .pq; "
+        f"manifest {uri!r}: extension {extension!r} is none of .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .pq; "
         "set source.manifest.format, or source.by: files for a folder of images"
     )
     with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
@@ -84,7 +84,7 @@ def test_rows_of_parquet_are_counted_from_zero_and_hold_only_the_columns(tmp_pat
 
 def test_rows_with_another_number_of_cells_are_texts_that_name_the_delimiter(tmp_path: pathlib.Path) -> None:
     uri = write(tmp_path / "t.csv", "a,b\n1\n1;2\n1,2,3\n")
-    assert [row for _, row in rows_of(uri)] == [
+    assert [row for _, row in rows_of(uri, columns=("a", "b"))] == [
         "1 cells, the header has 2; quote the cells that hold commas",
         "1 cells, the header has 2; the line is split by semicolons: set source.manifest.delimiter: ';'",
         "3 cells, the header has 2; quote the cells that hold commas",

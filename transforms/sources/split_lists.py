@@ -1,0 +1,162 @@
+"""Gives images the split whose list names them."""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import functools
+import io
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from imagebeam import errors, storage
+from imagebeam.transforms import elements, hashing
+
+if TYPE_CHECKING:
+    import numpy as np
+
+UNLISTED = "not_in_lists"  # kind of images that no list names
+
+_COMMENT = "#"
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitLists:
+    """Text files that name the images of a split, one a line. Each process reads them once: 9 bytes a name."""
+
+    lists: tuple[tuple[str, str], ...]  # split, address of its list; a split may have several
+    root: str  # folder that keys are relative to
+    unlisted: Literal["leave_out", "reject"] = "leave_out"
+
+    def check(self) -> None:
+        """Reads the first line of each list.
+
+        Raises:
+            ConfigError: if one cannot be read, or names no image.
+        """
+        for split, uri in self.lists:
+            try:
+                first = next(_read_lines(uri), None)
+            except (OSError, ValueError) as e:
+                reason = getattr(e, "strerror", None) or e
+                raise errors.ConfigError(f"split.lists {split}: {uri!r} cannot be read ({reason})") from e
+            if first is None:
+                raise errors.ConfigError(f"split.lists {split}: {uri!r} names no image; give one a line")
+
+    def apply_all(self, refs: Sequence[elements.ImageRef]) -> list[elements.ImageRef | elements.Reject | None]:
+        """Returns each reference with its split, or a reject, or None for an image that is left out.
+
+        Raises:
+            OSError: if a list cannot be read.
+            ValueError: if a list is not UTF-8 text.
+        """
+        import numpy as np
+
+        names, owners = array.array("Q"), array.array("Q")
+        for number, ref in enumerate(refs):
+            for name in names_of(ref.key):
+                names.append(_hash(name))
+                owners.append(number)
+        hashes = np.frombuffer(names, np.uint64) if names else np.zeros(0, np.uint64)
+        known, splits = self._index
+        first = np.searchsorted(known, hashes, "left")
+        last = np.searchsorted(known, hashes, "right")
+        found: dict[int, set[int]] = {}
+        for hit in np.flatnonzero(last > first).tolist():
+            found.setdefault(owners[hit], set()).update(splits[first[hit] : last[hit]].tolist())
+        return [self._assign(ref, sorted(found.get(number, ()))) for number, ref in enumerate(refs)]
+
+    def _assign(self, ref: elements.ImageRef, numbers: Sequence[int]) -> elements.ImageRef | elements.Reject | None:
+        named = {self.lists[number][0] for number in numbers}
+        if len(named) == 1:
+            return ref.with_split(named.pop())
+        if named:
+            places = " and ".join(f"that of {split}, {uri!r}" for split, uri in map(self.lists.__getitem__, numbers))
+            detail = f"{ref.key!r} is in several lists: {places}; remove it from all but one"
+            return elements.Reject(ref.key, ref.uri, "list", elements.Reason.BAD_SPLIT, detail)
+        if self.unlisted == "leave_out":
+            return None
+        detail = f"{ref.key!r} is in none of split.lists; split.unlisted: leave_out would leave it out"
+        return elements.Reject(ref.key, ref.uri, "list", elements.Reason.BAD_SPLIT, detail)
+
+    def count_names(self) -> Mapping[str, int]:
+        """Returns the number of different names in the lists of each split.
+
+        Raises:
+            OSError: if a list cannot be read.
+            ValueError: if a list is not UTF-8 text.
+        """
+        import numpy as np
+
+        hashes: dict[str, array.array[int]] = {}
+        for split, uri in self.lists:
+            hashes.setdefault(split, array.array("Q")).extend(_hash(line) for line in _read_lines(uri))
+        return {split: len(np.unique(np.frombuffer(names, np.uint64))) for split, names in hashes.items() if names}
+
+    def advise(self, keys: Sequence[str]) -> str:
+        """Returns what to do if no list names an image; `keys` are those of the first images."""
+        split, uri = self.lists[0]
+        first = next(_read_lines(uri), "")
+        return (
+            f"the first images are {', '.join(map(repr, keys))}, and the first line of the list of {split}, {uri!r}, "
+            f"is {first!r}: its lines must be such paths, or their ends, with or without the extension; check --input"
+        )
+
+    @functools.cached_property
+    def _index(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sorted hashes of all names, and for each the index of its list."""
+        import numpy as np
+
+        hashes, numbers = array.array("Q"), array.array("B")
+        for number, (_, uri) in enumerate(self.lists):
+            folder = posixpath.dirname(uri)
+            for line in _read_lines(uri):
+                for name in self._names_in(line, folder):
+                    hashes.append(_hash(name))
+                    numbers.append(number)
+        found = np.frombuffer(hashes, np.uint64)
+        order = np.argsort(found, kind="stable")
+        return found[order], np.frombuffer(numbers, np.uint8)[order]
+
+    def _names_in(self, line: str, folder: str) -> Iterator[str]:
+        """Yields the names that a line may mean: the whole line, and its first field."""
+        for name in dict.fromkeys((line, line.split(maxsplit=1)[0])):
+            if not name.startswith("."):
+                yield name
+                continue
+            uri = storage.join_relative(folder, posixpath.normpath(name))  # ./a.jpg, ../images/a.jpg
+            yield uri.removeprefix(storage.join(self.root, ""))
+            if name.startswith("./"):
+                yield posixpath.normpath(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the fields without what was read from the lists."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def names_of(key: str) -> Iterator[str]:
+    """Yields the names by which a list may mean the image: its key and the ends of it, with and without extension."""
+    stem = posixpath.splitext(key)[0]
+    start = 0
+    while True:
+        yield key[start:]
+        if stem != key:
+            yield stem[start:]
+        start = key.find("/", start) + 1
+        if not start:
+            return
+
+
+def _read_lines(uri: str) -> Iterator[str]:
+    """Yields the lines of a list, stripped, without blank ones and comments."""
+    raw: Any = storage.storage_of(uri).open_read(uri)
+    with io.TextIOWrapper(io.BufferedReader(raw, 1 << 20), encoding="utf-8-sig") as text:
+        for line in text:
+            stripped = line.strip()
+            if stripped and not stripped.startswith(_COMMENT):
+                yield stripped
+
+
+def _hash(name: str) -> int:
+    return hashing.hash64(name, 0, b"imagebeam.lists")
