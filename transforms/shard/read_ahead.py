@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import resource
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ from imagebeam.transforms.images import structure
 
 MAX_READS = 16  # local files opened ahead on a cold disk: the kernel reads them while earlier ones are encoded
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
+_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # the latter on macOS
 _SLOW_SEC, _SLOW_SEC_PER_BYTE = 60e-6, 0.5e-9  # a slower read did not come from the page cache
 _ANNOUNCED = 256  # files opened ahead and announced after a slow read
 _MAX_SHARED = 2 * MAX_READS  # open files that hold many images each, so that none is opened once for each image
@@ -138,13 +140,16 @@ def _read_now(ref: elements.ImageRef, kernel: _Kernel) -> bytes | None:
 class _Kernel:
     """Announces reads to the kernel (POSIX_FADV_WILLNEED), only while reads are slow: it takes 18 us for each file.
 
+    Reads are slow if two that follow each other are, and the thread waited in between for something other than a
+    processor: on a busy machine any read may take long.
+
     Attributes:
         to_announce: how many of the next files are to be announced.
     """
 
     def __init__(self) -> None:
         self.to_announce = 0
-        self._was_slow = False  # the last read
+        self._num_waits = -1  # of this thread, after the last read, if that was slow; else -1
 
     @property
     def max_reads(self) -> int:
@@ -158,10 +163,17 @@ class _Kernel:
                 os.posix_fadvise(descriptor, ref.offset, max(ref.length, 0), os.POSIX_FADV_WILLNEED)
 
     def note_read(self, seconds: float, num_bytes: int) -> None:
-        is_slow = seconds > _SLOW_SEC + _SLOW_SEC_PER_BYTE * num_bytes
-        if is_slow and self._was_slow and _CAN_ADVISE:  # a single one may have waited for the processor
+        if seconds <= _SLOW_SEC + _SLOW_SEC_PER_BYTE * num_bytes:
+            self._num_waits = -1
+            return
+        before, self._num_waits = self._num_waits, _count_waits()
+        if 0 <= before < self._num_waits and _CAN_ADVISE:
             self.to_announce = _ANNOUNCED
-        self._was_slow = is_slow
+
+
+def _count_waits() -> int:
+    """Returns how often this thread has waited, for a disk or for another thread, but not for a processor."""
+    return resource.getrusage(_THREAD).ru_nvcsw
 
 
 def _find_too_large(ref: elements.ImageRef) -> ReadError | None:

@@ -20,6 +20,7 @@ _BLOCK_BYTES = 4096  # unit of memory, offset and length of a direct write; disk
 _READ_BYTES = 1 << 20  # fits into the cache of a core
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
 _DIRECT = getattr(os, "O_DIRECT", 0)  # 0 on macOS
+_HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", 0)
 
 # Buffers for the next shard: memory that a virtual machine has not touched yet costs 4 to 10 us for each page.
 _spare: list[mmap.mmap] = []
@@ -153,10 +154,13 @@ class ShardFile:
 
 
 def _take_buffer() -> mmap.mmap:
-    try:
+    with contextlib.suppress(IndexError):
         return _spare.pop()
-    except IndexError:
-        return mmap.mmap(-1, _BUFFER_BYTES)
+    buffer = mmap.mmap(-1, _BUFFER_BYTES)
+    if _HUGE_PAGES:  # a direct write looks up each page
+        with contextlib.suppress(OSError):  # a kernel without them
+            buffer.madvise(_HUGE_PAGES)
+    return buffer
 
 
 def _extend_crc(crc: int, data: memoryview) -> int:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import errno
 import gzip
+import itertools
 import os
 import pathlib
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -185,8 +187,9 @@ def test_fetch_of_file_written_since_it_was_listed_says_so(tmp_path: pathlib.Pat
 
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each read counts as slow."""
+    """Each read counts as slow, and as one that waited."""
     monkeypatch.setattr(read_ahead, "_SLOW_SEC", -1)
+    monkeypatch.setattr(read_ahead, "_count_waits", itertools.count().__next__)
 
 
 @needs_proc
@@ -195,6 +198,21 @@ def test_fetch_of_cached_files_opens_none_ahead(
 ) -> None:
     monkeypatch.setattr(read_ahead, "_SLOW_SEC", 3600)
     assert [count_open(tmp_path) for _ in read_ahead.fetch(refs)] == [0] * len(refs)
+
+
+@needs_proc
+@pytest.mark.usefixtures("slow_disk")
+def test_fetch_on_a_busy_machine_opens_none_ahead(
+    refs: list[ImageRef], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "_count_waits", lambda: 7)  # slow reads, and none of them waited for a disk
+    assert [count_open(tmp_path) for _ in read_ahead.fetch(refs)] == [0] * len(refs)
+
+
+def test_waits_are_those_of_this_thread(tmp_path: pathlib.Path) -> None:
+    before = read_ahead._count_waits()
+    threading.Event().wait(0.001)
+    assert read_ahead._count_waits() > before
 
 
 @needs_proc
