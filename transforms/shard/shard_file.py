@@ -156,7 +156,7 @@ class ShardFile:
 def _take_buffer() -> mmap.mmap:
     with contextlib.suppress(IndexError):
         return _spare.pop()
-    buffer = mmap.mmap(-1, _BUFFER_BYTES)
+    buffer = mmap.mmap(-1, _BUFFER_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if _HUGE_PAGES:  # a direct write looks up each page
         with contextlib.suppress(OSError):  # a kernel without them
             buffer.madvise(_HUGE_PAGES)
