@@ -94,6 +94,13 @@ RESIZER = setuptools.Extension(  # the converter's, for image.resampler: native
     optional=True,
 )
 
+WRITER = setuptools.Extension(  # the converter's inner loops; Python code does the same
+    "imagebeam._writer",
+    ["imagebeam/_writer.c"],
+    extra_compile_args=["-O3"],
+    optional=True,
+)
+
 setuptools.setup(
     name="imagebeam",
     version=_VERSION.group(1),
@@ -119,7 +126,7 @@ setuptools.setup(
     # imagebeam/{pipelines,transforms,configs} are links to the folders beside it. With links, unlike package_dir, one
     # name finds a module wherever it is imported: a checkout, an editable install, a wheel, a worker's sdist, mypy.
     packages=setuptools.find_packages(include=["imagebeam", "imagebeam.*"]),
-    ext_modules=[DECODER, TURNER, RESIZER],
+    ext_modules=[DECODER, TURNER, RESIZER, WRITER],
     package_data={"imagebeam.configs": ["*.yaml"], "imagebeam": ["*.pyi"]},
     # What every process needs, also a worker that gets only Beam and this sdist (--setup_file). Beam brings the other
     # packages of the extra `convert`; these two are small and need nothing themselves.

@@ -1,4 +1,4 @@
-// The inner loops in C: they find markers in JPEGs and features in records, and decode JPEGs without Python's lock.
+// The inner loops of the reader in C: they find features in records, and decode JPEGs without Python's lock.
 //
 // Only the wanted part of an image is decoded: the columns outside are not transformed, the rows above are only
 // entropy-decoded, the rows below are not read, and libjpeg scales down if the part is at least twice the wanted size.
@@ -33,31 +33,6 @@
 #define TEXT(name) TEXT_OF(name)
 
 enum { MAX_REDUCTION = 8, ROWS_AT_ONCE = 16, MAX_THREADS = 1024 };
-
-// --- markers --------------------------------------------------------------------------------------------------------
-
-PyDoc_STRVAR(find_marker_doc,
-             "find_marker(data: bytes, position: int) -> int\n\n"
-             "Returns the position of the next marker of a JPEG; -1 if there is none. Skips restart markers, fill\n"
-             "bytes, and stuffed 0xFF in entropy-coded data.");
-
-static PyObject *find_marker(PyObject *module, PyObject *arguments) {
-  PyObject *data;
-  Py_ssize_t position;
-  if (!PyArg_ParseTuple(arguments, "Sn:find_marker", &data, &position)) return NULL;
-  const uint8_t *start = (const uint8_t *)PyBytes_AS_STRING(data), *end = start + PyBytes_GET_SIZE(data);
-  const uint8_t *at = start + (position < 0 ? 0 : position);
-  while (at < end && (at = memchr(at, 0xFF, end - at)) && at + 1 < end) {
-    uint8_t code = at[1];
-    if (code == 0xFF)
-      at++;
-    else if (code == 0 || (code >= 0xD0 && code <= 0xD7))
-      at += 2;
-    else
-      return PyLong_FromSsize_t(at - start);
-  }
-  return PyLong_FromLong(-1);
-}
 
 // --- features -------------------------------------------------------------------------------------------------------
 
@@ -519,14 +494,13 @@ done:
 }
 
 static PyMethodDef methods[] = {
-    {"find_marker", find_marker, METH_VARARGS, find_marker_doc},
     {"find_features", find_features, METH_VARARGS, find_features_doc},
     {"decode", decode, METH_VARARGS, decode_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_native", "Markers in JPEGs, features in records, and pictures of JPEGs, in C.", 0, methods,
+    PyModuleDef_HEAD_INIT, "_native", "Features in records, and pictures of JPEGs, in C.", 0, methods,
 };
 
 PyMODINIT_FUNC PyInit__native(void) {

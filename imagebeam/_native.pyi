@@ -1,4 +1,4 @@
-"""In C: finds markers in JPEGs and features in records, and decodes JPEGs."""
+"""In C: finds features in records, and decodes JPEGs."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import numpy as np
 
 LIBRARY: str
 
-def find_marker(data: bytes, position: int) -> int: ...
 def find_features(record: bytes, keys: tuple[bytes, ...]) -> tuple[Any, ...]: ...
 def decode(
     images: list[Any], parts: np.ndarray, flips: np.ndarray, out: np.ndarray, threads: int

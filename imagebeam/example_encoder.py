@@ -36,15 +36,14 @@ class ExampleEncoder:
         last = features[-1] if features else None
         self._has_image = last is not None and last.source == features_lib.ENCODED
         self._image_kind = last.kind if last is not None else ""
-        self._plain: list[tuple[str, str, bytes, dict[Value, bytes] | None]] = [
-            (
-                feature.source,
-                feature.kind,
-                wire_format.delimited(b"\x0a", feature.key.encode()),
-                None if feature.many or feature.source in copied else {},
-            )
-            for feature in (features[:-1] if self._has_image else features)
-        ]
+        # Source, kind, encoded key, entries of values met before, and heads of entries by the length of their value.
+        self._plain: list[tuple[str, str, bytes, dict[Value, bytes] | None, dict[int, bytes] | None]] = []
+        for feature in features[:-1] if self._has_image else features:
+            is_single = not feature.many and feature.source not in copied
+            entries: dict[Value, bytes] | None = {} if is_single and feature.kind != features_lib.BYTES else None
+            heads: dict[int, bytes] | None = {} if is_single and feature.kind == features_lib.BYTES else None
+            key = wire_format.delimited(b"\x0a", feature.key.encode())
+            self._plain.append((feature.source, feature.kind, key, entries, heads))
         self._image_key = wire_format.delimited(b"\x0a", features[-1].key.encode()) if self._has_image else b""
         self._size, self._before = -1, b""  # of the previous image
 
@@ -56,7 +55,17 @@ class ExampleEncoder:
             image: the encoded image as bytes. If it is stored as numbers: its pixels, as bytes or as a C-contiguous
                 array of uint8. Ignored if the image is not a feature.
         """
-        entries = b"".join([self._entry(values[source], kind, key, cache) for source, kind, key, cache in self._plain])
+        parts: list[bytes] = []
+        for source, kind, key, cache, heads in self._plain:
+            value = values[source]
+            if heads is not None:
+                parts.append(heads.get(len(value)) or _cache_head(heads, key, len(value)))
+                parts.append(value)
+            elif cache is not None:
+                parts.append(cache.get(value) or _cache_entry(cache, kind, key, value))
+            else:
+                parts.append(_entry(key, encode_values(kind, value)))
+        entries = b"".join(parts)
         if not self._has_image:
             return wire_format.delimited(b"\x0a", entries), b""
         if self._image_kind != features_lib.BYTES:
@@ -73,23 +82,39 @@ class ExampleEncoder:
         in_feature = _TAGS[self._image_kind] + wire_format.varint(
             len(in_list) + size
         )  # Feature.bytes_list and the like
-        in_entry = b"\x12" + wire_format.varint(len(in_feature) + len(in_list) + size)  # the map entry's value
-        before = self._image_key + in_entry + in_feature + in_list
-        return b"\x0a" + wire_format.varint(len(before) + size) + before
+        return _before_value(self._image_key, in_feature + in_list, size)
 
-    @staticmethod
-    def _entry(value: Any, kind: str, key: bytes, cache: dict[Value, bytes] | None) -> bytes:
-        """Returns the map entry of one feature, cached because sizes, labels and formats repeat."""
-        if cache is None:
-            return wire_format.delimited(b"\x0a", key + wire_format.delimited(b"\x12", encode_values(kind, value)))
-        entry = cache.get(value)
-        if entry is None:
-            entry = wire_format.delimited(b"\x0a", key + wire_format.delimited(b"\x12", encode_values(kind, (value,))))
-            if len(cache) >= _MAX_CACHED:
-                cache.clear()
-            if kind != features_lib.FLOAT:  # 0.0 and -0.0 are the same key of a dict but differ in an Example
-                cache[value] = entry
-        return entry
+
+def _entry(key: bytes, feature: bytes) -> bytes:
+    """Returns the map entry of one feature."""
+    return wire_format.delimited(b"\x0a", key + wire_format.delimited(b"\x12", feature))
+
+
+def _cache_entry(cache: dict[Value, bytes], kind: str, key: bytes, value: Value) -> bytes:
+    """Returns the map entry of a single number, cached because sizes and labels repeat."""
+    entry = _entry(key, encode_values(kind, (value,)))
+    if len(cache) >= _MAX_CACHED:
+        cache.clear()
+    if kind != features_lib.FLOAT:  # 0.0 and -0.0 are the same key of a dict but differ in an Example
+        cache[value] = entry
+    return entry
+
+
+def _cache_head(heads: dict[int, bytes], key: bytes, size: int) -> bytes:
+    """Returns what precedes a single value of `size` bytes in its map entry, cached because lengths repeat."""
+    in_list = b"\x0a" + wire_format.varint(size)  # BytesList.value
+    in_feature = b"\x0a" + wire_format.varint(len(in_list) + size)  # Feature.bytes_list
+    head = _before_value(key, in_feature + in_list, size)
+    if len(heads) >= _MAX_CACHED:
+        heads.clear()
+    heads[size] = head
+    return head
+
+
+def _before_value(key: bytes, in_feature: bytes, size: int) -> bytes:
+    """Returns what precedes `size` bytes in a map entry; `in_feature` is what precedes them in the Feature."""
+    before = key + b"\x12" + wire_format.varint(len(in_feature) + size) + in_feature
+    return b"\x0a" + wire_format.varint(len(before) + size) + before
 
 
 def encode_values(kind: str, values: Sequence[Any]) -> bytes:

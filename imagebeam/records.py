@@ -7,13 +7,14 @@ Source: tensorflow/core/lib/io/record_writer.h; apache_beam/io/tfrecordio.py wri
 from __future__ import annotations
 
 import array
+import contextlib
 import io
 import os
 import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import google_crc32c
 
@@ -35,6 +36,12 @@ _GZIP_WINDOW = 31  # zlib: the largest window, in gzip's wrapping
 _CRC_BYTES = 1 << 20  # fits into the cache of a core: three times as fast as 8 MiB
 
 extend_crc = google_crc32c.extend
+
+# (buffer, position, prefix, payload, crc32c of the file so far) -> the same with the record; None where the C extension
+# was not built, or the processor has no instruction for the checksum.
+_put_record: Callable[[Any, int, bytes, bytes, int], int] | None = None
+with contextlib.suppress(ImportError):
+    from imagebeam._writer import put_record as _put_record
 
 
 def require_fast_crc32c() -> None:
@@ -70,19 +77,33 @@ def frame_header(length: int) -> bytes:
     return packed + _CRC.pack(mask_crc(extend_crc(0, packed)))
 
 
-class RecordWriter:
-    """Writes records to an open binary file, without copying large payloads.
+class OutputFile(Protocol):
+    """A file that takes bytes: all files of Python do."""
 
-    Counts what it writes: `num_records`, `num_bytes` and `crc32c` of the file, `offsets` of the records
-    (in the uncompressed stream). Not thread-safe. The caller syncs and closes the file.
+    def write(self, data: Any, /) -> int | None: ...
+
+
+class OutputBuffer(OutputFile, Protocol):
+    """A file whose bytes may also be put straight into its memory."""
+
+    def reserve(self, num_bytes: int) -> tuple[Any, int] | None:
+        """Returns a buffer and the position in it for the next bytes; None if they must be written."""
+
+
+class RecordWriter:
+    """Writes records to an open binary file.
+
+    Payloads are not copied on their way to an unbuffered file, and once on their way to an `OutputBuffer`. Counts what
+    it writes: `num_records`, `num_bytes` and `crc32c` of the file, `offsets` of the records (in the uncompressed
+    stream). The checksums are of the bytes that were given, before any copy. Not thread-safe. The caller syncs and
+    closes the file.
     """
 
-    def __init__(self, file: BinaryIO, compression: str = "none", on_write: Callable[[int], None] | None = None):
-        """`on_write` is called with `num_bytes` after each write to the file, about every 1 MiB."""
+    def __init__(self, file: OutputFile | OutputBuffer, compression: str = "none"):
         self._file = file
-        self._on_write = on_write
         self._gzip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW) if compression == "gzip" else None
         self._descriptor = _descriptor(file) if self._gzip is None else None
+        self._reserve = getattr(file, "reserve", None) if self._gzip is None and _put_record is not None else None
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._position = 0
@@ -95,16 +116,24 @@ class RecordWriter:
         return len(self.offsets)
 
     def write(self, prefix: bytes, payload: bytes = b"") -> None:
-        """Appends one record: the bytes of `prefix`, then the bytes of `payload`. `payload` is never copied."""
+        """Appends one record: the bytes of `prefix`, then the bytes of `payload`."""
         length = len(prefix) + len(payload)
+        framed = length + HEADER_BYTES + FOOTER_BYTES
+        self.offsets.append(self._position)
+        self._position += framed
+        if self._reserve is not None and (room := self._reserve(framed)) is not None:
+            assert _put_record is not None
+            buffer, position = room
+            self.crc32c = _put_record(buffer, position, prefix, payload, self.crc32c)
+            self.num_bytes += framed
+            return
         head = frame_header(length) + prefix
         crc = extend_crc(0, prefix)
         crc = extend_crc(crc, payload) if payload else crc
-        self.offsets.append(self._position)
-        self._position += length + HEADER_BYTES + FOOTER_BYTES
         self._pending += (head, payload, _CRC.pack(mask_crc(crc)))
         self._pending_bytes += length
-        if self._pending_bytes >= _MAX_PENDING_BYTES or len(self._pending) >= _MAX_PENDING_BUFFERS - 3:
+        is_full = self._pending_bytes >= _MAX_PENDING_BYTES or len(self._pending) >= _MAX_PENDING_BUFFERS - 3
+        if is_full or self._reserve is not None:  # the next record may not be put before this one
             self.flush()
 
     def flush(self) -> None:
@@ -132,16 +161,14 @@ class RecordWriter:
         written = os.writev(self._descriptor, buffers) if self._descriptor is not None else 0
         if written != total:  # no descriptor, a signal, 2 GiB at once or a nearly full disk
             _write_all(self._file, b"".join(buffers)[written:])
-        if self._on_write is not None:
-            self._on_write(self.num_bytes)
 
 
-def _descriptor(file: BinaryIO) -> int | None:
+def _descriptor(file: OutputFile) -> int | None:
     """Returns the descriptor of an unbuffered file, or None for any other file."""
     return file.fileno() if isinstance(file, io.FileIO) and hasattr(os, "writev") else None
 
 
-def _write_all(file: BinaryIO, data: bytes) -> None:
+def _write_all(file: OutputFile, data: bytes) -> None:
     """Writes all of `data`. An unbuffered file may take a part at a time; it raises when it takes no more."""
     rest = memoryview(data)
     while rest:

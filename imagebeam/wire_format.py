@@ -12,11 +12,18 @@ LENGTH_DELIMITED = 2  # wire type
 FIXED_SIZES = {1: 8, 5: 4}  # bytes of a field, by wire type
 MAX_VARINT_BITS = 70  # ten bytes
 _UINT64 = (1 << 64) - 1
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 _PIECE_BYTES = 1 << 16  # varints that are unpacked at once
 
 
 def varint(value: int) -> bytes:
     """Returns the varint of a number; of a negative one that of its two's complement in 64 bits."""
+    if 0 <= value < 0x80:  # these three cases are the same as the loop, and several times as fast
+        return _ONE_BYTE[value]
+    if 0 < value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if 0 < value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     value &= _UINT64
     encoded = bytearray()
     while value > 0x7F:

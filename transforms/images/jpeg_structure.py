@@ -51,8 +51,14 @@ def find_marker(data: bytes, position: int) -> int:
     return -1 if match is None else match.start()
 
 
-with contextlib.suppress(ImportError):  # the C extension was not built
-    from imagebeam._native import find_marker
+def _check_in_c(data: bytes) -> tuple[int, int, int, int, int] | None:
+    """Returns None: the C extension was not built."""
+    return None
+
+
+with contextlib.suppress(ImportError):
+    from imagebeam._writer import check_jpeg as _check_in_c
+    from imagebeam._writer import find_marker
 
 
 class _Frame(NamedTuple):
@@ -78,6 +84,22 @@ def check_jpeg(data: bytes, only_header: bool = False) -> Image:
     Raises:
         BadImageError: if the JPEG is truncated, broken, or of a kind that decoders refuse.
     """
+    found = None if only_header else _check_in_c(data)
+    if found is None:  # something is wrong or rare
+        return _check_segments(data, only_header)
+    height, width, components, exif_start, exif_end = found
+    image = Image(data, image_formats.JPEG, height, width, components, _COLORSPACES[components])
+    if not exif_start:
+        return image
+    return _with_orientation(image, exif.read_orientation(data, exif_start, exif_end))
+
+
+def _with_orientation(image: Image, orientation: int) -> Image:
+    return image if orientation == checked_image.UPRIGHT else image._replace(orientation=orientation)
+
+
+def _check_segments(data: bytes, only_header: bool) -> Image:
+    """Checks a JPEG like `check_jpeg`, which leaves the usual ones to C."""
     size = len(data)
     frame: _Frame | None = None
     quantization = huffman = 0  # the tables so far, one bit each
@@ -96,9 +118,7 @@ def check_jpeg(data: bytes, only_header: bool = False) -> Image:
         if code == _EOI or is_header_read:
             if frame is None or not (in_scans or is_header_read):
                 raise corrupt(f"the end-of-image marker at byte {marker} comes before any scan")
-            return (
-                frame.image if orientation == checked_image.UPRIGHT else frame.image._replace(orientation=orientation)
-            )
+            return _with_orientation(frame.image, orientation)
         if code not in _SEGMENTS:
             if code in _OTHER_FRAMES and not in_scans:
                 raise checked_image.unsupported(

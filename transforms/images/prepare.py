@@ -89,7 +89,7 @@ class ImagePolicy:
         self.limits.check_bytes(len(data))
         format = image_formats.sniff_format(data)
         if format in structure.CHECKED_FORMATS:
-            checked = structure.check_image(data, "header" if self.check == "header" else "structure")
+            checked = structure.check_format(data, format, "header" if self.check == "header" else "structure")
             if self._checks_headers or expected is not None:
                 self._check_header(checked.height, checked.width, checked.orientation, expected)
             if self._wants_any_pixels or self._has_wanted_pixels(checked):

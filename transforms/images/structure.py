@@ -43,7 +43,11 @@ def check_image(data: bytes, check: str = "structure") -> Image:
     if check not in CHECKS:
         raise ValueError(f"image.check is {check!r}, expected 'header', 'structure' or 'decode'")
     check_size(data)
-    format = image_formats.sniff_format(data)
+    return check_format(data, image_formats.sniff_format(data), check)
+
+
+def check_format(data: bytes, format: str | None, check: str) -> Image:
+    """Checks an image like `check_image`, after its size and format were found."""
     check_structure = _STRUCTURE_CHECKS.get(format)
     if check_structure is None:
         raise refusal(data, format, CHECKED_FORMATS)

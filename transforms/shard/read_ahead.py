@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import resource
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -20,10 +21,11 @@ from imagebeam.storage import local
 from imagebeam.transforms import elements, gzip_content
 from imagebeam.transforms.images import structure
 
-MAX_READS = 16  # local files opened ahead; on a cold disk the kernel reads them while earlier ones are encoded
+MAX_READS = 16  # local files opened ahead on a cold disk: the kernel reads them while earlier ones are encoded
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
+_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # the latter on macOS
 _SLOW_SEC, _SLOW_SEC_PER_BYTE = 60e-6, 0.5e-9  # a slower read did not come from the page cache
-_ANNOUNCED = 256  # files announced after a slow read
+_ANNOUNCED = 256  # files opened ahead and announced after a slow read
 _MAX_SHARED = 2 * MAX_READS  # open files that hold many images each, so that none is opened once for each image
 # A new listing makes another dataset: without --overwrite it is refused once this one is committed.
 _LIST_AGAIN = "to take it in, run the same convert command again with --overwrite"
@@ -38,6 +40,15 @@ class ReadAhead(NamedTuple):
 
 
 READ_AHEAD = ReadAhead(32, 64 << 20)
+
+
+def _read_file(path: str, size: int, version: int) -> bytes | None:
+    """Returns None: the C extension was not built."""
+    return None
+
+
+with contextlib.suppress(ImportError):
+    from imagebeam._writer import read_file as _read_file
 
 
 class ReadError(OSError):
@@ -72,8 +83,8 @@ _Opened: TypeAlias = (
 def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> Iterator[Fetched]:
     """Yields each reference with its bytes or its ReadError, in the order of `refs`.
 
-    Local files are opened ahead and, while reads wait for a disk, announced to the kernel: reads then overlap without
-    threads. Handing an image from thread to thread would cost more than reading it from the page cache (18 us for
+    While reads wait for a disk, local files are opened ahead and announced to the kernel: reads then overlap without
+    threads. Handing an image from thread to thread would cost more than reading it from the page cache (13 us for
     110 KB). Files on a network are requested ahead on threads, one for each request in flight. A byte range of a .gz
     file is a range of its unpacked content.
 
@@ -81,13 +92,16 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
         OSError: if the machine or the network failed, not the image: too many open files, no answer.
     """
     ahead: collections.deque[tuple[elements.ImageRef, _Opened]] = collections.deque()
-    ahead_bytes, max_reads = 0, MAX_READS
+    ahead_bytes = 0
     kernel = _Kernel()
     with contextlib.ExitStack() as stack:
         threads: futures.ThreadPoolExecutor | None = None
         shared = stack.enter_context(_SharedFiles())
         try:
             for ref in refs:
+                if not ahead and (data := _read_now(ref, kernel)) is not None:
+                    yield ref, data
+                    continue
                 if ref.length >= 0 and gzip_content.has_gzip_name(ref.uri):
                     ahead.append((ref, _find_too_large(ref)))
                 elif (store := storage.storage_of(ref.uri)).is_local:
@@ -95,9 +109,9 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
                 else:
                     if threads is None:
                         threads = stack.enter_context(futures.ThreadPoolExecutor(limit.requests))
-                        max_reads = limit.requests
                     ahead.append((ref, threads.submit(_read_remote, store, ref)))
                 ahead_bytes += max(ref.size, 0)
+                max_reads = kernel.max_reads if threads is None else limit.requests
                 while len(ahead) >= max_reads or ahead_bytes > limit.num_bytes:
                     ahead_bytes -= max(ahead[0][0].size, 0)
                     yield _finish(*ahead.popleft(), kernel, shared)
@@ -111,21 +125,55 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
                     opened.cancel()
 
 
+def _read_now(ref: elements.ImageRef, kernel: _Kernel) -> bytes | None:
+    """Returns the bytes of a local file as it was listed, while reads are fast; else None, and others read it."""
+    if kernel.to_announce or ref.length >= 0 or ref.offset or not 0 <= ref.size <= structure.MAX_IMAGE_BYTES:
+        return None
+    if not storage.storage_of(ref.uri).is_local:
+        return None
+    start = time.perf_counter()
+    data = _read_file(ref.uri, ref.size, ref.version)
+    kernel.note_read(time.perf_counter() - start, ref.size)
+    return data
+
+
 class _Kernel:
-    """Announces reads to the kernel (POSIX_FADV_WILLNEED), only while reads are slow: it takes 18 us for each file."""
+    """Announces reads to the kernel (POSIX_FADV_WILLNEED), only while reads are slow: it takes 18 us for each file.
+
+    Reads are slow if two that follow each other are, and the thread waited in between for something other than a
+    processor: on a busy machine any read may take long.
+
+    Attributes:
+        to_announce: how many of the next files are to be announced.
+    """
 
     def __init__(self) -> None:
-        self._to_announce = _ANNOUNCED if _CAN_ADVISE else 0
+        self.to_announce = 0
+        self._num_waits = -1  # of this thread, after the last read, if that was slow; else -1
+
+    @property
+    def max_reads(self) -> int:
+        """Number of local files to open at once."""
+        return MAX_READS if self.to_announce else 1
 
     def announce(self, descriptor: int, ref: elements.ImageRef) -> None:
-        if self._to_announce:
-            self._to_announce -= 1
+        if self.to_announce:
+            self.to_announce -= 1
             with contextlib.suppress(OSError):  # a pipe takes no advice; the read reports what is wrong
                 os.posix_fadvise(descriptor, ref.offset, max(ref.length, 0), os.POSIX_FADV_WILLNEED)
 
     def note_read(self, seconds: float, num_bytes: int) -> None:
-        if _CAN_ADVISE and seconds > _SLOW_SEC + _SLOW_SEC_PER_BYTE * num_bytes:
-            self._to_announce = _ANNOUNCED
+        if seconds <= _SLOW_SEC + _SLOW_SEC_PER_BYTE * num_bytes:
+            self._num_waits = -1
+            return
+        before, self._num_waits = self._num_waits, _count_waits()
+        if 0 <= before < self._num_waits and _CAN_ADVISE:
+            self.to_announce = _ANNOUNCED
+
+
+def _count_waits() -> int:
+    """Returns how often this thread has waited, for a disk or for another thread, but not for a processor."""
+    return resource.getrusage(_THREAD).ru_nvcsw
 
 
 def _find_too_large(ref: elements.ImageRef) -> ReadError | None:

@@ -19,8 +19,8 @@ from imagebeam.transforms.images import checked_image, class_masks, prepare
 from imagebeam.transforms.shard import (
     encode,
     image_hashes,
-    read_back,
     read_frames,
+    shard_file,
     statistics,
     time_limit,
     writer_processes,
@@ -129,13 +129,16 @@ class ShardWriter:
         rejects: list[elements.Reject] = []
         states = image_states.StateBuilder() if self.keeps_state else None
         hashes: list[image_hashes.HashedImage] | None = None if self.hasher is None else []
-        with store.write_file(uri) as pending:
-            stored = read_back.ReadBack(pending.file.fileno())
-            writer = records.RecordWriter(pending.file, self.compression, stored.advance)
+        with (
+            store.write_file(uri) as pending,
+            # What is uploaded is read again at once.
+            shard_file.ShardFile(pending.file.fileno(), is_direct=store.is_local) as file,
+        ):
+            writer = records.RecordWriter(file, self.compression)
             further = self._write_records(writer, task, counts, rejects, states, hashes)
             writer.finish()
             pending.checksum = writer.num_bytes, writer.crc32c
-            if stored.finish() != pending.checksum:
+            if file.finish() != pending.checksum:
                 raise OSError(f"shard {uri}: the bytes read back differ from those written: faulty memory or disk")
         shard = catalog.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
         if self.compression == "none":

@@ -15,7 +15,7 @@ from imagebeam.transforms.images import checked_image, image_formats
 _RANGES = ("height", "width", "bytes")
 _PIXELS = "pixels"
 _SUMS = checked_image.PixelSums._fields
-_MAX_VALUES = 10_000  # collected before they are summed up: appending costs a tenth of three comparisons per image
+_MAX_IMAGES = 1000  # collected before they are counted column by column: a fifth of the time of counting each
 
 _ASPECT_RATIOS = (0.5, 0.67, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0)  # width / height; each is the lower bound of a bin
 _ASPECT_BINS = (
@@ -56,9 +56,10 @@ class StatisticsBuilder:
     """Counts the images of one shard."""
 
     def __init__(self) -> None:
+        self._images: list[elements.Measures] = []  # not counted yet
+        self._classes: list[Iterable[str]] = []  # of these images
         self._kinds: collections.Counter[tuple[str, str, int]] = collections.Counter()
         self._labels: collections.Counter[str] = collections.Counter()
-        self._values: dict[str, list[int]] = {name: [] for name in _RANGES}
         self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
         self._bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
         self._changes: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _CHANGES}
@@ -66,20 +67,10 @@ class StatisticsBuilder:
 
     def add(self, classes: Iterable[str], image: elements.Measures) -> None:
         """Counts one image with its classes."""
-        self._kinds[image.format, image.colorspace, image.orientation] += 1
-        for name in self._changes:
-            if change := getattr(image, name):
-                self._changes[name][change] += 1
-        for label in classes:
-            self._labels[label] += 1
-        heights, widths, sizes = self._values.values()
-        heights.append(image.height)
-        widths.append(image.width)
-        sizes.append(image.num_bytes)
-        if len(sizes) == _MAX_VALUES:
-            self._sum_up()
-        if image.sums is not None:
-            self._pixels = _merge_pixels([self._pixels, {"images": 1} | dict(zip(_SUMS, image.sums))])
+        self._images.append(image)
+        self._classes.append(classes)
+        if len(self._images) == _MAX_IMAGES:
+            self._count()
 
     def build(self) -> dict[str, Any]:
         """Returns the counts in the form of JSON.
@@ -90,6 +81,7 @@ class StatisticsBuilder:
         were encoded again although bytes are kept, by cause; "turned", images that were turned upright, by their
         orientation; "misnamed", images whose name states another format, such as "png named jpg".
         """
+        self._count()
         formats: collections.Counter[str] = collections.Counter()
         colorspaces: collections.Counter[str] = collections.Counter()
         orientations: collections.Counter[str] = collections.Counter()
@@ -98,23 +90,30 @@ class StatisticsBuilder:
             colorspaces[colorspace] += count
             if orientation != checked_image.UPRIGHT:
                 orientations[str(orientation)] += count
-        self._sum_up()
         counters = {"formats": formats, "colorspaces": colorspaces, "orientations": orientations}
         counters |= {"labels": self._labels} | self._bins
         counters |= {name: counter for name, counter in self._changes.items() if counter}
         counted = {name: _ordered(name, counter) for name, counter in counters.items()}
         return counted | self._ranges | {_PIXELS: self._pixels}
 
-    def _sum_up(self) -> None:
-        heights, widths, _ = self._values.values()
-        for (height, width), count in collections.Counter(zip(heights, widths)).items():
+    def _count(self) -> None:
+        if not self._images:
+            return
+        columns = dict(zip(elements.Measures._fields, zip(*self._images)))
+        self._kinds.update(zip(columns["format"], columns["colorspace"], columns["orientation"]))
+        self._labels.update(itertools.chain.from_iterable(self._classes))
+        for name, changes in self._changes.items():
+            changes.update(filter(None, columns[name]))
+        for (height, width), count in collections.Counter(zip(columns["height"], columns["width"])).items():
             self._bins["shorter_side"][_SIDE_BINS[min(height, width).bit_length() - 1]] += count
             self._bins["aspect_ratio"][_ASPECT_BINS[bisect.bisect(_ASPECT_RATIOS, width / height)]] += count
-        for name, values in self._values.items():
-            if values:
-                newest = {"min": min(values), "max": max(values), "sum": sum(values)}
-                self._ranges[name] = _merge_ranges([self._ranges[name], newest])
-                values.clear()
+        for name, column in zip(_RANGES, (columns["height"], columns["width"], columns["num_bytes"])):
+            newest = {"min": min(column), "max": max(column), "sum": sum(column)}
+            self._ranges[name] = _merge_ranges([self._ranges[name], newest])
+        sums = [{"images": 1} | dict(zip(_SUMS, each)) for each in columns["sums"] if each is not None]
+        self._pixels = _merge_pixels([self._pixels, *sums])
+        self._images.clear()
+        self._classes.clear()
 
 
 class StatisticsMerger:

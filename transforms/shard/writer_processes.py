@@ -24,6 +24,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import ctypes
+import gc
 import itertools
 import os
 import pickle
@@ -268,6 +269,7 @@ def serve(launcher: int) -> None:
     tasks, results = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     _notes = results
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # printed text must not mix with the answers
+    gc.freeze()  # what was imported stays: no collection has to look at it
     function: Any = None
     while True:
         try:

@@ -15,7 +15,6 @@ from PIL import Image
 
 from imagebeam import example, example_encoder, features
 from imagebeam.reader import batch_reader
-from imagebeam.transforms.images import jpeg_structure
 from tests.pictures import damage, encode, photo, psnr, without_segments
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
@@ -75,16 +74,6 @@ def failure_of(encoded: bytes, part: tuple[int, int, int, int] = (0, 0, 8, 8)) -
     assert index == 0
     assert (out == 77).all()
     return failure
-
-
-@hypothesis.given(
-    strategies.lists(strategies.sampled_from([0xFF, 0xFF, 0x00, 0xD0, 0xD7, 0xD8, 0xCF, 0x41]), max_size=12).map(bytes)
-)
-@hypothesis.settings(max_examples=500, deadline=None)
-def test_markers_are_found_as_the_regex_finds_them(content: bytes) -> None:
-    for position in range(len(content) + 2):
-        match = jpeg_structure._search_marker(content, position)
-        assert _native.find_marker(content, position) == (-1 if match is None else match.start())
 
 
 def test_features_are_found_as_the_parser_in_python_finds_them() -> None:

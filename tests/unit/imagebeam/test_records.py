@@ -142,19 +142,6 @@ def test_payload_reaches_the_file_uncopied(tmp_path: pathlib.Path) -> None:
 # Files that take or give less than they are asked for
 
 
-def test_every_write_is_reported_with_the_bytes_so_far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "_MAX_PENDING_BYTES", 1000)
-    totals: list[int] = []
-    with open(tmp_path / "shard", "xb", buffering=0) as file:
-        writer = records.RecordWriter(
-            file, on_write=lambda total: totals.append(total - os.fstat(file.fileno()).st_size)
-        )
-        for index in range(10):
-            writer.write(b"prefix", bytes([index]) * 700)
-        writer.finish()
-    assert totals == [0] * 5
-
-
 @pytest.mark.parametrize("accepted", [0, 1, 13, END - 1], ids="{}-bytes".format)
 def test_short_writev_loses_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, accepted: int) -> None:
     monkeypatch.setattr(os, "writev", lambda fd, buffers: os.write(fd, b"".join(buffers)[:accepted]))

@@ -4,15 +4,16 @@ import io
 import random
 import re
 import struct
+from collections.abc import Callable
 
 import pytest
 from PIL import Image as PillowImage
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, structure
+from imagebeam.transforms.images import checked_image, jpeg_structure, structure
 from tests.encoded_images import DHT, DQT, EOI, JPEG, JPEGS, SOF, SOS, insert, overwrite, without
 from tests.image_rejections import assert_rejected
-from tests.pictures import without_segments
+from tests.pictures import damage, without_segments
 
 JPEG_MIDDLE = (JPEG.index(SOS) + len(JPEG)) // 2
 BROKEN_JPEGS = {
@@ -144,6 +145,14 @@ BROKEN_JPEGS = {
 }
 
 
+@pytest.fixture(autouse=True, params=["in-c", "in-python"])
+def checker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What checks JPEGs of the usual kind. Where the C extension was not built, both do the same."""
+    if request.param == "in-python":
+        monkeypatch.setattr(jpeg_structure, "_check_in_c", lambda data: None)
+    return request.param
+
+
 @pytest.mark.parametrize("name", BROKEN_JPEGS)
 def test_check_image_of_broken_jpeg_is_rejected(name: str) -> None:
     assert_rejected(*BROKEN_JPEGS[name])
@@ -176,3 +185,36 @@ def test_check_image_of_scan_overwritten_by_random_bytes_is_corrupt() -> None:
                 e.detail
             )
     assert num_missed <= 4  # one in 246, where the first marker that chance forms is the end of the image
+
+
+def outcome(check: Callable[[], checked_image.Image]) -> checked_image.Image | str:
+    try:
+        return check()
+    except checked_image.BadImageError as e:
+        return str(e)
+
+
+def exif_jpegs() -> list[bytes]:
+    """JPEGs that state an orientation, once and twice, and one whose EXIF header has nothing after it."""
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"
+    segments = [b"\xff\xe1" + struct.pack(">H", 2 + len(content)) + content for content in (exif, exif[:6])]
+    return [insert(JPEG, 2, each) for each in (segments[0], segments[0] * 2, segments[1], segments[1] + segments[0])]
+
+
+@pytest.mark.parametrize("start", [0, 3], ids=["anywhere", "after-the-signature"])
+def test_check_in_c_finds_what_the_check_in_python_finds(start: int) -> None:
+    generator = random.Random(start)
+    whole = [*JPEGS.values(), *exif_jpegs()]
+    damaged = [damage(generator.choice(whole), generator, start) for _ in range(3000)]
+    damaged += [jpeg for jpeg, *_ in BROKEN_JPEGS.values()] + [JPEG[:size] for size in range(4)]
+    for jpeg in whole + damaged:
+        in_python = outcome(lambda jpeg=jpeg: jpeg_structure._check_segments(jpeg, False))  # type: ignore[misc]
+        assert outcome(lambda jpeg=jpeg: jpeg_structure.check_jpeg(jpeg)) == in_python  # type: ignore[misc]
+
+
+def test_check_in_c_leaves_no_usual_jpeg_to_python(checker: str) -> None:
+    pytest.importorskip("imagebeam._writer", reason="was not built here: docs/reader.md tells what it needs")
+    if checker == "in-c":
+        left = [name for name, jpeg in JPEGS.items() if jpeg_structure._check_in_c(jpeg) is None]
+        assert left == []
+        assert jpeg_structure.check_jpeg(exif_jpegs()[0]).orientation == 6

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import errno
 import gzip
+import itertools
 import os
 import pathlib
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +13,14 @@ import pytest
 from imagebeam import storage
 from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.shard import read_ahead
+
+
+@pytest.fixture(autouse=True, params=["in-c", "in-python"])
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What reads whole local files."""
+    if request.param == "in-python":
+        monkeypatch.setattr(read_ahead, "_read_file", lambda path, size, version: None)
+    return request.param
 
 
 @pytest.fixture
@@ -97,6 +107,7 @@ def fail_to_open(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "open", fail)
+    monkeypatch.setattr(read_ahead, "_read_file", lambda path, size, version: None)  # so does it, without a reason
 
 
 def test_fetch_without_permission_yields_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +185,51 @@ def test_fetch_of_file_written_since_it_was_listed_says_so(tmp_path: pathlib.Pat
     assert (error.reason, error.detail) == (Reason.CHANGED, f"was written since it was listed; {AGAIN}")
 
 
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read counts as slow, and as one that waited."""
+    monkeypatch.setattr(read_ahead, "_SLOW_SEC", -1)
+    monkeypatch.setattr(read_ahead, "_count_waits", itertools.count().__next__)
+
+
 @needs_proc
+def test_fetch_of_cached_files_opens_none_ahead(
+    refs: list[ImageRef], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "_SLOW_SEC", 3600)
+    assert [count_open(tmp_path) for _ in read_ahead.fetch(refs)] == [0] * len(refs)
+
+
+@needs_proc
+@pytest.mark.usefixtures("slow_disk")
+def test_fetch_on_a_busy_machine_opens_none_ahead(
+    refs: list[ImageRef], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "_count_waits", lambda: 7)  # slow reads, and none of them waited for a disk
+    assert [count_open(tmp_path) for _ in read_ahead.fetch(refs)] == [0] * len(refs)
+
+
+def test_waits_are_those_of_this_thread(tmp_path: pathlib.Path) -> None:
+    before = read_ahead._count_waits()
+    threading.Event().wait(0.001)
+    assert read_ahead._count_waits() > before
+
+
+@needs_proc
+@pytest.mark.usefixtures("slow_disk")
+def test_fetch_after_slow_reads_announces_some_files_and_tries_again(
+    refs: list[ImageRef], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "_ANNOUNCED", 3)
+    advised = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: advised.append(arguments))
+    fetched = read_ahead.fetch(refs[:20])
+    assert [len(data) for _, data in fetched if not isinstance(data, read_ahead.ReadError)] == list(range(20))
+    assert 3 <= len(advised) < 20  # at least two reads in between wait for the disk
+
+
+@needs_proc
+@pytest.mark.usefixtures("slow_disk")
 def test_fetch_reads_ahead_with_a_bounded_number_of_open_files(refs: list[ImageRef], tmp_path: pathlib.Path) -> None:
     most = 0
 
@@ -191,6 +246,7 @@ def test_fetch_reads_ahead_with_a_bounded_number_of_open_files(refs: list[ImageR
 
 
 @needs_proc
+@pytest.mark.usefixtures("slow_disk")
 def test_fetch_of_large_images_reads_ahead_a_bounded_number_of_bytes(
     refs: list[ImageRef], tmp_path: pathlib.Path
 ) -> None:
@@ -204,7 +260,8 @@ def test_fetch_of_image_above_the_bound_still_yields_it(refs: list[ImageRef]) ->
 
 
 @needs_proc
-@pytest.mark.parametrize("num_taken", [1, 20])
+@pytest.mark.usefixtures("slow_disk")
+@pytest.mark.parametrize("num_taken", [3, 20])
 def test_fetch_that_is_given_up_early_closes_its_files(
     refs: list[ImageRef], tmp_path: pathlib.Path, num_taken: int
 ) -> None:

@@ -14,7 +14,7 @@ from imagebeam import example, records, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.dataset_settings import DatasetSettings
 from imagebeam.transforms.elements import ImageRef, Reason, Reject, WrittenShard
-from imagebeam.transforms.shard import encode, read_back, shard_writer, writer_processes
+from imagebeam.transforms.shard import encode, shard_file, shard_writer, writer_processes
 from tests import delayed_storage
 from tests.unit.transforms import small_dataset
 
@@ -270,7 +270,7 @@ def test_write_that_fails_leaves_no_temporary_file(
 def test_write_raises_if_the_disk_reads_back_other_bytes(
     refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_back.ReadBack, "finish", lambda self: (0, 0))
+    monkeypatch.setattr(shard_file.ShardFile, "finish", lambda self: (0, 0))
     message = rf"^shard .*/{SHARD}: the bytes read back differ from those written: faulty memory or disk$"
     with pytest.raises(OSError, match=message):
         write(layout, refs)

@@ -104,11 +104,11 @@ def test_subtraction_leaves_the_statistics_of_what_remains(
 @given(labelled)
 def test_build_of_large_shard_sums_up_early_and_keeps_few_values(members: list[tuple[str, Image]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "_MAX_VALUES", 3)
+        patch.setattr(statistics, "_MAX_IMAGES", 3)
         builder = statistics.StatisticsBuilder()
         for label, image in members:
             builder.add(ImageRef("k", "/k", label=label).classes, statistics.measure("/k", image))
-            assert all(len(values) < 3 for values in builder._values.values())
+            assert len(builder._images) == len(builder._classes) < 3
         assert builder.build() == count(members)
     assert builder.build() == count(members)  # with the default, no list fills up
 

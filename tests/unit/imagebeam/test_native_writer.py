@@ -1,0 +1,128 @@
+"""The writer's inner loops in C: markers, files, checksums and records, against the same in Python."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+import google_crc32c
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from imagebeam import records
+from imagebeam.transforms.images import jpeg_structure
+
+if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
+    pytest.importorskip("imagebeam._writer", reason="was not built here: docs/reader.md tells what it needs")
+from imagebeam import _writer
+
+has_checksums = pytest.mark.skipif(not hasattr(_writer, "put_record"), reason="this processor has no SSE 4.2")
+EDGES = {0, 1, 7, 8, 9, *(3 * (1 << log) + extra for log in (7, 10, 13) for extra in (-1, 0, 1)), 100_001}
+
+markers = strategies.lists(strategies.sampled_from([0xFF, 0xFF, 0x00, 0xD0, 0xD7, 0xD8, 0xCF, 0x41]), max_size=12).map(
+    bytes
+)
+
+
+@hypothesis.given(markers, strategies.sampled_from([0, 25, 31, 32, 33, 64]), strategies.sampled_from([0, 1, 40]))
+@hypothesis.settings(max_examples=500, deadline=None)
+def test_markers_are_found_as_the_regex_finds_them(content: bytes, before: int, after: int) -> None:
+    content = b"A" * before + content + b"A" * after
+    for position in range(len(content) + 2):
+        match = jpeg_structure._search_marker(content, position)
+        assert _writer.find_marker(content, position) == (-1 if match is None else match.start())
+
+
+def test_markers_are_found_without_avx2_too() -> None:
+    script = f"""if True:
+        import random
+        from imagebeam import _writer
+        from imagebeam.transforms.images import jpeg_structure
+        generator = random.Random(0)
+        for _ in range(300):
+            content = bytes(generator.choices([0xFF, 0, 0xD3, 0xD8, 0x41], [3, 3, 1, 1, 30], k=200))
+            match = jpeg_structure._search_marker(content, 3)
+            assert _writer.find_marker(content, 3) == (-1 if match is None else match.start())
+        print({len(EDGES)})
+    """
+    environment = os.environ | {"IMAGEBEAM_NO_AVX2": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == str(len(EDGES))
+
+
+def test_file_as_it_was_listed_is_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "image\udcff.jpg"
+    for size in (0, 1, 200_000):
+        path.write_bytes(content := os.urandom(size))
+        assert _writer.read_file(str(path), size, path.stat().st_mtime_ns) == content
+        assert _writer.read_file(str(path), size, 0) == content
+
+
+def test_file_that_is_not_as_it_was_listed_is_left_to_python(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "image.jpg"
+    path.write_bytes(b"image")
+    os.mkfifo(tmp_path / "pipe")
+    assert _writer.read_file(str(path), 4, 0) is None
+    assert _writer.read_file(str(path), 6, 0) is None
+    assert _writer.read_file(str(path), -1, 0) is None
+    assert _writer.read_file(str(path), 5, path.stat().st_mtime_ns + 1) is None
+    assert _writer.read_file(str(tmp_path / "gone"), 5, 0) is None
+    assert _writer.read_file(str(tmp_path), 5, 0) is None
+    assert _writer.read_file(str(tmp_path / "pipe"), 0, 0) is None
+    with pytest.raises(ValueError, match="embedded null byte"):
+        _writer.read_file("a\0b", 5, 0)
+    with pytest.raises(TypeError, match="read_file takes 3 arguments, 1 were given"):
+        _writer.read_file("a")  # type: ignore[call-arg]
+
+
+def test_check_of_what_is_not_bytes_raises() -> None:
+    with pytest.raises(TypeError, match="check_jpeg takes bytes"):
+        _writer.check_jpeg(bytearray(b"\xff\xd8"))  # type: ignore[arg-type]
+
+
+@has_checksums
+@pytest.mark.parametrize("size", sorted(EDGES))
+def test_checksum_is_that_of_google_crc32c(size: int) -> None:
+    before, content = b"before", random.Random(size).randbytes(size)
+    crc = google_crc32c.value(before)
+    for data in (content, bytearray(content), memoryview(b"x" + content)[1:]):
+        assert _writer.extend_crc(crc, data) == google_crc32c.value(before + content)
+
+
+@has_checksums
+@pytest.mark.parametrize("size", sorted(EDGES))
+def test_record_in_a_buffer_is_framed_as_in_python(size: int) -> None:
+    prefix, payload = b"p" * (size % 300), random.Random(size).randbytes(size)
+    length = len(prefix) + size
+    body = records.frame_header(length) + prefix + payload
+    expected = body + records._CRC.pack(records.mask_crc(google_crc32c.value(prefix + payload)))
+    buffer = bytearray(b"-" * (length + 30))
+    crc = _writer.put_record(buffer, 7, prefix, payload, google_crc32c.value(b"before"))
+    assert buffer == b"-" * 7 + expected + b"-" * 7
+    assert crc == google_crc32c.value(b"before" + expected)
+
+
+@has_checksums
+@pytest.mark.parametrize("position", [-1, 15, 100])
+def test_record_without_room_raises_and_changes_nothing(position: int) -> None:
+    buffer = bytearray(40)
+    with pytest.raises(ValueError, match=f"a record of 26 bytes has no room at byte {position} of 40"):
+        _writer.put_record(buffer, position, b"12345", b"67890", 0)
+    assert buffer == bytes(40)
+
+
+def test_reading_a_file_keeps_no_descriptor(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "image.jpg"
+    path.write_bytes(b"image")
+    expected = os.open(path, os.O_RDONLY)
+    os.close(expected)
+    for _ in range(3):
+        _writer.read_file(str(path), 5, 0)
+        _writer.read_file(str(path), 4, 0)
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        os.fstat(expected)

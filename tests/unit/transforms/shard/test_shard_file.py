@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import random
+from collections.abc import Iterator
+
+import google_crc32c
+import pytest
+
+from imagebeam import records
+from imagebeam.transforms.shard import shard_file
+
+BUFFER_BYTES = 4 * shard_file._BLOCK_BYTES
+CONTENT = random.Random(0).randbytes(5 * BUFFER_BYTES + 4321)
+SIZES = (0, 1, BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, 2 * BUFFER_BYTES, len(CONTENT))
+
+
+@pytest.fixture(autouse=True)
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_file, "_BUFFER_BYTES", BUFFER_BYTES)
+    monkeypatch.setattr(shard_file, "_READ_BYTES", 1000)
+    monkeypatch.setattr(shard_file, "_spare", [])
+
+
+@pytest.fixture(params=["in-c", "in-python"])
+def summer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What computes checksums of memory."""
+    if request.param == "in-python":
+        monkeypatch.setattr(shard_file, "extend_crc", shard_file._extend_crc)
+    return request.param
+
+
+@pytest.fixture
+def descriptor(tmp_path: pathlib.Path) -> Iterator[int]:
+    with open(tmp_path / "shard", "x+b", buffering=0) as file:
+        yield file.fileno()
+
+
+def write(descriptor: int, content: bytes, step: int, is_direct: bool = True) -> tuple[int, int]:
+    with shard_file.ShardFile(descriptor, is_direct) as file:
+        for start in range(0, len(content), step):
+            file.write(content[start : start + step])
+        return file.finish()
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "cached"])
+@pytest.mark.parametrize("step", [100, BUFFER_BYTES, len(CONTENT)], ids="{}-bytes-a-write".format)
+@pytest.mark.parametrize("size", SIZES, ids="{}-bytes".format)
+def test_finish_returns_size_and_checksum_of_the_file(
+    tmp_path: pathlib.Path, descriptor: int, summer: str, size: int, step: int, is_direct: bool
+) -> None:
+    content = CONTENT[:size]
+    assert write(descriptor, content, step, is_direct) == (size, google_crc32c.value(content))
+    assert (tmp_path / "shard").read_bytes() == content
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "cached"])
+def test_bytes_put_into_the_buffer_and_written_ones_follow_each_other(
+    tmp_path: pathlib.Path, descriptor: int, is_direct: bool
+) -> None:
+    generator, put, content = random.Random(1), 0, b""
+    with shard_file.ShardFile(descriptor, is_direct) as file:
+        for _ in range(300):
+            piece = generator.randbytes(generator.randrange(600))
+            content += piece
+            if (room := file.reserve(len(piece))) is None:
+                file.write(piece)
+            else:
+                buffer, position = room
+                buffer[position : position + len(piece)] = piece
+                put += 1
+        assert file.finish() == (len(content), google_crc32c.value(content))
+    assert (tmp_path / "shard").read_bytes() == content
+    assert put > 250
+
+
+@pytest.mark.skipif(not shard_file._DIRECT, reason="this system has no direct writes")
+def test_full_buffers_are_written_direct_and_the_rest_is_not(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, pwrite = [], os.pwrite
+
+    def note(file: int, data: memoryview, offset: int) -> int:
+        written.append((offset, len(data), bool(shard_file.fcntl.fcntl(file, shard_file.fcntl.F_GETFL) & os.O_DIRECT)))
+        return pwrite(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", note)
+    write(descriptor, CONTENT[: 2 * BUFFER_BYTES + 5000], 777)
+    block = shard_file._BLOCK_BYTES
+    assert written == [
+        (0, BUFFER_BYTES, True),
+        (BUFFER_BYTES, BUFFER_BYTES, True),
+        (2 * BUFFER_BYTES, block, True),
+        (2 * BUFFER_BYTES + block, 5000 - block, False),
+    ]
+
+
+@pytest.mark.parametrize("direct", [0, 1, 3], ids="{}-direct-writes-work".format)
+def test_file_system_that_takes_no_direct_write_gets_cached_ones(
+    tmp_path: pathlib.Path, descriptor: int, monkeypatch: pytest.MonkeyPatch, direct: int
+) -> None:
+    tried, pwrite = [], os.pwrite
+
+    def refuse(file: int, data: memoryview, offset: int) -> int:
+        if shard_file.fcntl.fcntl(file, shard_file.fcntl.F_GETFL) & shard_file._DIRECT:
+            tried.append(offset)
+            if len(tried) > direct:
+                raise OSError(errno.EINVAL, "Invalid argument")
+            data = data[: shard_file._BLOCK_BYTES]  # and a part at a time
+        return pwrite(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    assert write(descriptor, CONTENT, 5000) == (len(CONTENT), google_crc32c.value(CONTENT))
+    assert (tmp_path / "shard").read_bytes() == CONTENT
+    assert len(tried) == (direct + 1 if shard_file._DIRECT else 0)
+
+
+def test_file_system_without_the_flag_gets_cached_writes(
+    tmp_path: pathlib.Path, descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = shard_file.fcntl.fcntl
+
+    def refuse(file: int, command: int, *flags: int) -> int:
+        if flags and flags[0] & shard_file._DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return fcntl(file, command, *flags)
+
+    monkeypatch.setattr(shard_file.fcntl, "fcntl", refuse)
+    assert write(descriptor, CONTENT, 5000) == (len(CONTENT), google_crc32c.value(CONTENT))
+    assert (tmp_path / "shard").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("position", [0, BUFFER_BYTES - 1, BUFFER_BYTES, len(CONTENT) - 1], ids="byte-{}".format)
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "cached"])
+def test_finish_notices_a_byte_that_changed_in_memory(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch, position: int, is_direct: bool
+) -> None:
+    """The byte changes while the kernel writes it."""
+    pwrite = os.pwrite
+
+    def flip(file: int, data: memoryview, offset: int) -> int:
+        if offset <= position < offset + len(data):
+            data[position - offset] ^= 1
+        return pwrite(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", flip)
+    size, crc32c = write(descriptor, CONTENT, 5000, is_direct)
+    assert (size, crc32c == google_crc32c.value(CONTENT)) == (len(CONTENT), False)
+
+
+def test_finish_notices_a_byte_that_changed_in_the_page_cache(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+
+    def flip(file: int, data: memoryview, offset: int) -> int:
+        return pwrite(file, bytes([data[0] ^ 1]) + bytes(data[1:]), offset)
+
+    monkeypatch.setattr(os, "pwrite", flip)
+    assert write(descriptor, CONTENT, 5000, is_direct=False) != (len(CONTENT), google_crc32c.value(CONTENT))
+
+
+def test_finish_notices_that_the_file_was_cut(tmp_path: pathlib.Path, descriptor: int) -> None:
+    with shard_file.ShardFile(descriptor) as file:
+        file.write(CONTENT)
+        file._wait()
+        os.truncate(tmp_path / "shard", 1000)
+        file._store = lambda *_: None  # type: ignore[method-assign]
+        assert file.finish()[0] == 1000
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "cached"])
+def test_write_to_a_failing_disk_raises(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch, number: int, is_direct: bool
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        write(descriptor, CONTENT, 5000, is_direct)
+
+
+def test_buffers_serve_the_next_file(tmp_path: pathlib.Path) -> None:
+    for index in range(3):
+        with open(tmp_path / str(index), "x+b", buffering=0) as file:
+            write(file.fileno(), CONTENT, 5000)
+    assert len(shard_file._spare) == 2
+
+
+@pytest.mark.parametrize("has_c", [True, False], ids=["in-c", "in-python"])
+def test_records_in_a_shard_file_are_those_in_any_file(
+    tmp_path: pathlib.Path, descriptor: int, monkeypatch: pytest.MonkeyPatch, has_c: bool
+) -> None:
+    if not has_c:
+        monkeypatch.setattr(records, "_put_record", None)
+    generator = random.Random(2)
+    sizes = [0, 1, 3 * BUFFER_BYTES, *(generator.randrange(6000) for _ in range(40))]
+    pieces = [(generator.randbytes(size % 300), generator.randbytes(size)) for size in sizes]
+    with open(tmp_path / "plain", "x+b", buffering=0) as plain, shard_file.ShardFile(descriptor) as file:
+        writers = records.RecordWriter(plain), records.RecordWriter(file)
+        for writer in writers:
+            for prefix, payload in pieces:
+                writer.write(prefix, payload)
+            writer.finish()
+        found = [(each.num_records, each.num_bytes, each.crc32c, each.offsets) for each in writers]
+        assert found[0] == found[1]
+        assert file.finish() == found[1][1:3]
+    assert (tmp_path / "shard").read_bytes() == (tmp_path / "plain").read_bytes()
