@@ -1,4 +1,4 @@
-"""In C: finds markers in JPEGs and features in records, and decodes JPEGs."""
+"""In C: finds markers in JPEGs and features in records, reads records, and decodes JPEGs."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ LIBRARY: str
 
 def find_marker(data: bytes, position: int) -> int: ...
 def find_features(record: bytes, keys: tuple[bytes, ...]) -> tuple[Any, ...]: ...
+def read_record(descriptor: int, start: int, stop: int) -> bytes | None: ...
 def decode(
     images: list[Any],
     parts: np.ndarray,
