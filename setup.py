@@ -73,7 +73,8 @@ EXTRAS["dev"] = [
 # Where there is no C compiler or no libjpeg-turbo to build them, other code does the work, more slowly.
 DECODER = setuptools.Extension(  # the reader's; TensorFlow decodes instead
     "imagebeam._native",
-    ["imagebeam/_native.c"],
+    ["imagebeam/_native.c", "imagebeam/entry_points.c", "imagebeam/crc32c.c"],
+    depends=["imagebeam/entry_points.h", "imagebeam/crc32c.h"],
     libraries=["jpeg"],
     extra_compile_args=["-O3", "-pthread"],
     extra_link_args=["-pthread"],

@@ -143,14 +143,16 @@ def mean_of(folder: Path) -> tuple[float, ...]:
     return tuple(round(statistics.fmean(channel), 2) for channel in zip(*means))
 
 
-def prepare(size: str, images: Sequence[Path], folder: Path, scratch: Path) -> ImageSet:
+def prepare(size: str, images: Sequence[Path], folder: Path, scratch: Path, entry_points: bool) -> ImageSet:
     """Returns images of this size, and the dataset that imagebeam makes of them."""
     folder.mkdir()
     source = convert.link_images(images, len(images), folder / "images")
     if size != ORIGINAL:
         source = resized_images(source, int(size), scratch)
     dataset = folder / "dataset"
-    settings = (*convert.IMAGEBEAM_SETTINGS[:-1], f"output.num_shards={NUM_SHARDS}")
+    settings = [*convert.IMAGEBEAM_SETTINGS[:-1], f"output.num_shards={NUM_SHARDS}"]
+    if entry_points:
+        settings.append("features.image/entry_points=image/entry_points")
     words = [word for setting in settings for word in ("--set", setting)]
     arguments = ["--config", "imagenet_files", "--input", str(source), "--output", str(dataset), *words]
     harness.progress(f"converting {size}")
@@ -312,7 +314,7 @@ def measure(args: argparse.Namespace, peers: Sequence[str], sizes: Sequence[str]
                 missing[peer] = reason
         found = [peer for peer in peers if peer not in missing]
         images = convert.linkable(find_jpegs(args.images), Path(temporary))
-        sets = {size: prepare(size, images, Path(temporary) / size, args.scratch) for size in sizes}
+        sets = {size: prepare(size, images, Path(temporary) / size, args.scratch, args.entry_points) for size in sizes}
         return {
             "benchmark": "reader",
             "machine": machine,
@@ -321,6 +323,7 @@ def measure(args: argparse.Namespace, peers: Sequence[str], sizes: Sequence[str]
             "batch_size": BATCH_SIZE,
             "image_size": SIDE,
             "threads": args.threads,
+            "entry_points": args.entry_points,
             "seconds": args.seconds,
             "rounds": args.rounds,
             "missing": missing,
@@ -339,6 +342,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8, help="that are counted in each run (default: %(default)s)")
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated (default: %(default)s)")
     parser.add_argument("--sizes", default=f"{ORIGINAL},256", help="original, or pixels of the shorter side")
+    parser.add_argument("--entry-points", action="store_true", help="store image/entry_points in the dataset")
     parser.add_argument("--threads", type=int, default=2, help="cores that every peer gets (default: %(default)s)")
     parser.add_argument(
         "--peers-python", default=sys.executable, metavar="PATH", help="Python with the peers (default: this one)"

@@ -1,7 +1,8 @@
-// The inner loops of the reader in C: they find features in records, and decode JPEGs without Python's lock.
+// The inner loops of the reader in C: they read records, find features in them and decode JPEGs, without Python's lock.
 //
 // Only the wanted part of an image is decoded: the columns outside are not transformed, the rows above are only
 // entropy-decoded, the rows below are not read, and libjpeg scales down if the part is at least twice the wanted size.
+// With entry points (entry_points.c), columns and rows outside are not entropy-decoded either.
 // The part is then resized and written, mirrored if asked for, to its place in the batch.
 
 #define PY_SSIZE_T_CLEAN
@@ -15,10 +16,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #include <jpeglib.h>
 
 #include <jerror.h>
+
+#include "crc32c.h"
+#include "entry_points.h"
 
 #ifndef LIBJPEG_TURBO_VERSION_NUMBER
 #error "libjpeg-turbo is needed: other libjpegs do not decode parts of an image"
@@ -174,11 +179,37 @@ static PyObject *find_features(PyObject *module, PyObject *arguments) {
   return values;
 }
 
-// --- images ---------------------------------------------------------------------------------------------------------
+// --- records --------------------------------------------------------------------------------------------------------
 
-typedef struct {
-  int32_t top, left, height, width;
-} Part;
+PyDoc_STRVAR(read_record_doc,
+             "read_record(descriptor: int, start: int, stop: int) -> bytes | None\n\n"
+             "Returns bytes `start` to `stop` of a file: the content of a record, if the masked CRC32C behind it is\n"
+             "right. None if it is not, if they cannot be read, or if the processor has no instruction for CRC32C.\n"
+             "Other Python threads go on meanwhile.");
+
+static PyObject *read_record(PyObject *module, PyObject *arguments) {
+  int descriptor, is_right = 0;
+  long long start, stop;
+  if (!PyArg_ParseTuple(arguments, "iLL:read_record", &descriptor, &start, &stop)) return NULL;
+  if (start < 0 || stop < start || !has_fast_crc32c()) Py_RETURN_NONE;
+  PyObject *content = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(stop - start));
+  if (!content) return NULL;
+  uint8_t footer[4];
+  size_t size = (size_t)(stop - start);
+  struct iovec parts[] = {{PyBytes_AS_STRING(content), size}, {footer, sizeof footer}};
+  Py_BEGIN_ALLOW_THREADS;
+  if (preadv(descriptor, parts, 2, (off_t)start) == (ssize_t)(size + sizeof footer)) {
+    uint32_t stored = (uint32_t)footer[0] | (uint32_t)footer[1] << 8 | (uint32_t)footer[2] << 16 |
+                      (uint32_t)footer[3] << 24;
+    is_right = masked_crc32c(parts[0].iov_base, size) == stored;
+  }
+  Py_END_ALLOW_THREADS;
+  if (is_right) return content;
+  Py_DECREF(content);
+  Py_RETURN_NONE;
+}
+
+// --- images ---------------------------------------------------------------------------------------------------------
 
 // Makes one row of the result: blends two rows, then pairs of pixels. A pixel is handled as four values.
 typedef void (*ResizeRow)(const uint8_t *upper, const uint8_t *lower, int num_values, int16_t second, int16_t *blended,
@@ -187,6 +218,7 @@ typedef void (*ResizeRow)(const uint8_t *upper, const uint8_t *lower, int num_va
 typedef struct {
   Py_ssize_t count;
   Py_buffer *images;
+  Py_buffer *points;  // entry points of each image, empty if there are none
   const Part *parts;
   const uint8_t *flips;
   int height, width;  // of the images in the batch
@@ -201,6 +233,8 @@ typedef struct {
   struct jpeg_error_mgr errors;
   jmp_buf on_error;
   char *failure;
+  int refuses_warnings;
+  CutJpeg cut;
   uint8_t *pixels;  // the decoded part
   size_t num_pixel_bytes;
   int16_t *blended;  // a row blended from two rows of `pixels`
@@ -221,7 +255,9 @@ static void on_libjpeg_error(j_common_ptr jpeg) {
 }
 
 static void on_libjpeg_message(j_common_ptr jpeg, int level) {
-  if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) on_libjpeg_error(jpeg);  // cut short
+  Worker *worker = jpeg->client_data;
+  int is_cut_short = jpeg->err->msg_code == JWRN_JPEG_EOF;
+  if (level < 0 && (is_cut_short || worker->refuses_warnings)) on_libjpeg_error(jpeg);
 }
 
 static void *grow(Worker *worker, void *memory, size_t size) {
@@ -325,11 +361,11 @@ static int smaller(int value, int reduction) { return value / reduction > 1 ? va
 // Each image gets a decompressor of its own, which takes 1 us to make: libjpeg keeps quantization and Huffman tables
 // for abbreviated streams (libjpeg.txt, "Abbreviated datastreams and multiple images"), so a JPEG without tables, such
 // as a frame of Motion JPEG, would be decoded with the tables of the image before it.
-static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
+static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *data, size_t size,
+                        Part part) {
   struct jpeg_decompress_struct *jpeg = &worker->jpeg;
-  Part part = batch->parts[index];
   jpeg_create_decompress(jpeg);
-  jpeg_mem_src(jpeg, batch->images[index].buf, batch->images[index].len);
+  jpeg_mem_src(jpeg, data, size);
   jpeg_read_header(jpeg, TRUE);
   if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 ||
       (int64_t)part.top + part.height > jpeg->image_height || (int64_t)part.left + part.width > jpeg->image_width) {
@@ -380,6 +416,25 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
          batch->out + (size_t)index * batch->height * batch->width * 3);
 }
 
+// Decodes the part out of a smaller JPEG. Returns 0 if there are no entry points, or they do not fit the image: an image
+// that has them is whole, so libjpeg warns of nothing if they fit.
+static int decode_cut(Worker *worker, const Batch *batch, Py_ssize_t index) {
+  const Py_buffer *image = &batch->images[index], *points = &batch->points[index];
+  char unused[JMSG_LENGTH_MAX];
+  if (!points->len || !cut_jpeg(image->buf, image->len, points->buf, points->len, batch->parts[index], &worker->cut))
+    return 0;
+  worker->failure = unused;
+  worker->refuses_warnings = 1;
+  volatile int is_decoded = 0;
+  if (!setjmp(worker->on_error)) {
+    decode_part(worker, batch, index, worker->cut.data, worker->cut.size, worker->cut.part);
+    is_decoded = 1;
+  }
+  worker->refuses_warnings = 0;
+  jpeg_destroy_decompress(&worker->jpeg);
+  return is_decoded;
+}
+
 static void *decode_next(void *argument) {
   Batch *batch = argument;
   Worker worker = {0};
@@ -395,13 +450,15 @@ static void *decode_next(void *argument) {
     worker.weights = grow(&worker, NULL, 4 * batch->width * sizeof(int16_t));
   }
   while ((index = atomic_fetch_add(&batch->next, 1)) < (size_t)batch->count) {
+    if (worker.weights && decode_cut(&worker, batch, index)) continue;
     worker.failure = batch->failures[index];
     if (!worker.weights)
       snprintf(worker.failure, JMSG_LENGTH_MAX, "out of memory");
     else if (!setjmp(worker.on_error))
-      decode_part(&worker, batch, index);
+      decode_part(&worker, batch, index, batch->images[index].buf, batch->images[index].len, batch->parts[index]);
     jpeg_destroy_decompress(&worker.jpeg);
   }
+  free(worker.cut.data);
   free(worker.pixels);
   free(worker.blended);
   free(worker.columns);
@@ -432,23 +489,25 @@ static PyObject *failures_of(const Batch *batch) {
 }
 
 PyDoc_STRVAR(decode_doc,
-             "decode(images, parts, flips, out, threads) -> list[tuple[int, str]]\n\n"
+             "decode(images, parts, flips, out, threads, points=None) -> list[tuple[int, str]]\n\n"
              "Decodes a part of each JPEG, resized, into a batch; other Python threads go on meanwhile.\n\n"
              "Args:\n    images: a list of bytes or memoryviews.\n"
              "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
              "    flips: uint8 or bool [n], contiguous: whether to mirror the image.\n"
              "    out: uint8 [n, height, width, 3], contiguous; RGB is written to it.\n"
-             "    threads: at least 1.\n\n"
+             "    threads: at least 1.\n"
+             "    points: a list of bytes or memoryviews: the entry points of each image, empty where it has none.\n\n"
              "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");
 
 static PyObject *decode(PyObject *module, PyObject *arguments) {
-  PyObject *images, *failures = NULL;
+  PyObject *images, *points = NULL, *failures = NULL;
   Py_buffer parts = {0}, flips = {0}, out = {0};
   Batch batch = {0};
+  Py_ssize_t num_points = 0;
   int num_threads;
   PyObject *parts_object, *flips_object, *out_object;
-  if (!PyArg_ParseTuple(arguments, "O!OOOi:decode", &PyList_Type, &images, &parts_object, &flips_object, &out_object,
-                        &num_threads))
+  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!:decode", &PyList_Type, &images, &parts_object, &flips_object, &out_object,
+                        &num_threads, &PyList_Type, &points))
     return NULL;
   Py_ssize_t count = PyList_GET_SIZE(images);
   if (PyObject_GetBuffer(parts_object, &parts, PyBUF_ND) || PyObject_GetBuffer(flips_object, &flips, PyBUF_ND) ||
@@ -456,14 +515,16 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
     goto done;
   int is_fitting = out.ndim == 4 && out.itemsize == 1 && out.shape[0] == count && out.shape[3] == 3 &&
                    out.shape[1] > 0 && out.shape[2] > 0 && out.shape[1] < 1 << 15 && out.shape[2] < 1 << 15 &&
-                   parts.len == count * (Py_ssize_t)sizeof(Part) && parts.itemsize == 4 && flips.len == count;
+                   parts.len == count * (Py_ssize_t)sizeof(Part) && parts.itemsize == 4 && flips.len == count &&
+                   (!points || PyList_GET_SIZE(points) == count);
   if (!is_fitting) {
-    PyErr_SetString(PyExc_ValueError, "images, parts, flips and out do not fit each other");
+    PyErr_SetString(PyExc_ValueError, "images, parts, flips, out and points do not fit each other");
     goto done;
   }
   batch.images = PyMem_Calloc(count + 1, sizeof *batch.images);
+  batch.points = PyMem_Calloc(count + 1, sizeof *batch.points);
   batch.failures = PyMem_Calloc(count + 1, sizeof *batch.failures);
-  if (!batch.images || !batch.failures) {
+  if (!batch.images || !batch.points || !batch.failures) {
     PyErr_NoMemory();
     goto done;
   }
@@ -472,6 +533,8 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
     if (PyObject_GetBuffer(image, &batch.images[batch.count], PyBUF_SIMPLE)) goto done;
     batch.count++;
   }
+  for (; points && num_points < count; num_points++)
+    if (PyObject_GetBuffer(PyList_GetItem(points, num_points), &batch.points[num_points], PyBUF_SIMPLE)) goto done;
   batch.parts = parts.buf;
   batch.flips = flips.buf;
   batch.out = out.buf;
@@ -485,7 +548,9 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
 
 done:
   for (Py_ssize_t i = 0; i < batch.count; i++) PyBuffer_Release(&batch.images[i]);
+  for (Py_ssize_t i = 0; i < num_points; i++) PyBuffer_Release(&batch.points[i]);
   PyMem_Free(batch.images);
+  PyMem_Free(batch.points);
   PyMem_Free(batch.failures);
   PyBuffer_Release(&parts);
   PyBuffer_Release(&flips);
@@ -493,9 +558,51 @@ done:
   return failures;
 }
 
+PyDoc_STRVAR(find_entry_points_doc,
+             "find_entry_points(data: bytes) -> bytes\n\n"
+             "Returns the entry points of a JPEG, with which a part of it is decoded faster; empty if it has none.\n\n"
+             "Only a JPEG with one scan has them, with Huffman codes, no restart markers and no damage.");
+
+static PyObject *find_points(PyObject *module, PyObject *data) {
+  if (!PyBytes_Check(data)) return PyErr_Format(PyExc_TypeError, "data is bytes");
+  uint8_t *found;
+  size_t size;
+  Py_BEGIN_ALLOW_THREADS;
+  found = find_entry_points((const uint8_t *)PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &size);
+  Py_END_ALLOW_THREADS;
+  if (!found) return PyErr_NoMemory();
+  PyObject *points = PyBytes_FromStringAndSize((const char *)found, size);
+  free(found);
+  return points;
+}
+
+PyDoc_STRVAR(cut_doc,
+             "cut(data: bytes, points: bytes, part: tuple[int, int, int, int]) -> tuple[bytes, tuple] | None\n\n"
+             "Returns the smaller JPEG from which `decode` decodes a part, and where the part is in it: top, left,\n"
+             "height, width. None if it decodes the JPEG itself. For tests.");
+
+static PyObject *cut(PyObject *module, PyObject *arguments) {
+  PyObject *data, *points, *result = NULL;
+  Part part;
+  CutJpeg made = {0};
+  if (!PyArg_ParseTuple(arguments, "SS(iiii):cut", &data, &points, &part.top, &part.left, &part.height, &part.width))
+    return NULL;
+  if (cut_jpeg((const uint8_t *)PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data),
+               (const uint8_t *)PyBytes_AS_STRING(points), PyBytes_GET_SIZE(points), part, &made))
+    result = Py_BuildValue("y#(iiii)", made.data, (Py_ssize_t)made.size, made.part.top, made.part.left,
+                           made.part.height, made.part.width);
+  else
+    result = Py_NewRef(Py_None);
+  free(made.data);
+  return result;
+}
+
 static PyMethodDef methods[] = {
     {"find_features", find_features, METH_VARARGS, find_features_doc},
+    {"read_record", read_record, METH_VARARGS, read_record_doc},
     {"decode", decode, METH_VARARGS, decode_doc},
+    {"find_entry_points", find_points, METH_O, find_entry_points_doc},
+    {"cut", cut, METH_VARARGS, cut_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-"""In C: finds features in records, and decodes JPEGs."""
+"""In C: reads records, finds features in them, and decodes JPEGs."""
 
 from typing import Any
 
@@ -7,6 +7,16 @@ import numpy as np
 LIBRARY: str
 
 def find_features(record: bytes, keys: tuple[bytes, ...]) -> tuple[Any, ...]: ...
+def read_record(descriptor: int, start: int, stop: int) -> bytes | None: ...
 def decode(
-    images: list[Any], parts: np.ndarray, flips: np.ndarray, out: np.ndarray, threads: int
+    images: list[Any],
+    parts: np.ndarray,
+    flips: np.ndarray,
+    out: np.ndarray,
+    threads: int,
+    points: list[Any] = ...,
 ) -> list[tuple[int, str]]: ...
+def find_entry_points(data: bytes) -> bytes: ...
+def cut(
+    data: bytes, points: bytes, part: tuple[int, int, int, int]
+) -> tuple[bytes, tuple[int, int, int, int]] | None: ...

@@ -39,6 +39,7 @@ class Standard(NamedTuple):
 ENCODED = "image/encoded"
 LABEL = "image/class/label"
 TEXT = "image/class/text"
+ENTRY_POINTS = "image/entry_points"
 
 STANDARD: Mapping[str, Standard] = {
     "image/format": Standard(BYTES, True, "jpeg, png, webp, or raw for pixels"),
@@ -65,6 +66,7 @@ STANDARD: Mapping[str, Standard] = {
     "image/object/mask": Standard(BYTES, True, "a PNG for each object", True, "object masks"),
     "image/segmentation/class/encoded": Standard(BYTES, True, "a PNG of classes", needs="segmentation"),
     "image/segmentation/class/format": Standard(BYTES, True, "png", needs="segmentation"),
+    ENTRY_POINTS: Standard(BYTES, False, "places in a JPEG where a decoder can begin; empty if it has none"),
     ENCODED: Standard(BYTES, True, "the image's bytes, or its pixels as numbers"),
 }
 

@@ -7,7 +7,7 @@ import json
 import zlib
 from typing import Any, NamedTuple
 
-from imagebeam import errors, storage
+from imagebeam import errors, features, storage
 from imagebeam.pipelines import column_settings, label_files, open_source
 from imagebeam.pipelines import config as config_lib
 from imagebeam.transforms import (
@@ -24,7 +24,15 @@ from imagebeam.transforms import (
     write_shards,
     write_shards_with_beam,
 )
-from imagebeam.transforms.images import native_resizer, pillow_decoder, prepare, reader_decoder, scaling, turn_upright
+from imagebeam.transforms.images import (
+    jpeg_entry_points,
+    native_resizer,
+    pillow_decoder,
+    prepare,
+    reader_decoder,
+    scaling,
+    turn_upright,
+)
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import idx, image_source, listing_rules
 
@@ -206,6 +214,8 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
     if config.image.resampler == scaling.NATIVE:
         native_resizer.require()
         libraries["resized_by"] = native_resizer.library()
+    if any(feature.source == features.ENTRY_POINTS for feature in config.resolve_features()):
+        jpeg_entry_points.require()
     if libraries:
         facts[recorded_inputs.LIBRARIES] = libraries
     if raw_shape is not None:

@@ -8,7 +8,7 @@ import os
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, find_snapshot, plural, storage, verify_shards
 from imagebeam.reader import bare_pixels
-from imagebeam.transforms.images import checked_image, reader_decoder
+from imagebeam.transforms.images import checked_image, jpeg_entry_points, reader_decoder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +106,7 @@ class _DecodeRecord:
         self._image = keys[features.ENCODED]
         self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
         self._key = keys.get("image/key")
+        self._points = keys.get(features.ENTRY_POINTS) if jpeg_entry_points.library() else None
         self._decoder = reader_decoder.ImageDecoder()
         # lists of numbers as arrays: as Python numbers, those of a large image take a gigabyte
         self._arrays = frozenset(each.key for each in self._features if each.many and each.kind != features.BYTES)
@@ -126,6 +127,8 @@ class _DecodeRecord:
             if self._pixels is None:
                 size = tuple(values[each][0] for each in self._size)
                 self._decoder.check(values[self._image][0], size if len(size) == 2 else None)
+                if self._points and jpeg_entry_points.find_in(values[self._image][0]) != values[self._points][0]:
+                    return f"{key}{self._points} are not the entry points of this image: write the dataset again"
             else:
                 self._pixels.read(values)
         except checked_image.BadImageError as e:

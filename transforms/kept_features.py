@@ -12,7 +12,7 @@ from typing import NamedTuple
 from imagebeam import features
 
 _FROM_THE_IMAGE = frozenset(  # computed again from the image's bytes: nothing is lost
-    {"image/format", "image/height", "image/width", "image/channels", "image/colorspace"}
+    {"image/format", "image/height", "image/width", "image/channels", "image/colorspace", features.ENTRY_POINTS}
 )
 _COORDINATES = ("image/object/", "image/segmentation/")  # prefixes of keys of boxes and masks
 _MAX_NAMED = 20

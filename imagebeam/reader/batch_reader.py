@@ -52,6 +52,7 @@ class Parsed(NamedTuple):
 
     kept: list[int]  # places in the chunk of the examples that were parsed; the fields below hold only these
     images: list[memoryview]  # encoded
+    points: list[memoryview]  # entry points of each image, empty where it has none
     parts: np.ndarray  # int32 [k, 4]: top, left, height, width
     flips: np.ndarray  # bool [k]
     columns: list[np.ndarray]  # the label if there is one, the extra features, and the packed lists
@@ -72,7 +73,10 @@ class BatchReader:
         self._has_label = plan.label is not None
         self._has_lists = bool(plan.lists)
         stored = [plan.by_source[name] for name in (features.ENCODED, _HEIGHT, _WIDTH)]
+        points = plan.by_source.get(features.ENTRY_POINTS)
+        self._has_points = points is not None
         self._keys = tuple(feature.key.encode() for feature in (*stored, *self._columns))
+        self._all_keys = self._keys if points is None else (*self._keys, points.key.encode())
 
     def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
         """Returns the examples at positions `first` to `end`.
@@ -144,7 +148,7 @@ class BatchReader:
                     kept.append(index)
             except ValueError as e:
                 troubles[index] = self.records.trouble(int(chunk.records[index]), str(e))
-        images, heights, widths, *others = zip(*rows) if rows else ((),) * len(self._keys)
+        images, points, heights, widths, *others = zip(*rows) if rows else ((),) * (1 + len(self._keys))
         columns = [_column(feature, values) for feature, values in zip(self._columns, others)]
         if self._has_label and columns[0].dtype == np.int64:
             columns[0] = (columns[0] + self._first_label).astype(np.int32)
@@ -153,21 +157,24 @@ class BatchReader:
         uniforms = chunk.uniforms[kept]
         parts = crops.windows(np.array(heights, int), np.array(widths, int), uniforms, self._options)
         flips = (uniforms[:, -1] < 0.5) & self._options.flips
-        return Parsed(kept, list(images), parts, flips, columns, troubles)
+        return Parsed(kept, list(images), list(points), parts, flips, columns, troubles)
 
     def decode(self, parsed: Parsed) -> tuple[np.ndarray, list[tuple[int, str]]]:
         """Returns the images, uint8 [k, height, width, 3], and the row and error of each one that cannot be decoded."""
         images = self._buffers.make((len(parsed.images), *self._options.size, 3))
-        return images, _native.decode(parsed.images, parsed.parts, parsed.flips, images, self._threads)
+        failures = _native.decode(parsed.images, parsed.parts, parsed.flips, images, self._threads, parsed.points)
+        return images, failures
 
     def _parse_record(self, content: bytes) -> tuple[Any, ...]:
-        """Returns the image's bytes, its height and width, and the other features."""
-        encoded, *values = _native.find_features(content, self._keys)
+        """Returns the image's bytes, its entry points, its height and width, and the other features."""
+        encoded, *values = _native.find_features(content, self._all_keys)
+        points = values.pop() if self._has_points else None
         if encoded is None or None in values[:2]:
             missing = self._keys[[encoded, *values].index(None)].decode()
             raise ValueError(f"feature {missing!r} is missing")
         others = [content[value] if isinstance(value, slice) else value for value in values]
-        return (memoryview(content)[encoded], *others)
+        view = memoryview(content)
+        return (view[encoded], view[points if isinstance(points, slice) else slice(0)], *others)
 
 
 def _column(feature: features.Feature, values: Sequence[Any]) -> np.ndarray:

@@ -58,7 +58,9 @@ class ExampleSource:
         by_source = {feature.source: feature for feature in catalog.features}
         self._encoded = by_source.get(features.ENCODED)
         self._label = by_source.get(features.LABEL)
-        others = [each.key for each in catalog.features if each not in (self._encoded, self._label)]
+        # Entry points are of use only to the decoder in C.
+        own = (self._encoded, self._label, by_source.get(features.ENTRY_POINTS))
+        others = [each.key for each in catalog.features if each not in own]
         self._features = batch_names.choose_features(
             catalog, others if wanted is None else wanted, batch_names.own_names(catalog)
         )

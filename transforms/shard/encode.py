@@ -10,7 +10,7 @@ from typing import Any, cast
 from imagebeam import example, example_encoder, features
 from imagebeam.features import Feature
 from imagebeam.transforms import elements, hashing
-from imagebeam.transforms.images import checked_image, object_masks, orientations, turn_upright
+from imagebeam.transforms.images import checked_image, jpeg_entry_points, object_masks, orientations, turn_upright
 
 _BOX = tuple(f"image/object/bbox/{each}" for each in orientations.Box._fields)
 
@@ -40,6 +40,10 @@ class ExampleRecipe:
             feature.source == object_masks.FEATURE for feature in self.features
         )
 
+    @functools.cached_property
+    def _has_entry_points(self) -> bool:
+        return any(feature.source == features.ENTRY_POINTS for feature in self.features)
+
     def encode(self, ref: elements.ImageRef, image: checked_image.Image) -> tuple[bytes, bytes]:
         """Returns the serialized example in two pieces: all before the image's bytes, and these bytes, uncopied."""
         key = hashing.encode_key(ref.key)
@@ -68,6 +72,8 @@ class ExampleRecipe:
         if ref.mask is not None:
             values["image/segmentation/class/encoded"] = image.mask
             values["image/segmentation/class/format"] = b"png"
+        if self._has_entry_points:
+            values[features.ENTRY_POINTS] = jpeg_entry_points.find(image)
         for name, value in zip(self.columns, ref.columns):
             values[name] = value
         if image.annotation_turn != checked_image.UPRIGHT and _BOX[0] in values:

@@ -189,8 +189,13 @@ class _CachedPlace(after_fork.RebuiltAfterFork):
             ShardError: if it cannot be downloaded, or differs from the catalog.
             ConfigError: if the disk has no room.
         """
-        file = self._kept.find_open(self._shards[shard]) or self._open(shard)
-        return file.read(start, stop)
+        return self._file(shard).read(start, stop)
+
+    def read_record(self, shard: int, start: int, stop: int) -> bytes | None:
+        return self._file(shard).read_record(start, stop)
+
+    def _file(self, shard: int) -> cached_shards.OpenShard:
+        return self._kept.find_open(self._shards[shard]) or self._open(shard)
 
     def announce(self, shard: int, start: int, stop: int) -> None:
         """Starts to download a shard that will be read soon."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pathlib
 import random
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import strategies
 from PIL import Image
 
-from imagebeam import example, example_encoder, features
+from imagebeam import example, example_encoder, features, records
 from imagebeam.reader import batch_reader
 from tests.pictures import damage, encode, photo, psnr, without_segments
 
@@ -129,6 +130,26 @@ def test_broken_records_are_refused_or_read_within_their_bounds(data: strategies
     for value in found:
         if isinstance(value, slice):
             assert 0 <= value.start <= value.stop <= len(content)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 3071, 3072, 3073, 6144, 10_001])
+def test_record_is_read_if_its_checksum_is_right(size: int, tmp_path: pathlib.Path) -> None:
+    content = random.Random(size).randbytes(size)
+    path = tmp_path / "shard"
+    checksum = records.mask_crc(records.extend_crc(0, content)).to_bytes(4, "little")
+    path.write_bytes(records.frame_header(size) + content + checksum)
+    start, stop = records.HEADER_BYTES, records.HEADER_BYTES + size
+    with path.open("r+b", buffering=0) as file:
+        if _native.read_record(file.fileno(), start, stop) is None:
+            assert "sse4_2" not in pathlib.Path("/proc/cpuinfo").read_text()
+            return
+        assert _native.read_record(file.fileno(), start, stop) == content
+        for wrong in ((start, stop + 1), (start - 1, stop), (-1, stop), (stop, start - 1), (start, 1 << 20)):
+            assert _native.read_record(file.fileno(), *wrong) is None
+        file.seek(stop)
+        file.write(b"\0\0\0\0")
+        assert _native.read_record(file.fileno(), start, stop) is None
+    assert _native.read_record(-1, start, stop) is None
 
 
 @pytest.mark.parametrize("size", [(64, 64), (100, 37), (224, 224)])
