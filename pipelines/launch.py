@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import (
+    beam_shortcuts,
     finished_work,
     job_servers,
     open_source,
@@ -27,6 +27,7 @@ from imagebeam.pipelines import (
     progress,
     runners,
 )
+from imagebeam.pipelines import config as config_lib
 from imagebeam.transforms import dataset_settings, run_report
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import image_source
@@ -91,9 +92,12 @@ def import_beam(
         runners.import_beam_lightly(beam_arguments, [config.source.uri, config.output.uri])
     trusted = runners.TRUSTED_GRAPH if own_process and runners.is_local(beam_arguments) else ()
     try:
-        return runners.make_options([*trusted, *beam_arguments], workers)
+        options = runners.make_options([*trusted, *beam_arguments], workers)
     except ModuleNotFoundError as e:
         raise missing_packages.missing_package(e, command, "convert") from e
+    if trusted:
+        beam_shortcuts.install()
+    return options
 
 
 @contextlib.contextmanager
