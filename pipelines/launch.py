@@ -54,12 +54,21 @@ class EarlyStart(NamedTuple):
 
 
 @contextlib.contextmanager
-def start_early(config: config_lib.Config, beam_arguments: list[str], workers: int) -> Iterator[EarlyStart]:
-    """Starts the writer processes of a local job, and the listing in one of them; stops them at the end."""
+def start_early(
+    config: config_lib.Config, beam_arguments: list[str], workers: int, own_process: bool = False
+) -> Iterator[EarlyStart]:
+    """Starts the writer processes of a local job, and the listing in one of them; stops them at the end.
+
+    Args:
+        config: of the job.
+        beam_arguments: options for Beam.
+        workers: number of writer processes.
+        own_process: whether this process does nothing else, so that it may be copied.
+    """
     if not runners.is_local(beam_arguments):
         yield EarlyStart()
         return
-    with writer_processes.start(workers) as pool:
+    with writer_processes.start(workers, forks=own_process) as pool:
         try:
             source = open_source.make_source(config)
             pool.begin(image_source.list_whole, source)
