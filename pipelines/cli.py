@@ -202,6 +202,8 @@ def _say(text: str, stream: TextIO | None = None) -> None:
 
 
 def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
+    # to look for plugins of pydantic, its import reads the metadata of all packages
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from imagebeam.pipelines import config
 
     addresses = [("source.uri", known.input), ("output.uri", known.output)]

@@ -120,7 +120,7 @@ def compact(
         num_workers = call_arguments.as_workers(workers)
         pool = None
         if runners.is_local(arguments):
-            pool = stack.enter_context(writer_processes.start(num_workers))
+            pool = stack.enter_context(writer_processes.start(num_workers, forks=_own_process))
         cores = num_workers or cpu_count.available_cores()
         config = config_lib.parse_config({"source": {"uri": dataset}, "output": {"uri": dataset}}, "compact")
         options = launch.import_beam("compact", config, arguments, cores, _own_process)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
 import itertools
 import json
 import pathlib
+import textwrap
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +30,35 @@ known key.
 
 def json_schema() -> str:
     """Returns the JSON schema of a config file."""
-    return json.dumps(config.Config.model_json_schema(), indent=1) + "\n"
+    schema = config.Config.model_json_schema()
+    described = {model.__name__: model for model in _models_in(config.Config)}
+    for name, fields in [("Config", schema), *schema["$defs"].items()]:
+        for key, text in _docstrings(described[name]).items():
+            properties = fields["properties"]
+            properties[key] = dict(sorted({**properties[key], "description": text}.items()))
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def _models_in(model: type[pydantic.BaseModel]) -> Iterator[type[pydantic.BaseModel]]:
+    """Yields a model and those in its fields."""
+    yield model
+    for field in model.model_fields.values():
+        for kind in (field.annotation, *typing.get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+                yield from _models_in(kind)
+
+
+@functools.cache
+def _docstrings(model: type[pydantic.BaseModel]) -> dict[str, str]:
+    """Returns the text below each field in the source of a model."""
+    (defined,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(defined, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in itertools.pairwise(defined.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
 
 
 def markdown_reference() -> str:
@@ -47,7 +80,7 @@ def _rows(model: type[pydantic.BaseModel], prefix: str) -> Iterator[tuple[str, s
             for column, default, meaning in _rows(config_sections.ColumnConfig, ""):
                 yield f"columns.NAME.{column}", default, meaning
         else:
-            meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+            meaning = " ".join(_docstrings(model).get(name, "").split()).replace("|", "\\|")
             yield f"{prefix}{name}", _default(field.default), meaning
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import (
+    beam_shortcuts,
     finished_work,
     hold_signals,
     job_servers,
@@ -26,6 +26,7 @@ from imagebeam.pipelines import (
     progress,
     runners,
 )
+from imagebeam.pipelines import config as config_lib
 from imagebeam.transforms import dataset_settings, run_report
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import image_source
@@ -52,12 +53,21 @@ class EarlyStart(NamedTuple):
 
 
 @contextlib.contextmanager
-def start_early(config: config_lib.Config, beam_arguments: list[str], workers: int) -> Iterator[EarlyStart]:
-    """Starts the writer processes of a local job, and the listing in one of them; stops them at the end."""
+def start_early(
+    config: config_lib.Config, beam_arguments: list[str], workers: int, own_process: bool = False
+) -> Iterator[EarlyStart]:
+    """Starts the writer processes of a local job, and the listing in one of them; stops them at the end.
+
+    Args:
+        config: of the job.
+        beam_arguments: options for Beam.
+        workers: number of writer processes.
+        own_process: whether this process does nothing else, so that it may be copied.
+    """
     if not runners.is_local(beam_arguments):
         yield EarlyStart()
         return
-    with writer_processes.start(workers) as pool:
+    with writer_processes.start(workers, forks=own_process) as pool:
         try:
             source = open_source.make_source(config)
             pool.begin(image_source.list_whole, source)
@@ -90,9 +100,12 @@ def import_beam(
         runners.import_beam_lightly(beam_arguments, [config.source.uri, config.output.uri])
     trusted = runners.TRUSTED_GRAPH if own_process and runners.is_local(beam_arguments) else ()
     try:
-        return runners.make_options([*trusted, *beam_arguments], workers)
+        options = runners.make_options([*trusted, *beam_arguments], workers)
     except ModuleNotFoundError as e:
         raise missing_packages.missing_package(e, command, "convert") from e
+    if trusted:
+        beam_shortcuts.install()
+    return options
 
 
 @contextlib.contextmanager

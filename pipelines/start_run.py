@@ -56,7 +56,7 @@ def in_this_process(request: Request, add_steps: AddSteps) -> Iterator[tuple[dat
     """
     config, workers, snapshot = _check(request)
     with contextlib.ExitStack() as stack:
-        early = stack.enter_context(launch.start_early(config, request.arguments, workers))
+        early = stack.enter_context(launch.start_early(config, request.arguments, workers, request.own_process))
         options = launch.import_beam("convert", config, request.arguments, workers, request.own_process)
         if early.error is not None:
             raise early.error

@@ -49,8 +49,8 @@ class _Pool:
     def __init__(self) -> None:
         self._idle: list[tuple[_Key, Any]] = []
 
-    def lend(self) -> Any:
-        """Returns an idle process that started as one would start now, or starts one."""
+    def lend(self, forks: bool = False) -> Any:
+        """Returns an idle process that started as one would start now, or starts one, which is no copy of this one."""
         if threading.current_thread() is not threading.main_thread():
             return _Process()  # Linux kills it when the thread that started it ends
         key = _key()

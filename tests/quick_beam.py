@@ -2,83 +2,47 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
-import inspect
 import sys
-import threading
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-_NUM_CLASSES = 5000  # more than a run of the tests uses
-_NUM_VIEWS = 500  # some 15 for each job
-_ANY_SIZE = 64
+from imagebeam.pipelines import beam_shortcuts
+
 _NUM_PICKLES = 5000
 _MAX_PICKLE_BYTES = 1 << 16
 
 
 @contextlib.contextmanager
 def patched() -> Iterator[None]:
-    """Makes Beam look once at each class of DoFn, keep views of options and measure nothing, if it is imported already.
+    """Takes out of Beam what a command does without, and more that recurs in many jobs, if it is imported already.
 
-    A `TestPipeline` runs as any pipeline does: it is not written as a protocol buffer and read back before that, for
-    the local runner writes it too, with all that a worker gets.
+    DoFns are still checked for `yield` beside `return`, each once. A `TestPipeline` runs as any pipeline does: it is
+    not written as a protocol buffer and read back before that, for the local runner writes it too, with all that a
+    worker gets.
 
     A small conversion takes about half of the processor time with Beam 2.77. In a version without these functions
     nothing is patched. Forked commands are quicker too; those that start a Python run as users run them.
     """
     core = sys.modules.get("apache_beam.transforms.core")
-    options = getattr(sys.modules.get("apache_beam.options.pipeline_options"), "PipelineOptions", None)
-    statecache = sys.modules.get("apache_beam.runners.worker.statecache")
-    statesampler = sys.modules.get("apache_beam.runners.worker.statesampler")
-    userstate = sys.modules.get("apache_beam.transforms.userstate")
     inference = sys.modules.get("apache_beam.typehints.trivial_inference")
     pickler = sys.modules.get("apache_beam.internal.cloudpickle_pickler")
     test_pipeline = getattr(sys.modules.get("apache_beam.testing.test_pipeline"), "TestPipeline", None)
     with pytest.MonkeyPatch.context() as patch:
-        if hasattr(core, "get_signature"):
-            patch.setattr(core, "get_signature", _keep_signatures(core))
-        if hasattr(core, "_check_fn_use_yield_and_return"):
+        if hasattr(core, "_check_fn_use_yield_and_return"):  # before the product leaves the check out
             patch.setattr(core, "_check_fn_use_yield_and_return", _keep_checks(core))
+        beam_shortcuts.install(patch.setattr)
         if hasattr(inference, "infer_return_type_func") and hasattr(inference, "Const"):
             patch.setattr(inference, "infer_return_type_func", _keep_return_types(inference))
-        if hasattr(userstate, "get_dofn_specs") and hasattr(core, "_DoFnParam"):
-            patch.setattr(userstate, "get_dofn_specs", _keep_specs(userstate, core))
-        if hasattr(options, "view_as"):
-            patch.setattr(options, "view_as", _keep_views(options))
-        if hasattr(statecache, "get_deep_size"):  # looks at the globals of all modules, of TensorFlow's too
-            patch.setattr(statecache, "get_deep_size", lambda *objects: _ANY_SIZE)
         if hasattr(getattr(pickler, "bz2", None), "compress"):
             patch.setattr(pickler, "bz2", _keep_compressed(pickler.bz2))
         if hasattr(test_pipeline, "run"):
             patch.setattr(test_pipeline, "run", functools.partialmethod(test_pipeline.run, test_runner_api=False))
-        sampler = getattr(statesampler, "StateSampler", None)
-        if hasattr(sampler, "start") and hasattr(sampler, "stop_if_still_running"):
-            track = statesampler.set_current_tracker
-            patch.setattr(sampler, "start", functools.partialmethod(_start_without_sampling, track))
-            patch.setattr(sampler, "stop_if_still_running", lambda self: track(None))
         yield
-
-
-def _keep_signatures(core: Any) -> Any:
-    """Beam looks 7,000 times at the signature of a method of some DoFn. A signature never changes."""
-    look = core.get_signature
-    kept: weakref.WeakKeyDictionary[Any, inspect.Signature] = weakref.WeakKeyDictionary()
-
-    def get_signature(function: Any) -> Any:
-        if not isinstance(function, types.MethodType):
-            return look(function)
-        signature = kept.get(function.__func__)
-        if signature is None:
-            signature = kept[function.__func__] = look(function)
-        return signature
-
-    return get_signature
 
 
 def _keep_checks(core: Any) -> Any:
@@ -132,24 +96,6 @@ def _identity_of(value: Any) -> Any:
     return value.__code__, value.__code__.co_filename, id(value.__globals__), around
 
 
-def _keep_specs(userstate: Any, core: Any) -> Any:
-    """Beam looks 220 times for state and timers among the parameters of all methods of some DoFn."""
-    look = userstate.get_dofn_specs
-
-    @functools.lru_cache(_NUM_CLASSES)
-    def has_parameters(dofn_class: type) -> bool:
-        """Returns whether a method of the class has a parameter that Beam fills in."""
-        functions = [getattr(dofn_class, name, None) for name in dir(dofn_class)]
-        signatures = [core.get_function_args_defaults(each) for each in functions if inspect.isroutine(each)]
-        return any(isinstance(default, core._DoFnParam) for _, defaults in signatures for default in defaults)
-
-    def get_dofn_specs(dofn: Any) -> Any:
-        has_own_methods = any(isinstance(each, types.MethodType) for each in vars(dofn).values())
-        return look(dofn) if has_own_methods or has_parameters(type(dofn)) else (set(), set())
-
-    return get_dofn_specs
-
-
 def _keep_compressed(bz2: Any) -> Any:
     """Beam compresses 120 pickles for each job, 0.2 ms each, and most of them are those of the job before."""
 
@@ -162,27 +108,3 @@ def _keep_compressed(bz2: Any) -> Any:
         return call
 
     return types.SimpleNamespace(compress=keep(bz2.compress), decompress=keep(bz2.decompress))
-
-
-def _start_without_sampling(sampler: Any, track: Callable[[Any], None]) -> None:
-    """Each of some 15 stages of a job starts a thread that measures where time goes, and waits for its end."""
-    sampler.tracked_thread = threading.current_thread()
-    track(sampler)
-
-
-def _keep_views(options: Any) -> Any:
-    """Beam builds an argparse parser for each of 370 views of its options. Views of one class share their values."""
-    build = options.view_as
-    kept: collections.OrderedDict[Any, Any] = collections.OrderedDict()
-
-    def view_as(self: Any, view_class: type) -> Any:
-        key = id(self._all_options), view_class
-        shared, view = kept.get(key, (None, None))
-        if shared is not self._all_options:
-            view = build(self, view_class)
-            kept[key] = self._all_options, view  # the values are kept too, so that no others get their id
-            if len(kept) > _NUM_VIEWS:
-                kept.popitem(last=False)
-        return view
-
-    return view_as

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import bz2
-import inspect
 import sys
-import threading
 import types
 from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.coders import VarIntCoder
 from apache_beam.internal import cloudpickle_pickler
-from apache_beam.options import pipeline_options
-from apache_beam.runners.worker import statesampler
 from apache_beam.testing import test_pipeline, util
-from apache_beam.transforms import core, userstate
+from apache_beam.transforms import core
 from apache_beam.typehints import trivial_inference, typehints
 
 from tests import quick_beam
@@ -32,43 +27,6 @@ class Plain(beam.DoFn):
         return [element]
 
 
-class Stateful(beam.DoFn):
-    SEEN = beam.DoFn.StateParam(userstate.BagStateSpec("seen", VarIntCoder()))
-
-    def process(self, element: tuple[str, int], seen: Any = SEEN) -> list[int]:
-        seen.add(element[1])
-        return [sum(seen.read())]
-
-
-class Inherits(Stateful):
-    pass
-
-
-class Wrapped(beam.DoFn):
-    """Has the state of another DoFn, whose method it keeps in a field, as Beam's own wrappers do."""
-
-    def __init__(self) -> None:
-        self.process_of_other = Stateful().process
-
-    def process(self, element: int) -> list[int]:
-        return [element]
-
-
-def test_signatures_are_those_of_inspect() -> None:
-    with quick_beam.patched():
-        for function in (Adder().add, Adder().add, Adder.add, len, core.DoFn().process):
-            assert core.get_signature(function) == inspect.signature(function)
-
-
-def test_state_of_a_dofn_is_what_beam_finds() -> None:
-    dofns = [Plain(), Stateful(), Inherits(), Wrapped(), core.CallableWrapperDoFn(abs)]
-    expected = [userstate.get_dofn_specs(dofn) for dofn in dofns]
-    assert [len(states) for states, _ in expected] == [0, 1, 1, 1, 0]
-    with quick_beam.patched():
-        for _ in range(2):
-            assert [userstate.get_dofn_specs(dofn) for dofn in dofns] == expected
-
-
 class Mixed(beam.DoFn):
     def process(self, element: int) -> Any:
         if element:
@@ -77,9 +35,9 @@ class Mixed(beam.DoFn):
 
 
 def test_check_of_yield_beside_return_is_that_of_beam() -> None:
-    methods = [Plain().process, Mixed().process, Stateful().process, core.CallableWrapperDoFn(abs).process, abs]
+    methods = [Plain().process, Mixed().process, core.CallableWrapperDoFn(abs).process, abs]
     expected = [core._check_fn_use_yield_and_return(method) for method in methods]
-    assert expected == [False, True, False, False, False]
+    assert expected == [False, True, False, False]
     with quick_beam.patched():
         for _ in range(2):
             assert [core._check_fn_use_yield_and_return(method) for method in methods] == expected
@@ -108,44 +66,6 @@ def test_inferred_types_are_those_of_beam() -> None:
     with quick_beam.patched():
         found = [trivial_inference.infer_return_type(lambda element: element, each) for each in constants]
     assert found == [trivial_inference.infer_return_type(lambda element: element, each) for each in constants]
-
-
-def test_pipelines_keep_state_and_count_without_sampling_threads() -> None:
-    def count(element: int) -> tuple[int, list[str]]:
-        beam.metrics.Metrics.counter("test", "elements").inc()
-        return element, [each.name for each in threading.enumerate() if each.name.endswith("(run)")]  # of StateSampler
-
-    with quick_beam.patched():
-        pipeline = test_pipeline.TestPipeline(runner="FnApiRunner")
-        sums = pipeline | beam.Create([("a", 1), ("a", 2)]) | beam.ParDo(Stateful()) | beam.Map(count)
-        util.assert_that(sums, lambda found: util.equal_to([3])([max(each for each, _ in found)]))
-        util.assert_that(sums, lambda found: util.equal_to([[], []])([names for _, names in found]), label="threads")
-        result = pipeline.run()
-    counters = {each.key.metric.name: each.committed for each in result.metrics().query()["counters"]}
-    assert counters["elements"] == 2
-    assert statesampler.get_current_tracker() is None
-
-
-def test_views_share_values_and_other_options_have_their_own() -> None:
-    with quick_beam.patched():
-        first, second = (pipeline_options.PipelineOptions(["--runner=A"]) for _ in range(2))
-        view = first.view_as(pipeline_options.StandardOptions)
-        assert view is first.view_as(pipeline_options.StandardOptions)
-        assert view is view.view_as(pipeline_options.StandardOptions)
-        assert type(first.view_as(pipeline_options.WorkerOptions)) is pipeline_options.WorkerOptions
-        view.runner = "B"
-        assert first.view_as(pipeline_options.StandardOptions).runner == "B"
-        assert first.get_all_options()["runner"] == "B"
-        assert second.view_as(pipeline_options.StandardOptions).runner == "A"
-
-
-def test_views_of_many_options_are_their_own_though_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick_beam, "_NUM_VIEWS", 3)
-    with quick_beam.patched():
-        for index in range(50):
-            options = pipeline_options.PipelineOptions([f"--runner={index}"])
-            for _ in range(2):
-                assert options.view_as(pipeline_options.StandardOptions).runner == str(index)
 
 
 def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

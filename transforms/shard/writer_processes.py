@@ -15,6 +15,8 @@ concurrent.futures.ProcessPoolExecutor, with processes that are spawned, is not 
   needs: glibc reads it when a process starts.
 - It is ready after 0.26 s, these processes after 0.18 s (two processes with the shard writer imported).
 
+A command, which does nothing else, forks its writer processes where it can (`forked_child`).
+
 Each behaviour has a test in tests/unit/transforms/shard/test_writer_processes.py.
 """
 
@@ -25,6 +27,7 @@ import contextlib
 import contextvars
 import ctypes
 import gc
+import functools
 import itertools
 import os
 import pickle
@@ -37,6 +40,8 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeAlias
+
+from imagebeam.transforms.shard import forked_child
 
 # Removes the current folder, which `python -c` puts first on the path: modules of the user's project may hide ours.
 _SERVE = """
@@ -79,7 +84,14 @@ Mend: TypeAlias = Callable[[Any, Sequence[WriterDiedError]], Any]  # (task, deat
 class _Process:
     """One writer process and the pipes to and from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, forks: bool = False) -> None:
+        """Starts the process, as a copy of this one if `forks`."""
+        self._function: Callable[[Any], Any] | None = None
+        self.images = 0  # done of the current task
+        self._popen: subprocess.Popen[bytes] | forked_child.ForkedChild
+        if forks:
+            self._popen = forked_child.ForkedChild(functools.partial(_serve_in_copy, os.getpid()), _MALLOC)
+            return
         environment = _MALLOC | os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._popen = subprocess.Popen(
             [sys.executable, "-c", _SERVE, str(os.getpid())],
@@ -88,8 +100,6 @@ class _Process:
             env=environment,
             start_new_session=True,  # Ctrl-C reaches only the launcher, which then ends its writers
         )
-        self._function: Callable[[Any], Any] | None = None
-        self.images = 0  # done of the current task
 
     def call(self, function: Callable[[Any], Any], argument: Any, notes_each: bool = False) -> Any:
         """Returns `function(argument)`, called in that process; the function is sent only when it changes.
@@ -151,9 +161,10 @@ class _Process:
 class WriterProcesses:
     """A fixed number of writer processes that take tasks in the order given."""
 
-    def __init__(self, num_processes: int):
+    def __init__(self, num_processes: int, forks: bool = False):
         self.token = f"{os.getpid()}-{next(_numbers)}"  # small and picklable, for the steps of the pipeline
-        self._processes = [_Process() for _ in range(num_processes)]
+        forks = forks and forked_child.can_fork()
+        self._processes = [_Process(forks) for _ in range(num_processes)]
         self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
         for process in self._processes:
             self._idle.put(process)
@@ -236,9 +247,15 @@ _started: dict[str, WriterProcesses] = {}  # by token; each job in this process 
 _current: contextvars.ContextVar[str | None] = contextvars.ContextVar("_current", default=None)  # one per thread
 
 
-def start(num_processes: int) -> WriterProcesses:
-    """Starts the writer processes of one job; `current` returns them in this thread until they are closed."""
-    pool = WriterProcesses(num_processes)
+def start(num_processes: int, forks: bool = False) -> WriterProcesses:
+    """Starts the writer processes of one job; `current` returns them in this thread until they are closed.
+
+    Args:
+        num_processes: how many.
+        forks: whether they may be copies of this process, where that is possible. For a process that does nothing else:
+            a user's program may hold what must not be copied, such as a CUDA context.
+    """
+    pool = WriterProcesses(num_processes, forks)
     _started[pool.token] = pool
     _current.set(pool.token)
     return pool
@@ -278,6 +295,12 @@ def serve(launcher: int) -> None:
             return
         function = new_function or function
         _answer(results, function, argument)
+
+
+def _serve_in_copy(launcher: int) -> None:
+    _started.clear()  # those of the launcher
+    _current.set(None)
+    serve(launcher)
 
 
 def _answer(results: BinaryIO, function: Callable[[Any], Any], argument: Any) -> None:

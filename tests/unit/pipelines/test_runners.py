@@ -106,18 +106,18 @@ LIGHT_IMPORT = """
 import sys
 from imagebeam.pipelines import runners
 runners.import_beam_lightly({arguments}, {addresses})
-print("apache_beam" in sys.modules, "pyarrow" in sys.modules, "google.cloud.storage" in sys.modules)
-import pyarrow, google.auth  # what was hidden can be imported again
+print(*(name for name in ("apache_beam", "pyarrow", "google.cloud.storage", "grpc", "beartype") if name in sys.modules))
+import pyarrow, google.auth, grpc, beartype.door  # what was left out can be imported again
 """
 
 
 @pytest.mark.parametrize(
     ("arguments", "addresses", "printed"),
     [
-        pytest.param([], ["/in", None], "True False False", id="local"),
-        pytest.param([], ["gs://b/in", "/out"], "False False False", id="remote-input"),
-        pytest.param(["--temp_location=gs://b"], ["/in", "/out"], "False False False", id="remote-option"),
-        pytest.param(["--runner=DataflowRunner"], ["/in", "/out"], "False False False", id="another-runner"),
+        pytest.param([], ["/in", None], "apache_beam", id="local"),
+        pytest.param([], ["gs://b/in", "/out"], "", id="remote-input"),
+        pytest.param(["--temp_location=gs://b"], ["/in", "/out"], "", id="remote-option"),
+        pytest.param(["--runner=DataflowRunner"], ["/in", "/out"], "", id="another-runner"),
     ],
 )
 def test_light_import_is_made_for_local_jobs_alone(arguments: list[str], addresses: list[str], printed: str) -> None:
@@ -125,6 +125,34 @@ def test_light_import_is_made_for_local_jobs_alone(arguments: list[str], address
     completed = command_line.run_python(code)
     assert completed.stdout.strip() == printed, completed.stderr
     assert completed.returncode == 0, completed.stderr
+
+
+@pytest.mark.parametrize("given", [{}, {"OPENBLAS_NUM_THREADS": "2"}], ids=["default", "set-by-the-user"])
+def test_light_import_leaves_the_environment_as_it_is(given: dict[str, str]) -> None:
+    code = """
+import os
+from imagebeam.pipelines import runners
+before = {**os.environ}
+runners.import_beam_lightly([], [])
+print(os.environ == before, before.get("OPENBLAS_NUM_THREADS"))
+"""
+    assert command_line.run_python(code, given).stdout == f"True {given.get('OPENBLAS_NUM_THREADS')}\n"
+
+
+IMPORT_OF_ANOTHER_BEAM = """
+import sys
+from imagebeam.pipelines import runners
+runners._UNUSED_LOCALLY += ("apache_beam.coders",)
+runners.import_beam_lightly([], [])
+import apache_beam
+from apache_beam.runners.worker import channel_factory
+print("grpc" in sys.modules, type(channel_factory.GRPCChannelFactory), apache_beam.coders.VarIntCoder().encode(5))
+"""
+
+
+def test_beam_that_needs_what_is_left_out_is_imported_whole() -> None:
+    completed = command_line.run_python(IMPORT_OF_ANOTHER_BEAM)
+    assert completed.stdout.strip() == "True <class 'abc.ABCMeta'> b'\\x05'", completed.stderr
 
 
 @pytest.mark.parametrize(

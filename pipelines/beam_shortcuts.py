@@ -1,0 +1,137 @@
+"""Takes out of Beam what it does again and again for one small job in this process: a third of its processor time.
+
+Nothing here changes the graph, its steps or what they return. In a Beam without these functions nothing is replaced.
+Importing this module does not import Beam.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_NUM_FUNCTIONS = 5000  # more than a job has
+_NUM_VIEWS = 500  # some 15 for each job
+_ANY_SIZE = 64
+
+Replace = Callable[[Any, str, Any], None]
+
+
+def install(replace: Replace = setattr) -> None:
+    """Makes Beam look once at each class of DoFn, keep views of options and measure nothing, if it is imported already.
+
+    This is for a process that runs only jobs of imagebeam, on the local runner.
+
+    Args:
+        replace: sets an attribute, as `setattr` does.
+    """
+    core = sys.modules.get("apache_beam.transforms.core")
+    options = getattr(sys.modules.get("apache_beam.options.pipeline_options"), "PipelineOptions", None)
+    statecache = sys.modules.get("apache_beam.runners.worker.statecache")
+    statesampler = sys.modules.get("apache_beam.runners.worker.statesampler")
+    userstate = sys.modules.get("apache_beam.transforms.userstate")
+    if _is_beams(core, "get_signature"):
+        replace(core, "get_signature", _keep_signatures(core))
+    if _is_beams(core, "_check_fn_use_yield_and_return"):
+        replace(core, "_check_fn_use_yield_and_return", _assume_either)
+    if _is_beams(userstate, "get_dofn_specs") and hasattr(core, "_DoFnParam"):
+        replace(userstate, "get_dofn_specs", _keep_specs(userstate, core))
+    if _is_beams(options, "view_as"):
+        replace(options, "view_as", _keep_views(options))
+    if _is_beams(statecache, "get_deep_size"):
+        replace(statecache, "get_deep_size", _assume_size)
+    sampler = getattr(statesampler, "StateSampler", None)
+    if _is_beams(sampler, "start") and hasattr(sampler, "stop_if_still_running"):
+        track = statesampler.set_current_tracker  # type: ignore[union-attr]
+        replace(sampler, "start", functools.partialmethod(_start_without_sampling, track))
+        replace(sampler, "stop_if_still_running", lambda self: track(None))
+
+
+def _is_beams(owner: Any, name: str) -> bool:
+    """Returns whether Beam has this function, and it was not replaced before."""
+    function = inspect.getattr_static(owner, name, None)
+    return function is not None and getattr(function, "__module__", "").startswith("apache_beam.")
+
+
+def _keep_signatures(core: Any) -> Any:
+    """Beam looks 7,000 times at the signature of a method of some DoFn. A signature never changes."""
+    look = core.get_signature
+    kept: weakref.WeakKeyDictionary[Any, inspect.Signature] = weakref.WeakKeyDictionary()
+
+    def get_signature(function: Any) -> Any:
+        if not isinstance(function, types.MethodType):
+            return look(function)
+        signature = kept.get(function.__func__)
+        if signature is None:
+            signature = kept[function.__func__] = look(function)
+        return signature
+
+    return get_signature
+
+
+def _assume_either(function: Any) -> bool:
+    """Beam reads the source of each DoFn, and splits it into tokens, to warn of `yield` beside `return`."""
+    return False
+
+
+def _keep_specs(userstate: Any, core: Any) -> Any:
+    """Beam looks 220 times for state and timers among the parameters of all methods of some DoFn."""
+    look = userstate.get_dofn_specs
+
+    @functools.lru_cache(_NUM_FUNCTIONS)
+    def has_own_parameters(function: types.FunctionType) -> bool:
+        defaults: Sequence[Any] = function.__defaults__ or ()
+        if hasattr(function, "__wrapped__"):
+            defaults = core.get_function_args_defaults(function)[1]
+        return any(isinstance(default, core._DoFnParam) for default in defaults)
+
+    @functools.lru_cache(_NUM_FUNCTIONS)
+    def has_parameters(dofn_class: type) -> bool:
+        """Returns whether a method of the class has a parameter that Beam fills in."""
+        methods = [getattr(dofn_class, name, None) for name in dir(dofn_class)]
+        functions = [getattr(method, "__func__", method) for method in methods]  # also of class methods
+        return any(has_own_parameters(each) for each in functions if isinstance(each, types.FunctionType))
+
+    def get_dofn_specs(dofn: Any) -> Any:
+        has_own_methods = any(isinstance(each, types.MethodType) for each in vars(dofn).values())
+        return look(dofn) if has_own_methods or has_parameters(dofn.__class__) else (set(), set())
+
+    return get_dofn_specs
+
+
+def _assume_size(*objects: Any) -> int:
+    """Beam sums the sizes of all objects that a side input refers to, to forget some above 100 MB.
+
+    Ours have kilobytes, and the sum takes longer than anything else that a step does with them.
+    """
+    return _ANY_SIZE
+
+
+def _start_without_sampling(sampler: Any, track: Callable[[Any], None]) -> None:
+    """Each of some 15 stages of a job starts a thread that measures where time goes, and waits 10 ms for its end."""
+    sampler.tracked_thread = threading.current_thread()
+    track(sampler)
+
+
+def _keep_views(options: Any) -> Any:
+    """Beam builds an argparse parser for each of 370 views of its options. Views of one class share their values."""
+    build = options.view_as
+    kept: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+
+    def view_as(self: Any, view_class: type) -> Any:
+        key = id(self._all_options), view_class
+        shared, view = kept.get(key, (None, None))
+        if shared is not self._all_options:
+            view = build(self, view_class)
+            kept[key] = self._all_options, view  # the values are kept too, so that no others get their id
+            if len(kept) > _NUM_VIEWS:
+                kept.popitem(last=False)
+        return view
+
+    return view_as

@@ -1,0 +1,85 @@
+"""Puts off the import of modules until something uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+
+class _LateName:
+    """A name in a late module, such as a function. Its first use imports the module.
+
+    It cannot be a base class or stand in an `except` clause: both raise TypeError.
+    """
+
+    def __init__(self, module: str, name: str):
+        self._late_module, self._late_name = module, name
+
+    def _late_value(self) -> Any:
+        return getattr(_load(self._late_module), self._late_name)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._late_value()(*arguments, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        if _is_special(name):
+            raise AttributeError(name)
+        return getattr(self._late_value(), name)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return self.__subclasscheck__(type(instance))
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        is_loaded = not isinstance(sys.modules.get(self._late_module), _LateModule | None)
+        return is_loaded and issubclass(subclass, self._late_value())  # nothing derives from a module without classes
+
+
+class _LateModule(types.ModuleType):
+    """Stands for a module that is not imported yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        if _is_special(name):
+            raise AttributeError(f"module {self.__name__!r} is not imported yet, and has no {name!r}")
+        real = sys.modules.get(self.__name__)
+        return _LateName(self.__name__, name) if real is None or real is self else getattr(real, name)
+
+
+def _is_special(name: str) -> bool:
+    """Returns whether Python or a library that only looks at an object asks for the name, such as __path__."""
+    return name.startswith("__") and name.endswith("__")
+
+
+def _load(name: str) -> types.ModuleType:
+    """Returns the real module."""
+    package = name.partition(".")[0]
+    for each in [package, *(each for each in sys.modules if each.startswith(f"{package}."))]:
+        if isinstance(sys.modules.get(each), _LateModule):
+            del sys.modules[each]
+    return importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def imported_late(names: Sequence[str]) -> Iterator[None]:
+    """Makes imports of these modules in this block give stand-ins, which import the real modules when they are used.
+
+    After the block, an import gives the real module. Packages that are imported already are left alone.
+
+    Args:
+        names: of modules. `import a.b` and `from a.b import c` need "a" and "a.b" among them.
+    """
+    late = {name: _LateModule(name) for name in names if name.partition(".")[0] not in sys.modules}
+    for name, module in late.items():
+        parent, _, child = name.rpartition(".")
+        if parent in late:
+            setattr(late[parent], child, module)
+    sys.modules.update(late)
+    try:
+        yield
+    finally:
+        for name, module in late.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
