@@ -10,6 +10,7 @@ import pathlib
 import random
 import re
 import shutil
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -91,6 +92,22 @@ def test_batches_have_static_shapes_and_the_types_asked_for(opened: imagebeam.Im
     assert set(spec) == {"image", "label", "image/key"}
     image, label = opened.as_tf("train", 8, supervised=True).element_spec
     assert (image.shape, label.shape) == ((8, 224, 224, 3), (8,))
+
+
+def test_autograph_translates_no_function(
+    opened: imagebeam.ImageDataset, decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = []
+    finish = tf_pipeline._finish
+
+    def note_callers(*arguments: Any) -> Any:
+        sources.extend(frame.filename for frame in traceback.extract_stack())
+        return finish(*arguments)
+
+    monkeypatch.setattr(tf_pipeline, "_finish", note_callers)
+    assert len(read(opened)) == NUM_IMAGES // 8
+    assert any(source.endswith("tf_pipeline.py") for source in sources)
+    assert not [source for source in sources if "__autograph_generated_file" in source]
 
 
 # test_schedule has other numbers, without images. With TensorFlow's decoder once for each order.
