@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-from tests import kept_writers, quick_beam, quick_disk
+from tests import kept_thumbnails, kept_writers, quick_beam, quick_disk
 
 _IN_CI = os.environ.get("IMAGEBEAM_CI") == "1"
 _TESTS = pathlib.Path(__file__).parent
@@ -26,8 +26,13 @@ LONG_UNIT_TESTS = (  # 10 to 40 s each
     "unit/pipelines/test_cli.py",
 )
 
+NUM_EXAMPLES = 50  # of a property that does not choose its own number; each run draws other ones
+
 hypothesis.settings.register_profile(
-    "imagebeam", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "imagebeam",
+    deadline=None,
+    max_examples=NUM_EXAMPLES,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("imagebeam")
 
@@ -38,7 +43,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_jobs() -> Iterator[None]:
     """Makes jobs quicker in this process. Beam is imported while tests are collected, or not needed."""
-    with quick_beam.patched(), quick_disk.patched(), kept_writers.patched():
+    with quick_beam.patched(), quick_disk.patched(), kept_writers.patched(), kept_thumbnails.patched():
         yield
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import sys
 import types
+import typing
 from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders import VarIntCoder
 from apache_beam.internal import cloudpickle_pickler
+from apache_beam.options import pipeline_options
 from apache_beam.testing import test_pipeline, util
-from apache_beam.transforms import core
-from apache_beam.typehints import trivial_inference, typehints
+from apache_beam.transforms import core, userstate
+from apache_beam.typehints import decorators, trivial_inference, typehints
 
 from tests import quick_beam
 
@@ -25,6 +29,14 @@ class Adder:
 class Plain(beam.DoFn):
     def process(self, element: int, timestamp: Any = beam.DoFn.TimestampParam) -> list[int]:
         return [element]
+
+
+class Stateful(beam.DoFn):
+    SEEN = beam.DoFn.StateParam(userstate.BagStateSpec("seen", VarIntCoder()))
+
+    def process(self, element: tuple[str, int], seen: Any = SEEN) -> list[int]:
+        seen.add(element[1])
+        return [sum(seen.read())]
 
 
 class Mixed(beam.DoFn):
@@ -68,6 +80,77 @@ def test_inferred_types_are_those_of_beam() -> None:
     assert found == [trivial_inference.infer_return_type(lambda element: element, each) for each in constants]
 
 
+def test_options_are_those_of_beam_at_each_access() -> None:
+    for context in (contextlib.nullcontext(), quick_beam.patched()):
+        with context:
+            options = pipeline_options.PipelineOptions(["--runner=A", "--job_name=n", "--experiments=e"])
+            view = options.view_as(pipeline_options.StandardOptions)
+            assert view._visible_option_list() == sorted(
+                name for name in dir(view._visible_options) if not name.startswith("_")
+            )
+            assert (view.runner, view.streaming) == ("A", False)
+            with pytest.raises(AttributeError, match="object has no attribute 'job_name'"):
+                _ = view.job_name
+            assert options.get_all_options(drop_default=True) == {
+                "runner": "A",
+                "job_name": "n",
+                "experiments": ["e"],
+            }
+
+
+def test_option_with_a_wrong_metavar_is_refused_as_by_argparse() -> None:
+    with quick_beam.patched():
+        parser = pipeline_options._BeamArgumentParser(prog="job")
+        with pytest.raises(ValueError, match="length of metavar tuple does not match nargs"):
+            parser.add_argument("--pair", nargs=3, metavar=("A", "B"))
+        parser.add_argument("--one", help="what it is")
+        assert parser.format_help() == parser.format_help()
+        assert parser.format_help().startswith("usage: job [-h]") and "what it is" in parser.format_help()
+
+
+def test_annotations_are_those_that_beam_converts_and_nobody_shares_an_unannotated_one() -> None:
+    @decorators.no_annotations
+    def hidden(element: int) -> str:
+        return str(element)
+
+    def local(element: typing.Optional[int], *, other: list[str]) -> tuple[int, str]:  # noqa: UP045  # Beam's own way
+        return element or 0, other[0]
+
+    functions: list[Any] = [Adder().add, Adder.add, Plain().process, Stateful().process, hidden, local, len, abs, Adder]
+
+    def types_of(function: Any) -> Any:
+        found = decorators.IOTypeHints.from_callable(function)
+        return found and (found.input_types, found.output_types)
+
+    expected = [types_of(each) for each in functions]
+    assert expected[0] != expected[1] and expected[4] is None
+    with quick_beam.patched():
+        for _ in range(2):
+            assert [types_of(each) for each in functions] == expected
+
+
+def test_wrong_type_is_refused_with_the_step_and_the_types() -> None:
+    with (
+        quick_beam.patched(),
+        pytest.raises(
+            decorators.TypeCheckError,
+            match=r"ParDo\(Plain\)' requires PCollections of type '<class 'int'>' but was applied to .*'str'",
+        ),
+        test_pipeline.TestPipeline() as pipeline,
+    ):
+        _ = pipeline | beam.Create(["a"]) | beam.ParDo(Plain()).with_input_types(int)
+
+
+def test_arguments_of_a_step_are_copies() -> None:
+    with quick_beam.patched():
+        given: tuple[Any, ...] = ([1], {"a": [2]})
+        copied = beam.ParDo(Plain(), *given, key={}).args
+        assert copied == list(given) and copied[0] is not given[0]
+        one, other = beam.ParDo(Plain()), beam.ParDo(Plain())
+        assert (one.args, one.kwargs) == ([], {})
+        assert one.args is not other.args and one.kwargs is not other.kwargs
+
+
 def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {
         "apache_beam.internal.cloudpickle_pickler",
@@ -77,6 +160,7 @@ def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         "apache_beam.testing.test_pipeline",
         "apache_beam.transforms.core",
         "apache_beam.transforms.userstate",
+        "apache_beam.typehints.decorators",
         "apache_beam.typehints.trivial_inference",
     }
     for name in others:

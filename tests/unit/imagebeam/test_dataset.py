@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
@@ -10,6 +9,7 @@ import pathlib
 import random
 import re
 import shutil
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -93,11 +93,35 @@ def test_batches_have_static_shapes_and_the_types_asked_for(opened: imagebeam.Im
     assert (image.shape, label.shape) == ((8, 224, 224, 3), (8,))
 
 
-# test_schedule has other numbers, without images. With TensorFlow's decoder once for each order.
+def test_autograph_translates_no_function(
+    opened: imagebeam.ImageDataset, decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = []
+    finish = tf_pipeline._finish
+
+    def note_callers(*arguments: Any) -> Any:
+        sources.extend(frame.filename for frame in traceback.extract_stack())
+        return finish(*arguments)
+
+    monkeypatch.setattr(tf_pipeline, "_finish", note_callers)
+    assert len(read(opened)) == NUM_IMAGES // 8
+    assert any(source.endswith("tf_pipeline.py") for source in sources)
+    assert not [source for source in sources if "__autograph_generated_file" in source]
+
+
+# Each pair of two settings; with TensorFlow's decoder once for each order. test_schedule has more, without images.
 @pytest.mark.parametrize(
     ("decoder", "process_count", "shuffle", "pad"),
     [
-        *itertools.product(["any"], [1, 3, 8], ["stream", "global", None], [False, True]),
+        ("any", 1, "stream", False),
+        ("any", 1, "global", True),
+        ("any", 1, None, True),
+        ("any", 3, "stream", True),
+        ("any", 3, "global", False),
+        ("any", 3, None, False),
+        ("any", 8, "stream", True),
+        ("any", 8, "global", False),
+        ("any", 8, None, True),
         ("tensorflow", 3, "stream", False),
         ("tensorflow", 3, "global", True),
         ("tensorflow", 3, None, True),

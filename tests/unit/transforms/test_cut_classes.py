@@ -52,9 +52,29 @@ def split_plainly(refs: Sequence[rank_references.KeyedRef], order: HashOrder, is
     return splits
 
 
-@pytest.mark.parametrize("is_grouped", [False, True])
-@pytest.mark.parametrize(("num_intervals", "max_part_refs"), [(1, 1000), (1, 40), (7, 3), (1024, 1000)])
-@pytest.mark.parametrize(("num_refs", "num_classes"), [(0, 1), (1, 1), (500, 1), (500, 40), (300, 300)])
+# Of 500 or 300 references each pair of two settings; of one or none the two ends.
+@pytest.mark.parametrize(
+    ("num_refs", "num_classes", "num_intervals", "max_part_refs", "is_grouped"),
+    [
+        (0, 1, 1, 1000, False),
+        (0, 1, 7, 3, True),
+        (1, 1, 1, 40, True),
+        (1, 1, 1024, 1000, False),
+        (500, 1, 1, 1000, True),
+        (500, 1, 1, 40, False),
+        (500, 1, 7, 3, False),
+        (500, 1, 7, 3, True),
+        (500, 1, 1024, 1000, True),
+        (500, 40, 1, 1000, False),
+        (500, 40, 1, 40, True),
+        (500, 40, 7, 3, True),
+        (500, 40, 1024, 1000, False),
+        (300, 300, 1, 1000, True),
+        (300, 300, 1, 40, False),
+        (300, 300, 7, 3, False),
+        (300, 300, 1024, 1000, True),
+    ],
+)
 def test_cut_classes_splits_like_a_plain_sort_of_each_class(
     monkeypatch: pytest.MonkeyPatch,
     num_refs: int,
