@@ -60,8 +60,8 @@ STANDARD: Mapping[str, Standard] = {
         INT64, True, "ids of the objects' categories, as in the source", True, "objects"
     ),
     "image/object/class/text": Standard(BYTES, True, "names of the categories", True, "objects"),
-    "image/object/area": Standard(FLOAT, True, "pixels of the objects", True, "objects"),
-    "image/object/is_crowd": Standard(INT64, True, "1 for a crowd", True, "objects"),
+    "image/object/area": Standard(FLOAT, True, "pixels of the objects", True, "object areas"),
+    "image/object/is_crowd": Standard(INT64, True, "1 for a crowd", True, "object areas"),
     "image/object/mask": Standard(BYTES, True, "a PNG for each object", True, "object masks"),
     "image/segmentation/class/encoded": Standard(BYTES, True, "a PNG of classes", needs="segmentation"),
     "image/segmentation/class/format": Standard(BYTES, True, "png", needs="segmentation"),
@@ -72,6 +72,7 @@ _ABSENT = {  # error text for each requirement that is not met
     "labels": "label gives no labels",
     "classes": "label gives no classes",
     "objects": "source gives no objects",
+    "object areas": "source gives no objects with areas (source.coco)",
     "object masks": "source gives no masks of objects (source.coco.masks)",
     "segmentation": "there are no masks (source.masks)",
 }
@@ -84,6 +85,7 @@ def resolve_features(
     *,
     has_many_labels: bool = False,
     has_objects: bool = False,
+    has_object_areas: bool = False,
     has_object_masks: bool = False,
     has_segmentation: bool = False,
     pixels: str | None = None,
@@ -96,6 +98,7 @@ def resolve_features(
         columns: from the name of a column to its kind, and whether it is a list.
         has_many_labels: whether an image may have several classes.
         has_objects: whether objects with boxes are known.
+        has_object_areas: whether the areas of objects are known, and which are crowds.
         has_object_masks: whether masks of objects are known.
         has_segmentation: whether the class of each pixel is known.
         pixels: kind of the numbers if images are stored as lists of numbers; None if as bytes.
@@ -114,6 +117,7 @@ def resolve_features(
         "labels": label_kind is not None,
         "classes": label_kind == "class",
         "objects": has_objects,
+        "object areas": has_object_areas,
         "object masks": has_object_masks,
         "segmentation": has_segmentation,
     }

@@ -18,6 +18,7 @@ from imagebeam.pipelines import (
     config_duplicates,
     config_fields,
     config_image,
+    config_objects,
     config_sections,
     config_source,
     config_yaml,
@@ -25,6 +26,7 @@ from imagebeam.pipelines import (
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
+_OBJECTS = ("coco", "yolo")  # sources with boxes of objects
 _MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of transformed columns
     "z_score": features_lib.FLOAT,
@@ -61,7 +63,7 @@ class Config(pydantic.BaseModel):
     def _consistent(self) -> Config:
         by = self.source.by
         rule = self.source.masks.rule
-        splitting = ("idx", "coco", *(_MASKED if rule is not None and rule.names_split else ()))
+        splitting = ("idx", *_OBJECTS, *(_MASKED if rule is not None and rule.names_split else ()))
         for name, used, needed in (
             ("label.by: column", self.label.by == "column", _TABLES),
             ("label.by: columns", self.label.by == "columns", _TABLES),
@@ -77,6 +79,7 @@ class Config(pydantic.BaseModel):
             ("source.manifest", self.source.manifest != config_source.ManifestConfig(), ("manifest",)),
             ("source.idx", self.source.idx != config_source.IdxConfig(), ("idx",)),
             ("source.coco", self.source.coco != config_source.CocoConfig(), ("coco",)),
+            ("source.yolo", self.source.yolo != config_objects.YoloConfig(), ("yolo",)),
             ("source.tfrecord", self.source.tfrecord != config_source.TfrecordConfig(), ("tfrecord",)),
             ("source.masks", rule is not None, _MASKED),
             ("source.include", self.source.include != config_source.SourceConfig().include, _FOLDERS),
@@ -131,7 +134,7 @@ class Config(pydantic.BaseModel):
             for name in config_image.SIZES:
                 if getattr(self.image, name) is not None:
                     raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
-        if self.image.fit != "stretch" and self.source.by == "coco":
+        if self.image.fit != "stretch" and self.source.by in _OBJECTS:
             raise ValueError(f"image.fit: {self.image.fit} would leave boxes in another place than the objects")
         if self.transformed and self.statistics.analyze == "train" and "train" not in (splits or ("train",)):
             raise ValueError(
@@ -174,7 +177,8 @@ class Config(pydantic.BaseModel):
             self.label.kind,
             columns,
             has_many_labels=self.label.many,
-            has_objects=self.source.by == "coco",
+            has_objects=self.source.by in _OBJECTS,
+            has_object_areas=self.source.by == "coco",
             has_object_masks=self.source.by == "coco" and self.source.coco.masks,
             has_segmentation=self.source.masks.rule is not None,
             pixels=_PIXELS.get(self.image.encode),

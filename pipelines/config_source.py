@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
+from imagebeam.pipelines import config_objects
 from imagebeam.pipelines.config_fields import STRICT, Bytes, Count, NotBool
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import mask_files, table_formats
@@ -174,9 +175,9 @@ class SourceConfig(pydantic.BaseModel):
 
     uri: str | None = None
     """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal["files", "manifest", "listing", "idx", "coco", "tar", "tfrecord"] = "files"
+    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "tar", "tfrecord"] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
-    `plan --save-listing`; `idx`, `coco`, `tar` (WebDataset) and `tfrecord` read these formats."""
+    `plan --save-listing`; `idx`, `coco`, `yolo`, `tar` (WebDataset) and `tfrecord` read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     manifest: ManifestConfig = ManifestConfig()
@@ -185,6 +186,8 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: idx`."""
     coco: CocoConfig = CocoConfig()
     """For `by: coco`."""
+    yolo: config_objects.YoloConfig = config_objects.YoloConfig()
+    """For `by: yolo`."""
     tfrecord: TfrecordConfig = TfrecordConfig()
     """For `by: tfrecord`."""
     masks: MasksConfig = MasksConfig()

@@ -9,9 +9,12 @@ from typing import TypeAlias, cast
 
 from imagebeam import errors, storage
 from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import find_yolo
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features, output_folder
+from imagebeam.transforms.objects import image_objects, yolo_text
 from imagebeam.transforms.sources import (
+    annotated_files,
     coco,
     coco_json,
     containers,
@@ -58,6 +61,9 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
     if config.source.by == "coco":
         with remote.budget(remote.CHECK_BUDGET_SEC):
             return _coco_source(config, uri)
+    if config.source.by == "yolo":
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            return _yolo_source(config, uri, output)
     with remote.budget(remote.CHECK_BUDGET_SEC):
         if config.source.by in ("tar", "tfrecord"):
             return _container_source(config, uri, output)
@@ -285,6 +291,20 @@ def _coco_source(config: config_lib.Config, uri: str) -> coco.CocoSource:
     return source
 
 
+def _yolo_source(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
+    wanted = config.source.yolo
+    found = find_yolo.find(uri, wanted)
+    reader = yolo_text.YoloReader(
+        found.classes, wanted.polygons, wanted.confidence, found.num_keypoint_values, wanted.outside == "reject"
+    )
+    rule = annotated_files.PairRule(".txt", "images", "labels", wanted.without_labels)
+    source = annotated_files.AnnotatedFilesSource(
+        found.root, found.parts, rule, reader, exclude=_leave_out(output, found.root)
+    )
+    source.check("source.yolo.images")
+    return source
+
+
 def _path_below(path: str) -> str:
     """Returns a folder relative to the source's address, without slashes at its ends; "" is the address itself."""
     folder = posixpath.normpath(path.strip("/"))
@@ -339,8 +359,15 @@ def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource)
     )
 
 
-def given_columns(config: config_lib.Config) -> tuple[str, ...]:
+def object_reader(source: image_source.ImageSource) -> image_objects.AnnotationReader | None:
+    """Returns what reads the annotation file of each image; None if images have no such files."""
+    return source.reader if isinstance(source, annotated_files.AnnotatedFilesSource) else None
+
+
+def given_columns(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
     """Returns the names of the values that the source itself gives for each image, in their order."""
+    if (reader := object_reader(source)) is not None:
+        return reader.columns
     if config.source.by != "coco":
         return ()
     return coco.COLUMNS + ((coco.MASKS,) if config.source.coco.masks else ())

@@ -68,7 +68,7 @@ class ExampleRecipe:
         if ref.mask is not None:
             values["image/segmentation/class/encoded"] = image.mask
             values["image/segmentation/class/format"] = b"png"
-        for name, value in zip(self.columns, ref.columns):
+        for name, value in zip(self.columns, (*image.objects, *ref.columns) if image.objects else ref.columns):
             values[name] = value
         if image.annotation_turn != checked_image.UPRIGHT and _BOX[0] in values:
             _turn_boxes(values, image.annotation_turn)

@@ -1,0 +1,68 @@
+"""Small data sets of boxes in the layouts of YOLO, Pascal VOC and TensorFlow's object detection."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tests import image_sets
+
+CLASSES = ("cat", "dog", "zebra")
+SIZE = 40, 20  # width and height in pixels
+
+
+class Box(NamedTuple):
+    """An object: its class, and its edges in pixels from the upper left corner of the image."""
+
+    name: str
+    xmin: int
+    ymin: int
+    xmax: int
+    ymax: int
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The edges as records hold them: xmin, xmax, ymin, ymax, 0 to 1."""
+        width, height = SIZE
+        return self.xmin / width, self.xmax / width, self.ymin / height, self.ymax / height
+
+
+def boxes(number: int) -> list[Box]:
+    """Returns the objects of image `number`: none of the first, then one to three."""
+    rng = random.Random(number)
+    found = []
+    for _ in range(number % 4):
+        x, y = rng.randrange(SIZE[0] - 8), rng.randrange(SIZE[1] - 8)
+        found.append(Box(rng.choice(CLASSES), x, y, x + rng.randint(2, 8), y + rng.randint(2, 8)))
+    return found
+
+
+def yolo_text(objects: Sequence[Box]) -> str:
+    """Returns the label file of an image."""
+    lines = []
+    for each in objects:
+        xmin, xmax, ymin, ymax = each.shares
+        values = (xmin + xmax) / 2, (ymin + ymax) / 2, xmax - xmin, ymax - ymin
+        lines.append(f"{CLASSES.index(each.name)} " + " ".join(f"{value:.6f}" for value in values))
+    return "\n".join(lines)
+
+
+def write_image(path: pathlib.Path, number: int) -> None:
+    """Writes image `number`, and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(image_sets.make_image(number, size=SIZE))
+
+
+def write_yolo(root: pathlib.Path, folders: Mapping[str, int], swap: tuple[str, str] = ("images", "labels")) -> None:
+    """Writes images and label files into folders of images, each with as many images; the first has no label file."""
+    number = 0
+    for folder, count in folders.items():
+        labels = root / folder.replace(*swap)
+        labels.mkdir(parents=True, exist_ok=True)
+        for index in range(count):
+            write_image(root / folder / f"{number}.jpg", number)
+            if index:
+                (labels / f"{number}.txt").write_text(yolo_text(boxes(number)))
+            number += 1
