@@ -26,7 +26,7 @@ from imagebeam.pipelines import (
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
-_OBJECTS = ("coco", "yolo")  # sources with boxes of objects
+_OBJECTS = ("coco", "yolo", "voc")  # sources with boxes of objects
 _MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of transformed columns
     "z_score": features_lib.FLOAT,
@@ -80,6 +80,7 @@ class Config(pydantic.BaseModel):
             ("source.idx", self.source.idx != config_source.IdxConfig(), ("idx",)),
             ("source.coco", self.source.coco != config_source.CocoConfig(), ("coco",)),
             ("source.yolo", self.source.yolo != config_objects.YoloConfig(), ("yolo",)),
+            ("source.voc", self.source.voc != config_objects.VocConfig(), ("voc",)),
             ("source.tfrecord", self.source.tfrecord != config_source.TfrecordConfig(), ("tfrecord",)),
             ("source.masks", rule is not None, _MASKED),
             ("source.include", self.source.include != config_source.SourceConfig().include, _FOLDERS),
@@ -179,6 +180,7 @@ class Config(pydantic.BaseModel):
             has_many_labels=self.label.many,
             has_objects=self.source.by in _OBJECTS,
             has_object_areas=self.source.by == "coco",
+            has_object_flags=self.source.by == "voc",
             has_object_masks=self.source.by == "coco" and self.source.coco.masks,
             has_segmentation=self.source.masks.rule is not None,
             pixels=_PIXELS.get(self.image.encode),

@@ -40,6 +40,44 @@ class YoloConfig(pydantic.BaseModel):
     @pydantic.field_validator("images", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {split: (path,) if isinstance(path, str) else path for split, path in value.items()}
+        return _as_lists(value)
+
+
+class VocConfig(pydantic.BaseModel):
+    """Annotations of objects in Pascal VOC's XML, one file for each image."""
+
+    model_config = STRICT
+
+    images: dict[str, tuple[str, ...]] | None = None
+    """Lists of images (`ImageSets/Main/train.txt`: a name on each line) or folders of images, below `source.uri`, by
+    split. By default the lists train, val and test in `ImageSets/Main`, with trainval in place of a missing train;
+    without lists the folders train, valid and test, or all images in one split, `train`."""
+    image_folder: str = "JPEGImages"
+    """Folder of the images that lists name."""
+    annotation_folder: str = "Annotations"
+    """Folder of the XML files: the last folder `image_folder` in the path of an image is replaced by it. An image in no
+    such folder has its XML file beside it."""
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
+    the names in all XML files, sorted: these files are then read before the images are listed."""
+    base: ClassBase = 1
+    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
+    origin: ClassBase = 1
+    """Number of the first pixel. 1: edges count from 1 and belong to the box, as Pascal VOC defines it, so `xmin` is
+    stored as (xmin - 1) / width. 0: `xmin` is the distance from the left edge of the image, as some exports have it."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+    without_annotations: Literal["keep", "pass_over", "reject"] = "reject"
+    """What to do with an image without an XML file: keep it as an image without objects, pass it over, or reject it."""
+
+    @pydantic.field_validator("images", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return _as_lists(value)
+
+
+def _as_lists(value: Any) -> Any:
+    """Returns a mapping with each text in it as a list of one."""
+    if not isinstance(value, dict):
+        return value
+    return {split: (path,) if isinstance(path, str) else path for split, path in value.items()}

@@ -175,9 +175,9 @@ class SourceConfig(pydantic.BaseModel):
 
     uri: str | None = None
     """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "tar", "tfrecord"] = "files"
+    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "voc", "tar", "tfrecord"] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
-    `plan --save-listing`; `idx`, `coco`, `yolo`, `tar` (WebDataset) and `tfrecord` read these formats."""
+    `plan --save-listing`; `idx`, `coco`, `yolo`, `voc`, `tar` (WebDataset) and `tfrecord` read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     manifest: ManifestConfig = ManifestConfig()
@@ -188,6 +188,8 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: coco`."""
     yolo: config_objects.YoloConfig = config_objects.YoloConfig()
     """For `by: yolo`."""
+    voc: config_objects.VocConfig = config_objects.VocConfig()
+    """For `by: voc`."""
     tfrecord: TfrecordConfig = TfrecordConfig()
     """For `by: tfrecord`."""
     masks: MasksConfig = MasksConfig()

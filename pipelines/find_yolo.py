@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import yaml
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import class_files, config_objects, config_yaml
+from imagebeam.pipelines import class_files, config_objects, config_yaml, split_folders
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import annotated_files
 
-SPLITS = ("train", "val", "valid", "validation", "test")
 _CLASS_FILES = (
     "classes.txt",
     "obj.names",
@@ -24,6 +23,7 @@ _CLASS_FILES = (
 )
 _MAX_YAML_BYTES = 1 << 20
 _DATA_FILE = "data.yaml"
+_YAML = (".yaml", ".yml")
 
 
 class YoloSet(NamedTuple):
@@ -42,16 +42,16 @@ def find(uri: str, wanted: config_objects.YoloConfig) -> YoloSet:
         ConfigError: if the images or the names of the classes cannot be found.
     """
     root, name = uri, wanted.data
-    if is_yaml(uri) and _kind(uri) == storage.FILE:
+    if is_yaml(uri) and split_folders.kind_of(uri) == storage.FILE:
         root, name = posixpath.dirname(uri) or ".", posixpath.basename(uri)
-    elif _kind(uri) != storage.DIRECTORY:
+    elif split_folders.kind_of(uri) != storage.DIRECTORY:
         raise errors.ConfigError(f"--input {uri!r} is not a folder; give the folder of the data set, or its data.yaml")
     found = _find_data(root) if name is None else (name, _read_data(storage.join(root, name), "source.yolo.data"))
     path, data = found if found is not None else ("", {})
     where = storage.join(root, path) if path else ""
     classes = _classes(root, wanted, where, data)
     if wanted.images is not None:
-        parts = _given_parts(root, wanted.images)
+        parts = split_folders.given_parts(root, wanted.images, "source.yolo.images")
     elif where:
         parts = tuple(_parts_of_data(root, posixpath.dirname(path), where, data))
     else:
@@ -61,28 +61,7 @@ def find(uri: str, wanted: config_objects.YoloConfig) -> YoloSet:
 
 def is_yaml(path: str) -> bool:
     """Returns whether a file has the extension of YAML."""
-    return posixpath.splitext(path)[1].lower() in (".yaml", ".yml")
-
-
-def _kind(uri: str) -> str | None:
-    """Returns the kind of an entry; None if there is none.
-
-    Raises:
-        ConfigError: if the storage does not tell.
-    """
-    try:
-        return storage.storage_of(uri).stat(uri).kind
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as e:
-        raise errors.ConfigError(f"{uri!r} cannot be read ({e.strerror or e}); check the address") from e
-
-
-def _names_in(folder: str) -> list[storage.Entry]:
-    try:
-        return sorted(storage.storage_of(folder).list_directory(folder), key=lambda entry: entry.name)
-    except OSError as e:
-        raise errors.ConfigError(f"{folder!r} cannot be listed ({e.strerror or e}); check --input") from e
+    return path.endswith(_YAML)
 
 
 # --- data.yaml -------------------------------------------------------------------------------------------------------
@@ -91,14 +70,13 @@ def _names_in(folder: str) -> list[storage.Entry]:
 def _find_data(root: str) -> tuple[str, dict[str, Any]] | None:
     """Returns name and content of the YAML file of a data set; None if there is none."""
     uri = storage.join(root, _DATA_FILE)
-    if _kind(uri) == storage.FILE:
+    if split_folders.kind_of(uri) == storage.FILE:
         return _DATA_FILE, _read_data(uri, _DATA_FILE)
     found = []
-    for entry in _names_in(root):
-        if entry.kind == storage.FILE and is_yaml(entry.name):
-            content = _read_yaml(storage.join(root, entry.name))
-            if isinstance(content, dict) and "names" in content:
-                found.append((entry.name, content))
+    for name in split_folders.names_in(root, storage.FILE, _YAML):
+        content = _read_yaml(storage.join(root, name))
+        if isinstance(content, dict) and "names" in content:
+            found.append((name, content))
     if len(found) > 1:
         raise errors.ConfigError(
             f"{root!r} holds several YAML files with names of classes, {', '.join(name for name, _ in found)}: name "
@@ -146,7 +124,7 @@ def _classes(
             )
         return image_objects.ClassNames(names, numbers, wanted.base)
     for path in _CLASS_FILES:
-        if _kind(storage.join(root, path)) == storage.FILE:
+        if split_folders.kind_of(storage.join(root, path)) == storage.FILE:
             return image_objects.ClassNames(class_files.read_classes(root, path, path), None, wanted.base)
     have = f"{where!r} has no names" if where else f"{root!r} has no data.yaml and no classes.txt"
     raise errors.ConfigError(
@@ -191,25 +169,10 @@ def _keypoints(where: str, data: Mapping[str, Any]) -> int:
     return math.prod(shape)
 
 
-def _given_parts(root: str, images: Mapping[str, Sequence[str]]) -> tuple[annotated_files.Part, ...]:
-    parts = []
-    for split, paths in images.items():
-        for given in paths:
-            path = posixpath.normpath(given.strip("/"))
-            path = "" if path == "." else path
-            kind = _kind(storage.join(root, path) if path else root)
-            if path.split("/")[0] == ".." or kind not in (storage.DIRECTORY, storage.FILE):
-                raise errors.ConfigError(
-                    f"source.yolo.images.{split}: {given!r} is neither a folder nor a list below {root!r}"
-                )
-            parts.append(annotated_files.Part(split, path, kind == storage.FILE))
-    return tuple(parts)
-
-
 def _parts_of_data(root: str, folder: str, where: str, data: Mapping[str, Any]) -> Iterator[annotated_files.Part]:
     """Yields the folders and lists that a YAML file in `folder` names."""
     found = False
-    for split in SPLITS:
+    for split in split_folders.SPLITS:
         value = data.get(split)
         for given in value if isinstance(value, list) else [value]:
             if given is None or given == "":
@@ -228,7 +191,7 @@ def _resolve(root: str, folder: str, where: str, split: str, given: str, base: A
     """Returns the folder or list that a path in a YAML file means, which may have been written for another machine."""
     candidates = dict.fromkeys(_candidates(root, folder, given, base if isinstance(base, str) else ""))
     for path in candidates:
-        kind = _kind(storage.join(root, path) if path else root)
+        kind = split_folders.kind_of(storage.join(root, path) if path else root)
         if kind in (storage.DIRECTORY, storage.FILE):
             return annotated_files.Part(split, path, kind == storage.FILE)
     raise errors.ConfigError(
@@ -268,17 +231,17 @@ def _candidates(root: str, folder: str, given: str, base: str) -> Iterator[str]:
 
 def _parts_of_folders(root: str) -> Iterator[annotated_files.Part]:
     """Yields the folders of images of a data set without a YAML file."""
-    folders = {entry.name for entry in _names_in(root) if entry.kind == storage.DIRECTORY}
+    folders = split_folders.names_in(root)
     if "images" in folders:
-        below = {each.name for each in _names_in(storage.join(root, "images")) if each.kind == storage.DIRECTORY}
-        if splits := [split for split in SPLITS if split in below]:
+        below = split_folders.names_in(storage.join(root, "images"))
+        if splits := [split for split in split_folders.SPLITS if split in below]:
             yield from (annotated_files.Part(split, f"images/{split}") for split in splits)
         else:
             yield annotated_files.Part("train", "images")
         return
-    splits = [split for split in SPLITS if split in folders]
+    splits = [split for split in split_folders.SPLITS if split in folders]
     for split in splits:
-        has_images = _kind(storage.join(root, f"{split}/images")) == storage.DIRECTORY
+        has_images = split_folders.kind_of(storage.join(root, f"{split}/images")) == storage.DIRECTORY
         yield annotated_files.Part(split, f"{split}/images" if has_images else split)
     if not splits:
         yield annotated_files.Part("train", "")

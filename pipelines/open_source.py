@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import os
 import posixpath
 from typing import TypeAlias, cast
 
 from imagebeam import errors, storage
+from imagebeam.pipelines import class_files, find_voc, find_yolo
 from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import find_yolo
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features, output_folder
-from imagebeam.transforms.objects import image_objects, yolo_text
+from imagebeam.transforms.objects import image_objects, voc_xml, yolo_text
 from imagebeam.transforms.sources import (
     annotated_files,
     coco,
@@ -64,6 +65,8 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
     if config.source.by == "yolo":
         with remote.budget(remote.CHECK_BUDGET_SEC):
             return _yolo_source(config, uri, output)
+    if config.source.by == "voc":
+        return _voc_source(config, uri, output)
     with remote.budget(remote.CHECK_BUDGET_SEC):
         if config.source.by in ("tar", "tfrecord"):
             return _container_source(config, uri, output)
@@ -303,6 +306,27 @@ def _yolo_source(config: config_lib.Config, uri: str, output: str) -> annotated_
     )
     source.check("source.yolo.images")
     return source
+
+
+def _voc_source(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
+    wanted = config.source.voc
+    found = find_voc.find(uri, wanted)
+    rejects_outside = wanted.outside == "reject"
+    source = annotated_files.AnnotatedFilesSource(
+        uri,
+        found.parts,
+        annotated_files.PairRule(".xml", found.image_folder, found.annotation_folder, wanted.without_annotations),
+        voc_xml.VocReader(image_objects.ClassNames(()), wanted.origin, rejects_outside),
+        exclude=_leave_out(output, uri),
+        named_in=found.image_folder,
+    )
+    if wanted.classes is None:
+        names = find_voc.collect_classes(source)
+    else:
+        names = class_files.read_classes(uri, wanted.classes, "source.voc.classes")
+    source.check("source.voc.images")
+    classes = image_objects.ClassNames(names, None, wanted.base)
+    return dataclasses.replace(source, reader=voc_xml.VocReader(classes, wanted.origin, rejects_outside))
 
 
 def _path_below(path: str) -> str:

@@ -66,3 +66,37 @@ def write_yolo(root: pathlib.Path, folders: Mapping[str, int], swap: tuple[str, 
             if index:
                 (labels / f"{number}.txt").write_text(yolo_text(boxes(number)))
             number += 1
+
+
+def voc_xml(objects: Sequence[Box], size: tuple[int, int] = SIZE, name: str = "x.jpg") -> str:
+    """Returns the XML of an image: edges count from 1, and belong to the box. Every second object is difficult."""
+    parts = [
+        f"<filename>{name}</filename><size><width>{size[0]}</width><height>{size[1]}</height><depth>3</depth></size>"
+    ]
+    for number, each in enumerate(objects):
+        parts.append(
+            f"<object>\n  <name>{each.name}</name>\n  <pose>Left</pose><truncated>{int(number == 0)}</truncated>"
+            f"<difficult>{number % 2}</difficult><part><name>head</name><bndbox><xmin>1</xmin></bndbox></part>"
+            f"<bndbox><xmin>{each.xmin + 1}</xmin><ymin>{each.ymin + 1}</ymin><xmax>{each.xmax}</xmax>"
+            f"<ymax>{each.ymax}</ymax></bndbox></object>"
+        )
+    return f"<annotation>{''.join(parts)}</annotation>"
+
+
+def write_voc(root: pathlib.Path, lists: Mapping[str, Sequence[int]]) -> None:
+    """Writes Annotations, JPEGImages and ImageSets/Main with a list of numbers for each name."""
+    for folder in ("Annotations", "ImageSets/Main"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for name, numbers in lists.items():
+        (root / "ImageSets" / "Main" / f"{name}.txt").write_text("".join(f"{number:06d}\n" for number in numbers))
+        for number in numbers:
+            write_image(root / "JPEGImages" / f"{number:06d}.jpg", number)
+            (root / "Annotations" / f"{number:06d}.xml").write_text(voc_xml(boxes(number)))
+
+
+def write_voc_folders(root: pathlib.Path, folders: Mapping[str, Sequence[int]]) -> None:
+    """Writes images with their XML files beside them."""
+    for folder, numbers in folders.items():
+        for number in numbers:
+            write_image(root / folder / f"{number}.jpg", number)
+            (root / folder / f"{number}.xml").write_text(voc_xml(boxes(number)))

@@ -187,3 +187,54 @@ def test_changed_label_file_is_another_dataset(root: pathlib.Path, output: pathl
     (root / "data.yaml").write_text(json.dumps({"train": "images", "names": ["x", "y", "z"]}))
     third = datasets.make(root, output, overwrite=True, **preset("yolo")).catalog.fingerprint
     assert len({first, second, third}) == 3
+
+
+# --- Pascal VOC ------------------------------------------------------------------------------------------------------
+
+
+def check_voc(values: Fields, number: int) -> None:
+    check_objects(values, number, base=1)
+    count = len(detection_sets.boxes(number))
+    assert list(values["image/object/difficult"]) == [index % 2 for index in range(count)]
+    assert list(values["image/object/truncated"]) == [int(index == 0) for index in range(count)]
+    assert list(values["image/object/view"]) == [b"Left"] * count
+
+
+def test_voc_lists_become_splits_with_boxes_and_flags(root: pathlib.Path, output: pathlib.Path) -> None:
+    detection_sets.write_voc(root, {"train": range(5), "val": range(5, 9)})
+    detection_sets.write_image(root / "JPEGImages" / "unlisted.jpg", 1)
+    datasets.make(root, output, **preset("voc"))
+    found = read(output)
+    assert {split: sorted(examples) for split, examples in found.items()} == {
+        "train": [f"{number:06d}.jpg" for number in range(5)],
+        "validation": [f"{number:06d}.jpg" for number in range(5, 9)],
+    }
+    for examples in found.values():
+        for name, values in examples.items():
+            check_voc(values, int(name.removesuffix(".jpg")))
+    assert found["train"]["000001.jpg"]["image/key"] == [b"JPEGImages/000001.jpg"]
+
+
+def test_voc_folders_and_rejects_with_reasons(root: pathlib.Path, output: pathlib.Path) -> None:
+    detection_sets.write_voc_folders(root, {"train": range(7), "valid": range(7, 9)})
+    objects = detection_sets.boxes(1)
+    (root / "train" / "1.xml").write_text(detection_sets.voc_xml(objects, size=(20, 40)))
+    (root / "train" / "2.xml").unlink()
+    (root / "train" / "3.xml").write_text('<!DOCTYPE a [<!ENTITY x "y">]><annotation/>')
+    cow = [detection_sets.Box("cow", 0, 0, 2, 2)]
+    (root / "train" / "5.xml").write_text(detection_sets.voc_xml(cow))
+    sections = preset("voc", classes=list(detection_sets.CLASSES))
+    datasets.make(root, output, **sections)
+    found = rejects(output)
+    assert {key: reason for key, (reason, _) in found.items()} == {
+        "train/1.jpg": "bad_value",
+        "train/2.jpg": "not_found",
+        "train/3.jpg": "bad_value",
+        "train/5.jpg": "unknown_label",
+    }
+    assert found["train/1.jpg"][1] == "has 40 x 20 px, its annotations are for 20 x 40"
+    assert "has a document type" in found["train/3.jpg"][1]
+    examples = read(output)
+    assert sorted(examples["train"]) == ["0.jpg", "4.jpg", "6.jpg"]
+    assert sorted(examples["validation"]) == ["7.jpg", "8.jpg"]
+    check_voc(examples["train"]["6.jpg"], 6)

@@ -11,13 +11,14 @@ import functools
 import io
 import itertools
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from imagebeam import errors, look_ahead, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.objects import image_objects
-from imagebeam.transforms.sources import files, find_entries, image_source, table_rows
+from imagebeam.transforms.sources import files, find_entries, image_source, table_per_folder, table_rows
 
 # Kinds of files that are counted, beside those of `files`.
 ANNOTATIONS = "annotation_file"  # beside the images
@@ -25,6 +26,8 @@ MISSING = "annotation_file_missing"  # of an image that is kept without objects
 WITHOUT = "image_without_annotation_file"  # of an image that is passed over
 
 _MAX_LINE_BYTES = 1 << 16
+# In Pascal VOC's list of one class: -1 for an image that does not show it, 0 if it is difficult to see.
+_FLAGGED = re.compile(r"(?P<name>.*\S)\s+(?P<flag>-1|0|1)")
 _SEARCHED_FOLDERS = 20  # for the first annotation file
 _SEARCHED_FILES = 2_000  # in each
 
@@ -137,6 +140,17 @@ class AnnotatedFilesSource:
                     f"with annotations in {option}, or set source.by: files for images without"
                 )
 
+    def find_annotations(self) -> Iterator[str]:
+        """Yields the addresses of all annotation files in the folders where those of the images are.
+
+        Raises:
+            OSError: if a folder cannot be listed.
+        """
+        folders = (self.named_in if part.is_list and self.named_in else part.path for part in self.parts)
+        for folder in dict.fromkeys(posixpath.dirname(self.rule.annotations_of(f"{each}/x")) for each in folders):
+            address = self._address(folder.lstrip("/"))
+            yield from table_per_folder.find_files(address, ("**", f"*{self.rule.extension}"), self.exclude)
+
     def _address(self, path: str) -> str:
         return storage.join(self.root, path) if path else self.root
 
@@ -198,10 +212,10 @@ class AnnotatedFilesSource:
             BadRowError: if it is not below the root.
         """
         if self.named_in:
-            name, *flag = line.split()
-            if flag and flag[-1] == "-1":  # of Pascal VOC's list of one class: the image does not show it
+            flagged = _FLAGGED.fullmatch(line)
+            if flagged and flagged["flag"] == "-1":
                 return None
-            path = posixpath.join(self.named_in, name)
+            path = posixpath.join(self.named_in, flagged["name"] if flagged else line)
         elif table_rows.is_absolute(line):
             path = storage.normalize(line)
             if not path.startswith(storage.join(self.root, "")):
@@ -220,7 +234,7 @@ class AnnotatedFilesSource:
         for row in rows:
             path = row.path
             if row.where:
-                path += ".jpg" if self.named_in else ""
+                path += "" if self._is_whole(row) else _EXTENSIONS[0]
                 yield self._address(path)
             yield self._address(self.rule.annotations_of(path))
 
@@ -243,18 +257,22 @@ class AnnotatedFilesSource:
             detail = f"{row.where}: {e.detail}" if row.where else e.detail
             return elements.Reject(row.path, self._address(row.path), "list", e.reason, detail)
 
+    def _is_whole(self, row: _Row) -> bool:
+        """Returns whether the path of a row has its extension."""
+        return not self.named_in or self.rule.is_image(row.path)
+
     def _find_image(self, row: _Row, known: find_entries.Entries) -> tuple[str, storage.Entry]:
         """Returns path and entry of an image in a list.
 
         Raises:
             BadRowError: if there is none.
         """
-        extensions = _EXTENSIONS if self.named_in else ("",)
+        extensions = ("",) if self._is_whole(row) else _EXTENSIONS
         for extension in extensions:
             entry = _find(self._address(row.path + extension), known)
             if entry is not None:
                 return row.path + extension, entry
-        named = f"{row.path}.jpg or the like" if self.named_in else row.path
+        named = row.path if self._is_whole(row) else f"{row.path}.jpg or the like"
         raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no image {self._address(named)!r}")
 
 

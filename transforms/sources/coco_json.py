@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 from imagebeam import features, storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import object_masks
+from imagebeam.transforms.objects import image_objects
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 
 # Kinds of annotations that become no object and are counted.
 UNKNOWN_IMAGE = "object_of_unknown_image"
-NO_AREA = "object_without_area"
-OUTSIDE = "object_outside_image"
+NO_AREA = image_objects.NO_AREA
+OUTSIDE = image_objects.OUTSIDE
 CROWD = "crowd"
 
 _BUFFER_BYTES = 1 << 20
@@ -221,8 +222,9 @@ def _add_object(entry: Any, images: ImageTable, objects: ObjectTable, rule: Obje
         if box_width == 0 or box_height == 0:
             left_out[NO_AREA] += 1
             return
-        xmin, xmax = _edges(x, box_width, width, rule)
-        ymin, ymax = _edges(y, box_height, height, rule)
+        rejecting = "source.coco.outside" if rule.rejects_outside else ""
+        xmin, xmax = image_objects.edges(x, x + box_width, image_objects.pixels(width, _ROUNDING_PX), rejecting)
+        ymin, ymax = image_objects.edges(y, y + box_height, image_objects.pixels(height, _ROUNDING_PX), rejecting)
         if xmin >= xmax or ymin >= ymax:
             left_out[OUTSIDE] += 1
             return
@@ -239,17 +241,6 @@ def _box(value: Any) -> tuple[float, float, float, float]:
     if value[2] < 0 or value[3] < 0:
         raise BadAnnotationError(f"bbox {_show(value)} has a negative size; expected [x, y, width, height]")
     return tuple(map(float, value))  # type: ignore[return-value]
-
-
-def _edges(start: float, length: float, side: int, rule: ObjectRule) -> tuple[float, float]:
-    """Returns both edges of a box as shares of the image's side, 0 to 1."""
-    end = start + length
-    if rule.rejects_outside and (start < -_ROUNDING_PX or end > side + _ROUNDING_PX):
-        raise BadAnnotationError(
-            f"the box from {start:g} to {end:g} leaves the image, which has {side} px; "
-            "source.coco.outside: clip would cut it"
-        )
-    return max(start, 0.0) / side, min(end, side) / side
 
 
 def _area(value: Any, of_box: float) -> float:

@@ -150,7 +150,7 @@ def _count_unnamed(folder: str, exclude: str, named: array.array[int]) -> int:
 
     known = np.sort(np.frombuffer(named, np.uint64))
     try:
-        found = _walk(folder, (_ANY_DEPTH, "*"), exclude)
+        found = find_files(folder, (_ANY_DEPTH, "*"), exclude)
     except OSError:  # only a count is lost, so the run goes on
         return 0
     images = [uri for uri in found if posixpath.splitext(uri)[1].lower().lstrip(".") in files.IMAGE_EXTENSIONS]
@@ -173,7 +173,7 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
     """
     parts = tuple(glob.split("/"))
     try:
-        found = _walk(root, parts, exclude)
+        found = find_files(root, parts, exclude)
     except OSError as e:
         raise errors.ConfigError(
             f"the tables {glob!r} below {root!r} cannot be looked for ({e.strerror or e}); check --input"
@@ -188,8 +188,19 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
     return sorted(tables)
 
 
-def _walk(root: str, parts: tuple[str, ...], exclude: str) -> list[str]:
-    """Returns the matching files; goes level by level, so that the folders of a level are listed in parallel."""
+def find_files(root: str, parts: tuple[str, ...], exclude: str) -> list[str]:
+    """Returns the files below `root` that match a glob; hidden files and folders match nothing.
+
+    Goes level by level, so that the folders of a level are listed in parallel.
+
+    Args:
+        root: a folder.
+        parts: the glob, cut at its slashes; `**` matches any number of folders.
+        exclude: address that is not searched.
+
+    Raises:
+        OSError: if a folder cannot be listed.
+    """
     store = storage.storage_of(root)
     files: list[str] = []
     level = [_FolderToSearch(root, frozenset(_open(parts)), (store.stat(root).identity,))]
