@@ -26,7 +26,7 @@ from imagebeam.pipelines import (
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
-_OBJECTS = ("coco", "yolo", "voc")  # sources with boxes of objects
+_OBJECTS = ("coco", "yolo", "voc", "box_csv")  # sources with boxes of objects
 _MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of transformed columns
     "z_score": features_lib.FLOAT,
@@ -80,6 +80,7 @@ class Config(pydantic.BaseModel):
             ("source.idx", self.source.idx != config_source.IdxConfig(), ("idx",)),
             ("source.coco", self.source.coco != config_source.CocoConfig(), ("coco",)),
             ("source.yolo", self.source.yolo != config_objects.YoloConfig(), ("yolo",)),
+            ("source.box_csv", self.source.box_csv != config_objects.BoxCsvConfig(), ("box_csv",)),
             ("source.voc", self.source.voc != config_objects.VocConfig(), ("voc",)),
             ("source.tfrecord", self.source.tfrecord != config_source.TfrecordConfig(), ("tfrecord",)),
             ("source.masks", rule is not None, _MASKED),

@@ -76,6 +76,37 @@ class VocConfig(pydantic.BaseModel):
         return _as_lists(value)
 
 
+class BoxCsvConfig(pydantic.BaseModel):
+    """Boxes in CSV files with a row for each: filename, width, height, class, xmin, ymin, xmax, ymax."""
+
+    model_config = STRICT
+
+    annotations: dict[str, str] | None = None
+    """CSV files below `source.uri`, by split. By default `train_labels.csv`, `train/_annotations.csv` or `train.csv`,
+    and the same for val, valid, validation and test."""
+    images: dict[str, str] | None = None
+    """Folders of the images below `source.uri`, by split. By default the folder of the CSV file; for a file at
+    `source.uri` itself `images/train`, `train` or `images` if there is one."""
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
+    the names in all files, sorted."""
+    base: ClassBase = 1
+    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+    without_objects: bool = True
+    """If true, images without an object are stored."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> BoxCsvConfig:
+        if self.images is not None and set(self.images) != set(self.annotations or ()):
+            raise ValueError(
+                f"source.box_csv.annotations names the splits {', '.join(self.annotations or ()) or 'none'}, "
+                f"source.box_csv.images {', '.join(self.images) or 'none'}; name the same in both"
+            )
+        return self
+
+
 def _as_lists(value: Any) -> Any:
     """Returns a mapping with each text in it as a list of one."""
     if not isinstance(value, dict):

@@ -109,7 +109,7 @@ class SplitConfig(pydantic.BaseModel):
     by: Literal["directory", "column", "hash", "index", "source", "none"] = "none"
     """Where the split comes from. `directory`: the first folder; `column`: the manifest; `hash`: `fractions`; `index`:
     `counts`; `source`: `source.idx`, `source.coco`, `source.yolo`,
-    `source.voc` or `source.masks`; `none`: all images go to one split."""
+    `source.voc`, `source.box_csv` or `source.masks`; `none`: all images go to one split."""
     name: str = "train"
     """For `by: none`: name of the only split."""
     column: str | None = None

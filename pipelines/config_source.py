@@ -106,6 +106,9 @@ class CocoConfig(pydantic.BaseModel):
     outside: Literal["clip", "reject"] = "clip"
     """What to do with a box that leaves the image: clip it at the edge (and drop it if nothing is left), or reject
     the image."""
+    categories: tuple[str, ...] | None = None
+    """Names of the categories whose objects are stored, with the ids of the file; by default all. Objects of others are
+    counted."""
     crowd: bool = True
     """If true, objects marked `iscrowd` are stored."""
     without_objects: bool = True
@@ -175,9 +178,10 @@ class SourceConfig(pydantic.BaseModel):
 
     uri: str | None = None
     """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "voc", "tar", "tfrecord"] = "files"
+    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "voc", "box_csv", "tar", "tfrecord"] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
-    `plan --save-listing`; `idx`, `coco`, `yolo`, `voc`, `tar` (WebDataset) and `tfrecord` read these formats."""
+    `plan --save-listing`; `idx`, `coco`, `yolo`, `voc`, `box_csv` (a row for each box), `tar` (WebDataset) and
+    `tfrecord` read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     manifest: ManifestConfig = ManifestConfig()
@@ -190,6 +194,8 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: yolo`."""
     voc: config_objects.VocConfig = config_objects.VocConfig()
     """For `by: voc`."""
+    box_csv: config_objects.BoxCsvConfig = config_objects.BoxCsvConfig()
+    """For `by: box_csv`."""
     tfrecord: TfrecordConfig = TfrecordConfig()
     """For `by: tfrecord`."""
     masks: MasksConfig = MasksConfig()

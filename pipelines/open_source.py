@@ -9,13 +9,14 @@ import posixpath
 from typing import TypeAlias, cast
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import class_files, find_voc, find_yolo
+from imagebeam.pipelines import class_files, find_box_csv, find_voc, find_yolo
 from imagebeam.pipelines import config as config_lib
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features, output_folder
 from imagebeam.transforms.objects import image_objects, voc_xml, yolo_text
 from imagebeam.transforms.sources import (
     annotated_files,
+    box_csv,
     coco,
     coco_json,
     containers,
@@ -65,6 +66,9 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
     if config.source.by == "yolo":
         with remote.budget(remote.CHECK_BUDGET_SEC):
             return _yolo_source(config, uri, output)
+    if config.source.by == "box_csv":
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            return _box_csv_source(config, uri)
     if config.source.by == "voc":
         return _voc_source(config, uri, output)
     with remote.budget(remote.CHECK_BUDGET_SEC):
@@ -286,7 +290,7 @@ def _coco_source(config: config_lib.Config, uri: str) -> coco.CocoSource:
     source = coco.CocoSource(
         root=uri,
         splits=tuple(splits),
-        objects=coco_json.ObjectRule(wanted.masks, wanted.outside == "reject", wanted.crowd),
+        objects=coco_json.ObjectRule(wanted.masks, wanted.outside == "reject", wanted.crowd, wanted.categories or ()),
         without_objects=wanted.without_objects,
         fields=row_fields(config),
     )
@@ -327,6 +331,22 @@ def _voc_source(config: config_lib.Config, uri: str, output: str) -> annotated_f
     source.check("source.voc.images")
     classes = image_objects.ClassNames(names, None, wanted.base)
     return dataclasses.replace(source, reader=voc_xml.VocReader(classes, wanted.origin, rejects_outside))
+
+
+def _box_csv_source(config: config_lib.Config, uri: str) -> box_csv.BoxCsvSource:
+    wanted = config.source.box_csv
+    classes = wanted.classes
+    root, splits = find_box_csv.find(uri, wanted)
+    source = box_csv.BoxCsvSource(
+        root=root,
+        splits=splits,
+        without_objects=wanted.without_objects,
+        classes=None if classes is None else class_files.read_classes(root, classes, "source.box_csv.classes"),
+        base=wanted.base,
+        rejects_outside=wanted.outside == "reject",
+    )
+    source.check()
+    return source
 
 
 def _path_below(path: str) -> str:
@@ -392,6 +412,8 @@ def given_columns(config: config_lib.Config, source: image_source.ImageSource) -
     """Returns the names of the values that the source itself gives for each image, in their order."""
     if (reader := object_reader(source)) is not None:
         return reader.columns
+    if config.source.by == "box_csv":
+        return box_csv.COLUMNS
     if config.source.by != "coco":
         return ()
     return coco.COLUMNS + ((coco.MASKS,) if config.source.coco.masks else ())

@@ -100,3 +100,24 @@ def write_voc_folders(root: pathlib.Path, folders: Mapping[str, Sequence[int]]) 
         for number in numbers:
             write_image(root / folder / f"{number}.jpg", number)
             (root / folder / f"{number}.xml").write_text(voc_xml(boxes(number)))
+
+
+CSV_HEADER = "filename,width,height,class,xmin,ymin,xmax,ymax"
+
+
+def csv_rows(number: int, name: str) -> list[str]:
+    """Returns the rows of the objects of image `number`; one without class and edges if it has none."""
+    width, height = SIZE
+    return [
+        f"{name},{width},{height},{each.name},{each.xmin},{each.ymin},{each.xmax},{each.ymax}" for each in boxes(number)
+    ] or [f"{name},{width},{height},,,,,"]
+
+
+def write_csv(path: pathlib.Path, folder: pathlib.Path, numbers: Sequence[int]) -> None:
+    """Writes a CSV with the boxes of images, in no order, and the images."""
+    rows = []
+    for number in numbers:
+        write_image(folder / f"{number}.jpg", number)
+        rows += csv_rows(number, f"{number}.jpg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([CSV_HEADER, *rows[::2], *rows[1::2], ""]))

@@ -238,3 +238,21 @@ def test_voc_folders_and_rejects_with_reasons(root: pathlib.Path, output: pathli
     assert sorted(examples["train"]) == ["0.jpg", "4.jpg", "6.jpg"]
     assert sorted(examples["validation"]) == ["7.jpg", "8.jpg"]
     check_voc(examples["train"]["6.jpg"], 6)
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------------
+
+
+def test_csv_files_become_splits_with_boxes(root: pathlib.Path, output: pathlib.Path) -> None:
+    detection_sets.write_csv(root / "train_labels.csv", root / "images", range(5))
+    detection_sets.write_csv(root / "val_labels.csv", root / "images", range(5, 9))
+    datasets.make(root, output, **preset("box_csv"))
+    found = read(output)
+    assert {split: sorted(examples) for split, examples in found.items()} == {
+        "train": [f"{number}.jpg" for number in range(5)],
+        "validation": [f"{number}.jpg" for number in range(5, 9)],
+    }
+    values = found["validation"]["5.jpg"]
+    check_objects(values, 5, base=1)  # one object: rows are in another order
+    assert values["image/source_id"] == [b"images/5.jpg"]
+    assert "image/object/area" not in values
