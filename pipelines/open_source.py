@@ -9,7 +9,7 @@ import posixpath
 from typing import TypeAlias, cast
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import class_files, find_box_csv, find_voc, find_yolo
+from imagebeam.pipelines import class_files, find_box_csv, find_voc, find_yolo, recognize_boxes
 from imagebeam.pipelines import config as config_lib
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features, output_folder
@@ -101,6 +101,8 @@ def _files_source(config: config_lib.Config, uri: str, output: str) -> files.Fil
     root, include, kind = _folder_of(config, uri, output)
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"--input {uri!r} is not a folder; {_advise_on_file(root)}")
+    if config.label.by == "directory" and include == files.EVERYTHING:
+        recognize_boxes.refuse_boxes(root)
     return files.FilesSource(root, include, exclude=_leave_out(output, root), masks=config.source.masks.rule)
 
 

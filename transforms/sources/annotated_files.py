@@ -51,16 +51,22 @@ class PairRule:
 
     def annotations_of(self, path: str) -> str:
         """Returns the path of the annotations of an image: beside it if it is in no folder of the name `images`."""
-        *folders, name = path.split("/")
-        for index in range(len(folders) - 1, -1, -1):
-            if folders[index] == self.images:
-                folders[index] = self.annotations
-                break
-        return "/".join((*folders, posixpath.splitext(name)[0] + self.extension))
+        folder, slash, name = path.rpartition("/")
+        stem, dot, _ = name.rpartition(".")
+        return f"{self.folder_of(folder)}{slash}{stem if dot else name}{self.extension}"
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019  the rule is small, and lives as long as the process
+    def folder_of(self, folder: str) -> str:
+        """Returns the folder of the annotations of the images in a folder."""
+        parts = folder.split("/")
+        for index in range(len(parts) - 1, -1, -1):
+            if parts[index] == self.images:
+                return "/".join((*parts[:index], self.annotations, *parts[index + 1 :]))
+        return folder
 
     def is_image(self, path: str) -> bool:
         """Returns whether a path is that of an image. Only the extension counts: annotation files are many."""
-        return posixpath.splitext(path)[1].lower().lstrip(".") in files.IMAGE_EXTENSIONS
+        return path.rpartition(".")[2].lower() in files.IMAGE_EXTENSIONS
 
     def is_mask(self, path: str) -> bool:
         """Returns whether a path is that of annotations."""
@@ -96,22 +102,32 @@ class AnnotatedFilesSource:
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields all images."""
-        for found in self.list_rows():
-            yield self.look_up(found) if isinstance(found, image_source.RowBatch) else found
+        for found in self._read_batches():
+            yield found if isinstance(found, image_source.Listing) else self._look_up_all(found)
 
     def list_rows(self) -> Iterator[image_source.RowBatch | image_source.Listing]:
         """Yields the images of folders and lists, part by part, and listings of what cannot be used."""
-        for part in self.parts:
-            yield from self._list_file(part) if part.is_list else self._list_folder(part)
+        for found in self._read_batches():
+            if isinstance(found, image_source.Listing):
+                yield found
+            else:
+                yield image_source.RowBatch(elements.pack_rows(found))
 
     def look_up(self, batch: image_source.RowBatch) -> image_source.Listing:
         """Returns images with their annotation files."""
+        return self._look_up_all([_Row(*row) for row in elements.unpack_rows(batch.packed)])
+
+    def _read_batches(self) -> Iterator[list[_Row] | image_source.Listing]:
+        for part in self.parts:
+            yield from self._list_file(part) if part.is_list else self._list_folder(part)
+
+    def _look_up_all(self, rows: list[_Row]) -> image_source.Listing:
         found = image_source.ListingBuilder()
-        rows = [_Row(*row) for row in elements.unpack_rows(batch.packed)]
-        is_near = storage.storage_of(self.root).is_local
-        known = {} if is_near else find_entries.find_together(self._addresses(rows))
-        num_ahead = 1 if is_near else find_entries.REQUESTS_AT_ONCE
-        for image in look_ahead.map_ahead(functools.partial(self._look_up, known=known), rows, num_ahead):
+        store = storage.storage_of(self.root)
+        known = {} if store.is_local else find_entries.find_together(self._addresses(rows))
+        num_ahead = 1 if store.is_local else find_entries.REQUESTS_AT_ONCE
+        look_up = functools.partial(self._look_up, store=store, prefix=storage.join(self.root, ""), known=known)
+        for image in look_ahead.map_ahead(look_up, rows, num_ahead):
             if image is None:
                 found.passed_over[WITHOUT] += 1
                 continue
@@ -133,7 +149,7 @@ class AnnotatedFilesSource:
             if part.is_list or self.rule.missing == "reject":
                 continue
             folder = posixpath.dirname(self.rule.annotations_of(posixpath.join(part.path, "x")))
-            if not _holds(self._address(folder), self.rule.extension):
+            if not holds(self._address(folder), self.rule.extension):
                 raise errors.ConfigError(
                     f"no {self.rule.extension} file is in {self._address(folder)!r}, where the annotations of the "
                     f"images in {self._address(part.path)!r} are expected: check --input, name the folders of images "
@@ -154,13 +170,14 @@ class AnnotatedFilesSource:
     def _address(self, path: str) -> str:
         return storage.join(self.root, path) if path else self.root
 
-    def _list_folder(self, part: Part) -> Iterator[image_source.RowBatch | image_source.Listing]:
+    def _list_folder(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
         folder = files.FilesSource(self._address(part.path), exclude=self.exclude, masks=self.rule)
         for found in folder.list_all():
+            prefix = storage.join(part.path, "") if part.path else ""
             refs = elements.unpack_refs(found.packed_refs)
-            rows = [_Row(part.split, posixpath.join(part.path, ref.key), ref.size, ref.version, 0, "") for ref in refs]
+            rows = [_Row(part.split, prefix + ref.key, ref.size, ref.version, 0, "") for ref in refs]
             if rows:
-                yield image_source.RowBatch(elements.pack_rows(rows))
+                yield rows
             rejects = tuple(each._replace(key=posixpath.join(part.path, each.key)) for each in found.rejects)
             rest = found._replace(packed_refs=elements.pack_refs([]), num_refs=0, rejects=rejects)
             passed_over = dict(found.passed_over)
@@ -169,13 +186,13 @@ class AnnotatedFilesSource:
             if rest.rejects or passed_over or rest.problems:
                 yield rest._replace(passed_over=passed_over)
 
-    def _list_file(self, part: Part) -> Iterator[image_source.RowBatch | image_source.Listing]:
+    def _list_file(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
         uri = self._address(part.path)
         found = image_source.ListingBuilder()
         rows = self._read_list(part, found)
         try:
             while batch := list(itertools.islice(rows, image_source.MAX_REFS)):
-                yield image_source.RowBatch(elements.pack_rows(batch))
+                yield batch
                 if found.rejects:
                     yield found.take()
         except OSError as e:
@@ -238,21 +255,34 @@ class AnnotatedFilesSource:
                 yield self._address(path)
             yield self._address(self.rule.annotations_of(path))
 
-    def _look_up(self, row: _Row, known: find_entries.Entries) -> elements.ImageRef | elements.Reject | None:
-        """Returns an image with its annotations; None if it is passed over."""
+    def _look_up(
+        self, row: _Row, store: storage.Storage, prefix: str, known: find_entries.Entries
+    ) -> elements.ImageRef | elements.Reject | None:
+        """Returns an image with its annotations; None if it is passed over. Runs once per image.
+
+        Args:
+            row: the image.
+            store: of the root.
+            prefix: address of the root, with a slash at its end.
+            known: entries of files that need no look.
+        """
         try:
-            path, size, version = row.path, row.size, row.version
-            if row.where:
-                path, image = self._find_image(row, known)
+            split, path, size, version, position, where = row
+            if where:
+                path, image = self._find_image(row, store, known)
                 size, version = image.size, image.version
-            ref = elements.ImageRef(path, self._address(path), size, version, position=row.position, split=row.split)
-            uri = self._address(self.rule.annotations_of(path))
-            entry = _find(uri, known)
-            if entry is None:
-                if self.rule.missing == "reject":
-                    raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there are no annotations {uri!r}")
-                return None if self.rule.missing == "pass_over" else ref
-            return ref._replace(mask=elements.Mask(uri, entry.size, entry.version))
+            uri = prefix + self.rule.annotations_of(path)
+            entry = _find(uri, store, known)
+            if entry is not None:
+                mask = elements.Mask(uri, entry.size, entry.version)
+            elif self.rule.missing == "reject":
+                raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there are no annotations {uri!r}")
+            elif self.rule.missing == "pass_over":
+                return None
+            else:
+                mask = None
+            address = prefix + path
+            return elements.ImageRef(path, address, size, version, position=position, split=split, mask=mask)
         except table_rows.BadRowError as e:
             detail = f"{row.where}: {e.detail}" if row.where else e.detail
             return elements.Reject(row.path, self._address(row.path), "list", e.reason, detail)
@@ -261,7 +291,7 @@ class AnnotatedFilesSource:
         """Returns whether the path of a row has its extension."""
         return not self.named_in or self.rule.is_image(row.path)
 
-    def _find_image(self, row: _Row, known: find_entries.Entries) -> tuple[str, storage.Entry]:
+    def _find_image(self, row: _Row, store: storage.Storage, known: find_entries.Entries) -> tuple[str, storage.Entry]:
         """Returns path and entry of an image in a list.
 
         Raises:
@@ -269,7 +299,7 @@ class AnnotatedFilesSource:
         """
         extensions = ("",) if self._is_whole(row) else _EXTENSIONS
         for extension in extensions:
-            entry = _find(self._address(row.path + extension), known)
+            entry = _find(self._address(row.path + extension), store, known)
             if entry is not None:
                 return row.path + extension, entry
         named = row.path if self._is_whole(row) else f"{row.path}.jpg or the like"
@@ -280,29 +310,35 @@ class AnnotatedFilesSource:
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".webp", ".tif", ".tiff")
 
 
-def _find(uri: str, known: find_entries.Entries) -> storage.Entry | None:
+def _find(uri: str, store: storage.Storage, known: find_entries.Entries) -> storage.Entry | None:
     """Returns the entry of a file; None if there is none.
 
     Raises:
         BadRowError: if it cannot be read, or is no regular file.
     """
     try:
-        entry = known[uri] if uri in known else storage.storage_of(uri).stat(uri)
+        entry = known[uri] if uri in known else store.stat(uri)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as e:
         if isinstance(e, OSError) and storage.is_fault(e):
             raise
         raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} cannot be read ({e})") from e
-    if entry is not None and entry.kind == storage.BROKEN_LINK:
-        return None
-    if entry is not None and entry.kind != storage.FILE:
+    if entry is None or entry.kind == storage.FILE:
+        return entry
+    if entry.kind != storage.BROKEN_LINK:
         raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
-    return entry
+    return None
 
 
-def _holds(folder: str, extension: str) -> bool:
-    """Returns whether a file with this extension is in a folder or below it; looks into some folders only."""
+def holds(folder: str, extension: str, if_unknown: bool = True) -> bool:
+    """Returns whether a file with this extension is in a folder or below it.
+
+    Args:
+        folder: address.
+        extension: such as ".txt".
+        if_unknown: returned if there is none among the first files of the first folders, and there are more.
+    """
     waiting = [folder]
     for _ in range(_SEARCHED_FOLDERS):
         if not waiting:
@@ -311,11 +347,11 @@ def _holds(folder: str, extension: str) -> bool:
         try:
             for number, entry in enumerate(storage.storage_of(current).list_directory(current)):
                 if number == _SEARCHED_FILES:
-                    return True
+                    return if_unknown
                 if entry.kind == storage.FILE and entry.name.endswith(extension):
                     return True
                 if entry.kind == storage.DIRECTORY and not entry.name.startswith("."):
                     waiting.append(storage.join(current, entry.name))
         except (FileNotFoundError, NotADirectoryError):
             continue
-    return True  # not found among the first; the listing counts what is missing
+    return if_unknown
