@@ -12,6 +12,7 @@ from imagebeam.transforms.sources import annotated_files, files, image_source
 from tests import detection_sets
 
 RULE = annotated_files.PairRule(".txt", "images", "labels", "keep")
+RULE_LIST = annotated_files.Part("train", "train.txt", is_list=True)
 READER = yolo_text.YoloReader(image_objects.ClassNames(("cat",)))
 
 
@@ -131,3 +132,23 @@ def test_folder_without_any_annotation_is_an_error(tmp_path: pathlib.Path) -> No
     (tmp_path / "labels").rename(tmp_path / "label")
     with pytest.raises(errors.ConfigError, match=r"no \.txt file is in '.*labels/train', where the annotations of"):
         source(tmp_path, part).check("source.yolo.images")
+
+
+def test_images_and_lists_at_a_remote_address(tmp_path: pathlib.Path) -> None:
+    import fsspec
+
+    detection_sets.write_yolo(tmp_path, {"images": 4})
+    (tmp_path / "train.txt").write_text("images/1.jpg\nimages/9.jpg\n")
+    remote = fsspec.filesystem("memory")
+    remote.put(f"{tmp_path}/", "/annotated/", recursive=True)
+    try:
+        for part, num_refs in ((annotated_files.Part("train", "images"), 4), (RULE_LIST, 1)):
+            found = annotated_files.AnnotatedFilesSource("memory://annotated", (part,), RULE, READER)
+            refs, rejects, _ = listed(found)
+            assert (len(refs), len(rejects)) == (num_refs, int(part.is_list))
+            assert {ref.key: ref.mask and ref.mask.uri for ref in refs}["images/1.jpg"] == (
+                "memory://annotated/labels/1.txt"
+            )
+            found.check("source.yolo.images")
+    finally:
+        remote.rm("/annotated", recursive=True)
