@@ -61,8 +61,11 @@ STANDARD: Mapping[str, Standard] = {
         INT64, True, "ids of the objects' categories, as in the source", True, "objects"
     ),
     "image/object/class/text": Standard(BYTES, True, "names of the categories", True, "objects"),
-    "image/object/area": Standard(FLOAT, True, "pixels of the objects", True, "objects"),
-    "image/object/is_crowd": Standard(INT64, True, "1 for a crowd", True, "objects"),
+    "image/object/area": Standard(FLOAT, True, "pixels of the objects", True, "object areas"),
+    "image/object/is_crowd": Standard(INT64, True, "1 for a crowd", True, "object areas"),
+    "image/object/difficult": Standard(INT64, True, "1 for an object that is hard to recognize", True, "object flags"),
+    "image/object/truncated": Standard(INT64, True, "1 for an object of which only a part shows", True, "object flags"),
+    "image/object/view": Standard(BYTES, True, "the side from which an object is seen", True, "object flags"),
     "image/object/mask": Standard(BYTES, True, "a PNG for each object", True, "object masks"),
     "image/segmentation/class/encoded": Standard(BYTES, True, "a PNG of classes", needs="segmentation"),
     "image/segmentation/class/format": Standard(BYTES, True, "png", needs="segmentation"),
@@ -74,6 +77,8 @@ _ABSENT = {  # error text for each requirement that is not met
     "labels": "label gives no labels",
     "classes": "label gives no classes",
     "objects": "source gives no objects",
+    "object areas": "source gives no objects with areas (source.coco)",
+    "object flags": "source gives no flags of objects (source.voc)",
     "object masks": "source gives no masks of objects (source.coco.masks)",
     "segmentation": "there are no masks (source.masks)",
 }
@@ -86,6 +91,8 @@ def resolve_features(
     *,
     has_many_labels: bool = False,
     has_objects: bool = False,
+    has_object_areas: bool = False,
+    has_object_flags: bool = False,
     has_object_masks: bool = False,
     has_segmentation: bool = False,
     pixels: str | None = None,
@@ -98,6 +105,8 @@ def resolve_features(
         columns: from the name of a column to its kind, and whether it is a list.
         has_many_labels: whether an image may have several classes.
         has_objects: whether objects with boxes are known.
+        has_object_areas: whether the areas of objects are known, and which are crowds.
+        has_object_flags: whether it is known which objects are difficult or truncated, and their view.
         has_object_masks: whether masks of objects are known.
         has_segmentation: whether the class of each pixel is known.
         pixels: kind of the numbers if images are stored as lists of numbers; None if as bytes.
@@ -116,6 +125,8 @@ def resolve_features(
         "labels": label_kind is not None,
         "classes": label_kind == "class",
         "objects": has_objects,
+        "object areas": has_object_areas,
+        "object flags": has_object_flags,
         "object masks": has_object_masks,
         "segmentation": has_segmentation,
     }

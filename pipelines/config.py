@@ -18,6 +18,7 @@ from imagebeam.pipelines import (
     config_duplicates,
     config_fields,
     config_image,
+    config_objects,
     config_sections,
     config_source,
     config_yaml,
@@ -26,6 +27,7 @@ from imagebeam.transforms.sources import path_pattern
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
+_OBJECTS = ("coco", "yolo", "voc", "box_csv")  # sources with boxes of objects
 _MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of transformed columns
     "z_score": features_lib.FLOAT,
@@ -66,7 +68,7 @@ class Config(pydantic.BaseModel):
         if self.source.pattern is not None:
             tables += _MASKED
             self._check_groups(path_pattern.check(self.source.pattern))
-        splitting = ("idx", "coco", *(_MASKED if rule is not None and rule.names_split else ()))
+        splitting = ("idx", *_OBJECTS, *(_MASKED if rule is not None and rule.names_split else ()))
         for name, used, needed in (
             ("label.by: column", self.label.by == "column", tables),
             ("label.by: columns", self.label.by == "columns", tables),
@@ -82,6 +84,9 @@ class Config(pydantic.BaseModel):
             ("source.manifest", self.source.manifest != config_source.ManifestConfig(), ("manifest",)),
             ("source.idx", self.source.idx != config_source.IdxConfig(), ("idx",)),
             ("source.coco", self.source.coco != config_source.CocoConfig(), ("coco",)),
+            ("source.yolo", self.source.yolo != config_objects.YoloConfig(), ("yolo",)),
+            ("source.box_csv", self.source.box_csv != config_objects.BoxCsvConfig(), ("box_csv",)),
+            ("source.voc", self.source.voc != config_objects.VocConfig(), ("voc",)),
             ("source.tfrecord", self.source.tfrecord != config_source.TfrecordConfig(), ("tfrecord",)),
             ("source.pattern", self.source.pattern is not None, _MASKED),
             ("split.by: table", self.split.by == "table", ("manifest",)),
@@ -140,7 +145,7 @@ class Config(pydantic.BaseModel):
             for name in config_image.SIZES:
                 if getattr(self.image, name) is not None:
                     raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
-        if self.image.fit != "stretch" and self.source.by == "coco":
+        if self.image.fit != "stretch" and self.source.by in _OBJECTS:
             raise ValueError(f"image.fit: {self.image.fit} would leave boxes in another place than the objects")
         if self.transformed and self.statistics.analyze == "train" and "train" not in (splits or ("train",)):
             raise ValueError(
@@ -156,6 +161,11 @@ class Config(pydantic.BaseModel):
             raise ValueError(
                 "image.frames: each repeats the boxes of a file for each of its frames, but not the masks: set "
                 "source.coco.masks: false, or image.frames: first or reject"
+            )
+        if self.source.by in ("yolo", "voc"):
+            raise ValueError(
+                f"image.frames: each does not repeat the boxes of {self.source.by} for each frame of a file: set "
+                "image.frames: first or reject"
             )
         dropping = [name for name, action in self.duplicates.settings().actions.items() if action == "drop"]
         if dropping:
@@ -222,7 +232,9 @@ class Config(pydantic.BaseModel):
             self.label.kind,
             columns,
             has_many_labels=self.label.many,
-            has_objects=self.source.by == "coco",
+            has_objects=self.source.by in _OBJECTS,
+            has_object_areas=self.source.by == "coco",
+            has_object_flags=self.source.by == "voc",
             has_object_masks=self.source.by == "coco" and self.source.coco.masks,
             has_segmentation=self.source.masks.rule is not None,
             pixels=_PIXELS.get(self.image.encode),

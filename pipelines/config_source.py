@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
+from imagebeam.pipelines import config_objects
 from imagebeam.pipelines.config_fields import STRICT, Bytes, Count, NotBool
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import mask_files, path_pattern, path_template, table_formats
@@ -149,6 +150,9 @@ class CocoConfig(pydantic.BaseModel):
     outside: Literal["clip", "reject"] = "clip"
     """What to do with a box that leaves the image: clip it at the edge (and drop it if nothing is left), or reject
     the image."""
+    categories: tuple[str, ...] | None = None
+    """Names of the categories whose objects are stored, with the ids of the file; by default all. Objects of others are
+    counted."""
     crowd: bool = True
     """If true, objects marked `iscrowd` are stored."""
     without_objects: bool = True
@@ -218,9 +222,10 @@ class SourceConfig(pydantic.BaseModel):
 
     uri: str | None = None
     """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal["files", "manifest", "listing", "idx", "coco", "tar", "tfrecord"] = "files"
+    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "voc", "box_csv", "tar", "tfrecord"] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
-    `plan --save-listing`; `idx`, `coco`, `tar` (WebDataset) and `tfrecord` read these formats."""
+    `plan --save-listing`; `idx`, `coco`, `yolo`, `voc`, `box_csv` (a row for each box), `tar` (WebDataset) and
+    `tfrecord` read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     pattern: str | None = None
@@ -232,6 +237,12 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: idx`."""
     coco: CocoConfig = CocoConfig()
     """For `by: coco`."""
+    yolo: config_objects.YoloConfig = config_objects.YoloConfig()
+    """For `by: yolo`."""
+    voc: config_objects.VocConfig = config_objects.VocConfig()
+    """For `by: voc`."""
+    box_csv: config_objects.BoxCsvConfig = config_objects.BoxCsvConfig()
+    """For `by: box_csv`."""
     tfrecord: TfrecordConfig = TfrecordConfig()
     """For `by: tfrecord`."""
     masks: MasksConfig = MasksConfig()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import zlib
@@ -117,11 +118,13 @@ def make_job(
         names_file,
     )
     raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else config.source.tfrecord.raw_shape
+    objects = open_source.object_reader(source)
+    facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     settings = dataset_settings.DatasetSettings(
         output=output,
-        identity=json.dumps([config.identity(), _other_facts(config, raw_shape)], sort_keys=True),
+        identity=json.dumps([config.identity(), facts], sort_keys=True),
         features=config.resolve_features(),
-        columns=(*open_source.given_columns(config), *(f"columns/{name}" for name in config.columns)),
+        columns=(*open_source.given_columns(config, source), *(f"columns/{name}" for name in config.columns)),
         label_kind=config.label.kind,
         label_base=config.label.base,
         names=names,
@@ -132,7 +135,7 @@ def make_job(
         sizing=dataset_settings.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
-        policy=config.image.policy(raw_shape, config.statistics.pixels),
+        policy=dataclasses.replace(config.image.policy(raw_shape, config.statistics.pixels), objects=objects),
         read_ahead=read_ahead.ReadAhead(
             config.source.reads_ahead, config.source.bytes_ahead, config.source.manifest.size or ""
         ),

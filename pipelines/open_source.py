@@ -10,11 +10,14 @@ import posixpath
 from typing import TypeAlias, cast
 
 from imagebeam import errors, features, storage
+from imagebeam.pipelines import class_files, config_source, find_box_csv, find_voc, find_yolo, recognize_boxes
 from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import config_source
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features, output_folder
+from imagebeam.transforms.objects import image_objects, voc_xml, yolo_text
 from imagebeam.transforms.sources import (
+    annotated_files,
+    box_csv,
     coco,
     coco_json,
     containers,
@@ -66,6 +69,14 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
     if config.source.by == "coco":
         with remote.budget(remote.CHECK_BUDGET_SEC):
             return _coco_source(config, uri)
+    if config.source.by == "yolo":
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            return _yolo_source(config, uri, output)
+    if config.source.by == "box_csv":
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            return _box_csv_source(config, uri)
+    if config.source.by == "voc":
+        return _voc_source(config, uri, output)
     with remote.budget(remote.CHECK_BUDGET_SEC):
         if config.source.by in ("tar", "tfrecord"):
             return _container_source(config, uri, output)
@@ -119,6 +130,8 @@ def _files_source(config: config_lib.Config, uri: str, output: str) -> files.Fil
     root, include, kind = _folder_of(config, uri, output)
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"--input {uri!r} is not a folder; {_advise_on_file(root)}")
+    if config.label.by == "directory" and include == files.EVERYTHING:
+        recognize_boxes.refuse_boxes(root)
     return files.FilesSource(root, include, exclude=_leave_out(output, root), masks=config.source.masks.rule)
 
 
@@ -399,9 +412,60 @@ def _coco_source(config: config_lib.Config, uri: str) -> coco.CocoSource:
     source = coco.CocoSource(
         root=uri,
         splits=tuple(splits),
-        objects=coco_json.ObjectRule(wanted.masks, wanted.outside == "reject", wanted.crowd),
+        objects=coco_json.ObjectRule(wanted.masks, wanted.outside == "reject", wanted.crowd, wanted.categories or ()),
         without_objects=wanted.without_objects,
         fields=row_fields(config),
+    )
+    source.check()
+    return source
+
+
+def _yolo_source(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
+    wanted = config.source.yolo
+    found = find_yolo.find(uri, wanted)
+    reader = yolo_text.YoloReader(
+        found.classes, wanted.polygons, wanted.confidence, found.num_keypoint_values, wanted.outside == "reject"
+    )
+    rule = annotated_files.PairRule(".txt", "images", "labels", wanted.without_labels)
+    source = annotated_files.AnnotatedFilesSource(
+        found.root, found.parts, rule, reader, exclude=_leave_out(output, found.root)
+    )
+    source.check("source.yolo.images")
+    return source
+
+
+def _voc_source(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
+    wanted = config.source.voc
+    found = find_voc.find(uri, wanted)
+    rejects_outside = wanted.outside == "reject"
+    source = annotated_files.AnnotatedFilesSource(
+        uri,
+        found.parts,
+        annotated_files.PairRule(".xml", found.image_folder, found.annotation_folder, wanted.without_annotations),
+        voc_xml.VocReader(image_objects.ClassNames(()), wanted.origin, rejects_outside),
+        exclude=_leave_out(output, uri),
+        named_in=found.image_folder,
+    )
+    if wanted.classes is None:
+        names = find_voc.collect_classes(source)
+    else:
+        names = class_files.read_classes(uri, wanted.classes, "source.voc.classes")
+    source.check("source.voc.images")
+    classes = image_objects.ClassNames(names, None, wanted.base)
+    return dataclasses.replace(source, reader=voc_xml.VocReader(classes, wanted.origin, rejects_outside))
+
+
+def _box_csv_source(config: config_lib.Config, uri: str) -> box_csv.BoxCsvSource:
+    wanted = config.source.box_csv
+    classes = wanted.classes
+    root, splits = find_box_csv.find(uri, wanted)
+    source = box_csv.BoxCsvSource(
+        root=root,
+        splits=splits,
+        without_objects=wanted.without_objects,
+        classes=None if classes is None else class_files.read_classes(root, classes, "source.box_csv.classes"),
+        base=wanted.base,
+        rejects_outside=wanted.outside == "reject",
     )
     source.check()
     return source
@@ -463,8 +527,17 @@ def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource)
     )
 
 
-def given_columns(config: config_lib.Config) -> tuple[str, ...]:
+def object_reader(source: image_source.ImageSource) -> image_objects.AnnotationReader | None:
+    """Returns what reads the annotation file of each image; None if images have no such files."""
+    return source.reader if isinstance(source, annotated_files.AnnotatedFilesSource) else None
+
+
+def given_columns(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
     """Returns the names of the values that the source itself gives for each image, in their order."""
+    if (reader := object_reader(source)) is not None:
+        return reader.columns
+    if config.source.by == "box_csv":
+        return box_csv.COLUMNS
     if config.source.by != "coco":
         return ()
     return coco.COLUMNS + ((coco.MASKS,) if config.source.coco.masks else ())

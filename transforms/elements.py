@@ -22,7 +22,7 @@ Action: TypeAlias = Literal["write", "keep", "refuse"]
 
 
 class Mask(NamedTuple):
-    """The file with the class of each pixel of an image."""
+    """The file beside an image that its record is made of too: the class of each pixel, or the objects in it."""
 
     uri: str
     size: int = -1  # bytes; -1 when not known
@@ -43,7 +43,7 @@ class ImageRef(NamedTuple):
     split: str = ""
     group: str = ""  # all images of a group go to one split; "" is no group
     columns: tuple[Any, ...] = ()  # further values from the source, in the order of DatasetSettings.columns
-    mask: Mask | None = None
+    mask: Mask | None = None  # with the annotations of the image where ImagePolicy.objects reads them
     expected: tuple[int, int] | None = None  # height and width in pixels that the source's boxes or masks refer to
     inside: tuple[int, int] | None = None  # offset and length of the image in the record that is read, a whole Example
     facts: bytes = b""  # digest of what the record is made of, for the next update; see image_states

@@ -64,6 +64,7 @@ class _EncodeFn(beam.DoFn):
                 rejects.append(image)
                 continue
             counts.add(ref.classes, statistics.measure(ref.uri, image))
+            counts.add_dropped(image.dropped_objects)
             yield split, b"".join(recipe.encode(ref, image))
         rejected = shard_writer.store_rejects(self._settings.paths.staging(plan.fingerprint), name, rejects)
         yield beam.pvalue.TaggedOutput("counted", (name, _Counted(rejected, counts.build(), further)))

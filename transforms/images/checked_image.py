@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from imagebeam.transforms.elements import Reason
@@ -47,6 +49,8 @@ class Image(NamedTuple):
     source_format: str = ""  # of the file, where the image was encoded again; "" where it is `format`
     reencoded: str = ""  # why the pixels were encoded again where bytes are kept, such as "gif to png"; "" if not
     hashes: ImageHashes | None = None  # None unless duplicates are looked for
+    objects: tuple[tuple[float | bytes, ...], ...] = ()  # by column of ImagePolicy.objects, for the file's pixels
+    dropped_objects: Mapping[str, int] = types.MappingProxyType({})  # by kind, see transforms.objects.image_objects
 
 
 class BadImageError(ValueError):

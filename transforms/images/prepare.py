@@ -35,6 +35,8 @@ from imagebeam.transforms.images.checked_image import BadImageError, Image
 if TYPE_CHECKING:
     import PIL.Image
 
+    from imagebeam.transforms.objects import image_objects
+
 KEEP = "keep"
 APPLY, REJECT = "apply", "reject"  # of orientation; "keep" is the third
 EACH = "each"  # of frames
@@ -72,6 +74,7 @@ class ImagePolicy:
     encoding: encoders.Encoding = encoders.USUAL
     limits: limits.Limits = limits.NO_LIMITS
     sum_pixels: bool = False  # compute the sums for mean and deviation
+    objects: image_objects.AnnotationReader | None = None  # of the file with each image's objects, if there is one
 
     def prepare(self, data: bytes, expected: tuple[int, int] | None = None) -> Image:
         """Returns the image to store.

@@ -74,7 +74,7 @@ class ExampleRecipe:
             values["image/segmentation/class/format"] = b"png"
         if self._has_entry_points:
             values[features.ENTRY_POINTS] = jpeg_entry_points.find(image)
-        for name, value in zip(self.columns, ref.columns):
+        for name, value in zip(self.columns, (*image.objects, *ref.columns) if image.objects else ref.columns):
             values[name] = value
         if image.annotation_turn != checked_image.UPRIGHT and _BOX[0] in values:
             _turn_boxes(values, image.annotation_turn)

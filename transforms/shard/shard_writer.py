@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from imagebeam import catalog, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements, image_states
 from imagebeam.transforms.images import checked_image, class_masks, prepare
+from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.shard import (
     encode,
     image_hashes,
@@ -183,6 +184,7 @@ class ShardWriter:
             writer.write(*self.recipe.encode(ref, image))
             measures = statistics.measure(ref.uri, image)
             counts.add(ref.classes, measures)
+            counts.add_dropped(image.dropped_objects)
             if states is not None:
                 states.add(ref, measures)
             if hashes is not None:
@@ -277,10 +279,10 @@ def read_images(
                 detail = data.explain(ref, read_ahead.size_column)
                 image = elements.Reject(ref.key, ref.uri, "read", data.reason, detail)
             elif watch is None:
-                image = _prepare(ref, data, policy, hasher)
+                image = _prepare(ref, files, policy, hasher)
             else:
-                image = _prepare_in_time(ref, data, policy, hasher, number, watch)
-            if ref.mask is not None:
+                image = _prepare_in_time(ref, files, policy, hasher, number, watch)
+            if ref.mask is not None and policy.objects is None:
                 image = (
                     image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, files[1], policy)
                 )
@@ -306,14 +308,24 @@ def add_content(ref: elements.ImageRef, files: Sequence[bytes | read_ahead_lib.R
 
 
 def _prepare(
-    ref: elements.ImageRef, data: bytes, policy: prepare.ImagePolicy, hasher: image_hashes.Hasher | None
+    ref: elements.ImageRef,
+    files: Sequence[bytes | read_ahead_lib.ReadError],
+    policy: prepare.ImagePolicy,
+    hasher: image_hashes.Hasher | None,
 ) -> checked_image.Image | elements.Reject:
+    data = files[0]
+    assert not isinstance(data, read_ahead_lib.ReadError)
     start, length = ref.inside or (0, len(data))
     source = data if ref.inside is None else data[start : start + length]
+    found = _read_objects(ref, None if ref.mask is None else files[1], policy.objects)
+    if isinstance(found, elements.Reject):
+        return found
     try:
-        image = policy.prepare(source, ref.expected)
+        image = policy.prepare(source, ref.expected if found is None else found.expected)
     except checked_image.BadImageError as e:
         return _reject(ref, e)
+    if found is not None:
+        image = image._replace(objects=found.values, dropped_objects=found.dropped)
     if ref.inside is not None:
         image = image._replace(record=data)
     return image if hasher is None else image._replace(hashes=hasher.hash(source, image))
@@ -321,14 +333,14 @@ def _prepare(
 
 def _prepare_in_time(
     ref: elements.ImageRef,
-    data: bytes,
+    files: Sequence[bytes | read_ahead_lib.ReadError],
     policy: prepare.ImagePolicy,
     hasher: image_hashes.Hasher | None,
     number: int,
     watch: time_limit.Watch,
 ) -> checked_image.Image | elements.Reject:
     try:
-        return watch.run(number, lambda: _prepare(ref, data, policy, hasher))
+        return watch.run(number, lambda: _prepare(ref, files, policy, hasher))
     except checked_image.BadImageError as e:
         return _reject(ref, e)
 
@@ -351,6 +363,23 @@ def _read_frames(
     except checked_image.BadImageError as e:
         still = ref._replace(key=read_frames.still_key(ref.key))
         return iter([(still, _reject(still, e))])
+
+
+def _read_objects(
+    ref: elements.ImageRef,
+    data: bytes | read_ahead_lib.ReadError | None,
+    reader: image_objects.AnnotationReader | None,
+) -> image_objects.Annotations | elements.Reject | None:
+    """Returns the objects in the annotation file of an image, or the reject of the image; None without a reader."""
+    if reader is None:
+        return None
+    where = "its annotations" if ref.mask is None else f"its annotations {ref.mask.uri!r}"
+    if isinstance(data, read_ahead_lib.ReadError):
+        return elements.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
+    try:
+        return reader.read(data)
+    except checked_image.BadImageError as e:
+        return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
 
 
 def _skip(ref: elements.ImageRef, reason: elements.Reason, max_seconds: float | None) -> elements.Reject:

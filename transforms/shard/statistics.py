@@ -26,6 +26,7 @@ _ASPECT_BINS = (
 # Each from 2**(bits - 1) to 2**bits - 1.
 _SIDE_BINS = tuple(f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31))
 _CHANGES = ("turned", "reencoded", "misnamed")  # fields of elements.Measures
+_DROPPED = "dropped_objects"
 _BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
 
 
@@ -63,6 +64,7 @@ class StatisticsBuilder:
         self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
         self._bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
         self._changes: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _CHANGES}
+        self._dropped: collections.Counter[str] = collections.Counter()
         self._pixels: dict[str, Any] = {}
 
     def add(self, classes: Iterable[str], image: elements.Measures) -> None:
@@ -72,6 +74,11 @@ class StatisticsBuilder:
         if len(self._images) == _MAX_IMAGES:
             self._count()
 
+    def add_dropped(self, objects: Mapping[str, int]) -> None:
+        """Counts objects of an image that are left out of its record, by kind."""
+        if objects:
+            self._dropped.update(objects)
+
     def build(self) -> dict[str, Any]:
         """Returns the counts in the form of JSON.
 
@@ -79,7 +86,8 @@ class StatisticsBuilder:
         "width", "bytes": {min, max, sum}, "pixels": {"images", "num_pixels", "totals", "squares"}}`. Orientations are
         EXIF's, 2 to 8, which ask for a turn; upright images are left out. Where there are any: "reencoded", images that
         were encoded again although bytes are kept, by cause; "turned", images that were turned upright, by their
-        orientation; "misnamed", images whose name states another format, such as "png named jpg".
+        orientation; "misnamed", images whose name states another format, such as "png named jpg"; "dropped_objects",
+        objects that are left out of the records, by kind.
         """
         self._count()
         formats: collections.Counter[str] = collections.Counter()
@@ -93,6 +101,7 @@ class StatisticsBuilder:
         counters = {"formats": formats, "colorspaces": colorspaces, "orientations": orientations}
         counters |= {"labels": self._labels} | self._bins
         counters |= {name: counter for name, counter in self._changes.items() if counter}
+        counters |= {_DROPPED: self._dropped} if self._dropped else {}
         counted = {name: _ordered(name, counter) for name, counter in counters.items()}
         return counted | self._ranges | {_PIXELS: self._pixels}
 

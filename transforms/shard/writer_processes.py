@@ -26,8 +26,8 @@ import concurrent.futures
 import contextlib
 import contextvars
 import ctypes
-import gc
 import functools
+import gc
 import itertools
 import os
 import pickle

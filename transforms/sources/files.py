@@ -54,7 +54,7 @@ class FilesSource:
     root: str
     include: tuple[str, ...] = EVERYTHING
     exclude: str = ""  # address below the root that is not listed: the output folder
-    masks: mask_files.MaskRule | None = None  # if set, each image needs a mask, which is looked up with it
+    masks: mask_files.PairingRule | None = None  # if set, each image needs a mask, which is looked up with it
 
     def __post_init__(self) -> None:
         if self.include != EVERYTHING:

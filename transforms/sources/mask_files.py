@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from imagebeam import look_ahead, storage
 from imagebeam.transforms import elements
@@ -13,6 +14,21 @@ from imagebeam.transforms import elements
 SPLIT_GROUP = "split"  # group of the pattern for images that matches the split
 _REQUESTS_AT_ONCE = 16
 _GROUP = re.compile(r"\\(?:\d+|g<\w+>)")  # a reference in the mask's path to a part of the image's path
+
+
+class PairingRule(Protocol):
+    """Tells the images in a folder from the files that belong to them, by their paths below the source's root."""
+
+    def is_image(self, path: str) -> bool:
+        """Returns whether `path` is the path of an image."""
+
+    def is_mask(self, path: str) -> bool:
+        """Returns whether `path` has the form of the path of a file that belongs to an image."""
+
+    def add_masks(
+        self, root: str, refs: Sequence[elements.ImageRef]
+    ) -> Iterator[elements.ImageRef | elements.Reject | None]:
+        """Yields each image with its file; a reject; None if the image is passed over."""
 
 
 @dataclasses.dataclass(frozen=True)

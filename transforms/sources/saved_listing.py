@@ -135,9 +135,9 @@ def is_listing(uri: str) -> bool:
     return head.startswith(json.dumps({"format": _FORMAT})[:-1].encode())
 
 
-def _as_list(rule: mask_files.MaskRule | None) -> list[str] | None:
+def _as_list(rule: mask_files.PairingRule | None) -> list[str] | None:
     """Converts a rule to its form in JSON."""
-    return None if rule is None else [rule.image, rule.mask, rule.missing]
+    return [rule.image, rule.mask, rule.missing] if isinstance(rule, mask_files.MaskRule) else None
 
 
 def _write(file: Any, line: Any) -> None:

@@ -142,9 +142,8 @@ OBJECTS = {
     "image/object/bbox/ymax",
     "image/object/class/label",
     "image/object/class/text",
-    "image/object/area",
-    "image/object/is_crowd",
 }
+AREAS = {"image/object/area", "image/object/is_crowd"}
 
 
 @pytest.mark.parametrize(
@@ -152,6 +151,7 @@ OBJECTS = {
     [
         ({}, set()),
         ({"has_objects": True}, OBJECTS),
+        ({"has_objects": True, "has_object_areas": True}, OBJECTS | AREAS),
         ({"has_objects": True, "has_object_masks": True}, OBJECTS | {"image/object/mask"}),
         ({"has_segmentation": True}, {"image/segmentation/class/encoded", "image/segmentation/class/format"}),
     ],

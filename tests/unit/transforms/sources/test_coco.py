@@ -39,7 +39,7 @@ def make_source(root: pathlib.Path, splits: tuple[str, ...] = ("train",), **opti
         for split in splits
     ]
     rule = {name: options.pop(name) for name in ("masks", "rejects_outside", "crowd") if name in options}
-    return coco.CocoSource(str(root), tuple(parts), coco_json.ObjectRule(**rule), **options)
+    return coco.CocoSource(str(root), tuple(parts), objects=coco_json.ObjectRule(**rule), **options)
 
 
 def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], image_source.Listing]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from imagebeam import storage
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.sources import coco_json
+from imagebeam.transforms.sources import coco_json, object_tables
 
 IMAGE = {"id": 7, "file_name": "a.jpg", "height": 10, "width": 20}
 BOX = {"image_id": 7, "category_id": 3, "bbox": [5, 2, 10, 4]}
@@ -28,7 +28,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def tables(
     path: pathlib.Path, rule: coco_json.ObjectRule = coco_json.BOXES, columns: tuple[str, ...] = (), **lists: Any
-) -> tuple[coco_json.ImageTable, coco_json.ObjectTable, Counter[str]]:
+) -> tuple[object_tables.ImageTable, object_tables.ObjectTable, Counter[str]]:
     """Writes a file of these lists and reads it."""
     path.write_text(json.dumps({"images": [IMAGE], "annotations": [], "categories": CATEGORIES} | lists))
     left_out: Counter[str] = Counter()
@@ -83,7 +83,7 @@ def test_box_becomes_edges_from_zero_to_one(path: pathlib.Path) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 3])), max_size=30))
 def test_objects_of_an_image_keep_the_order_of_the_file(placed: list[tuple[int, int]]) -> None:
-    table = coco_json.ObjectTable(4, {1: b"one", 3: b"three"})
+    table = object_tables.ObjectTable(4, {1: b"one", 3: b"three"})
     for number, (image, label) in enumerate(placed):
         table.add(image, label, (0, 1, 0, 1, number), number % 2, b"%d" % number)
     for image in range(4):
@@ -131,7 +131,7 @@ def test_long_value_is_cut_in_an_error(path: pathlib.Path) -> None:
 def test_file_without_a_list_is_an_error_that_names_the_list(
     path: pathlib.Path, lists: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(coco_json.AnnotationFileError, match=message):
+    with pytest.raises(object_tables.AnnotationFileError, match=message):
         tables(path, **lists)
 
 
@@ -139,7 +139,7 @@ def test_broken_json_is_an_error_that_says_where(path: pathlib.Path) -> None:
     path.write_text('{"images": [{"id": 1}')
     with (
         coco_json.open_file(str(path)) as file,
-        pytest.raises(coco_json.AnnotationFileError, match=r" is not JSON, in the last 1,024 KiB before byte 21: "),
+        pytest.raises(object_tables.AnnotationFileError, match=r" is not JSON, in the last 1,024 KiB before byte 21: "),
     ):
         coco_json.read_images(file, ())
 
@@ -157,3 +157,25 @@ def test_remote_file_can_be_read_several_times_and_its_byte_order_mark_is_skippe
         assert [list(file.items("images")) for _ in range(2)] == [[1, 2], [1, 2]]
         assert list(file.items("annotations")) == []
         file.require_list("annotations")
+
+
+def test_chosen_categories_keep_their_ids_and_category_0_is_one(path: pathlib.Path) -> None:
+    boxes = [{"id": n, "image_id": 7, "category_id": n, "bbox": [0, 0, 2, 2]} for n in (0, 3)]
+    fields = {
+        "images": [{"id": 7, "file_name": "a.jpg", "height": 4, "width": 4}],
+        "annotations": boxes,
+        "categories": [{"id": 0, "name": "cat"}, {"id": 3, "name": "dog"}],
+    }
+    path.write_text(json.dumps(fields))
+    for wanted, labels, left_out in (((), (0, 3), {}), (("dog",), (3,), {coco_json.OTHER_CATEGORY: 1})):
+        counts: Counter[str] = Counter()
+        with coco_json.open_file(str(path)) as file:
+            images = coco_json.read_images(file, ())
+            rule = coco_json.ObjectRule(categories=wanted)
+            assert coco_json.read_objects(file, images, rule, counts).of(0).labels == labels
+        assert counts == left_out
+    with (
+        coco_json.open_file(str(path)) as file,
+        pytest.raises(object_tables.AnnotationFileError, match=r"has no category 'dgo', which .* it has cat, dog"),
+    ):
+        coco_json.read_objects(file, images, coco_json.ObjectRule(categories=("dgo",)), counts)

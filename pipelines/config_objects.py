@@ -1,0 +1,114 @@
+"""Sections of `source` for objects in images: boxes with classes, in the formats other than COCO's JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from imagebeam.pipelines.config_fields import STRICT, NotBool
+
+ClassBase = Annotated[int, pydantic.Field(ge=0, le=1), NotBool]
+
+
+class YoloConfig(pydantic.BaseModel):
+    """Label files in YOLO's format: `class x y width height` on each line."""
+
+    model_config = STRICT
+
+    data: str | None = None
+    """YAML file with the names of the classes and the folders or lists of images, below `source.uri`. By default the
+    file `data.yaml`, or the only YAML file there that has `names`."""
+    images: dict[str, tuple[str, ...]] | None = None
+    """Folders of images, or text files with a path on each line, below `source.uri`, by split. By default those of
+    `data`; without such a file: `images/train` or `train/images` and the like, or all images in one split, `train`."""
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their numbers, or a file below `source.uri` with a name on each line. By
+    default the names in `data`, or the file `classes.txt` or `obj.names`."""
+    base: ClassBase = 0
+    """Added to the number of a class, makes the id that is stored: 1 if a trainer takes 0 for the background."""
+    polygons: Literal["box", "reject"] = "box"
+    """What to do with a line that holds a polygon: store the box around it, or reject the image."""
+    confidence: Literal["reject", "drop"] = "reject"
+    """What to do with a sixth number after the box: reject the image, or leave the number out."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+    without_labels: Literal["keep", "pass_over", "reject"] = "keep"
+    """What to do with an image without a label file: keep it as an image without objects, pass it over, or reject it.
+    An image with an empty label file is kept."""
+
+    @pydantic.field_validator("images", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return _as_lists(value)
+
+
+class VocConfig(pydantic.BaseModel):
+    """Annotations of objects in Pascal VOC's XML, one file for each image."""
+
+    model_config = STRICT
+
+    images: dict[str, tuple[str, ...]] | None = None
+    """Lists of images (`ImageSets/Main/train.txt`: a name on each line) or folders of images, below `source.uri`, by
+    split. By default the lists train, val and test in `ImageSets/Main`, with trainval in place of a missing train;
+    without lists the folders train, valid and test, or all images in one split, `train`."""
+    image_folder: str = "JPEGImages"
+    """Folder of the images that lists name."""
+    annotation_folder: str = "Annotations"
+    """Folder of the XML files: the last folder `image_folder` in the path of an image is replaced by it. An image in no
+    such folder has its XML file beside it."""
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
+    the names in all XML files, sorted: these files are then read before the images are listed."""
+    base: ClassBase = 1
+    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
+    origin: ClassBase = 1
+    """Number of the first pixel. 1: edges count from 1 and belong to the box, as Pascal VOC defines it, so `xmin` is
+    stored as (xmin - 1) / width. 0: `xmin` is the distance from the left edge of the image, as some exports have it."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+    without_annotations: Literal["keep", "pass_over", "reject"] = "reject"
+    """What to do with an image without an XML file: keep it as an image without objects, pass it over, or reject it."""
+
+    @pydantic.field_validator("images", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return _as_lists(value)
+
+
+class BoxCsvConfig(pydantic.BaseModel):
+    """Boxes in CSV files with a row for each: filename, width, height, class, xmin, ymin, xmax, ymax."""
+
+    model_config = STRICT
+
+    annotations: dict[str, str] | None = None
+    """CSV files below `source.uri`, by split. By default `train_labels.csv`, `train/_annotations.csv` or `train.csv`,
+    and the same for val, valid, validation and test."""
+    images: dict[str, str] | None = None
+    """Folders of the images below `source.uri`, by split. By default the folder of the CSV file; for a file at
+    `source.uri` itself `images/train`, `train` or `images` if there is one."""
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
+    the names in all files, sorted."""
+    base: ClassBase = 1
+    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+    without_objects: bool = True
+    """If true, images without an object are stored."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> BoxCsvConfig:
+        if self.images is not None and set(self.images) != set(self.annotations or ()):
+            raise ValueError(
+                f"source.box_csv.annotations names the splits {', '.join(self.annotations or ()) or 'none'}, "
+                f"source.box_csv.images {', '.join(self.images) or 'none'}; name the same in both"
+            )
+        return self
+
+
+def _as_lists(value: Any) -> Any:
+    """Returns a mapping with each text in it as a list of one."""
+    if not isinstance(value, dict):
+        return value
+    return {split: (path,) if isinstance(path, str) else path for split, path in value.items()}

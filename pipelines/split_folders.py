@@ -1,0 +1,58 @@
+"""Finds the splits of a data set of boxes by its folders and lists."""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+from collections.abc import Mapping, Sequence
+
+from imagebeam import errors, storage
+from imagebeam.transforms.sources import annotated_files
+
+SPLITS = ("train", "val", "valid", "validation", "test")  # names of folders, and keys of data.yaml
+_MAX_ENTRIES = 100_000  # folders are few, and come early in a listing of a bucket
+
+
+def kind_of(uri: str) -> str | None:
+    """Returns the kind of an entry; None if there is none.
+
+    Raises:
+        ConfigError: if the storage does not tell.
+    """
+    try:
+        return storage.storage_of(uri).stat(uri).kind
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        raise errors.ConfigError(f"{uri!r} cannot be read ({e.strerror or e}); check the address") from e
+
+
+def names_in(folder: str, kind: str = storage.DIRECTORY, suffixes: tuple[str, ...] = ("",)) -> list[str]:
+    """Returns the sorted names of the entries of a kind in a folder; of a very large folder, those among the first.
+
+    Raises:
+        ConfigError: if it cannot be listed.
+    """
+    try:
+        entries = itertools.islice(storage.storage_of(folder).list_directory(folder), _MAX_ENTRIES)
+        return sorted(entry.name for entry in entries if entry.kind == kind and entry.name.endswith(suffixes))
+    except OSError as e:
+        raise errors.ConfigError(f"{folder!r} cannot be listed ({e.strerror or e}); check --input") from e
+
+
+def given_parts(root: str, images: Mapping[str, Sequence[str]], option: str) -> tuple[annotated_files.Part, ...]:
+    """Returns the folders and lists that a config names, by split.
+
+    Raises:
+        ConfigError: if one is not there.
+    """
+    parts = []
+    for split, paths in images.items():
+        for given in paths:
+            path = posixpath.normpath(given.strip("/"))
+            path = "" if path == "." else path
+            kind = kind_of(storage.join(root, path) if path else root)
+            if path.split("/")[0] == ".." or kind not in (storage.DIRECTORY, storage.FILE):
+                raise errors.ConfigError(f"{option}.{split}: {given!r} is neither a folder nor a list below {root!r}")
+            parts.append(annotated_files.Part(split, path, kind == storage.FILE))
+    return tuple(parts)

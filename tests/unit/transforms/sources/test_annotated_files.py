@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import pathlib
+import pickle
+
+import pytest
+
+from imagebeam import errors
+from imagebeam.transforms import elements
+from imagebeam.transforms.objects import image_objects, yolo_text
+from imagebeam.transforms.sources import annotated_files, files, image_source
+from tests import detection_sets
+
+RULE = annotated_files.PairRule(".txt", "images", "labels", "keep")
+RULE_LIST = annotated_files.Part("train", "train.txt", is_list=True)
+READER = yolo_text.YoloReader(image_objects.ClassNames(("cat",)))
+
+
+def source(root: pathlib.Path, *parts: annotated_files.Part, **options: object) -> annotated_files.AnnotatedFilesSource:
+    options = {"rule": RULE, "reader": READER} | options
+    return annotated_files.AnnotatedFilesSource(str(root), parts, **options)  # type: ignore[arg-type]
+
+
+def listed(found: annotated_files.AnnotatedFilesSource) -> tuple[list[elements.ImageRef], list[elements.Reject], dict]:
+    listings = image_source.list_whole(found)
+    assert [problem for listing in listings for problem in listing.problems] == []
+    refs = [ref for listing in listings for ref in elements.unpack_refs(listing.packed_refs)]
+    assert len(refs) == sum(listing.num_refs for listing in listings)
+    passed_over: dict[str, int] = {}
+    for listing in listings:
+        for kind, count in listing.passed_over.items():
+            passed_over[kind] = passed_over.get(kind, 0) + count
+    return refs, [reject for listing in listings for reject in listing.rejects], passed_over
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("images/train/a.jpg", "labels/train/a.txt"),
+        ("train/images/a.b.jpg", "train/labels/a.b.txt"),
+        ("images/x/images/a.jpg", "images/x/labels/a.txt"),
+        ("train/a.jpg", "train/a.txt"),
+        ("a.jpg", "a.txt"),
+        ("my_images/a", "my_images/a.txt"),
+    ],
+)
+def test_annotations_are_in_the_sibling_of_the_last_folder_of_images(path: str, expected: str) -> None:
+    assert RULE.annotations_of(path) == expected
+
+
+def test_folder_gives_each_image_with_its_file_and_counts_images_without(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_yolo(tmp_path, {"images/train": 3, "images/val": 2})
+    (tmp_path / "images" / "train" / "notes.md").write_text("x")
+    found = source(tmp_path, annotated_files.Part("train", "images/train"), annotated_files.Part("val", "images/val"))
+    refs, rejects, passed_over = listed(found)
+    assert rejects == []
+    by_key = {ref.key: ref for ref in refs}
+    assert sorted(by_key) == [f"images/train/{i}.jpg" for i in range(3)] + [f"images/val/{i}.jpg" for i in (3, 4)]
+    assert {ref.split for ref in refs} == {"train", "val"}
+    label = tmp_path / "labels" / "train" / "1.txt"
+    assert by_key["images/train/1.jpg"].mask == elements.Mask(
+        str(label), label.stat().st_size, label.stat().st_mtime_ns
+    )
+    assert by_key["images/train/0.jpg"].mask is None
+    assert passed_over == {annotated_files.MISSING: 2, files.NOT_INCLUDED: 1}
+
+
+@pytest.mark.parametrize(
+    ("missing", "num_refs", "num_rejects", "kind"),
+    [("keep", 2, 0, annotated_files.MISSING), ("pass_over", 1, 0, annotated_files.WITHOUT), ("reject", 1, 1, None)],
+)
+def test_image_without_annotations_is_kept_passed_over_or_rejected(
+    tmp_path: pathlib.Path, missing: str, num_refs: int, num_rejects: int, kind: str | None
+) -> None:
+    detection_sets.write_yolo(tmp_path, {"images": 2})
+    rule = RULE.__class__(".txt", "images", "labels", missing)  # type: ignore[arg-type]
+    refs, rejects, passed_over = listed(source(tmp_path, annotated_files.Part("train", "images"), rule=rule))
+    assert (len(refs), len(rejects)) == (num_refs, num_rejects)
+    assert passed_over == ({kind: 1} if kind else {})
+    if rejects:
+        assert rejects[0].reason is elements.Reason.NOT_FOUND
+        assert "there are no annotations" in rejects[0].detail
+
+
+def test_annotations_beside_the_images_are_counted_and_not_opened(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_yolo(tmp_path, {"": 3})
+    (tmp_path / "classes.txt").write_text("cat")
+    refs, _, passed_over = listed(source(tmp_path, annotated_files.Part("train", "")))
+    assert sorted(ref.key for ref in refs) == ["0.jpg", "1.jpg", "2.jpg"]
+    assert passed_over == {annotated_files.ANNOTATIONS: 3, annotated_files.MISSING: 1}
+
+
+def test_list_gives_its_images_and_rejects_what_is_not_there(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_yolo(tmp_path, {"images/all": 3})
+    lines = ["./images/all/1.jpg", "", "images/all/2.jpg", f"{tmp_path}/images/all/0.jpg", "images/all/9.jpg"]
+    lines += ["../x.jpg", "/elsewhere/x.jpg", "images/all"]
+    (tmp_path / "train.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    refs, rejects, passed_over = listed(source(tmp_path, annotated_files.Part("train", "train.txt", is_list=True)))
+    assert [(ref.key, ref.position) for ref in refs] == [
+        ("images/all/1.jpg", 0),
+        ("images/all/2.jpg", 2),
+        ("images/all/0.jpg", 3),
+    ]
+    assert all(ref.size > 0 and ref.version > 0 for ref in refs)
+    assert {reject.reason.value: reject.detail.split(" of ")[0] for reject in rejects} == {
+        "not_found": "line 5",
+        "outside_root": "line 7",
+        "unreadable": "line 8",
+    }
+    assert len(rejects) == 4
+    assert passed_over == {annotated_files.MISSING: 1}
+
+
+def test_missing_list_is_a_problem(tmp_path: pathlib.Path) -> None:
+    (listing,) = source(tmp_path, annotated_files.Part("train", "train.txt", is_list=True)).list_all()
+    assert "train.txt' cannot be read to its end" in listing.problems[0]
+
+
+def test_rows_are_looked_up_apart(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_yolo(tmp_path, {"images": 3})
+    found = pickle.loads(pickle.dumps(source(tmp_path, annotated_files.Part("train", "images"))))
+    assert isinstance(found, image_source.RowSource)
+    (batch,) = found.list_rows()
+    assert isinstance(batch, image_source.RowBatch)
+    assert found.look_up(batch).num_refs == 3
+
+
+def test_folder_without_any_annotation_is_an_error(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_yolo(tmp_path, {"images/train": 2})
+    part = annotated_files.Part("train", "images/train")
+    source(tmp_path, part).check("source.yolo.images")
+    (tmp_path / "labels").rename(tmp_path / "label")
+    with pytest.raises(errors.ConfigError, match=r"no \.txt file is in '.*labels/train', where the annotations of"):
+        source(tmp_path, part).check("source.yolo.images")
+
+
+def test_images_and_lists_at_a_remote_address(tmp_path: pathlib.Path) -> None:
+    import fsspec
+
+    detection_sets.write_yolo(tmp_path, {"images": 4})
+    (tmp_path / "train.txt").write_text("images/1.jpg\nimages/9.jpg\n")
+    remote = fsspec.filesystem("memory")
+    remote.put(f"{tmp_path}/", "/annotated/", recursive=True)
+    try:
+        for part, num_refs in ((annotated_files.Part("train", "images"), 4), (RULE_LIST, 1)):
+            found = annotated_files.AnnotatedFilesSource("memory://annotated", (part,), RULE, READER)
+            refs, rejects, _ = listed(found)
+            assert (len(refs), len(rejects)) == (num_refs, int(part.is_list))
+            assert {ref.key: ref.mask and ref.mask.uri for ref in refs}["images/1.jpg"] == (
+                "memory://annotated/labels/1.txt"
+            )
+            found.check("source.yolo.images")
+    finally:
+        remote.rm("/annotated", recursive=True)

@@ -1,0 +1,1 @@
+"""Objects in images: their boxes and classes, as annotation files state them and as records store them."""

@@ -1,0 +1,357 @@
+"""Lists images that each have a file with their objects: YOLO's label files, Pascal VOC's XML.
+
+The images come from folders, or from lists of images in text files. The annotation files are looked up here, and are
+read with the images, by the workers that write them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import itertools
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from imagebeam import errors, look_ahead, storage
+from imagebeam.transforms import elements
+from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.sources import files, find_entries, image_source, table_rows, walk_folders
+
+# Kinds of files that are counted, beside those of `files`.
+ANNOTATIONS = "annotation_file"  # beside the images
+MISSING = "annotation_file_missing"  # of an image that is kept without objects
+WITHOUT = "image_without_annotation_file"  # of an image that is passed over
+
+_MAX_LINE_BYTES = 1 << 16
+# In Pascal VOC's list of one class: -1 for an image that does not show it, 0 if it is difficult to see.
+_FLAGGED = re.compile(r"(?P<name>.*\S)\s+(?P<flag>-1|0|1)")
+_SEARCHED_FOLDERS = 20  # for the first annotation file
+_SEARCHED_FILES = 2_000  # in each
+
+
+class Part(NamedTuple):
+    """Some images of a split: those in a folder, or those in a list."""
+
+    split: str
+    path: str  # of the folder or list below the source's root; "" is the root itself
+    is_list: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class PairRule:
+    """Says where the annotations of an image are. All paths are relative to the source's root."""
+
+    extension: str  # of annotation files, such as ".txt"
+    images: str  # name of the folder of images; the last one of this name in a path is replaced by `annotations`
+    annotations: str
+    missing: Literal["keep", "pass_over", "reject"]  # what becomes of an image without annotations
+
+    def annotations_of(self, path: str) -> str:
+        """Returns the path of the annotations of an image: beside it if it is in no folder of the name `images`."""
+        folder, slash, name = path.rpartition("/")
+        stem, dot, _ = name.rpartition(".")
+        return f"{self.folder_of(folder)}{slash}{stem if dot else name}{self.extension}"
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019  the rule is small, and lives as long as the process
+    def folder_of(self, folder: str) -> str:
+        """Returns the folder of the annotations of the images in a folder."""
+        parts = folder.split("/")
+        for index in range(len(parts) - 1, -1, -1):
+            if parts[index] == self.images:
+                return "/".join((*parts[:index], self.annotations, *parts[index + 1 :]))
+        return folder
+
+    def is_image(self, path: str) -> bool:
+        """Returns whether a path is that of an image. Only the extension counts: annotation files are many."""
+        return path.rpartition(".")[2].lower() in files.IMAGE_EXTENSIONS
+
+    def is_mask(self, path: str) -> bool:
+        """Returns whether a path is that of annotations."""
+        return path.endswith(self.extension)
+
+    def add_masks(self, _: str, refs: Sequence[elements.ImageRef]) -> Iterator[elements.ImageRef]:
+        """Yields the images unchanged: their annotations are looked up by many workers, later."""
+        return iter(refs)
+
+
+class _Row(NamedTuple):
+    """An image whose files are still to be looked up; size and version are known unless it is of a list."""
+
+    split: str
+    path: str  # below the root; of a list of names without extension: up to the extension
+    size: int
+    version: int
+    position: int  # line in its list, from 0
+    where: str  # "line 3 of train.txt"; "" in a folder
+
+
+@dataclasses.dataclass(frozen=True)
+class AnnotatedFilesSource:
+    """Images below `root`, each with an annotation file."""
+
+    root: str
+    parts: tuple[Part, ...]
+    rule: PairRule
+    reader: image_objects.AnnotationReader  # of the annotation files, for the workers that write the images
+    exclude: str = ""  # address below the root that is not listed: the output folder
+    # For lists of names without folder and extension: folder of the images, "" for lists of paths.
+    named_in: str = ""
+
+    def list_all(self) -> Iterator[image_source.Listing]:
+        """Yields all images."""
+        for found in self._read_batches():
+            yield found if isinstance(found, image_source.Listing) else self._look_up_all(found)
+
+    def list_rows(self) -> Iterator[image_source.RowBatch | image_source.Listing]:
+        """Yields the images of folders and lists, part by part, and listings of what cannot be used."""
+        for found in self._read_batches():
+            if isinstance(found, image_source.Listing):
+                yield found
+            else:
+                yield image_source.RowBatch(elements.pack_rows(found))
+
+    def look_up(self, batch: image_source.RowBatch) -> image_source.Listing:
+        """Returns images with their annotation files."""
+        return self._look_up_all([_Row(*row) for row in elements.unpack_rows(batch.packed)])
+
+    def _read_batches(self) -> Iterator[list[_Row] | image_source.Listing]:
+        for part in self.parts:
+            yield from self._list_file(part) if part.is_list else self._list_folder(part)
+
+    def _look_up_all(self, rows: list[_Row]) -> image_source.Listing:
+        found = image_source.ListingBuilder()
+        store = storage.storage_of(self.root)
+        known = {} if store.is_local else find_entries.find_together(self._addresses(rows))
+        num_ahead = 1 if store.is_local else find_entries.REQUESTS_AT_ONCE
+        look_up = functools.partial(self._look_up, store=store, prefix=storage.join(self.root, ""), known=known)
+        for image in look_ahead.map_ahead(look_up, rows, num_ahead):
+            if image is None:
+                found.passed_over[WITHOUT] += 1
+                continue
+            if isinstance(image, elements.ImageRef) and image.mask is None:
+                found.passed_over[MISSING] += 1
+            found.add(image)
+        return found.take()
+
+    def check(self, option: str) -> None:
+        """Checks that each folder of images has annotations, so that no mistake in a path makes empty images.
+
+        Args:
+            option: key of the config that names the folders.
+
+        Raises:
+            ConfigError: if there are none.
+        """
+        for part in self.parts:
+            if part.is_list or self.rule.missing == "reject":
+                continue
+            folder = posixpath.dirname(self.rule.annotations_of(posixpath.join(part.path, "x")))
+            if not holds(self._address(folder), self.rule.extension):
+                raise errors.ConfigError(
+                    f"no {self.rule.extension} file is in {self._address(folder)!r}, where the annotations of the "
+                    f"images in {self._address(part.path)!r} are expected: check --input, name the folders of images "
+                    f"with annotations in {option}, or set source.by: files for images without"
+                )
+
+    def find_annotations(self) -> Iterator[str]:
+        """Yields the addresses of all annotation files in the folders where those of the images are.
+
+        Raises:
+            OSError: if a folder cannot be listed.
+        """
+        folders = (self.named_in if part.is_list and self.named_in else part.path for part in self.parts)
+        for folder in dict.fromkeys(posixpath.dirname(self.rule.annotations_of(f"{each}/x")) for each in folders):
+            address = self._address(folder.lstrip("/"))
+            yield from walk_folders.find_files(address, ("**", f"*{self.rule.extension}"), self.exclude)
+
+    def _address(self, path: str) -> str:
+        return storage.join(self.root, path) if path else self.root
+
+    def _list_folder(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
+        folder = files.FilesSource(self._address(part.path), exclude=self.exclude, masks=self.rule)
+        for found in folder.list_all():
+            prefix = storage.join(part.path, "") if part.path else ""
+            refs = elements.unpack_refs(found.packed_refs)
+            rows = [_Row(part.split, prefix + ref.key, ref.size, ref.version, 0, "") for ref in refs]
+            if rows:
+                yield rows
+            rejects = tuple(each._replace(key=posixpath.join(part.path, each.key)) for each in found.rejects)
+            rest = found._replace(packed_refs=elements.pack_refs([]), num_refs=0, rejects=rejects)
+            passed_over = dict(found.passed_over)
+            if files.MASK in passed_over:
+                passed_over[ANNOTATIONS] = passed_over.pop(files.MASK)
+            if rest.rejects or passed_over or rest.problems:
+                yield rest._replace(passed_over=passed_over)
+
+    def _list_file(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
+        uri = self._address(part.path)
+        found = image_source.ListingBuilder()
+        rows = self._read_list(part, found)
+        try:
+            while batch := list(itertools.islice(rows, image_source.MAX_REFS)):
+                yield batch
+                if found.rejects:
+                    yield found.take()
+        except OSError as e:
+            if storage.is_fault(e):
+                raise
+            found.problems.append(f"list {uri!r} cannot be read to its end: {e}")
+        yield found.take()
+
+    def _read_list(self, part: Part, found: image_source.ListingBuilder) -> Iterator[_Row]:
+        """Yields the images in a list, and adds rejects for lines that cannot be used."""
+        uri = self._address(part.path)
+        raw: Any = storage.storage_of(uri).open_read(uri)
+        with io.BufferedReader(raw, 1 << 20) as file:
+            for number in itertools.count():
+                line = file.readline(_MAX_LINE_BYTES)
+                if not line:
+                    return
+                name = line.decode("utf-8-sig" if number == 0 else "utf-8", "surrogateescape").strip()
+                if not name:
+                    continue
+                where = f"line {number + 1} of {uri}"
+                try:
+                    path = self._path_in(name, posixpath.dirname(part.path))
+                except table_rows.BadRowError as e:
+                    found.rejects.append(elements.Reject(name, name, "list", e.reason, f"{where}: {e.detail}"))
+                    continue
+                if path is not None:
+                    yield _Row(part.split, path, -1, 0, number, where)
+
+    def _path_in(self, line: str, folder: str) -> str | None:
+        """Returns the path in a line of a list in `folder`; None if the line leaves its image out.
+
+        Raises:
+            BadRowError: if it is not below the root.
+        """
+        if self.named_in:
+            flagged = _FLAGGED.fullmatch(line)
+            if flagged and flagged["flag"] == "-1":
+                return None
+            path = posixpath.join(self.named_in, flagged["name"] if flagged else line)
+        elif table_rows.is_absolute(line):
+            path = storage.normalize(line)
+            if not path.startswith(storage.join(self.root, "")):
+                raise table_rows.BadRowError(
+                    elements.Reason.OUTSIDE_ROOT, f"{line!r} is not below {self.root!r}; write paths below it"
+                )
+            path = path.removeprefix(storage.join(self.root, ""))
+        else:
+            path = posixpath.join(folder, line)
+        path = posixpath.normpath(path)
+        if path.split("/")[0] in ("..", "."):
+            raise table_rows.BadRowError(elements.Reason.OUTSIDE_ROOT, f"{line!r} leaves {self.root!r}")
+        return path
+
+    def _addresses(self, rows: Iterable[_Row]) -> Iterator[str]:
+        for row in rows:
+            path = row.path
+            if row.where:
+                path += "" if self._is_whole(row) else _EXTENSIONS[0]
+                yield self._address(path)
+            yield self._address(self.rule.annotations_of(path))
+
+    def _look_up(
+        self, row: _Row, store: storage.Storage, prefix: str, known: find_entries.Entries
+    ) -> elements.ImageRef | elements.Reject | None:
+        """Returns an image with its annotations; None if it is passed over. Runs once per image.
+
+        Args:
+            row: the image.
+            store: of the root.
+            prefix: address of the root, with a slash at its end.
+            known: entries of files that need no look.
+        """
+        try:
+            split, path, size, version, position, where = row
+            if where:
+                path, image = self._find_image(row, store, known)
+                size, version = image.size, image.version
+            uri = prefix + self.rule.annotations_of(path)
+            entry = _find(uri, store, known)
+            if entry is not None:
+                mask = elements.Mask(uri, entry.size, entry.version)
+            elif self.rule.missing == "reject":
+                raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there are no annotations {uri!r}")
+            elif self.rule.missing == "pass_over":
+                return None
+            else:
+                mask = None
+            address = prefix + path
+            return elements.ImageRef(path, address, size, version, position=position, split=split, mask=mask)
+        except table_rows.BadRowError as e:
+            detail = f"{row.where}: {e.detail}" if row.where else e.detail
+            return elements.Reject(row.path, self._address(row.path), "list", e.reason, detail)
+
+    def _is_whole(self, row: _Row) -> bool:
+        """Returns whether the path of a row has its extension."""
+        return not self.named_in or self.rule.is_image(row.path)
+
+    def _find_image(self, row: _Row, store: storage.Storage, known: find_entries.Entries) -> tuple[str, storage.Entry]:
+        """Returns path and entry of an image in a list.
+
+        Raises:
+            BadRowError: if there is none.
+        """
+        extensions = ("",) if self._is_whole(row) else _EXTENSIONS
+        for extension in extensions:
+            entry = _find(self._address(row.path + extension), store, known)
+            if entry is not None:
+                return row.path + extension, entry
+        named = row.path if self._is_whole(row) else f"{row.path}.jpg or the like"
+        raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no image {self._address(named)!r}")
+
+
+# Tried in this order for a name without an extension.
+_EXTENSIONS = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".webp", ".tif", ".tiff")
+
+
+def _find(uri: str, store: storage.Storage, known: find_entries.Entries) -> storage.Entry | None:
+    """Returns the entry of a file; None if there is none.
+
+    Raises:
+        BadRowError: if it cannot be read, or is no regular file.
+    """
+    try:
+        entry = known[uri] if uri in known else store.stat(uri)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as e:
+        if isinstance(e, OSError) and storage.is_fault(e):
+            raise
+        raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} cannot be read ({e})") from e
+    if entry is None or entry.kind == storage.FILE:
+        return entry
+    if entry.kind != storage.BROKEN_LINK:
+        raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
+    return None
+
+
+def holds(folder: str, extension: str, if_unknown: bool = True) -> bool:
+    """Returns whether a file with this extension is in a folder or below it.
+
+    Args:
+        folder: address.
+        extension: such as ".txt".
+        if_unknown: returned if there is none among the first files of the first folders, and there are more.
+    """
+    waiting = [folder]
+    for _ in range(_SEARCHED_FOLDERS):
+        if not waiting:
+            return False
+        current = waiting.pop(0)
+        try:
+            for number, entry in enumerate(storage.storage_of(current).list_directory(current)):
+                if number == _SEARCHED_FILES:
+                    return if_unknown
+                if entry.kind == storage.FILE and entry.name.endswith(extension):
+                    return True
+                if entry.kind == storage.DIRECTORY and not entry.name.startswith("."):
+                    waiting.append(storage.join(current, entry.name))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return if_unknown

@@ -1,0 +1,180 @@
+"""Lists images with the boxes in a CSV as TensorFlow's object detection scripts write it: one row for each box.
+
+The columns are filename, width, height, class, xmin, ymin, xmax and ymax, in any order; others are ignored. Edges are
+pixels from the left and upper edge of the image. The rows of an image may be anywhere in the file. A row without class
+and edges is an image without objects.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from imagebeam import errors, storage
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.sources import annotation_tables, image_source, object_tables
+
+COLUMNS = image_objects.COLUMNS
+
+_NAMES = ("filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax")
+_BOX = ("class", "xmin", "ymin", "xmax", "ymax")
+_SLACK_PX = 0.5
+_BUFFER_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxCsvSource(annotation_tables.AnnotationTableSource):
+    """CSV files with boxes, and the folders of their images below `root`."""
+
+    classes: tuple[str, ...] | None = None  # in the order of their ids; None takes those in all files, sorted
+    base: int = 1  # id of the first class
+    rejects_outside: bool = False
+
+    OPTION: ClassVar[str] = "source.box_csv"
+
+    def check_head(self, split: annotation_tables.AnnotatedSplit, head: bytes) -> None:
+        option = f"{self.OPTION}.annotations.{split.name}: {split.annotations!r}"
+        line = next(iter(head.decode("utf-8-sig", "replace").splitlines()), "")
+        names = next(csv.reader([line]), [])
+        if missing := [name for name in _NAMES if name not in names]:
+            raise errors.ConfigError(
+                f"{option} has no column {', '.join(missing)}; its first line names {', '.join(names) or 'none'}, "
+                f"expected {','.join(_NAMES)}"
+            )
+        if repeated := [name for name in _NAMES if names.count(name) > 1]:
+            raise errors.ConfigError(f"{option} has the column {repeated[0]!r} twice; rename one of them")
+
+    def read(
+        self, split: annotation_tables.AnnotatedSplit, found: image_source.ListingBuilder
+    ) -> tuple[object_tables.ImageTable, object_tables.ObjectTable]:
+        classes = image_objects.ClassNames(self.classes or self._collect_classes(), None, self.base)
+        images = object_tables.ImageTable()
+        objects = object_tables.ObjectTable(0, dict(classes.texts()))
+        lines: list[int] = []  # of the first row of each image
+        for line, row in _read_rows(split.annotations):
+            number = _number_of(row, line, images, objects, lines)
+            if number in images.faults or all(not (row.get(name) or "").strip() for name in _BOX):
+                continue
+            try:
+                self._add(row, number, images, objects, classes, found)
+            except _UnknownClassError as e:
+                images.faults[number] = Reason.UNKNOWN_LABEL, f"line {line}: {e}"
+            except ValueError as e:
+                images.faults[number] = Reason.BAD_VALUE, f"line {line}: {e}"
+        if not images.names:
+            raise object_tables.AnnotationFileError(
+                f"{split.annotations!r} has no rows, so there are no images; fill it"
+            )
+        return images, objects
+
+    def values_of(self, image_id: int | str, objects: object_tables.Objects) -> tuple[Any, ...]:
+        return objects[: len(COLUMNS)]
+
+    def _collect_classes(self) -> tuple[str, ...]:
+        """Returns the names of the classes in all files, sorted: all splits have the same ids."""
+        names = {(row.get("class") or "").strip() for split in self.splits for _, row in _read_rows(split.annotations)}
+        return tuple(sorted(names - {""}))
+
+    def _add(
+        self,
+        row: Mapping[str, str],
+        number: int,
+        images: object_tables.ImageTable,
+        objects: object_tables.ObjectTable,
+        classes: image_objects.ClassNames,
+        found: image_source.ListingBuilder,
+    ) -> None:
+        """Adds the object of a row."""
+        name = (row.get("class") or "").strip()
+        label = classes.id_of(name)
+        if label is None:
+            raise _UnknownClassError(
+                f"the class {object_tables.show(name)} is none of {self.OPTION}.classes: add it there, or leave it out"
+            )
+        xmin, xmax, ymin, ymax = (_pixels(row, edge) for edge in ("xmin", "xmax", "ymin", "ymax"))
+        if xmin > xmax or ymin > ymax:
+            raise ValueError(f"the box ends before it begins: {xmin:g} to {xmax:g}, {ymin:g} to {ymax:g}")
+        box = image_objects.ObjectsBuilder(len(COLUMNS), f"{self.OPTION}.outside" if self.rejects_outside else "")
+        width = image_objects.pixels(images.widths[number], _SLACK_PX)
+        height = image_objects.pixels(images.heights[number], _SLACK_PX)
+        box.add((xmin, xmax, ymin, ymax), width, height, (label, b""))
+        found.passed_over.update(box.dropped)
+        for values in zip(*box.build().values):
+            area = (xmax - xmin) * (ymax - ymin)
+            objects.add(number, label, (*values[:4], area), 0, b"")
+
+
+class _UnknownClassError(ValueError):
+    """The class of a box is in no vocabulary."""
+
+
+def _number_of(
+    row: Mapping[str, str],
+    line: int,
+    images: object_tables.ImageTable,
+    objects: object_tables.ObjectTable,
+    lines: list[int],
+) -> int:
+    """Returns the number of the image of a row; adds it if it is new, and notes a fault if its rows contradict."""
+    name = (row.get("filename") or "").strip()
+    size = tuple(_side(row.get(side)) for side in ("height", "width"))
+    number = images.numbers.get(name) if name else None
+    if number is None:
+        number = len(images.names)
+        images.add({"file_name": name, "id": name or f"line {line}", "height": size[0], "width": size[1]}, ())
+        objects.add_image()
+        lines.append(line)
+        if number in images.faults:
+            reason, detail = images.faults[number]
+            images.faults[number] = reason, f"line {line}: {detail}"
+    elif number not in images.faults and size != (images.heights[number], images.widths[number]):
+        images.faults[number] = (
+            Reason.BAD_VALUE,
+            f"width and height are {row.get('width')} x {row.get('height')} in line {line}, and "
+            f"{images.widths[number]} x {images.heights[number]} in line {lines[number]}",
+        )
+    return number
+
+
+def _side(text: str | None) -> Any:
+    """Returns the pixels of a side; the text itself if it is no whole number."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return text
+    return int(number) if math.isfinite(number) and number.is_integer() else text
+
+
+def _pixels(row: Mapping[str, str], name: str) -> float:
+    text = (row.get(name) or "").strip()
+    try:
+        number = math.nan if "_" in text else float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {object_tables.show(text)}, expected a finite number")
+    return number
+
+
+def _read_rows(uri: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yields the line number and the cells of each row.
+
+    Raises:
+        AnnotationFileError: if the file is not CSV in UTF-8.
+        OSError: if it cannot be read.
+    """
+    raw: Any = storage.storage_of(uri).open_read(uri)
+    with io.TextIOWrapper(io.BufferedReader(raw, _BUFFER_BYTES), "utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file)
+        try:
+            for row in rows:
+                yield rows.line_num, row
+        except (csv.Error, UnicodeDecodeError) as e:
+            raise object_tables.AnnotationFileError(
+                f"{uri!r} cannot be read as CSV after line {rows.line_num}: {e}; save it as UTF-8"
+            ) from e

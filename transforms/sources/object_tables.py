@@ -1,0 +1,133 @@
+"""Tables of the images and objects in an annotation file: a few bytes per object."""
+
+from __future__ import annotations
+
+import array
+import reprlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from imagebeam.transforms.elements import Reason
+
+SHOWN = 80  # characters of a bad value in an error
+_MAX_SIDE_PX = 1_000_000
+
+_REPR = reprlib.Repr()  # for values that may be long or deeply nested
+_REPR.maxlist = _REPR.maxdict = 4
+
+
+class AnnotationFileError(ValueError):
+    """The annotation file cannot be used at all."""
+
+
+class ImageTable:
+    """The images of a file, in its order."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.ids: list[int | str] = []
+        self.heights = array.array("l")  # pixels
+        self.widths = array.array("l")
+        self.cells: list[tuple[Any, ...]] = []  # of the wanted columns
+        self.numbers: dict[int | str, int] = {}  # by id
+        self.faults: dict[int, tuple[Reason, str]] = {}  # by number: why the image cannot be used
+
+    def add(self, entry: Any, columns: Sequence[str]) -> None:
+        """Adds an image; notes a fault if it cannot be used."""
+        number = len(self.names)
+        fields = entry if isinstance(entry, dict) else {}
+        name, image_id = fields.get("file_name"), whole(fields.get("id"))
+        size = whole(fields.get("height")), whole(fields.get("width"))
+        self.names.append(name if isinstance(name, str) else "")
+        self.ids.append(image_id if isinstance(image_id, (int, str)) else "")
+        for sides, side in zip((self.heights, self.widths), size):
+            sides.append(side if _is_side(side) else 0)
+        self.cells.append(tuple(fields.get(column) for column in columns))
+        if not isinstance(name, str) or not name:
+            self.faults[number] = Reason.BAD_ROW, f"file_name is {show(name)}, expected a name"
+        elif not isinstance(image_id, (int, str)) or image_id == "":
+            self.faults[number] = Reason.BAD_ROW, f"id is {show(image_id)}, expected an integer or a text"
+        elif not all(map(_is_side, size)):
+            self.faults[number] = Reason.BAD_VALUE, f"height and width are {show(size)}, expected pixels"
+        if isinstance(image_id, (int, str)):
+            self._note_id(image_id, number)
+
+    def _note_id(self, image_id: int | str, number: int) -> None:
+        first = self.numbers.setdefault(image_id, number)
+        if first != number:  # the objects of this id may belong to either image
+            fault = Reason.BAD_VALUE, f"two images have the id {image_id!r}: {self.names[first]}, {self.names[number]}"
+            self.faults[first] = self.faults[number] = fault
+
+
+class Objects(NamedTuple):
+    """The objects of one image, as its record stores them."""
+
+    xmin: tuple[float, ...]
+    xmax: tuple[float, ...]
+    ymin: tuple[float, ...]
+    ymax: tuple[float, ...]
+    labels: tuple[int, ...]
+    texts: tuple[bytes, ...]
+    areas: tuple[float, ...]
+    crowds: tuple[int, ...]
+    masks: tuple[bytes, ...]  # packed; empty unless masks are stored
+
+
+class ObjectTable:
+    """The objects of all images of a file: 53 bytes for each, and its mask."""
+
+    def __init__(self, num_images: int, names: dict[int, bytes]):
+        self.names = names  # of the categories, by id
+        self._newest = array.array("q", [-1]) * num_images  # number of the last object of each image; -1 for none
+        self._before = array.array("q")  # number of the object before it of the same image
+        self._labels = array.array("q")
+        self._numbers = array.array("f")  # five per object: xmin, xmax, ymin, ymax, area
+        self._crowds = array.array("b")
+        self._masks = bytearray()
+        self._mask_ends = array.array("Q", [0])
+
+    def add_image(self) -> None:
+        """Makes room for another image, without objects."""
+        self._newest.append(-1)
+
+    def add(self, image: int, label: int, numbers: Sequence[float], is_crowd: int, mask: bytes) -> None:
+        """Adds an object of the image with the number `image`."""
+        self._before.append(self._newest[image])
+        self._newest[image] = len(self._labels)
+        self._labels.append(label)
+        self._numbers.extend(numbers)
+        self._crowds.append(is_crowd)
+        self._masks += mask
+        self._mask_ends.append(len(self._masks))
+
+    def of(self, image: int) -> Objects:
+        """Returns the objects of an image in the order of the file."""
+        found = []
+        number = self._newest[image]
+        while number >= 0:
+            found.append(number)
+            number = self._before[number]
+        found.reverse()
+        xmin, xmax, ymin, ymax, areas = (tuple(self._numbers[5 * each + i] for each in found) for i in range(5))
+        labels = tuple(self._labels[each] for each in found)
+        texts = tuple(self.names[label] for label in labels)
+        crowds = tuple(self._crowds[each] for each in found)
+        masks = tuple(bytes(self._masks[self._mask_ends[each] : self._mask_ends[each + 1]]) for each in found)
+        return Objects(xmin, xmax, ymin, ymax, labels, texts, areas, crowds, masks)
+
+
+def whole(value: Any) -> Any:
+    """Converts a float such as 3.0 to an integer, and a bool to None; returns other values unchanged."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return None if isinstance(value, bool) else value
+
+
+def _is_side(value: Any) -> bool:
+    return isinstance(value, int) and 0 < value <= _MAX_SIDE_PX
+
+
+def show(value: Any) -> str:
+    """Returns the text of a value, cut after `SHOWN` characters."""
+    text = _REPR.repr(value)
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
