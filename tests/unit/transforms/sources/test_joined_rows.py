@@ -13,7 +13,7 @@ from tests import image_sets, spread_rows
 IMAGES = "1 a/1.jpg\n2 a/2.jpg\n3 b/3.jpg\n"
 
 
-def open_birds(folder: pathlib.Path, images: str, classes: str, splits: str) -> open_source._Table:
+def open_birds(folder: pathlib.Path, images: str, classes: str, splits: str) -> open_source.Table:
     for name in ("a/1.jpg", "a/2.jpg", "b/3.jpg"):
         (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "images" / name).write_bytes(image_sets.make_image(1))

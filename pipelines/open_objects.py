@@ -1,0 +1,118 @@
+"""Opens data sets of boxes: COCO, YOLO, Pascal VOC and CSV."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+
+from imagebeam import storage
+from imagebeam.pipelines import (
+    class_files,
+    find_box_csv,
+    find_voc,
+    find_yolo,
+    open_tables,
+    source_places,
+)
+from imagebeam.pipelines import config as config_lib
+from imagebeam.transforms.objects import image_objects, voc_xml, yolo_text
+from imagebeam.transforms.sources import (
+    annotated_files,
+    box_csv,
+    coco,
+    coco_json,
+)
+
+
+def open_coco(config: config_lib.Config, uri: str) -> coco.CocoSource:
+    """Returns the source of COCO's annotations below `uri`.
+
+    Raises:
+        ConfigError: if the files are not as the config says.
+    """
+    wanted = config.source.coco
+    splits = (
+        coco.CocoSplit(split, storage.join(uri, path), _path_below(wanted.images[split]))
+        for split, path in wanted.annotations.items()
+    )
+    source = coco.CocoSource(
+        root=uri,
+        splits=tuple(splits),
+        objects=coco_json.ObjectRule(wanted.masks, wanted.outside == "reject", wanted.crowd, wanted.categories or ()),
+        without_objects=wanted.without_objects,
+        fields=open_tables.row_fields(config),
+    )
+    source.check()
+    return source
+
+
+def open_yolo(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
+    """Returns the source of images with YOLO's label files.
+
+    Raises:
+        ConfigError: if the files are not as the config says.
+    """
+    wanted = config.source.yolo
+    found = find_yolo.find(uri, wanted)
+    reader = yolo_text.YoloReader(
+        found.classes, wanted.polygons, wanted.confidence, found.num_keypoint_values, wanted.outside == "reject"
+    )
+    rule = annotated_files.PairRule(".txt", "images", "labels", wanted.without_labels)
+    source = annotated_files.AnnotatedFilesSource(
+        found.root, found.parts, rule, reader, exclude=source_places.leave_out(output, found.root)
+    )
+    source.check("source.yolo.images")
+    return source
+
+
+def open_voc(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
+    """Returns the source of images with Pascal VOC's XML files.
+
+    Raises:
+        ConfigError: if the files are not as the config says.
+    """
+    wanted = config.source.voc
+    found = find_voc.find(uri, wanted)
+    rejects_outside = wanted.outside == "reject"
+    source = annotated_files.AnnotatedFilesSource(
+        uri,
+        found.parts,
+        annotated_files.PairRule(".xml", found.image_folder, found.annotation_folder, wanted.without_annotations),
+        voc_xml.VocReader(image_objects.ClassNames(()), wanted.origin, rejects_outside),
+        exclude=source_places.leave_out(output, uri),
+        named_in=found.image_folder,
+    )
+    if wanted.classes is None:
+        names = find_voc.collect_classes(source)
+    else:
+        names = class_files.read_classes(uri, wanted.classes, "source.voc.classes")
+    source.check("source.voc.images")
+    classes = image_objects.ClassNames(names, None, wanted.base)
+    return dataclasses.replace(source, reader=voc_xml.VocReader(classes, wanted.origin, rejects_outside))
+
+
+def open_box_csv(config: config_lib.Config, uri: str) -> box_csv.BoxCsvSource:
+    """Returns the source of images whose boxes are rows of a CSV file.
+
+    Raises:
+        ConfigError: if the files are not as the config says.
+    """
+    wanted = config.source.box_csv
+    classes = wanted.classes
+    root, splits = find_box_csv.find(uri, wanted)
+    source = box_csv.BoxCsvSource(
+        root=root,
+        splits=splits,
+        without_objects=wanted.without_objects,
+        classes=None if classes is None else class_files.read_classes(root, classes, "source.box_csv.classes"),
+        base=wanted.base,
+        rejects_outside=wanted.outside == "reject",
+    )
+    source.check()
+    return source
+
+
+def _path_below(path: str) -> str:
+    """Returns a folder relative to the source's address, without slashes at its ends; "" is the address itself."""
+    folder = posixpath.normpath(path.strip("/"))
+    return "" if folder == "." else folder
