@@ -190,8 +190,8 @@ def test_paths_of_any_bytes_need_no_encoding(folder: pathlib.Path) -> None:
 
 
 def test_rows_are_counted_as_lines_of_the_file(folder: pathlib.Path) -> None:
-    (folder / "table.csv").write_text('\nimage,label,note\n\na.jpg,cat,"two\nlines"\nb.jpg,cat\nc.jpg,cat,\n')
-    assert f"line 6 of {folder}/table.csv: 2 cells, the header has 3" in complaint(folder / "table.csv", LABELLED)
+    (folder / "table.csv").write_text('\nimage,label,note\n\na.jpg,cat,"two\nlines"\nb.jpg\nc.jpg,cat,\n')
+    assert f"line 6 of {folder}/table.csv: 1 cells, the header has 3" in complaint(folder / "table.csv", LABELLED)
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one-table", "tables"])
