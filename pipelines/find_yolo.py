@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -56,7 +57,24 @@ def find(uri: str, wanted: config_objects.YoloConfig) -> YoloSet:
         parts = tuple(_parts_of_data(root, posixpath.dirname(path), where, data))
     else:
         parts = tuple(_parts_of_folders(root))
+    _check_parts(parts, where)
     return YoloSet(root, parts, classes, _keypoints(where, data))
+
+
+def _check_parts(parts: tuple[annotated_files.Part, ...], where: str) -> None:
+    """Refuses two splits of the same images, which data.yaml may name: their keys would be the same.
+
+    Raises:
+        ConfigError: with the splits, and what to set instead.
+    """
+    splits: dict[str, str] = {}
+    for part in parts:
+        other = splits.setdefault(part.path, part.split)
+        if other != part.split:
+            raise errors.ConfigError(
+                f"{where or 'source.yolo.images'}: {other} and {part.split} are the same {part.path or '.'!r}, and an "
+                f"image has one split: set source.yolo.images={{train: {part.path or '.'}}}"
+            )
 
 
 def is_yaml(path: str) -> bool:
@@ -126,9 +144,22 @@ def _classes(
     for path in _CLASS_FILES:
         if split_folders.kind_of(storage.join(root, path)) == storage.FILE:
             return image_objects.ClassNames(class_files.read_classes(root, path, path), None, wanted.base)
+    inner = None if where else next(filter(functools.partial(_is_set, root), split_folders.names_in(root)), None)
+    if inner is not None:
+        raise errors.ConfigError(
+            f"--input {root!r} holds the data set in its folder {inner!r}: give {storage.join(root, inner)!r}"
+        )
     have = f"{where!r} has no names" if where else f"{root!r} has no data.yaml and no classes.txt"
     raise errors.ConfigError(
         f"{have}, so the classes have no names; list them in source.yolo.classes, such as [cat, dog], or name a file"
+    )
+
+
+def _is_set(root: str, name: str) -> bool:
+    """Returns whether a folder in `root` has a file that names classes."""
+    folder = storage.join(root, name)
+    return any(
+        split_folders.kind_of(storage.join(folder, each)) == storage.FILE for each in (_DATA_FILE, *_CLASS_FILES)
     )
 
 

@@ -6,6 +6,7 @@ read with the images, by the workers that write them.
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import io
@@ -118,8 +119,49 @@ class AnnotatedFilesSource:
         return self._look_up_all([_Row(*row) for row in elements.unpack_rows(batch.packed)])
 
     def _read_batches(self) -> Iterator[list[_Row] | image_source.Listing]:
+        hashes = array.array("q")  # of the paths of annotations, 8 bytes an image
         for part in self.parts:
-            yield from self._list_file(part) if part.is_list else self._list_folder(part)
+            for found in self._read_part(part):
+                if not isinstance(found, image_source.Listing):
+                    hashes.extend(hash(path) for path, _ in self._annotations_of(found))
+                yield found
+        if problem := self._find_shared(hashes):
+            last = image_source.ListingBuilder()
+            last.problems.append(problem)
+            yield last.take()
+
+    def _read_part(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
+        return self._list_file(part) if part.is_list else self._list_folder(part)
+
+    def _annotations_of(self, rows: Iterable[_Row]) -> Iterator[tuple[str, str]]:
+        """Yields the paths of the annotations and of the image, for images whose whole path is known."""
+        return ((self.rule.annotations_of(row.path), row.path) for row in rows if self._is_whole(row))
+
+    def _find_shared(self, hashes: array.array[int]) -> str:
+        """Returns what is wrong if several images have the same annotations by their names; "" if nothing is.
+
+        Only one of them is meant, as of `a.jpg` and `a.png` with `a.txt`, and nobody can tell which one.
+        """
+        import numpy as np
+
+        ordered = np.sort(np.frombuffer(hashes, np.int64))
+        repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+        images: dict[str, set[str]] = {}
+        for part in self.parts if repeated else ():
+            for found in self._read_part(part):
+                if not isinstance(found, image_source.Listing):
+                    for path, image in self._annotations_of(found):
+                        if hash(path) in repeated:
+                            images.setdefault(path, set()).add(image)
+        store = storage.storage_of(self.root)
+        shared = [path for path in sorted(images) if len(images[path]) > 1 and store.exists(self._address(path))]
+        if not shared:
+            return ""
+        first = " and ".join(map(repr, sorted(images[shared[0]])[:2]))
+        return (
+            f"{len(shared):,} annotation files belong to several images by their names, the first is {shared[0]!r} of "
+            f"{first}: rename these images or files, or remove one of each"
+        )
 
     def _look_up_all(self, rows: list[_Row]) -> image_source.Listing:
         found = image_source.ListingBuilder()

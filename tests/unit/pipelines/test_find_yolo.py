@@ -190,3 +190,21 @@ def test_wrong_places_are_errors(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.ConfigError, match=r"several YAML files with names of classes, a.yaml, b.yaml: name one"):
         find(tmp_path)
     assert find(tmp_path, data="a.yaml", images={"train": "images"}).classes.names == ("cat", "dog")
+
+
+def test_two_splits_of_the_same_folder_are_refused_with_the_setting_for_one(tmp_path: pathlib.Path) -> None:
+    make_folders(tmp_path, "images")
+    (tmp_path / "data.yaml").write_text(f"{NAMES}train: images\nval: images\n")
+    message = r"train and val are the same 'images', .* set source\.yolo\.images=\{train: images\}$"
+    with pytest.raises(errors.ConfigError, match=message):
+        find(tmp_path)
+    assert folders_of(find(tmp_path, images={"train": "images"})) == [("train", "images", False)]
+
+
+@pytest.mark.parametrize("file", ["data.yaml", "classes.txt", "train/labels/classes.txt"])
+def test_folder_above_the_data_set_is_refused_with_the_right_one(tmp_path: pathlib.Path, file: str) -> None:
+    make_folders(tmp_path, "a", "pets/images", "pets/train/labels")
+    (tmp_path / "pets" / file).write_text("cat\n")
+    message = rf"^--input '{tmp_path}' holds the data set in its folder 'pets': give '{tmp_path}/pets'$"
+    with pytest.raises(errors.ConfigError, match=message):
+        find(tmp_path)

@@ -152,3 +152,29 @@ def test_images_and_lists_at_a_remote_address(tmp_path: pathlib.Path) -> None:
             found.check("source.yolo.images")
     finally:
         remote.rm("/annotated", recursive=True)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 1000])
+@pytest.mark.parametrize("is_list", [False, True], ids=["folder", "list"])
+def test_annotations_of_two_images_by_their_names_are_a_problem(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, batch: int, is_list: bool
+) -> None:
+    names = ["a.jfif", "a.b.jpg", "a.jpg", "b.jpg", "c.jpg", "c.png", "d.png", "e.bmp", "e.jpg"]
+    (tmp_path / "images").mkdir()
+    (tmp_path / "labels").mkdir()
+    for name in names:
+        (tmp_path / "images" / name).write_bytes(b"image")
+    for stem in ("a", "b", "d", "e"):  # both images of c are without objects
+        (tmp_path / "labels" / f"{stem}.txt").write_text("0 0.5 0.5 1 1\n")
+    (tmp_path / "train.txt").write_text("".join(f"images/{name}\n" for name in names))
+    monkeypatch.setattr(image_source, "MAX_REFS", batch)
+    found = source(tmp_path, RULE_LIST if is_list else annotated_files.Part("train", "images"))
+    assert [problem for listing in found.list_all() for problem in listing.problems] == [
+        "2 annotation files belong to several images by their names, the first is 'labels/a.txt' of 'images/a.jfif' "
+        "and 'images/a.jpg': rename these images or files, or remove one of each"
+    ]
+    for name in ("a.jfif", "e.bmp"):
+        (tmp_path / "images" / name).unlink()
+        (tmp_path / "train.txt").write_text((tmp_path / "train.txt").read_text().replace(f"images/{name}\n", ""))
+    refs, rejects, _ = listed(found)
+    assert (len(refs), rejects) == (7, [])
