@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import io
 import itertools
+import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -361,6 +362,10 @@ def _find(uri: str, store: storage.Storage, known: find_entries.Entries) -> stor
     try:
         entry = known[uri] if uri in known else store.stat(uri)
     except (FileNotFoundError, NotADirectoryError):
+        if store.is_local and os.path.islink(uri):  # as of a store that was not fetched: not the same as no file
+            raise table_rows.BadRowError(
+                elements.Reason.UNREADABLE, f"{uri!r} is a broken link; repair or remove it"
+            ) from None
         return None
     except (OSError, ValueError) as e:
         if isinstance(e, OSError) and storage.is_fault(e):
@@ -368,9 +373,7 @@ def _find(uri: str, store: storage.Storage, known: find_entries.Entries) -> stor
         raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} cannot be read ({e})") from e
     if entry is None or entry.kind == storage.FILE:
         return entry
-    if entry.kind != storage.BROKEN_LINK:
-        raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
-    return None
+    raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
 
 
 def holds(folder: str, extension: str, if_unknown: bool = True) -> bool:

@@ -170,11 +170,12 @@ def _read_rows(uri: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     """
     raw: Any = storage.storage_of(uri).open_read(uri)
     with io.TextIOWrapper(io.BufferedReader(raw, _BUFFER_BYTES), "utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file)
+        rows = csv.DictReader(file, strict=True)  # else a quote that is not closed takes the rows after it
         try:
             for row in rows:
                 yield rows.line_num, row
         except (csv.Error, UnicodeDecodeError) as e:
+            remedy = "save it as UTF-8" if isinstance(e, UnicodeDecodeError) else "correct the quotes from there on"
             raise object_tables.AnnotationFileError(
-                f"{uri!r} cannot be read as CSV after line {rows.line_num}: {e}; save it as UTF-8"
+                f"{uri!r} cannot be read as CSV after line {rows.line_num}: {e}; {remedy}"
             ) from e

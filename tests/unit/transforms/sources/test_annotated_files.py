@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import pickle
 
@@ -178,3 +179,18 @@ def test_annotations_of_two_images_by_their_names_are_a_problem(
         (tmp_path / "train.txt").write_text((tmp_path / "train.txt").read_text().replace(f"images/{name}\n", ""))
     refs, rejects, _ = listed(found)
     assert (len(refs), rejects) == (7, [])
+
+
+@pytest.mark.parametrize("missing", ["keep", "pass_over", "reject"])
+def test_broken_link_in_place_of_annotations_rejects_the_image(tmp_path: pathlib.Path, missing: str) -> None:
+    detection_sets.write_yolo(tmp_path, {"images/train": 3})
+    label = tmp_path / "labels" / "train" / "1.txt"
+    label.unlink()
+    label.symlink_to(tmp_path / "not-fetched")
+    found = source(
+        tmp_path, annotated_files.Part("train", "images/train"), rule=dataclasses.replace(RULE, missing=missing)
+    )
+    _, rejects, _ = listed(found)
+    assert [each.detail for each in rejects if each.key == "images/train/1.jpg"] == [
+        f"'{label}' is a broken link; repair or remove it"
+    ]

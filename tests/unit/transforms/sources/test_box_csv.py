@@ -147,6 +147,8 @@ def test_wrong_header_is_an_error(tmp_path: pathlib.Path, content: bytes, error:
     [
         (b"", "has no rows, so there are no images; fill it"),
         ("0.jpg,40,20,é,0,0,5,10".encode("latin-1"), "cannot be read as CSV after line 0: .*; save it as UTF-8"),
+        (b'0.jpg,40,20,"cat,0,0,5,10\n1.jpg,40,20,cat,0,0,5,10\n', "unexpected end of data; correct the quotes"),
+        (b'0.jpg,40,20,"cat,0,0,5,10\n1.jpg,40,20,c"at,0,0,5,10\n', "after line 1: .*; correct the quotes"),
     ],
 )
 def test_unusable_file_is_a_problem(tmp_path: pathlib.Path, content: bytes, problem: str) -> None:
