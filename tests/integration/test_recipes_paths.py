@@ -10,18 +10,7 @@ from imagebeam import errors
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert, open_source
 from imagebeam.transforms import elements
-from tests import datasets, image_sets
-
-
-def put(folder: pathlib.Path, *names: str) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(image_sets.make_image(sum(name.encode())))
-
-
-def convert_preset(preset: str, source: pathlib.Path, output: pathlib.Path, *overrides: str) -> convert.ConvertResult:
-    config = config_lib.load_config(preset, [f"source.uri={source}", f"output.uri={output}", *overrides])
-    return convert.convert(config, workers=1)
+from tests import datasets, table_sets
 
 
 def labels_of(output: pathlib.Path, split: str) -> dict[str, str]:
@@ -30,8 +19,8 @@ def labels_of(output: pathlib.Path, split: str) -> dict[str, str]:
 
 def test_ages_in_file_names_are_numbers(tmp_path: pathlib.Path) -> None:
     names = [f"{age}_{age % 2}_{age % 5}_2017010402310{age:02}.jpg.chip.jpg" for age in range(20, 40)]
-    put(tmp_path / "in", *names, "part2/61_1_20170109142408075.jpg.chip.jpg")
-    result = convert_preset(
+    table_sets.put(tmp_path / "in", *names, "part2/61_1_20170109142408075.jpg.chip.jpg")
+    result = table_sets.convert_preset(
         "utkface", tmp_path / "in", tmp_path / "out", "split={by: none}", "rejects.max_fraction=0.1"
     )
     found = {
@@ -45,14 +34,16 @@ def test_ages_in_file_names_are_numbers(tmp_path: pathlib.Path) -> None:
 def test_pets_go_where_the_lists_say(tmp_path: pathlib.Path) -> None:
     pets = tmp_path / "pets"
     breeds = ["Abyssinian", "american_bulldog"]
-    put(pets, *(f"images/{breed}_{n}.jpg" for breed in breeds for n in range(1, 7)), "annotations/trimaps/x_1.png")
+    table_sets.put(
+        pets, *(f"images/{breed}_{n}.jpg" for breed in breeds for n in range(1, 7)), "annotations/trimaps/x_1.png"
+    )
     head = "#Image CLASS-ID SPECIES BREED ID\n"
     for name, numbers in {"trainval": range(1, 4), "test": range(4, 6)}.items():
         lines = [f"{breed}_{n} {index} 1 {index}\n" for index, breed in enumerate(breeds, 1) for n in numbers]
         (pets / f"annotations/{name}.txt").write_text(head + "".join(lines))
     with open(pets / "annotations/test.txt", "a") as file:
         file.write("Bengal_7 3 1 3\n")
-    result = convert_preset("oxford_pets", pets, tmp_path / "out")
+    result = table_sets.convert_preset("oxford_pets", pets, tmp_path / "out")
     assert labels_of(tmp_path / "out", "train") == {f"images/{b}_{n}.jpg": b for b in breeds for n in (1, 2, 3)}
     assert labels_of(tmp_path / "out", "test") == {f"images/{b}_{n}.jpg": b for b in breeds for n in (4, 5)}
     assert result.plan.passed_over["not_in_lists"] == 2
@@ -61,13 +52,13 @@ def test_pets_go_where_the_lists_say(tmp_path: pathlib.Path) -> None:
 
 
 def test_path_that_matches_nowhere_shows_the_first_paths(tmp_path: pathlib.Path) -> None:
-    put(tmp_path / "in", "a/1.jpg", "b/2.jpg")
+    table_sets.put(tmp_path / "in", "a/1.jpg", "b/2.jpg")
     with pytest.raises(errors.TooManyRejectsError, match=r"no_match 2.*the first paths are 'a/1.jpg', 'b/2.jpg'"):
         datasets.make(tmp_path / "in", tmp_path / "out", source={"pattern": r"(?P<x>\d+)\.png"}, label={"by": "none"})
 
 
 def test_lists_that_name_nothing_show_what_they_hold(tmp_path: pathlib.Path) -> None:
-    put(tmp_path / "in", "a/1.jpg", "b/2.jpg")
+    table_sets.put(tmp_path / "in", "a/1.jpg", "b/2.jpg")
     (tmp_path / "in/train.txt").write_text("first\nsecond\n")
     with pytest.raises(errors.ConfigError, match=r"2 not_in_lists.*images are 'a/1.jpg', 'b/2.jpg', and .* is 'first'"):
         datasets.make(
@@ -79,17 +70,17 @@ def test_lists_that_name_nothing_show_what_they_hold(tmp_path: pathlib.Path) -> 
 
 
 def test_split_is_the_name_of_the_table(tmp_path: pathlib.Path) -> None:
-    put(tmp_path / "in", "images/1.jpg", "images/2.jpg", "images/3.jpg")
+    table_sets.put(tmp_path / "in", "images/1.jpg", "images/2.jpg", "images/3.jpg")
     (tmp_path / "in/train.csv").write_text("id,label\n1,cat\n2,dog\n")
     (tmp_path / "in/valid.csv").write_text("id,label\n3,cat\n")
     overrides = ["source.manifest.path='*.csv'", "split={by: table, rename: {valid: validation}}"]
-    convert_preset("kaggle", tmp_path / "in", tmp_path / "out", *overrides)
+    table_sets.convert_preset("kaggle", tmp_path / "in", tmp_path / "out", *overrides)
     assert labels_of(tmp_path / "out", "train") == {"images/1.jpg": "cat", "images/2.jpg": "dog"}
     assert labels_of(tmp_path / "out", "validation") == {"images/3.jpg": "cat"}
 
 
 def test_saved_listing_follows_the_same_rules(tmp_path: pathlib.Path) -> None:
-    put(tmp_path / "in", "a/1.jpg", "b/2.jpg", "b/3.jpg")
+    table_sets.put(tmp_path / "in", "a/1.jpg", "b/2.jpg", "b/3.jpg")
     (tmp_path / "in/train.txt").write_text("1\n2\n")
     sections = {
         "source": {"uri": str(tmp_path / "in"), "pattern": "(?P<label>[ab])/.*"},
@@ -113,7 +104,7 @@ def test_saved_listing_follows_the_same_rules(tmp_path: pathlib.Path) -> None:
 
 
 def test_update_moves_an_image_whose_list_has_changed_and_says_so(tmp_path: pathlib.Path) -> None:
-    put(tmp_path / "in", "1.jpg", "2.jpg", "3.jpg", "4.jpg")
+    table_sets.put(tmp_path / "in", "1.jpg", "2.jpg", "3.jpg", "4.jpg")
     sections = {
         "source": {"uri": str(tmp_path / "in")},
         "label": {"by": "none"},

@@ -11,32 +11,14 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.coders import VarIntCoder
 from apache_beam.internal import cloudpickle_pickler
 from apache_beam.options import pipeline_options
 from apache_beam.testing import test_pipeline, util
-from apache_beam.transforms import core, userstate
+from apache_beam.transforms import core
 from apache_beam.typehints import decorators, trivial_inference, typehints
 
 from tests import quick_beam
-
-
-class Adder:
-    def add(self, one: int, *, other: int = 1) -> int:
-        return one + other
-
-
-class Plain(beam.DoFn):
-    def process(self, element: int, timestamp: Any = beam.DoFn.TimestampParam) -> list[int]:
-        return [element]
-
-
-class Stateful(beam.DoFn):
-    SEEN = beam.DoFn.StateParam(userstate.BagStateSpec("seen", VarIntCoder()))
-
-    def process(self, element: tuple[str, int], seen: Any = SEEN) -> list[int]:
-        seen.add(element[1])
-        return [sum(seen.read())]
+from tests.dofns import Adder, Plain, Stateful
 
 
 class Mixed(beam.DoFn):

@@ -6,11 +6,9 @@ import inspect
 import sys
 import threading
 import types
-from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.coders import VarIntCoder
 from apache_beam.options import pipeline_options
 from apache_beam.runners.worker import statesampler
 from apache_beam.testing import test_pipeline, util
@@ -18,29 +16,12 @@ from apache_beam.transforms import core, userstate
 
 from imagebeam.pipelines import beam_shortcuts
 from tests import command_line
+from tests.dofns import Adder, Plain, Stateful
 
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     beam_shortcuts.install(monkeypatch.setattr)
-
-
-class Adder:
-    def add(self, one: int, *, other: int = 1) -> int:
-        return one + other
-
-
-class Plain(beam.DoFn):
-    def process(self, element: int, timestamp: Any = beam.DoFn.TimestampParam) -> list[int]:
-        return [element]
-
-
-class Stateful(beam.DoFn):
-    SEEN = beam.DoFn.StateParam(userstate.BagStateSpec("seen", VarIntCoder()))
-
-    def process(self, element: tuple[str, int], seen: Any = SEEN) -> list[int]:
-        seen.add(element[1])
-        return [sum(seen.read())]
 
 
 class Inherits(Stateful):
