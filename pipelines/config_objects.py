@@ -8,7 +8,16 @@ import pydantic
 
 from imagebeam.pipelines.config_fields import STRICT, NotBool
 
+
+def _as_lists(value: Any) -> Any:
+    """Returns a mapping with each text in it as a list of one."""
+    if not isinstance(value, dict):
+        return value
+    return {split: (path,) if isinstance(path, str) else path for split, path in value.items()}
+
+
 ClassBase = Annotated[int, pydantic.Field(ge=0, le=1), NotBool]
+PathsBySplit = Annotated[dict[str, tuple[str, ...]], pydantic.BeforeValidator(_as_lists)]
 
 
 class YoloConfig(pydantic.BaseModel):
@@ -19,7 +28,7 @@ class YoloConfig(pydantic.BaseModel):
     data: str | None = None
     """YAML file with the names of the classes and the folders or lists of images, below `source.uri`. By default the
     file `data.yaml`, or the only YAML file there that has `names`."""
-    images: dict[str, tuple[str, ...]] | None = None
+    images: PathsBySplit | None = None
     """Folders of images, or text files with a path on each line, below `source.uri`, by split. By default those of
     `data`; without such a file: `images/train` or `train/images` and the like, or all images in one split, `train`."""
     classes: str | tuple[str, ...] | None = None
@@ -37,18 +46,13 @@ class YoloConfig(pydantic.BaseModel):
     """What to do with an image without a label file: keep it as an image without objects, pass it over, or reject it.
     An image with an empty label file is kept."""
 
-    @pydantic.field_validator("images", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return _as_lists(value)
-
 
 class VocConfig(pydantic.BaseModel):
     """Annotations of objects in Pascal VOC's XML, one file for each image."""
 
     model_config = STRICT
 
-    images: dict[str, tuple[str, ...]] | None = None
+    images: PathsBySplit | None = None
     """Lists of images (`ImageSets/Main/train.txt`: a name on each line) or folders of images, below `source.uri`, by
     split. By default the lists train, val and test in `ImageSets/Main`, with trainval in place of a missing train;
     without lists the folders train, valid and test, or all images in one split, `train`."""
@@ -69,11 +73,6 @@ class VocConfig(pydantic.BaseModel):
     """What to do with a box that leaves the image, as in `source.coco.outside`."""
     without_annotations: Literal["keep", "pass_over", "reject"] = "reject"
     """What to do with an image without an XML file: keep it as an image without objects, pass it over, or reject it."""
-
-    @pydantic.field_validator("images", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return _as_lists(value)
 
 
 class BoxCsvConfig(pydantic.BaseModel):
@@ -105,10 +104,3 @@ class BoxCsvConfig(pydantic.BaseModel):
                 f"source.box_csv.images {', '.join(self.images) or 'none'}; name the same in both"
             )
         return self
-
-
-def _as_lists(value: Any) -> Any:
-    """Returns a mapping with each text in it as a list of one."""
-    if not isinstance(value, dict):
-        return value
-    return {split: (path,) if isinstance(path, str) else path for split, path in value.items()}

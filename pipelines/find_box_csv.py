@@ -33,7 +33,7 @@ def find(uri: str, wanted: config_objects.BoxCsvConfig) -> tuple[str, tuple[anno
     given = wanted.images
     splits = []
     for split, path in files.items():
-        folder = _folder_of(root, split, path) if given is None else _below(given[split])
+        folder = _folder_of(root, split, path) if given is None else split_folders.path_below(given[split])
         splits.append(annotation_tables.AnnotatedSplit(split, storage.join(root, path), folder))
     return root, tuple(splits)
 
@@ -54,8 +54,3 @@ def _folder_of(root: str, split: str, path: str) -> str:
             if split_folders.kind_of(storage.join(root, folder)) == storage.DIRECTORY:
                 return folder
     return beside
-
-
-def _below(path: str) -> str:
-    folder = posixpath.normpath(path.strip("/"))
-    return "" if folder == "." else folder

@@ -39,9 +39,7 @@ def find(root: str, wanted: config_objects.VocConfig) -> VocSet:
         return VocSet(tuple(_listed_parts(root, images)), images, annotations)
     inner = next((name for name in folders if _is_voc(storage.join(root, name), wanted)), None)
     if inner is not None:
-        raise errors.ConfigError(
-            f"--input {root!r} holds the data set in its folder {inner!r}: give {storage.join(root, inner)!r}"
-        )
+        raise split_folders.give_inner(root, inner)
     splits = [split for split in split_folders.SPLITS if split in folders]
     return VocSet(tuple(annotated_files.Part(split, split) for split in splits) or _WHOLE, images, annotations)
 

@@ -146,9 +146,7 @@ def _classes(
             return image_objects.ClassNames(class_files.read_classes(root, path, path), None, wanted.base)
     inner = None if where else next(filter(functools.partial(_is_set, root), split_folders.names_in(root)), None)
     if inner is not None:
-        raise errors.ConfigError(
-            f"--input {root!r} holds the data set in its folder {inner!r}: give {storage.join(root, inner)!r}"
-        )
+        raise split_folders.give_inner(root, inner)
     have = f"{where!r} has no names" if where else f"{root!r} has no data.yaml and no classes.txt"
     raise errors.ConfigError(
         f"{have}, so the classes have no names; list them in source.yolo.classes, such as [cat, dog], or name a file"

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -37,8 +37,8 @@ def held_back() -> Iterator[None]:
         with _job_servers_ignoring_sigint():
             yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
         for number in came:
             handlers[signal.Signals(number)](number, None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import posixpath
 
 from imagebeam import storage
 from imagebeam.pipelines import (
@@ -13,11 +12,13 @@ from imagebeam.pipelines import (
     find_yolo,
     open_tables,
     source_places,
+    split_folders,
 )
 from imagebeam.pipelines import config as config_lib
 from imagebeam.transforms.objects import image_objects, voc_xml, yolo_text
 from imagebeam.transforms.sources import (
     annotated_files,
+    annotation_tables,
     box_csv,
     coco,
     coco_json,
@@ -32,7 +33,7 @@ def open_coco(config: config_lib.Config, uri: str) -> coco.CocoSource:
     """
     wanted = config.source.coco
     splits = (
-        coco.CocoSplit(split, storage.join(uri, path), _path_below(wanted.images[split]))
+        annotation_tables.AnnotatedSplit(split, storage.join(uri, path), split_folders.path_below(wanted.images[split]))
         for split, path in wanted.annotations.items()
     )
     source = coco.CocoSource(
@@ -110,9 +111,3 @@ def open_box_csv(config: config_lib.Config, uri: str) -> box_csv.BoxCsvSource:
     )
     source.check()
     return source
-
-
-def _path_below(path: str) -> str:
-    """Returns a folder relative to the source's address, without slashes at its ends; "" is the address itself."""
-    folder = posixpath.normpath(path.strip("/"))
-    return "" if folder == "." else folder

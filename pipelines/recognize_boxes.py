@@ -57,12 +57,12 @@ def _find_in_folders(root: str, prefix: str, folders: list[str]) -> tuple[str, s
     if (
         "images" in folders
         and "labels" in folders
-        and annotated_files.holds(_below(root, f"{prefix}labels"), ".txt", False)
+        and annotated_files.holds(storage.join(root, f"{prefix}labels"), ".txt", False)
     ):
         return "yolo", f"{prefix}images is beside {prefix}labels, which holds .txt files"
     images = next((name for name in _IMAGE_FOLDERS if name in folders), None)
-    for name in _ANNOTATION_FOLDERS:
-        if images is not None and name in folders and annotated_files.holds(_below(root, prefix + name), ".xml", False):
+    for name in _ANNOTATION_FOLDERS if images is not None else ():
+        if name in folders and annotated_files.holds(storage.join(root, prefix + name), ".xml", False):
             return "voc", f"{prefix}{images} is beside {prefix}{name}, which holds .xml files"
     return None
 
@@ -72,11 +72,7 @@ def _find_beside(root: str, prefix: str, files: list[str]) -> tuple[str, str] | 
     if not files:
         return None
     for name, preset in (("_annotations.csv", "box_csv"), ("_annotations.coco.json", "coco")):
-        if split_folders.kind_of(_below(root, prefix + name)) == storage.FILE:
+        if split_folders.kind_of(storage.join(root, prefix + name)) == storage.FILE:
             return preset, f"{prefix}{name} is beside images"
     first = next((name for name in files if name.endswith(".xml")), None)
     return None if first is None else ("voc", f"{prefix}{first} is beside images")
-
-
-def _below(root: str, path: str) -> str:
-    return storage.join(root, path.rstrip("/"))

@@ -40,6 +40,19 @@ def names_in(folder: str, kind: str = storage.DIRECTORY, suffixes: tuple[str, ..
         raise errors.ConfigError(f"{folder!r} cannot be listed ({e.strerror or e}); check --input") from e
 
 
+def path_below(path: str) -> str:
+    """Returns a path relative to the root without slashes at its ends; "" is the root itself."""
+    path = posixpath.normpath(path.strip("/"))
+    return "" if path == "." else path
+
+
+def give_inner(root: str, inner: str) -> errors.ConfigError:
+    """Returns the error of a data set that is in the folder `inner` of the folder given."""
+    return errors.ConfigError(
+        f"--input {root!r} holds the data set in its folder {inner!r}: give {storage.join(root, inner)!r}"
+    )
+
+
 def given_parts(root: str, images: Mapping[str, Sequence[str]], option: str) -> tuple[annotated_files.Part, ...]:
     """Returns the folders and lists that a config names, by split.
 
@@ -49,8 +62,7 @@ def given_parts(root: str, images: Mapping[str, Sequence[str]], option: str) -> 
     parts = []
     for split, paths in images.items():
         for given in paths:
-            path = posixpath.normpath(given.strip("/"))
-            path = "" if path == "." else path
+            path = path_below(given)
             kind = kind_of(storage.join(root, path) if path else root)
             if path.split("/")[0] == ".." or kind not in (storage.DIRECTORY, storage.FILE):
                 raise errors.ConfigError(f"{option}.{split}: {given!r} is neither a folder nor a list below {root!r}")

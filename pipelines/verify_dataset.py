@@ -106,7 +106,7 @@ class _DecodeRecord:
         self._image = keys[features.ENCODED]
         self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
         self._key = keys.get("image/key")
-        self._points = keys.get(features.ENTRY_POINTS) if jpeg_entry_points.library() else None
+        self._points = keys.get(features.ENTRY_POINTS) if reader_decoder.has_decoder_in_c() else None
         self._decoder = reader_decoder.ImageDecoder()
         # lists of numbers as arrays: as Python numbers, those of a large image take a gigabyte
         self._arrays = frozenset(each.key for each in self._features if each.many and each.kind != features.BYTES)

@@ -181,8 +181,8 @@ def _find_error(
     """Returns why nothing may be written, or None."""
     if tally.problems:
         return errors.ConfigError("; ".join(tally.problems[:5]))
+    more = f"; {advice}" if advice else ""
     if not tally.listed:
-        more = f"; {advice}" if advice else ""
         passed = ", ".join(f"{count:,} {kind}" for kind, count in plan.passed_over.items()) or "nothing at all"
         remedy = _advise(settings, plan.passed_over)
         return errors.ConfigError(f"the input holds no image (passed over: {passed}); {remedy}{more}")
@@ -193,7 +193,6 @@ def _find_error(
         return errors.ConfigError(f"{unknown.uri}: {unknown.detail}; add it there, or set label.unknown: reject")
     if excess := reject_limit.find_excess(settings, tally.listed, rejects.counts):
         example = f"; the first: {rejects.first.uri}: {rejects.first.detail}" if rejects.first else ""
-        more = f"; {advice}" if advice else ""
         return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}{more}")
     if ranking.duplicates:
         return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows))

@@ -11,7 +11,15 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import class_names, counters, elements, label_names, labels_by_index, summaries
+from imagebeam.transforms import (
+    class_names,
+    counters,
+    elements,
+    label_names,
+    labels_by_index,
+    pickled_fields,
+    summaries,
+)
 from imagebeam.transforms.sources import table_rows
 
 
@@ -33,7 +41,7 @@ def _is_number(text: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelRule:
+class LabelRule(pickled_fields.PickledFields):
     """Rule that finds the label of a reference."""
 
     by: str  # directory, filename, column or none
@@ -111,10 +119,6 @@ class LabelRule:
     @functools.cached_property
     def _lists(self) -> dict[str, tuple[str, ...]]:
         return dict(self.names.lists)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns the fields without what was computed from them, such as the set of a long vocabulary."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @staticmethod
     def _from_list(ref: elements.ImageRef, labels: tuple[str, ...]) -> str:

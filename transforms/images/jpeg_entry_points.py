@@ -33,11 +33,6 @@ def find_in(encoded: bytes) -> bytes:
     return _native.find_entry_points(encoded)
 
 
-def library() -> str | None:
-    """Returns name and version of the JPEG library in the C extension; None where the extension is missing."""
-    return None if _native is None else _native.LIBRARY
-
-
 def require() -> None:
     """Refuses to begin without the C extension.
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from imagebeam.transforms import pickled_fields
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, orientations
 
@@ -77,7 +79,7 @@ class Annotations(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassNames:
+class ClassNames(pickled_fields.PickledFields):
     """The classes of objects: their ids in records, and their names."""
 
     names: tuple[str, ...]
@@ -105,10 +107,6 @@ class ClassNames:
     def _texts(self) -> dict[int, bytes]:
         numbers = self.numbers or range(len(self.names))
         return {number + self.base: encode_text(name) for number, name in zip(numbers, self.names)}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns the fields without what was computed from them."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 class AnnotationReader(Protocol):
@@ -170,6 +168,20 @@ class ObjectsBuilder:
         """Returns the objects in the order in which they were added."""
         values = tuple(zip(*self._rows)) if self._rows else ((),) * self._num_columns
         return Annotations(values, expected, dict(self.dropped))
+
+
+def parse_finite(text: str) -> float:
+    """Returns the number in a text; NaN if it is no finite number as annotation tools write them (not 1_000)."""
+    try:
+        number = math.nan if "_" in text else float(text)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def bad_value(detail: str) -> checked_image.BadImageError:
+    """Returns the error of annotations that cannot be used."""
+    return checked_image.BadImageError(Reason.BAD_VALUE, detail)
 
 
 def check_size(data: bytes) -> None:

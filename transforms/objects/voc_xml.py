@@ -63,9 +63,11 @@ def parse(data: bytes) -> VocFile:
     try:
         parser.Parse(data, True)
     except expat.ExpatError as e:
-        raise _bad(f"is not XML: {e}") from e
+        raise image_objects.bad_value(f"is not XML: {e}") from e
+    except checked_image.BadImageError:
+        raise
     except (LookupError, UnicodeError, ValueError) as e:  # an encoding that the parser does not know
-        raise _bad(f"is not XML that can be read: {e}; save it as UTF-8") from e
+        raise image_objects.bad_value(f"is not XML that can be read: {e}; save it as UTF-8") from e
     return VocFile(builder.size, tuple(builder.objects))
 
 
@@ -79,14 +81,14 @@ class _Builder:
         self._texts: list[str] | None = None  # of the field that is open
 
     def refuse_document_type(self, *_: object) -> None:
-        raise _bad("has a document type (<!DOCTYPE), which could define entities: remove it")
+        raise image_objects.bad_value("has a document type (<!DOCTYPE), which could define entities: remove it")
 
     def start(self, name: str, _: object) -> None:
         if not self._path and name != _ROOT:
-            raise _bad(f"begins with <{reprlib.repr(name)[1:-1]}>, expected <{_ROOT}>")
+            raise image_objects.bad_value(f"begins with <{reprlib.repr(name)[1:-1]}>, expected <{_ROOT}>")
         self._path.append(name)
         if len(self._path) > _MAX_DEPTH:
-            raise _bad(f"has elements nested more than {_MAX_DEPTH} deep")
+            raise image_objects.bad_value(f"has elements nested more than {_MAX_DEPTH} deep")
         path = "/".join(self._path)
         if path == _OBJECT:
             self.objects.append({})
@@ -100,7 +102,7 @@ class _Builder:
         if self._texts is not None:
             fields = self.size if "/".join(self._path) in _SIZES else self.objects[-1]
             if name in fields:
-                raise _bad(f"states <{name}> twice{self._where()}")
+                raise image_objects.bad_value(f"states <{name}> twice{self._where()}")
             fields[name] = "".join(self._texts).strip()
         self._texts = None
         self._path.pop()
@@ -159,7 +161,7 @@ class VocReader:
             except checked_image.BadImageError as e:
                 raise checked_image.BadImageError(e.reason, f"object {number}: {e.detail}") from e
             except ValueError as e:
-                raise _bad(f"object {number}: {e}") from e
+                raise image_objects.bad_value(f"object {number}: {e}") from e
         return found.build((height, width))
 
     def _box(self, fields: Mapping[str, str]) -> tuple[float, float, float, float]:
@@ -191,20 +193,17 @@ def _side(text: str | None, name: str) -> int:
     try:
         side = _number(text, name)
     except ValueError as e:
-        raise _bad(f"<size>: {e}") from e
+        raise image_objects.bad_value(f"<size>: {e}") from e
     if not side.is_integer() or not 0 < side <= _MAX_SIDE_PX:
-        raise _bad(f"<size>: {name} is {text!r}, expected the pixels of the image")
+        raise image_objects.bad_value(f"<size>: {name} is {text!r}, expected the pixels of the image")
     return int(side)
 
 
 def _number(text: str | None, name: str) -> float:
     if not text:
         raise ValueError(f"it has no <{name}>")
-    try:
-        number = math.nan if "_" in text else float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+    number = image_objects.parse_finite(text)
+    if math.isnan(number):
         raise ValueError(f"{name} is {_show(text)}, expected a finite number")
     return number
 
@@ -217,7 +216,3 @@ def _flag(text: str | None, name: str) -> int:
 
 def _show(text: str) -> str:
     return reprlib.repr(text)
-
-
-def _bad(detail: str) -> checked_image.BadImageError:
-    return checked_image.BadImageError(Reason.BAD_VALUE, detail)

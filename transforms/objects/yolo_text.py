@@ -62,9 +62,11 @@ class YoloReader:
             except checked_image.BadImageError as e:
                 raise checked_image.BadImageError(e.reason, f"line {number}: {e.detail}") from e
             except UnicodeDecodeError as e:
-                raise _bad(f"line {number} holds {line[:40]!r}, which is no text of numbers; write it as UTF-8") from e
+                raise image_objects.bad_value(
+                    f"line {number} holds {line[:40]!r}, which is no text of numbers; write it as UTF-8"
+                ) from e
             except ValueError as e:
-                raise _bad(f"line {number}: {e}") from e
+                raise image_objects.bad_value(f"line {number}: {e}") from e
         return found.build()
 
     def _class_of(self, text: str) -> int:
@@ -128,22 +130,11 @@ def _check_shares(values: list[float], what: str) -> None:
 
 
 def _number(text: str) -> float:
-    number = math.nan if "_" in text else _float(text)
-    if not math.isfinite(number):
+    number = image_objects.parse_finite(text)
+    if math.isnan(number):
         raise ValueError(f"{_show(text)} is not a finite number")
     return number
 
 
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def _show(text: str) -> str:
     return reprlib.repr(text)
-
-
-def _bad(detail: str) -> checked_image.BadImageError:
-    return checked_image.BadImageError(Reason.BAD_VALUE, detail)

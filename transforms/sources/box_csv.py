@@ -152,11 +152,8 @@ def _side(text: str | None) -> Any:
 
 def _pixels(row: Mapping[str, str], name: str) -> float:
     text = (row.get(name) or "").strip()
-    try:
-        number = math.nan if "_" in text else float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+    number = image_objects.parse_finite(text)
+    if math.isnan(number):
         raise ValueError(f"{name} is {object_tables.show(text)}, expected a finite number")
     return number
 

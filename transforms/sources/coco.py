@@ -14,11 +14,6 @@ from imagebeam.transforms.sources import annotation_tables, coco_json, image_sou
 COLUMNS = ("image/source_id", *image_objects.COLUMNS, "image/object/area", "image/object/is_crowd")
 MASKS = object_masks.FEATURE
 
-NOT_ANNOTATED = annotation_tables.NOT_ANNOTATED
-NO_OBJECTS = annotation_tables.NO_OBJECTS
-
-CocoSplit = annotation_tables.AnnotatedSplit
-
 
 @dataclasses.dataclass(frozen=True)
 class CocoSource(annotation_tables.AnnotationTableSource):

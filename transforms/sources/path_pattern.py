@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import Any
 
-from imagebeam.transforms import elements
+from imagebeam.transforms import elements, pickled_fields
 from imagebeam.transforms.sources import table_rows
 
 MAX_PATH = 1024  # characters of a path that is matched: bounds the time of patterns that try many ways
@@ -37,7 +36,7 @@ def check(pattern: str) -> frozenset[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class PathPattern:
+class PathPattern(pickled_fields.PickledFields):
     """A pattern for whole keys, whose named groups are the cells of a row."""
 
     pattern: str
@@ -64,10 +63,6 @@ class PathPattern:
     @functools.cached_property
     def _regex(self) -> re.Pattern[str]:
         return re.compile(self.pattern)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns the fields without the compiled pattern."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 def _reject(ref: elements.ImageRef, reason: elements.Reason, detail: str) -> elements.Reject:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from imagebeam import errors, storage
-from imagebeam.transforms import elements, hashing
+from imagebeam.transforms import elements, hashing, pickled_fields
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,7 @@ _COMMENT = "#"
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitLists:
+class SplitLists(pickled_fields.PickledFields):
     """Text files that name the images of a split, one a line. Each process reads them once: 9 bytes a name."""
 
     lists: tuple[tuple[str, str], ...]  # split, address of its list; a split may have several
@@ -129,10 +129,6 @@ class SplitLists:
             yield uri.removeprefix(storage.join(self.root, ""))
             if name.startswith("./"):
                 yield posixpath.normpath(name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns the fields without what was read from the lists."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 def names_of(key: str) -> Iterator[str]:

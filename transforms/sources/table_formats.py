@@ -191,13 +191,13 @@ def _csv_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[RowPla
                     yield place, dict(zip(header, row))
                 elif row:
                     remedy = f"quote the cells that hold {DELIMITERS.get(table.separator, 'the delimiter')}"
-                    if len(row) == 1 and (guess := guess_delimiter(row[0], table.separator, len(header))):
+                    guess = guess_delimiter(row[0], table.separator, len(header)) if len(row) == 1 else ""
+                    if guess:
                         remedy = f"the line is split by {guess}"
-                    elif len(row) < len(header) and not set(columns).intersection(header[len(row) :]):
-                        yield place, dict(zip(header, row))  # nothing asks for the cells that are missing
-                        position += 1
-                        continue
-                    yield place, f"{len(row)} cells, the header has {len(header)}; {remedy}"
+                    if guess or len(row) > len(header) or set(columns).intersection(header[len(row) :]):
+                        yield place, f"{len(row)} cells, the header has {len(header)}; {remedy}"
+                    else:  # nothing asks for the cells that are missing
+                        yield place, dict(zip(header, row))
                 else:  # a blank line
                     continue
                 position += 1

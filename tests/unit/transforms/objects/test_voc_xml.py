@@ -94,6 +94,7 @@ def test_bad_file_rejects_the_image(data: bytes, detail: str) -> None:
         READER.read(data)
     assert found.value.reason is Reason.BAD_VALUE
     assert detail in found.value.detail
+    assert ("save it as UTF-8" in found.value.detail) == (detail == "save it as UTF-8")
 
 
 def test_unknown_class_rejects_the_image() -> None:

@@ -15,6 +15,7 @@ from imagebeam import errors
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import coco, coco_json, image_source, table_rows
+from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit
 from tests import coco_sets
 
 Fields = dict[str, Any]
@@ -35,7 +36,7 @@ def train(root: pathlib.Path) -> Fields:
 def make_source(root: pathlib.Path, splits: tuple[str, ...] = ("train",), **options: Any) -> coco.CocoSource:
     names = {"train": "train2017", "validation": "val2017"}
     parts = [
-        coco.CocoSplit(split, f"{root}/annotations/instances_{names[split]}.json", options.pop("folder", names[split]))
+        AnnotatedSplit(split, f"{root}/annotations/instances_{names[split]}.json", options.pop("folder", names[split]))
         for split in splits
     ]
     rule = {name: options.pop(name) for name in ("masks", "rejects_outside", "crowd") if name in options}
@@ -321,7 +322,7 @@ def test_files_that_no_annotation_names_are_counted_once_for_splits_that_share_a
     refs, rest = list_all(make_source(root, ("train",), folder="train2017"))
     assert rest.passed_over == {"not_in_annotations": 7, "hidden": 1}
     parts = [
-        coco.CocoSplit(split, f"{root}/annotations/instances_{name}.json", "train2017")
+        AnnotatedSplit(split, f"{root}/annotations/instances_{name}.json", "train2017")
         for split, name in (("train", "train2017"), ("validation", "val2017"))
     ]
     refs, rest = list_all(coco.CocoSource(str(root), tuple(parts)))
@@ -341,7 +342,7 @@ def test_names_with_folders_are_paths_below_the_folder_of_images(root: pathlib.P
 def test_annotations_beside_the_images_need_no_folder(root: pathlib.Path, train: Fields) -> None:
     path = root / "train2017" / "annotations.json"
     path.write_text(json.dumps(train))
-    refs, rest = list_all(coco.CocoSource(str(root / "train2017"), (coco.CocoSplit("train", str(path), ""),)))
+    refs, rest = list_all(coco.CocoSource(str(root / "train2017"), (AnnotatedSplit("train", str(path), ""),)))
     assert [ref.key for ref in refs] == [image["file_name"] for image in train["images"]]
     assert rest.passed_over == {"not_in_annotations": 1}
 
@@ -455,7 +456,7 @@ def test_broken_file_gives_rejects_or_a_problem_and_never_fails(
         text = text[:start] + piece + text[start + length :]
     path.write_bytes(text)
     source = coco.CocoSource(
-        str(path.parent), (coco.CocoSplit("train", str(path), ""),), coco_json.ObjectRule(masks=masks)
+        str(path.parent), (AnnotatedSplit("train", str(path), ""),), coco_json.ObjectRule(masks=masks)
     )
     refs, rest = list_all(source)
     assert rest.problems or len(refs) + len(rest.rejects) > 0
