@@ -28,7 +28,15 @@ from typing import Any, BinaryIO
 from imagebeam import errors, storage
 from imagebeam.storage import local, ranges
 from imagebeam.transforms import gzip_content
+from imagebeam.transforms.arrays import array_names
 from imagebeam.transforms.broken_content import BrokenContentError
+
+
+def _read_array(uri: str, version: int, part: str) -> Iterator[bytes]:
+    from imagebeam.transforms.arrays import array_files  # late: a writer process needs 15 MB more with NumPy
+
+    return array_files.read_images(uri, version, part)
+
 
 # By the end of a file's name: yields the content of the file, given its address and version. The errors are those of
 # `unpack`. Packages that are large or optional are imported inside of these functions.
@@ -37,7 +45,9 @@ _WHOLE_FILES: Mapping[str, Callable[[str, int], Iterator[bytes]]] = {
 }
 _WHOLE_SUFFIXES = tuple(_WHOLE_FILES)  # asked for every image of a file with many
 # The same of files with named parts: the third argument is the part's name.
-_PARTS: Mapping[str, Callable[[str, int, str], Iterator[bytes]]] = {}
+_PARTS: Mapping[str, Callable[[str, int, str], Iterator[bytes]]] = {
+    **dict.fromkeys(array_names.ENDS, _read_array),
+}
 
 # Limits of what a process keeps unpacked; beyond them the least recently used file is dropped. Records in random order
 # come from all files in turn, so many are kept.
