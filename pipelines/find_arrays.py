@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +13,8 @@ import numpy as np
 from imagebeam import errors, plural, storage
 from imagebeam.pipelines import config_arrays
 from imagebeam.transforms import broken_content, unpacked_content
-from imagebeam.transforms.arrays import array_files, array_names, found_array, layouts, pickled_arrays
-from imagebeam.transforms.sources import arrays, table_rows
+from imagebeam.transforms.arrays import array_files, array_names, found_array, layouts, pickled_arrays, pixel_rows
+from imagebeam.transforms.sources import arrays, pixel_csv, table_rows
 
 _MAX_NAMED = 12
 _MAX_FOLDERS = 100  # looked into below the one that is given
@@ -82,8 +82,8 @@ def find(
     fields: table_rows.RowFields,
     label_kind: str | None,
     takes_splits: bool,
-) -> arrays.ArraysSource:
-    """Returns the source of the arrays in a file or folder.
+) -> arrays.ArraysSource | pixel_csv.PixelCsvSource:
+    """Returns the source of the arrays in a file or folder, or of the pixels in CSV files.
 
     Args:
         uri: address of the file or folder.
@@ -96,6 +96,8 @@ def find(
         ConfigError: if there are no such arrays, or they contradict each other.
     """
     files = _Files(uri, looks_below=not wanted.images)
+    if (tables := _find_tables(files, wanted)) is not None:
+        return _csv_source(tables, wanted, fields, label_kind, takes_splits)
     if not wanted.images and (cifar := _find_cifar(files)) is not None:
         found, axes, classes = cifar
     else:
@@ -360,6 +362,101 @@ def _name_arrays(files: _Files) -> str:
     return f"; the arrays there are {', '.join(map(str, places[:_MAX_NAMED]))}{more}"
 
 
+# --- pixels in CSV ---------------------------------------------------------------------------------------------------
+
+
+class _Table(NamedTuple):
+    """A CSV file with pixels."""
+
+    uri: str
+    version: int
+    table: pixel_rows.PixelTable
+
+
+def _find_tables(files: _Files, wanted: config_arrays.ArraysConfig) -> dict[str, _Table] | None:
+    """Returns the CSV files with pixels by split; None if the config or the files say that images are in arrays."""
+    if wanted.images:
+        if not all(one.endswith(array_names.CSV) for one in wanted.images.values()):
+            return None
+        named = {}
+        for split, one in wanted.images.items():
+            uris = files.match(f"source.arrays.images.{split}", one)
+            if len(uris) > 1 or (found := _look_into(uris[0])) is None:
+                raise errors.ConfigError(
+                    f"source.arrays.images.{split}, {one!r}, must name one CSV file with pixels; it names "
+                    f"{', '.join(uris[:_MAX_SHOWN])}"
+                )
+            named[split] = found
+        return named
+    tables: dict[str, _Table] = {}
+    names = [name for name in files.names if name.endswith(array_names.CSV)]
+    for name in names[:_MAX_FOLDERS]:
+        if (found := _look_into(files.address(name))) is not None:
+            split = _role_of(name.removesuffix(array_names.CSV)).split
+            if split in tables:
+                raise errors.ConfigError(
+                    f"{found.uri!r} and {tables[split].uri!r} both hold pixels of the split {split or '(unnamed)'}: "
+                    "give one of them as --input, or name them in source.arrays.images"
+                )
+            tables[split] = found
+    return {split: tables[split] for split in sorted(tables, key=_ORDER.index)} or None
+
+
+def _look_into(uri: str) -> _Table | None:
+    version = _stat(uri).version
+    with _explained(uri):
+        table = pixel_rows.look_into(uri, version)
+    return None if table is None else _Table(uri, version, table)
+
+
+def _csv_source(
+    tables: Mapping[str, _Table],
+    wanted: config_arrays.ArraysConfig,
+    fields: table_rows.RowFields,
+    label_kind: str | None,
+    takes_splits: bool,
+) -> pixel_csv.PixelCsvSource:
+    if takes_splits and "" in tables:
+        raise errors.ConfigError(
+            f"the name of {tables[''].uri!r} says no split: set split.by: column or split.by: hash, or name the files "
+            "of each split in source.arrays.images"
+        )
+    found: list[pixel_csv.PixelFile] = []
+    shapes: dict[tuple[int, int, int], _Place] = {}
+    for split, each in tables.items():
+        missing = [name for name in fields.needed if name not in each.table.names]
+        if missing:
+            raise errors.ConfigError(
+                f"{each.uri!r} has no column {missing[0]!r} beside its pixels, only "
+                f"{', '.join(map(repr, each.table.names)) or 'none'}; name another, or leave the file out by giving "
+                "the other as --input"
+            )
+        flat = found_array.FoundArray(pixel_rows.PIXELS, (0, each.table.num_pixels), "|u1")
+        place = _Place(each.uri, each.version, flat)
+        axes = _axes_of(place, wanted)
+        try:
+            shapes.setdefault(axes.image_shape(flat.shape), place)
+        except ValueError as e:
+            raise errors.ConfigError(f"{place} does not have {e}: correct source.arrays.shape") from e
+        address = unpacked_content.part_of(each.uri, pixel_rows.part_name(axes))
+        found.append(pixel_csv.PixelFile(split, each.uri, each.version, each.table, address))
+    _check_shapes(shapes)
+    names = _given_classes(wanted) if label_kind == "class" else ()
+    if label_kind == "class" and not names:
+        names = _numbers_in_rows(found, fields)
+    return pixel_csv.PixelCsvSource(tuple(found), next(iter(shapes)), fields, names)
+
+
+def _numbers_in_rows(found: Sequence[pixel_csv.PixelFile], fields: table_rows.RowFields) -> tuple[tuple[str, str], ...]:
+    texts: set[str] = set()
+    for file in found:
+        if fields.label is not None:
+            column = file.table.names.index(fields.label)
+            with _explained(file.uri):
+                texts.update(row.cells[column] for row in pixel_rows.read_rows(file.uri, file.version, file.table))
+    return _numbers_up_to(texts - {""})
+
+
 # --- what they hold --------------------------------------------------------------------------------------------------
 
 
@@ -488,17 +585,21 @@ def _classes_in(places: Sequence[_Place]) -> tuple[tuple[str, str], ...]:
 
 
 def _numbers_in(source: arrays.ArraysSource) -> tuple[tuple[str, str], ...]:
-    """Returns the numbers from 0 to the highest label, each as its own name; () if the labels are not such numbers."""
-    highest = -1
+    texts: set[str | None] = set()
     for label in _labels_of(source):
         if label.cell == source.fields.label:
             with _explained(label.uri):
-                texts = set(arrays.read_texts(label))
-            if not all(
-                text is not None and text.isascii() and text.isdecimal() and text == str(int(text)) for text in texts
-            ):
-                return ()
-            highest = max(highest, *(int(text or 0) for text in texts))
+                texts.update(arrays.read_texts(label))
+    return _numbers_up_to(texts)
+
+
+def _numbers_up_to(texts: Iterable[str | None]) -> tuple[tuple[str, str], ...]:
+    """Returns the numbers from 0 to the highest label, each as its own name; () if the labels are not such numbers."""
+    highest = -1
+    for text in texts:
+        if text is None or not text.isascii() or not text.isdecimal() or text != str(int(text[:9])):
+            return ()
+        highest = max(highest, int(text))
     return tuple((str(number), str(number)) for number in range(highest + 1)) if highest < _MAX_CLASSES else ()
 
 

@@ -26,6 +26,7 @@ from imagebeam.transforms.sources import (
     paired_files,
     path_pattern,
     path_template,
+    pixel_csv,
     saved_listing,
     split_lists,
     table_per_folder,
@@ -181,7 +182,7 @@ def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
     return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, open_tables.row_fields(config))
 
 
-def _arrays_source(config: config_lib.Config, uri: str) -> arrays.ArraysSource:
+def _arrays_source(config: config_lib.Config, uri: str) -> arrays.ArraysSource | pixel_csv.PixelCsvSource:
     from imagebeam.pipelines import find_arrays  # late: NumPy
 
     if config.label.by not in ("column", "none"):
@@ -193,14 +194,17 @@ def _arrays_source(config: config_lib.Config, uri: str) -> arrays.ArraysSource:
     return find_arrays.find(uri, config.source.arrays, fields, config.label.kind, config.split.by == "source")
 
 
+_ARRAYS = (arrays.ArraysSource, pixel_csv.PixelCsvSource)
+
+
 def image_shape(source: image_source.ImageSource) -> tuple[int, int, int] | None:
     """Returns height, width and channels of the images of a source of bare pixels; None for other sources."""
-    return source.image_shape if isinstance(source, (idx.IdxSource, arrays.ArraysSource)) else None
+    return source.image_shape if isinstance(source, (idx.IdxSource, *_ARRAYS)) else None
 
 
 def class_names(source: image_source.ImageSource) -> tuple[str, ...] | None:
     """Returns the classes that the source itself names, in the order of their ids; None if it names none."""
-    return (source.class_names or None) if isinstance(source, arrays.ArraysSource) else None
+    return (source.class_names or None) if isinstance(source, _ARRAYS) else None
 
 
 Table: TypeAlias = "manifest.ManifestSource | table_per_folder.TablePerFolderSource | paired_files.PairedFilesSource"

@@ -38,6 +38,12 @@ def _read_array(uri: str, version: int, part: str) -> Iterator[bytes]:
     return array_files.read_images(uri, version, part)
 
 
+def _read_pixels(uri: str, version: int, part: str) -> Iterator[bytes]:
+    from imagebeam.transforms.arrays import pixel_rows
+
+    return pixel_rows.read_images(uri, version, part)
+
+
 # By the end of a file's name: yields the content of the file, given its address and version. The errors are those of
 # `unpack`. Packages that are large or optional are imported inside of these functions.
 _WHOLE_FILES: Mapping[str, Callable[[str, int], Iterator[bytes]]] = {
@@ -47,6 +53,7 @@ _WHOLE_SUFFIXES = tuple(_WHOLE_FILES)  # asked for every image of a file with ma
 # The same of files with named parts: the third argument is the part's name.
 _PARTS: Mapping[str, Callable[[str, int, str], Iterator[bytes]]] = {
     **dict.fromkeys(array_names.ENDS, _read_array),
+    array_names.CSV: _read_pixels,
 }
 
 # Limits of what a process keeps unpacked; beyond them the least recently used file is dropped. Records in random order

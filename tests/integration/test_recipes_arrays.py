@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import pathlib
 import pickle
@@ -110,3 +111,52 @@ def test_npz_preset_divides_one_set(tmp_path: pathlib.Path) -> None:
         rows = [int(each["image/key"].decode().rpartition("/")[2]) for each in examples]
         np.testing.assert_array_equal(pictures, images[rows])
         assert [each["image/class/label"] for each in examples] == labels[rows].tolist()
+
+
+EMOTIONS = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")
+USAGES = {"train": "Training", "validation": "PublicTest", "test": "PrivateTest"}
+
+
+@pytest.mark.parametrize(
+    "columns", [("emotion", "pixels", "Usage"), ("emotion", " Usage", " pixels")], ids=["", "icml"]
+)
+def test_fer2013_preset_writes_what_a_csv_reader_reads(tmp_path: pathlib.Path, columns: tuple[str, ...]) -> None:
+    pictures, emotions = array_sets.pictures(0, 9, 48, 48), array_sets.numbers(0, 9, 7)
+    with open(tmp_path / "fer2013.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for index, picture in enumerate(pictures):
+            cells = {
+                "emotion": emotions[index],
+                "pixels": " ".join(map(str, picture.ravel())),
+                "Usage": list(USAGES.values())[index % 3],
+            }
+            writer.writerow([cells[name.strip()] for name in columns])
+    result = run("fer2013", tmp_path / "fer2013.csv", tmp_path / "out")
+    assert result.catalog.labels == EMOTIONS
+    for number, split in enumerate(USAGES):
+        found, examples = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(found, pictures[number::3])
+        assert [each["image/class/label"] for each in examples] == emotions[number::3].tolist()
+
+
+@pytest.mark.parametrize("has_header", [True, False])
+def test_mnist_csv_preset_writes_what_numpy_reads(tmp_path: pathlib.Path, has_header: bool) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    header = ",".join(["label", *(f"{row}x{column}" for row in range(1, 29) for column in range(1, 29))])
+    for seed, split in enumerate(("train", "test")):
+        rows = np.column_stack([array_sets.numbers(seed, 6, 24), array_sets.pictures(seed, 6, 784)])
+        np.savetxt(
+            folder / f"sign_mnist_{split}.csv", rows, "%d", ",", header=header if has_header else "", comments=""
+        )
+    run("mnist_csv", folder, tmp_path / "out")
+    for split in ("train", "test"):
+        given = np.loadtxt(folder / f"sign_mnist_{split}.csv", np.int64, delimiter=",", skiprows=int(has_header))
+        pictures, examples = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(pictures, given[:, 1:].reshape(-1, 28, 28))
+        assert [each["image/class/label"] for each in examples] == given[:, 0].tolist()
+    result = run("mnist_csv", folder, tmp_path / "classes", "label.type=class")
+    assert result.catalog.labels[:3] == ("0", "1", "2")
+    for each in datasets.read(tmp_path / "classes", "test"):
+        assert each["image/class/text"].decode() == str(each["image/class/label"])

@@ -6,4 +6,5 @@ from __future__ import annotations
 PICKLED_NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "train", "test")
 PICKLED = tuple(f"/{name}" for name in PICKLED_NAMES)
 BINARY, NPY, NPZ = ".bin", ".npy", ".npz"
+CSV = ".csv"  # pixels, by pixel_rows
 ENDS = (NPY, NPZ, BINARY, *PICKLED)
