@@ -15,6 +15,7 @@ import yaml
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
 from imagebeam.pipelines import (
+    config_arrays,
     config_duplicates,
     config_fields,
     config_image,
@@ -26,7 +27,7 @@ from imagebeam.pipelines import (
 from imagebeam.transforms.sources import path_pattern
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
-_TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
+_TABLES = ("manifest", "idx", "coco", "tar", "tfrecord", "arrays")  # sources whose images come with columns
 _OBJECTS = ("coco", "yolo", "voc", "box_csv")  # sources with boxes of objects
 _MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of transformed columns
@@ -68,7 +69,7 @@ class Config(pydantic.BaseModel):
         if self.source.pattern is not None:
             tables += _MASKED
             self._check_groups(path_pattern.check(self.source.pattern))
-        splitting = ("idx", *_OBJECTS, *(_MASKED if rule is not None and rule.names_split else ()))
+        splitting = ("idx", "arrays", *_OBJECTS, *(_MASKED if rule is not None and rule.names_split else ()))
         for name, used, needed in (
             ("label.by: column", self.label.by == "column", tables),
             ("label.by: columns", self.label.by == "columns", tables),
@@ -83,6 +84,7 @@ class Config(pydantic.BaseModel):
             ("columns", bool(self.columns), tables),
             ("source.manifest", self.source.manifest != config_source.ManifestConfig(), ("manifest",)),
             ("source.idx", self.source.idx != config_source.IdxConfig(), ("idx",)),
+            ("source.arrays", self.source.arrays != config_arrays.ArraysConfig(), ("arrays",)),
             ("source.coco", self.source.coco != config_source.CocoConfig(), ("coco",)),
             ("source.yolo", self.source.yolo != config_objects.YoloConfig(), ("yolo",)),
             ("source.box_csv", self.source.box_csv != config_objects.BoxCsvConfig(), ("box_csv",)),

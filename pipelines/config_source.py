@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from imagebeam.pipelines import config_objects
+from imagebeam.pipelines import config_arrays, config_objects
 from imagebeam.pipelines.config_fields import STRICT, Bytes, Count, NotBool
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import mask_files, path_pattern, path_template, table_formats
@@ -222,10 +222,12 @@ class SourceConfig(pydantic.BaseModel):
 
     uri: str | None = None
     """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "voc", "box_csv", "tar", "tfrecord"] = "files"
+    by: Literal[
+        "files", "manifest", "listing", "idx", "arrays", "coco", "yolo", "voc", "box_csv", "tar", "tfrecord"
+    ] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
-    `plan --save-listing`; `idx`, `coco`, `yolo`, `voc`, `box_csv` (a row for each box), `tar` (WebDataset) and
-    `tfrecord` read these formats."""
+    `plan --save-listing`; `arrays` reads images that are rows of arrays (CIFAR, .npz, .npy); `idx`, `coco`, `yolo`,
+    `voc`, `box_csv` (a row for each box), `tar` (WebDataset) and `tfrecord` read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     pattern: str | None = None
@@ -235,6 +237,8 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: manifest`."""
     idx: IdxConfig = IdxConfig()
     """For `by: idx`."""
+    arrays: config_arrays.ArraysConfig = config_arrays.ArraysConfig()
+    """For `by: arrays`."""
     coco: CocoConfig = CocoConfig()
     """For `by: coco`."""
     yolo: config_objects.YoloConfig = config_objects.YoloConfig()

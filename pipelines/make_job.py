@@ -35,7 +35,7 @@ from imagebeam.transforms.images import (
     turn_upright,
 )
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import idx, image_source, listing_rules
+from imagebeam.transforms.sources import image_source, listing_rules
 
 
 class Job(NamedTuple):
@@ -109,6 +109,7 @@ def make_job(
     # with label.columns, the columns are the vocabulary: a class without an image keeps its id
     in_column = config.label.by == "column"
     vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
+    vocabulary = vocabulary or open_source.class_names(source)
     names = label_names.stage_if_long(
         label_names.LabelNames(
             vocabulary,
@@ -117,7 +118,7 @@ def make_job(
         ),
         names_file,
     )
-    raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else config.source.tfrecord.raw_shape
+    raw_shape = open_source.image_shape(source) or config.source.tfrecord.raw_shape
     objects = open_source.object_reader(source)
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     settings = dataset_settings.DatasetSettings(
@@ -132,6 +133,7 @@ def make_job(
         stratified=config.split.stratify,
         unknown_label_is_error=config.label.unknown == "error",
         declared_splits=config.split.declared,
+        carve=_carve(config),
         sizing=dataset_settings.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
@@ -241,13 +243,17 @@ def _label_rule(
     )
 
 
+def _carve(config: config_lib.Config) -> tuple[tuple[str, str, int], ...]:
+    return tuple((name, carve.split, carve.first) for name, carve in config.split.carve.items())
+
+
 def _split_rule(config: config_lib.Config) -> assign_splits.SplitRule:
     return assign_splits.SplitRule(
         by=config.split.by,
         name=config.split.name,
         fractions=tuple((config.split.fractions or {}).items()),
         counts=tuple((config.split.counts or {}).items()),
-        carve=tuple((name, carve.split, carve.first) for name, carve in config.split.carve.items()),
+        carve=_carve(config),
         stratify=config.split.stratify,
         grouped=config.split.group is not None,
         seed=config.split.seed,

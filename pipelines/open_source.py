@@ -14,6 +14,7 @@ from imagebeam.transforms import kept_features
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import (
     annotated_files,
+    arrays,
     box_csv,
     coco,
     containers,
@@ -25,6 +26,7 @@ from imagebeam.transforms.sources import (
     paired_files,
     path_pattern,
     path_template,
+    pixel_csv,
     saved_listing,
     split_lists,
     table_per_folder,
@@ -59,6 +61,8 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
         return open_tables.open_pairs(config, found, output)
     if config.source.by == "idx":
         return _idx_source(config, uri)
+    if config.source.by == "arrays":
+        return _arrays_source(config, uri)
     if config.source.by == "voc":  # the names of its classes may be in 100,000 files
         return open_objects.open_voc(config, uri, output)
     with remote.budget(remote.CHECK_BUDGET_SEC):
@@ -178,6 +182,31 @@ def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
     return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, open_tables.row_fields(config))
 
 
+def _arrays_source(config: config_lib.Config, uri: str) -> arrays.ArraysSource | pixel_csv.PixelCsvSource:
+    from imagebeam.pipelines import find_arrays  # late: NumPy
+
+    if config.label.by not in ("column", "none"):
+        raise errors.ConfigError(
+            f"label.by is {config.label.by!r}, and source.by: arrays has its labels in arrays: set label.by: column "
+            f"and label.column: {arrays.LABEL}, or label.by: none"
+        )
+    fields = open_tables.row_fields(config)
+    return find_arrays.find(uri, config.source.arrays, fields, config.label.kind, config.split.by == "source")
+
+
+_ARRAYS = (arrays.ArraysSource, pixel_csv.PixelCsvSource)
+
+
+def image_shape(source: image_source.ImageSource) -> tuple[int, int, int] | None:
+    """Returns height, width and channels of the images of a source of bare pixels; None for other sources."""
+    return source.image_shape if isinstance(source, (idx.IdxSource, *_ARRAYS)) else None
+
+
+def class_names(source: image_source.ImageSource) -> tuple[str, ...] | None:
+    """Returns the classes that the source itself names, in the order of their ids; None if it names none."""
+    return (source.class_names or None) if isinstance(source, _ARRAYS) else None
+
+
 Table: TypeAlias = "manifest.ManifestSource | table_per_folder.TablePerFolderSource | paired_files.PairedFilesSource"
 
 
@@ -196,8 +225,8 @@ def advise_on_folders(config: config_lib.Config, source: image_source.ImageSourc
     if (table := as_table(source)) is not None:
         names = ", ".join(map(repr, table.column_names()))
         return (
-            "label.by: directory takes the folder in the path; for a column of the table set label.by: column and "
-            f"label.column (its columns are {names}), without labels label.by: none"
+            "label.by: directory takes the folder in the path; for a column of the table set label.by: column "
+            f"and label.column (its columns are {names}), without labels label.by: none"
         )
     if config.source.by not in ("files", "listing"):
         return "set label.by: column and label.column, or label.by: none"

@@ -78,6 +78,7 @@ class DatasetSettings:
     stratified: bool = False  # whether each class is divided among the splits
     unknown_label_is_error: bool = False
     declared_splits: tuple[str, ...] | None = None
+    carve: tuple[tuple[str, str, int], ...] = ()  # as in SplitRule, for errors
     sizing: Sizing = Sizing()
     policy: prepare.ImagePolicy = prepare.AS_IT_IS
     read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD

@@ -211,9 +211,21 @@ def _find_error(
     if missing:
         return errors.ConfigError(
             f"no image goes to the split {', '.join(missing)}; found are {', '.join(plan.splits) or 'none'}; "
-            "change split.fractions or split.names, or add images"
+            + (_advise_on_carve(settings, plan, missing) or "change split.fractions or split.names, or add images")
         )
     return None
+
+
+def _advise_on_carve(settings: DatasetSettings, plan: elements.DatasetPlan, missing: Sequence[str]) -> str:
+    """Returns what to do if a split is empty because another took all of its rows; "" if none did."""
+    for name, taken_from, first in settings.carve:
+        if taken_from in missing and (taken := plan.splits.get(name)) is not None:
+            fewer = max(1, taken.num_records // 10)
+            return (
+                f"split.carve makes {name} of the first {first:,} rows of {taken_from}, which has "
+                f"{taken.num_records:,}: take fewer, such as --set split.carve.{name}.first={fewer}"
+            )
+    return ""
 
 
 def _explain_repeated_key(ranking: summaries.Ranking, rows: Sequence[str]) -> str:
