@@ -108,7 +108,11 @@ def make_job(
         reader_decoder.require()
     # with label.columns, the columns are the vocabulary: a class without an image keeps its id
     in_column = config.label.by == "column"
-    vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
+    vocabulary = (
+        label_files.read_vocabulary(config.label.vocabulary, in_column)
+        or config.label.columns
+        or open_source.class_names_of(source)
+    )
     names = label_names.stage_if_long(
         label_names.LabelNames(
             vocabulary,

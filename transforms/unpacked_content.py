@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 from imagebeam import errors, storage
 from imagebeam.storage import local, ranges
-from imagebeam.transforms import gzip_content
+from imagebeam.transforms import gzip_content, parquet_content
 from imagebeam.transforms.broken_content import BrokenContentError
 
 # By the end of a file's name: yields the content of the file, given its address and version. The errors are those of
@@ -37,7 +37,9 @@ _WHOLE_FILES: Mapping[str, Callable[[str, int], Iterator[bytes]]] = {
 }
 _WHOLE_SUFFIXES = tuple(_WHOLE_FILES)  # asked for every image of a file with many
 # The same of files with named parts: the third argument is the part's name.
-_PARTS: Mapping[str, Callable[[str, int, str], Iterator[bytes]]] = {}
+_PARTS: Mapping[str, Callable[[str, int, str], Iterator[bytes]]] = {
+    **dict.fromkeys(parquet_content.SUFFIXES, parquet_content.read_content),
+}
 
 # Limits of what a process keeps unpacked; beyond them the least recently used file is dropped. Records in random order
 # come from all files in turn, so many are kept.
