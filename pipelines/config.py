@@ -26,8 +26,9 @@ from imagebeam.pipelines import (
 )
 from imagebeam.transforms.sources import path_pattern
 
-_FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
-_TABLES = ("manifest", "idx", "coco", "tar", "tfrecord", "arrays")  # sources whose images come with columns
+_FOLDERS = ("files", "tar", "tfrecord", "parquet")  # sources that list a folder
+# sources whose images come with columns
+_TABLES = ("manifest", "idx", "coco", "tar", "tfrecord", "arrays", "parquet")
 _OBJECTS = ("coco", "yolo", "voc", "box_csv")  # sources with boxes of objects
 _MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of transformed columns
@@ -90,6 +91,7 @@ class Config(pydantic.BaseModel):
             ("source.box_csv", self.source.box_csv != config_objects.BoxCsvConfig(), ("box_csv",)),
             ("source.voc", self.source.voc != config_objects.VocConfig(), ("voc",)),
             ("source.tfrecord", self.source.tfrecord != config_source.TfrecordConfig(), ("tfrecord",)),
+            ("source.parquet", self.source.parquet != config_source.ParquetConfig(), ("parquet",)),
             ("source.pattern", self.source.pattern is not None, _MASKED),
             ("split.by: table", self.split.by == "table", ("manifest",)),
             ("source.masks", rule is not None, _MASKED),

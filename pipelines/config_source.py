@@ -184,6 +184,17 @@ class TfrecordConfig(pydantic.BaseModel):
     all are kept, unless `columns` names some: then only those. The plan lists what is left out."""
 
 
+class ParquetConfig(pydantic.BaseModel):
+    """Parquet files that hold the bytes of images, as on the Hugging Face Hub."""
+
+    model_config = STRICT
+
+    image: str | None = None
+    """Column with the images: their bytes, or a struct with the field `bytes`. By default the only column of images."""
+    key: str | None = None
+    """Column with the stable id, such as `image.path`; by default the file's path and the row's number."""
+
+
 class MasksConfig(pydantic.BaseModel):
     """Masks: images with the class of each pixel, one for each image."""
 
@@ -223,11 +234,23 @@ class SourceConfig(pydantic.BaseModel):
     uri: str | None = None
     """Folder, glob, manifest or listing; `--input` on the command line."""
     by: Literal[
-        "files", "manifest", "listing", "idx", "arrays", "coco", "yolo", "voc", "box_csv", "tar", "tfrecord"
+        "files",
+        "manifest",
+        "listing",
+        "idx",
+        "arrays",
+        "coco",
+        "yolo",
+        "voc",
+        "box_csv",
+        "tar",
+        "tfrecord",
+        "parquet",
     ] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
     `plan --save-listing`; `arrays` reads images that are rows of arrays (CIFAR, .npz, .npy); `idx`, `coco`, `yolo`,
-    `voc`, `box_csv` (a row for each box), `tar` (WebDataset) and `tfrecord` read these formats."""
+    `voc`, `box_csv` (a row for each box), `tar` (WebDataset), `tfrecord` and `parquet` (with the bytes of images; with
+    paths it is a manifest) read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     pattern: str | None = None
@@ -249,6 +272,8 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: box_csv`."""
     tfrecord: TfrecordConfig = TfrecordConfig()
     """For `by: tfrecord`."""
+    parquet: ParquetConfig = ParquetConfig()
+    """For `by: parquet`."""
     masks: MasksConfig = MasksConfig()
     """For `by: files` (and listings saved from it): a mask with classes for each image."""
     reads_ahead: Count = read_ahead.READ_AHEAD.requests

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import posixpath
+from collections.abc import Mapping
 from typing import TypeAlias, cast
 
 from imagebeam import errors, storage
+from imagebeam.pipelines import class_files, open_objects, open_tables, recognize_boxes, source_places
 from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import open_objects, open_tables, recognize_boxes, source_places
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features
 from imagebeam.transforms.objects import image_objects
@@ -24,6 +25,7 @@ from imagebeam.transforms.sources import (
     listing_rules,
     manifest,
     paired_files,
+    parquet,
     path_pattern,
     path_template,
     pixel_csv,
@@ -72,7 +74,7 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
             return open_objects.open_yolo(config, uri, output)
         if config.source.by == "box_csv":
             return open_objects.open_box_csv(config, uri)
-        if config.source.by in ("tar", "tfrecord"):
+        if config.source.by in _CONTAINERS:
             return _container_source(config, uri, output)
         return _files_source(config, uri, output)
 
@@ -136,18 +138,24 @@ def _advise_on_file(uri: str) -> str:
     if saved_listing.is_listing(uri):
         return f"it is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
     name = posixpath.basename(uri)
-    for by, source in (("tar", tar.TarSource), ("tfrecord", tfrecord.TfrecordSource)):
+    for by, source in _CONTAINERS.items():
         if source.FILE_NAME.fullmatch(name):
             return f"for {source.EXPECTED} set source.by: {by}"
     return "for a table of images set source.by=manifest"
 
 
-def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.TarSource | tfrecord.TfrecordSource:
+_CONTAINERS: Mapping[str, type[containers.ContainerSource]] = {
+    "tar": tar.TarSource,
+    "tfrecord": tfrecord.TfrecordSource,
+    "parquet": parquet.ParquetSource,
+}
+
+
+def _container_source(config: config_lib.Config, uri: str, output: str) -> containers.ContainerSource:
     root, include, kind = _folder_of(config, uri, output)
     if kind != storage.DIRECTORY:
         name = posixpath.basename(root)
-        expected: type[containers.ContainerSource]
-        expected = tar.TarSource if config.source.by == "tar" else tfrecord.TfrecordSource
+        expected = _CONTAINERS[config.source.by]
         if not expected.FILE_NAME.fullmatch(name):
             raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {expected.EXPECTED}")
         root, include = posixpath.dirname(root), (glob.escape(name),)
@@ -155,9 +163,27 @@ def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.T
         output = source_places.leave_out(output, root)
     if config.source.by == "tar":
         return tar.TarSource(root, include, output, open_tables.row_fields(config))
+    if config.source.by == "parquet":
+        return _parquet_source(config, root, include, output)
     wanted = config.source.tfrecord
     fields, keeps_features = open_tables.row_fields(config, wanted.key), config.kept_in_records != ()
     return tfrecord.TfrecordSource(root, include, output, fields, wanted.image, keeps_features)
+
+
+def _parquet_source(
+    config: config_lib.Config, root: str, include: tuple[str, ...], output: str
+) -> parquet.ParquetSource:
+    """Returns the source, after a look at the first file.
+
+    Raises:
+        ConfigError: if it cannot be read, or its column of images or the names of its classes are not as they must be.
+    """
+    wanted = config.source.parquet
+    fields = open_tables.row_fields(config, wanted.key)
+    found = parquet.ParquetSource(root, include, output, fields, wanted.image or "", config.label.kind == "class")
+    if found.layout.names:
+        class_files.check_names(found.layout.names, f"the metadata of {found.layout.uri!r}")
+    return found
 
 
 def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, tuple[str, ...], str]:
@@ -204,6 +230,8 @@ def image_shape(source: image_source.ImageSource) -> tuple[int, int, int] | None
 
 def class_names(source: image_source.ImageSource) -> tuple[str, ...] | None:
     """Returns the classes that the source itself names, in the order of their ids; None if it names none."""
+    if isinstance(source, parquet.ParquetSource):
+        return source.layout.names or None
     return (source.class_names or None) if isinstance(source, _ARRAYS) else None
 
 
@@ -241,7 +269,9 @@ def advise_on_folders(config: config_lib.Config, source: image_source.ImageSourc
 
 
 def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
-    """Returns a note on a table if the config does not name its label column."""
+    """Returns a note on a table whose label column the config does not name, or on classes without names."""
+    if isinstance(source, parquet.ParquetSource) and source.layout.note:
+        return (source.layout.note,)
     table = as_table(source)
     if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
         return ()

@@ -29,6 +29,13 @@ class Mask(NamedTuple):
     version: int = 0  # as in ImageRef
 
 
+class SnappyBlocks(NamedTuple):
+    """Where an image lies in compressed blocks that hold others too."""
+
+    num_bytes: int  # of the blocks when they are unpacked
+    start: int  # byte offset of the image in them; its length is ImageRef.size
+
+
 class ImageRef(NamedTuple):
     """Where one image is, and what is known of it before its bytes are read."""
 
@@ -50,6 +57,7 @@ class ImageRef(NamedTuple):
     content: bytes = b""  # digest of the same without versions, then one of the bytes once they are read; b"": not kept
     replaces: str = ""  # split of the record in the snapshot before that this image replaces; "" if there is none
     frame: int = 0  # number of the picture in its file, from 0, where each picture of a file becomes an example
+    blocks: SnappyBlocks | None = None  # set if the bytes from `offset` are compressed
 
     def with_label(self, label: Label, group: str) -> ImageRef:
         """Returns this reference with a label and a group. Runs once per image: four times as fast as `_replace`."""

@@ -70,7 +70,10 @@ def facts_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
         keep_position: whether the row in the source counts, as it does where the row decides the order.
     """
     # runs once per image: 2 us
-    return _digest_facts(ref, ref.version, ref.mask and ref.mask.version, ref.offset, keep_position, FACTS_BYTES)
+    place = f"{ref.offset} {ref.length}"
+    if ref.blocks is not None:
+        place += f" {ref.blocks}"
+    return _digest_facts(ref, ref.version, ref.mask and ref.mask.version, place, keep_position, FACTS_BYTES)
 
 
 def still_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
@@ -78,19 +81,20 @@ def still_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
 
     That is the version of the file and the place in it: a tar is packed anew, and its other members move.
     """
-    return _digest_facts(ref, 0, 0, 0, keep_position, STILL_BYTES)
+    length = ref.length if ref.blocks is None else ref.size  # the blocks around it change with its neighbours
+    return _digest_facts(ref, 0, 0, f"0 {length}", keep_position, STILL_BYTES)
 
 
 def _digest_facts(
     ref: elements.ImageRef,
     version: int,
     mask_version: int | None,
-    offset: int,
+    place: str,
     keep_position: bool,
     digest_size: int,
 ) -> bytes:
     name = ref.uri.rpartition("/")[2]
-    text = f"{name!r} {ref.size} {version} {offset} {ref.length} {ref.label!r} {ref.split}"
+    text = f"{name!r} {ref.size} {version} {place} {ref.label!r} {ref.split}"
     if ref.mask is not None or ref.columns or ref.expected is not None or keep_position:
         mask = ref.mask and (ref.mask.uri.rpartition("/")[2], ref.mask.size, mask_version)
         text += repr((mask, ref.columns, ref.expected, ref.position if keep_position else 0))

@@ -198,7 +198,7 @@ def _digest(sets: Mapping[str, Sequence[elements.ImageRef]], order: Order) -> in
         every: Any = elements.ImageRef(*zip(*refs))  # each field: a tuple with the values of all references
         file_names = [uri.rpartition("/")[2] for uri in every.uri]
         masks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.version) for mask in every.mask]
-        facts = (
+        facts: tuple[Any, ...] = (
             name,
             every.key,
             file_names,
@@ -211,6 +211,8 @@ def _digest(sets: Mapping[str, Sequence[elements.ImageRef]], order: Order) -> in
             masks,
             every.expected,
         )
+        if any(every.blocks):
+            facts += (every.blocks,)
         digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 from imagebeam import errors, storage
 from imagebeam.storage import local, ranges
-from imagebeam.transforms import gzip_content
+from imagebeam.transforms import gzip_content, parquet_content
 from imagebeam.transforms.arrays import array_names
 from imagebeam.transforms.broken_content import BrokenContentError
 
@@ -54,6 +54,7 @@ _WHOLE_SUFFIXES = tuple(_WHOLE_FILES)  # asked for every image of a file with ma
 _PARTS: Mapping[str, Callable[[str, int, str], Iterator[bytes]]] = {
     **dict.fromkeys(array_names.ENDS, _read_array),
     array_names.CSV: _read_pixels,
+    **dict.fromkeys(parquet_content.SUFFIXES, parquet_content.read_content),
 }
 
 # Limits of what a process keeps unpacked; beyond them the least recently used file is dropped. Records in random order

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from imagebeam import storage
 from imagebeam.storage import local
-from imagebeam.transforms import broken_content, elements, unpacked_content
+from imagebeam.transforms import broken_content, elements, snappy_blocks, unpacked_content
 from imagebeam.transforms.images import structure
 
 MAX_READS = 16  # local files opened ahead on a cold disk: the kernel reads them while earlier ones are encoded
@@ -110,10 +110,10 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
                     if threads is None:
                         threads = stack.enter_context(futures.ThreadPoolExecutor(limit.requests))
                     ahead.append((ref, threads.submit(_read_remote, store, ref)))
-                ahead_bytes += max(ref.size, 0)
+                ahead_bytes += _bytes_of(ref)
                 max_reads = kernel.max_reads if threads is None else limit.requests
                 while len(ahead) >= max_reads or ahead_bytes > limit.num_bytes:
-                    ahead_bytes -= max(ahead[0][0].size, 0)
+                    ahead_bytes -= _bytes_of(ahead[0][0])
                     yield _finish(*ahead.popleft(), kernel, shared)
             while ahead:
                 yield _finish(*ahead.popleft(), kernel, shared)
@@ -123,6 +123,11 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
                     os.close(opened)
                 elif isinstance(opened, futures.Future):
                     opened.cancel()
+
+
+def _bytes_of(ref: elements.ImageRef) -> int:
+    """Returns how much is read for an image; compressed blocks may be larger than it."""
+    return max(ref.size, 0) if ref.blocks is None else max(ref.length, ref.blocks.num_bytes)
 
 
 def _read_now(ref: elements.ImageRef, kernel: _Kernel) -> bytes | None:
@@ -240,7 +245,14 @@ def _read_remote(store: storage.Storage, ref: elements.ImageRef) -> bytes | Read
     if len(data) != expected:
         detail = f"came as {len(data):,} bytes, {expected:,} were listed; {_LIST_AGAIN}"
         return ReadError(elements.Reason.CHANGED, detail, len(data))
-    return data
+    return data if ref.blocks is None else _unpack_blocks(ref, data, ref.blocks)
+
+
+def _unpack_blocks(ref: elements.ImageRef, data: bytes, blocks: elements.SnappyBlocks) -> bytes | ReadError:
+    try:
+        return snappy_blocks.decode_blocks(data, blocks.num_bytes)[blocks.start : blocks.start + ref.size]
+    except OSError:
+        return ReadError(elements.Reason.CORRUPT, "the compressed page that holds it is damaged; fetch the file again")
 
 
 def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _SharedFiles) -> Fetched:
@@ -268,7 +280,7 @@ def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _S
             os.close(opened)
     if 0 <= ref.length != len(data):
         return ref, ReadError(elements.Reason.TRUNCATED, f"the file ends {ref.length - len(data):,} bytes early")
-    return ref, data
+    return ref, data if ref.blocks is None else _unpack_blocks(ref, data, ref.blocks)
 
 
 def _read_local(ref: elements.ImageRef, descriptor: int, kernel: _Kernel) -> bytes:
