@@ -7,10 +7,11 @@ import posixpath
 from typing import TypeAlias, cast
 
 from imagebeam import errors, storage
+from imagebeam.pipelines import color_files, open_objects, open_tables, recognize_boxes, source_places
 from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import open_objects, open_tables, recognize_boxes, source_places
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features
+from imagebeam.transforms.images import class_masks
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import (
     annotated_files,
@@ -83,17 +84,33 @@ def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
     if config.source.pattern is not None:
         pattern = path_pattern.PathPattern(config.source.pattern, open_tables.row_fields(config))
     if config.split.lists:
-        uri = storage.normalize(str(config.source.uri))
-        if config.source.by == "listing":
-            root = saved_listing.SavedListingSource(uri, config.source.masks.rule).root()
-        else:
-            root = files.split_glob(uri)[0]
-            root = root if source_places.is_folder(root) else posixpath.dirname(root)
+        root = _root_of(config)
         given = ((split, (one,) if isinstance(one, str) else one) for split, one in config.split.lists.items())
         places = tuple((split, source_places.resolve(each, root)) for split, several in given for each in several)
         lists = split_lists.SplitLists(places, root, config.split.unlisted)
         lists.check()
     return listing_rules.ListingRules(pattern, lists)
+
+
+def mask_policy(config: config_lib.Config) -> class_masks.MaskPolicy:
+    """Returns what the pixels of masks mean.
+
+    Raises:
+        ConfigError: if the file with the colors of the classes cannot be read.
+    """
+    masks = config.source.masks
+    return class_masks.MaskPolicy(
+        None if masks.colors is None else color_files.read_colors(masks, _root_of(config)), masks.bits
+    )
+
+
+def _root_of(config: config_lib.Config) -> str:
+    """Returns the folder that is listed, or was."""
+    uri = storage.normalize(str(config.source.uri))
+    if config.source.by == "listing":
+        return saved_listing.SavedListingSource(uri, config.source.masks.rule).root()
+    root = files.split_glob(uri)[0]
+    return root if source_places.is_folder(root) else posixpath.dirname(root)
 
 
 def _check_address(option: str, uri: str) -> None:
