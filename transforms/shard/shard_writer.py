@@ -182,7 +182,7 @@ class ShardWriter:
                     states.add_reject(ref, image)
                 continue
             writer.write(*self.recipe.encode(ref, image))
-            measures = statistics.measure(ref.uri, image)
+            measures = statistics.measure(ref.uri, image, self.recipe.count_objects(ref, image))
             counts.add(ref.classes, measures)
             counts.add_dropped(image.dropped_objects)
             if states is not None:
