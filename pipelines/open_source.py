@@ -10,11 +10,12 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import color_files, open_objects, open_tables, recognize_boxes, source_places
 from imagebeam.pipelines import config as config_lib
 from imagebeam.storage import remote
-from imagebeam.transforms import kept_features
+from imagebeam.transforms import kept_features, output_folder
 from imagebeam.transforms.images import class_masks
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import (
     annotated_files,
+    annotation_tables,
     box_csv,
     coco,
     containers,
@@ -228,6 +229,22 @@ def advise_on_folders(config: config_lib.Config, source: image_source.ImageSourc
     )
 
 
+def advise_on_repeated_key(config: config_lib.Config) -> str:
+    """Returns what to do about two images with one key; "" for a table."""
+    return _ON_REPEATED_KEY.get(config.source.by, "")
+
+
+_ON_REPEATED_KEY = {
+    "yolo": "name each image once: in one split, and once in its list (data.yaml, or source.yolo.images)",
+    "voc": "name each image in one list, and once in it (ImageSets/Main, or source.voc.images)",
+    "coco": "name each image in one file of source.coco.annotations, with one entry in its list of images",
+    "box_csv": "name each image in one file of source.box_csv.annotations; rows of one file may be anywhere in it",
+    "tar": "rename one of the two members, or leave one out",
+    "tfrecord": "remove one, or choose a feature of unique ids in source.tfrecord.key; by default "
+    "file and number are the key",
+}
+
+
 def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
     """Returns a note on a table if the config does not name its label column."""
     table = as_table(source)
@@ -242,6 +259,19 @@ def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource)
     return (
         "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
         f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
+    )
+
+
+def notes_on_folders(source: image_source.ImageSource) -> tuple[str, ...]:
+    """Returns a note on folders of images that are in no split."""
+    if not isinstance(source, (annotated_files.AnnotatedFilesSource, annotation_tables.AnnotationTableSource)):
+        return ()
+    if not source.unread:
+        return ()
+    folders = output_folder.name_some(list(source.unread))
+    return (
+        f"folders with images that belong to no split, and are not read: {folders}; "
+        "to read them, name them with the splits in the section of the source",
     )
 
 
