@@ -261,7 +261,8 @@ class Config(pydantic.BaseModel):
         places = {"path": True, "root": True, "files": True, "join": {"tables"}}
         exclude["source"] = {"uri": True, "manifest": places, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
-            exclude["source"] = set(type(self.source).model_fields) - {"masks", "pattern"}
+            exclude["source"] = dict.fromkeys(set(type(self.source).model_fields) - {"masks", "pattern"}, True)
+        exclude["source"]["masks"] = {"colors", "ignore"}  # the order of colors counts: see make_job
         fields = self.model_dump(mode="json", exclude=exclude, exclude_defaults=True)
         return _without_empty(fields | {"duplicates": self.duplicates.identity()})
 

@@ -195,6 +195,9 @@ class ParquetConfig(pydantic.BaseModel):
     """Column with the stable id, such as `image.path`; by default the file's path and the row's number."""
 
 
+_Level = Annotated[int, pydantic.Field(ge=0, le=255), NotBool]  # of one channel
+
+
 class MasksConfig(pydantic.BaseModel):
     """Masks: images with the class of each pixel, one for each image."""
 
@@ -207,11 +210,24 @@ class MasksConfig(pydantic.BaseModel):
     """Path of the image's mask, with the groups of `image`, such as `annotations/\\1.png`."""
     missing: Literal["reject", "pass_over"] = "reject"
     """What to do with an image without a mask: reject it, or pass it over (if only some images have masks)."""
+    colors: dict[str, tuple[_Level, _Level, _Level]] | str | None = None
+    """For masks whose classes are drawn in colors: red, green and blue of each class, such as `road: [128, 64, 128]`,
+    numbered from 0 in this order; or a file below `source.uri` with a line `name,r,g,b` or `r g b name` for each. By
+    default the number of a pixel in the file, for a palette its index, is the class."""
+    ignore: tuple[str, ...] = ()
+    """Names in `colors` that are no classes: their pixels become 255."""
+    bits: Annotated[Literal[8, 16], NotBool] = 8
+    """Bits of each class that is stored. With 8, a class above 255 is a reject, and a gray PNG of 16 bits stays as it
+    is; with 16, all masks are stored with 16."""
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> MasksConfig:
         if (self.image is None) != (self.mask is None):
             raise ValueError("source.masks.image and source.masks.mask go together")
+        if self.ignore and self.colors is None:
+            raise ValueError("source.masks.ignore names colors of source.masks.colors, which is not set")
+        if self.image is None and (self.colors is not None or self.bits != 8):
+            raise ValueError("source.masks.colors and bits are for masks: set source.masks.image and source.masks.mask")
         if self.image is not None and self.mask is not None:
             mask_files.check_pattern(self.image, self.mask)
         return self

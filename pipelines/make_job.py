@@ -26,6 +26,7 @@ from imagebeam.transforms import (
     write_shards_with_beam,
 )
 from imagebeam.transforms.images import (
+    class_masks,
     jpeg_entry_points,
     native_resizer,
     pillow_decoder,
@@ -121,6 +122,9 @@ def make_job(
     raw_shape = open_source.image_shape(source) or config.source.tfrecord.raw_shape
     objects = open_source.object_reader(source)
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
+    masks = open_source.mask_policy(config)
+    if config.source.masks.rule is not None:
+        facts["masks"] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
     settings = dataset_settings.DatasetSettings(
         output=output,
         identity=json.dumps([config.identity(), facts], sort_keys=True),
@@ -137,7 +141,9 @@ def make_job(
         sizing=dataset_settings.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
-        policy=dataclasses.replace(config.image.policy(raw_shape, config.statistics.pixels), objects=objects),
+        policy=dataclasses.replace(
+            config.image.policy(raw_shape, config.statistics.pixels), objects=objects, masks=masks
+        ),
         read_ahead=read_ahead.ReadAhead(
             config.source.reads_ahead, config.source.bytes_ahead, config.source.manifest.size or ""
         ),
@@ -152,7 +158,12 @@ def make_job(
         run_id=run_id,
         command=_digest_command(config, output, vocabulary, overwrite, snapshot),
         report=report,
-        hints=(*open_source.notes_on_labels(config, source), *_notes_on_frames(config)),
+        on_repeated_key=open_source.advise_on_repeated_key(config),
+        hints=(
+            *open_source.notes_on_labels(config, source),
+            *open_source.notes_on_folders(source),
+            *_notes_on_frames(config),
+        ),
         snapshot=snapshot,
         duplicates=config.duplicates.settings(),
     )

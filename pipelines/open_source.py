@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from typing import TypeAlias, cast
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import class_files, open_objects, open_tables, recognize_boxes, source_places
+from imagebeam.pipelines import class_files, color_files, open_objects, open_tables, recognize_boxes, source_places
 from imagebeam.pipelines import config as config_lib
 from imagebeam.storage import remote
-from imagebeam.transforms import kept_features
+from imagebeam.transforms import kept_features, output_folder
+from imagebeam.transforms.images import class_masks
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import (
     annotated_files,
+    annotation_tables,
     arrays,
     box_csv,
     coco,
@@ -89,17 +91,33 @@ def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
     if config.source.pattern is not None:
         pattern = path_pattern.PathPattern(config.source.pattern, open_tables.row_fields(config))
     if config.split.lists:
-        uri = storage.normalize(str(config.source.uri))
-        if config.source.by == "listing":
-            root = saved_listing.SavedListingSource(uri, config.source.masks.rule).root()
-        else:
-            root = files.split_glob(uri)[0]
-            root = root if source_places.is_folder(root) else posixpath.dirname(root)
+        root = _root_of(config)
         given = ((split, (one,) if isinstance(one, str) else one) for split, one in config.split.lists.items())
         places = tuple((split, source_places.resolve(each, root)) for split, several in given for each in several)
         lists = split_lists.SplitLists(places, root, config.split.unlisted)
         lists.check()
     return listing_rules.ListingRules(pattern, lists)
+
+
+def mask_policy(config: config_lib.Config) -> class_masks.MaskPolicy:
+    """Returns what the pixels of masks mean.
+
+    Raises:
+        ConfigError: if the file with the colors of the classes cannot be read.
+    """
+    masks = config.source.masks
+    return class_masks.MaskPolicy(
+        None if masks.colors is None else color_files.read_colors(masks, _root_of(config)), masks.bits
+    )
+
+
+def _root_of(config: config_lib.Config) -> str:
+    """Returns the folder that is listed, or was."""
+    uri = storage.normalize(str(config.source.uri))
+    if config.source.by == "listing":
+        return saved_listing.SavedListingSource(uri, config.source.masks.rule).root()
+    root = files.split_glob(uri)[0]
+    return root if source_places.is_folder(root) else posixpath.dirname(root)
 
 
 def _check_address(option: str, uri: str) -> None:
@@ -268,6 +286,22 @@ def advise_on_folders(config: config_lib.Config, source: image_source.ImageSourc
     )
 
 
+def advise_on_repeated_key(config: config_lib.Config) -> str:
+    """Returns what to do about two images with one key; "" for a table."""
+    return _ON_REPEATED_KEY.get(config.source.by, "")
+
+
+_ON_REPEATED_KEY = {
+    "yolo": "name each image once: in one split, and once in its list (data.yaml, or source.yolo.images)",
+    "voc": "name each image in one list, and once in it (ImageSets/Main, or source.voc.images)",
+    "coco": "name each image in one file of source.coco.annotations, with one entry in its list of images",
+    "box_csv": "name each image in one file of source.box_csv.annotations; rows of one file may be anywhere in it",
+    "tar": "rename one of the two members, or leave one out",
+    "tfrecord": "remove one, or choose a feature of unique ids in source.tfrecord.key; by default "
+    "file and number are the key",
+}
+
+
 def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
     """Returns a note on a table whose label column the config does not name, or on classes without names."""
     if isinstance(source, parquet.ParquetSource) and source.layout.note:
@@ -284,6 +318,19 @@ def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource)
     return (
         "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
         f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
+    )
+
+
+def notes_on_folders(source: image_source.ImageSource) -> tuple[str, ...]:
+    """Returns a note on folders of images that are in no split."""
+    if not isinstance(source, (annotated_files.AnnotatedFilesSource, annotation_tables.AnnotationTableSource)):
+        return ()
+    if not source.unread:
+        return ()
+    folders = output_folder.name_some(list(source.unread))
+    return (
+        f"folders with images that belong to no split, and are not read: {folders}; "
+        "to read them, name them with the splits in the section of the source",
     )
 
 

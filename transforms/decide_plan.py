@@ -195,7 +195,7 @@ def _find_error(
         example = f"; the first: {rejects.first.uri}: {rejects.first.detail}" if rejects.first else ""
         return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}{more}")
     if ranking.duplicates:
-        return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows))
+        return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows, settings.on_repeated_key))
     if settings.analyze == "train" and "train" not in plan.splits.keys() | known_splits:
         return errors.ConfigError(
             f"statistics.analyze is train, and no image goes to a split of that name; found are "
@@ -228,12 +228,13 @@ def _advise_on_carve(settings: DatasetSettings, plan: elements.DatasetPlan, miss
     return ""
 
 
-def _explain_repeated_key(ranking: summaries.Ranking, rows: Sequence[str]) -> str:
+def _explain_repeated_key(ranking: summaries.Ranking, rows: Sequence[str], remedy: str) -> str:
     repeated = ranking.duplicates[0]
     more = f" ({ranking.num_duplicates:,} keys are given more than once)" if ranking.num_duplicates > 1 else ""
     first, second = (f"{uri} ({row})" for uri, row in zip(repeated.uris, rows)) if rows else repeated.uris
-    remedy = "remove one, or name a column of unique ids in source.manifest.key"
-    if repeated.uris[0] == repeated.uris[1]:
+    is_table = not remedy
+    remedy = remedy or "remove one, or name a column of unique ids in source.manifest.key"
+    if is_table and repeated.uris[0] == repeated.uris[1]:
         remedy += "; if its rows are one example, sort them by image and set source.manifest.merge_rows: true"
     return f"two images have the key {repeated.key!r}{more}: {first} and {second}; {remedy}"
 

@@ -142,6 +142,7 @@ class Measures(NamedTuple):
     reencoded: str = ""  # as in checked_image.Image
     misnamed: str = ""  # the format, and the extension that states another one; "" if the name is right
     sums: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None  # see checked_image.PixelSums
+    objects: dict[str, int] | None = None  # see object_classes.count; None where no objects are known
 
 
 class Duplicate(NamedTuple):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import (
     checked_image,
+    class_masks,
     colors,
     encoders,
     frame_reader,
@@ -75,6 +76,7 @@ class ImagePolicy:
     limits: limits.Limits = limits.NO_LIMITS
     sum_pixels: bool = False  # compute the sums for mean and deviation
     objects: image_objects.AnnotationReader | None = None  # of the file with each image's objects, if there is one
+    masks: class_masks.MaskPolicy = class_masks.NUMBERS  # of the masks with classes, if there are some
 
     def prepare(self, data: bytes, expected: tuple[int, int] | None = None) -> Image:
         """Returns the image to store.
