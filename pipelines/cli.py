@@ -366,8 +366,13 @@ def _status(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import convert, plan_report, progress
+    from imagebeam.pipelines import convert, plan_report, progress, recognized_plan
 
+    recognized = recognized_plan.choose(known)
+    if recognized.rows:
+        progress.print_table(recognized.rows)
+    if recognized.error:
+        raise errors.ConfigError(recognized.error)
     config = _load_config(known)
     if known.save_listing:
         command = _convert_command(known, beam_arguments, config)
@@ -386,6 +391,9 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     )
     known.journal.end(_STATES_OF_PLAN[planned.action], planned.exit_code, planned.message)
     progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
+    if planned.action == "write":
+        for number, command in enumerate(recognized.next):
+            _say(f"{'or' if number else 'next'}: {command}")
     return planned.exit_code
 
 
