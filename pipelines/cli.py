@@ -87,6 +87,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     commands = {
         "convert": _convert,
         "plan": _plan,
+        "init": _init,
         "compact": _compact,
         "snapshots": _snapshots,
         "status": _status,
@@ -395,6 +396,22 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         for number, command in enumerate(recognized.next):
             _say(f"{'or' if number else 'next'}: {command}")
     return planned.exit_code
+
+
+def _init(known: argparse.Namespace, _: list[str]) -> int:
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # as in _load_config
+    from imagebeam.pipelines import init_config, progress, recognized_plan
+
+    words = ["imagebeam", "init", known.directory]
+    words += ["--config", known.config] * (known.config is not None)
+    written = init_config.make(known.directory, known.config, shlex.join(words))
+    init_config.write(written, known.output, known.force)
+    progress.print_table([*recognized_plan.describe(written.found, written.chosen), ("written", known.output)])
+    first, *others = init_config.next_commands(known.output)
+    _say(f"next: {first}")
+    for command in others:
+        _say(f"then: {command}")
+    return 0
 
 
 def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-def]  # a type would import pydantic

@@ -289,7 +289,7 @@ def read_fields(name: str | None, overrides: Sequence[str] = ()) -> dict[str, An
     """
     fields = _read_yaml(name) if name is not None else {}
     for override in overrides:
-        _apply(fields, override)
+        apply_override(fields, override)
     return fields
 
 
@@ -350,7 +350,12 @@ def _read_yaml(name: str) -> dict[str, Any]:
     return fields
 
 
-def _apply(fields: dict[str, Any], override: str) -> None:
+def apply_override(fields: dict[str, Any], override: str) -> None:
+    """Sets one key as a text `section.key=value` says.
+
+    Raises:
+        ConfigError: if it does not have this form, or a section in it is not a mapping.
+    """
     path, equals, value = override.partition("=")
     if not equals or not path:
         meant = override.replace(":", "=", 1) if ":" in override and "=" not in override else ""

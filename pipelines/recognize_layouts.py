@@ -31,7 +31,7 @@ _RENAMED = {"train", "training", "val", "valid", "validation", "dev", "test", "t
 _STRATIFY = Change(
     "split",
     {"by": "hash", "fractions": {"train": 0.8, "validation": 0.1, "test": 0.1}, "stratify": True},
-    "instead: several splits, each with the same share of every class",
+    "several splits, with the same share of every class; in place of the lines above",
 )
 
 

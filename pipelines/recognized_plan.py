@@ -55,7 +55,7 @@ def choose(known: argparse.Namespace) -> Choice:
 def describe(found: recognize_folder.Recognition, chosen: Finding) -> list[tuple[str, str]]:
     """Returns rows on a candidate: the preset and why, what was guessed, and which others are possible."""
     where = f" in {found.address(chosen)}" if chosen.input else ""
-    rows = [("recognized", f"{chosen.preset}{where}: {chosen.evidence}")]
+    rows = [("recognized" if found.sure is chosen else "possible", f"{chosen.preset}{where}: {chosen.evidence}")]
     rows += [("settings", each) for each in recognize_folder.overrides_of(chosen)]
     rows += [("note", each) for each in (*chosen.notes, *found.remarks)]
     others = [each for each in found.candidates if each is not chosen]
