@@ -87,6 +87,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     commands = {
         "convert": _convert,
         "plan": _plan,
+        "init": _init,
         "compact": _compact,
         "snapshots": _snapshots,
         "status": _status,
@@ -366,8 +367,13 @@ def _status(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import convert, plan_report, progress
+    from imagebeam.pipelines import convert, plan_report, progress, recognized_plan
 
+    recognized = recognized_plan.choose(known)
+    if recognized.rows:
+        progress.print_table(recognized.rows)
+    if recognized.error:
+        raise errors.ConfigError(recognized.error)
     config = _load_config(known)
     if known.save_listing:
         command = _convert_command(known, beam_arguments, config)
@@ -386,7 +392,26 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     )
     known.journal.end(_STATES_OF_PLAN[planned.action], planned.exit_code, planned.message)
     progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
+    if planned.action == "write":
+        for number, command in enumerate(recognized.next):
+            _say(f"{'or' if number else 'next'}: {command}")
     return planned.exit_code
+
+
+def _init(known: argparse.Namespace, _: list[str]) -> int:
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # as in _load_config
+    from imagebeam.pipelines import init_config, progress, recognized_plan
+
+    words = ["imagebeam", "init", known.directory]
+    words += ["--config", known.config] * (known.config is not None)
+    written = init_config.make(known.directory, known.config, shlex.join(words))
+    init_config.write(written, known.output, known.force)
+    progress.print_table([*recognized_plan.describe(written.found, written.chosen), ("written", known.output)])
+    first, *others = init_config.next_commands(known.output)
+    _say(f"next: {first}")
+    for command in others:
+        _say(f"then: {command}")
+    return 0
 
 
 def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-def]  # a type would import pydantic

@@ -75,6 +75,11 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         help="with --update: commit nothing if labels, sizes or rejects differ by more than update.drift allows",
     )
     convert.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
+    init = add("init", "write a commented config for a folder of images, with the preset that fits it")
+    init.add_argument("directory", metavar="FOLDER", help="the folder, or a table in it")
+    init.add_argument("--output", metavar="FILE", default="imagebeam.yaml", help="file to write (imagebeam.yaml, here)")
+    init.add_argument("--config", metavar="NAME", help="write this preset instead of the one that fits best")
+    init.add_argument("--force", action="store_true", help="replace the file if it exists")
     compact = add("compact", "copy the latest snapshot of a dataset into fresh shards, which stand alone")
     compact.add_argument("directory", metavar="DIR")
     compact.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")

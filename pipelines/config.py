@@ -283,10 +283,19 @@ def load_config(name: str | None = None, overrides: Sequence[str] = ()) -> Confi
     Raises:
         ConfigError: if anything in it is not as expected.
     """
+    return parse_config(read_fields(name, overrides), where=name or "the command line")
+
+
+def read_fields(name: str | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the keys and values of a YAML file or preset, changed by `overrides`, before they are checked.
+
+    Raises:
+        ConfigError: if the file cannot be read, or an override does not have the form `section.key=value`.
+    """
     fields = _read_yaml(name) if name is not None else {}
     for override in overrides:
-        _apply(fields, override)
-    return parse_config(fields, where=name or "the command line")
+        apply_override(fields, override)
+    return fields
 
 
 def parse_config(fields: Mapping[str, Any], where: str) -> Config:
@@ -346,7 +355,12 @@ def _read_yaml(name: str) -> dict[str, Any]:
     return fields
 
 
-def _apply(fields: dict[str, Any], override: str) -> None:
+def apply_override(fields: dict[str, Any], override: str) -> None:
+    """Sets one key as a text `section.key=value` says.
+
+    Raises:
+        ConfigError: if it does not have this form, or a section in it is not a mapping.
+    """
     path, equals, value = override.partition("=")
     if not equals or not path:
         meant = override.replace(":", "=", 1) if ":" in override and "=" not in override else ""

@@ -64,11 +64,16 @@ def _docstrings(model: type[pydantic.BaseModel]) -> dict[str, str]:
 def markdown_reference() -> str:
     """Returns a page with a table for each section: every key, its default and its meaning."""
     lines = [_INTRODUCTION]
-    for section, rows in itertools.groupby(_rows(config.Config, ""), lambda row: row[0].partition(".")[0]):
+    for section, rows in itertools.groupby(key_rows(), lambda row: row[0].partition(".")[0]):
         lines += [f"## {section}", "", "| key | default | meaning |", "| --- | --- | --- |"]
         lines += [f"| `{key}` | {default} | {meaning} |" for key, default, meaning in rows]
         lines += [""]
     return "\n".join(lines)
+
+
+def key_rows() -> Iterator[tuple[str, str, str]]:
+    """Yields every key of a config, its default and its meaning."""
+    return _rows(config.Config, "")
 
 
 def _rows(model: type[pydantic.BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:

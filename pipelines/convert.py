@@ -18,6 +18,7 @@ from imagebeam.pipelines import (
     job_progress,
     launch,
     open_source,
+    recognize_folder,
     remote_job,
     run_journal,
     run_remotely,
@@ -183,7 +184,8 @@ def convert(
                 fields = launch.run_pipeline(settings, pipeline)
     journal.take_report(fields)
     if fields["exit_code"]:
-        raise errors.from_exit_code(fields["exit_code"], fields["message"], fields.get("error", ""))
+        message = fields["message"] + _advice(config, run_report.decode_plan(fields["plan"]))
+        raise errors.from_exit_code(fields["exit_code"], message, fields.get("error", ""))
     folder = _committed_folder(settings)
     return ConvertResult(
         state=fields["state"],
@@ -195,6 +197,14 @@ def convert(
         is_attached=is_attached,
         report=snapshot_report.load_report(folder) if settings.snapshot is not None else {},
     )
+
+
+def _advice(config: AnyConfig, plan: elements.DatasetPlan) -> str:
+    """Returns which preset fits an input without one image that can be used; "" if some can, or nothing is known."""
+    if plan.action != "refuse" or sum(plan.rejected.values()) < plan.listed:
+        return ""
+    advice = recognize_folder.advise(call_arguments.as_config(config))
+    return f"; {advice}" if advice else ""
 
 
 def _committed_folder(settings: dataset_settings.DatasetSettings) -> str:
@@ -312,7 +322,7 @@ def plan(
         if not on_dataflow:
             journal.take_report(launch.run_pipeline(job.settings, pipeline))
             assert journal.plan is not None
-            return journal.plan
+            return dataclasses.replace(journal.plan, message=journal.plan.message + _advice(job_config, journal.plan))
         shown = stack.enter_context(job_progress.JobProgress()) if show_progress else None
         run = run_remotely.Run(
             dataflow_options.job_of(options), job.settings.output, job.settings.report, run_remotely.NoLock(), shown

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from typing import TypeAlias, cast
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import class_files, color_files, open_objects, open_tables, recognize_boxes, source_places
+from imagebeam.pipelines import (
+    class_files,
+    color_files,
+    open_objects,
+    open_tables,
+    recognize_boxes,
+    recognize_folder,
+    source_places,
+)
 from imagebeam.pipelines import config as config_lib
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features, output_folder
@@ -52,7 +60,21 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
         if not address:
             raise errors.ConfigError(f"{option} ({key}) is missing: give an address")
         _check_address(option, storage.normalize(address))
-    uri, output = storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri))
+    try:
+        return _open(config, storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri)))
+    except errors.ConfigError as e:
+        advice = "" if "--config" in str(e) else recognize_folder.advise(config)
+        if not advice:
+            raise
+        raise errors.ConfigError(f"{e}; {advice}") from e
+
+
+def _open(config: config_lib.Config, uri: str, output: str) -> image_source.ImageSource:
+    """Returns the source of `config` at the address `uri`.
+
+    Raises:
+        ConfigError: if the files there are not as the config says.
+    """
     if config.source.by == "listing":
         listed = saved_listing.SavedListingSource(uri, config.source.masks.rule)
         listed.check()

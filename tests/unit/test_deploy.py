@@ -79,7 +79,19 @@ def main() -> dict[str, Any]:
 
 
 def test_template_has_every_option_of_convert() -> None:
-    names = ("convert", "plan", "compact", "snapshots", "status", "verify", "inspect", "report", "bench", "schema")
+    names = (
+        "convert",
+        "plan",
+        "init",
+        "compact",
+        "snapshots",
+        "status",
+        "verify",
+        "inspect",
+        "report",
+        "bench",
+        "schema",
+    )
     parser = command_parser.make_parser({name: lambda *_: 0 for name in names})
     commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
     options = {action.dest for action in commands["convert"]._actions}

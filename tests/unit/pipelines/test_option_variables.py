@@ -10,8 +10,21 @@ import pytest
 
 from imagebeam.pipelines import command_parser, option_variables
 
-COMMANDS = ("convert", "plan", "compact", "snapshots", "status", "verify", "inspect", "report", "bench", "schema")
+COMMANDS = (
+    "convert",
+    "plan",
+    "init",
+    "compact",
+    "snapshots",
+    "status",
+    "verify",
+    "inspect",
+    "report",
+    "bench",
+    "schema",
+)
 POSITIONAL = {
+    "init": ["FOLDER"],
     "compact": ["DIR"],
     "snapshots": ["DIR"],
     "status": ["OUT"],

@@ -1,0 +1,248 @@
+"""Recognizes which preset reads an unknown folder or file, and which settings it needs."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import posixpath
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import yaml
+
+from imagebeam import errors, storage
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import (
+    recognize_annotations,
+    recognize_containers,
+    recognize_layouts,
+    recognize_tables,
+    split_folders,
+)
+from imagebeam.pipelines.recognize_survey import Finding, Folder, Strength, Survey, extension_of
+from imagebeam.transforms.sources import table_formats
+
+Sign: TypeAlias = Callable[[Survey, str], Iterator[Finding]]  # called with a folder below the root of the survey
+
+BOXES: Mapping[Sign, tuple[str, ...]] = {  # with the presets that each may name
+    recognize_annotations.find_yolo: ("yolo",),
+    recognize_annotations.find_voc: ("voc",),
+    recognize_annotations.find_exports: ("box_csv", "coco"),
+}
+# A new preset is added here. One that does not exist, or not yet, is never named.
+SIGNS: Mapping[Sign, tuple[str, ...]] = {
+    **BOXES,
+    recognize_annotations.find_coco: ("coco",),
+    recognize_annotations.find_json_per_image: ("labelme", "via"),
+    recognize_annotations.find_masks: ("segmentation",),
+    recognize_containers.find_idx: ("mnist",),
+    recognize_containers.find_arrays: ("cifar10", "cifar100", "svhn", "npz", "hdf5"),
+    recognize_containers.find_tars: ("webdataset",),
+    recognize_containers.find_tfrecords: ("tfrecord",),
+    recognize_containers.find_parquet: ("parquet",),
+    recognize_containers.find_archives: ("zip",),
+    recognize_layouts.find_lists_of_names: ("food101", "oxford_pets"),
+    recognize_tables.find_tables: (
+        *("cub200", "imagefolder_metadata", "box_csv", "fer2013", "mnist_csv"),
+        *("captions", "multilabel", "kaggle", "regression"),
+    ),
+    recognize_layouts.find_classes_in_splits: ("imagenet", "imagefolder"),
+    recognize_layouts.find_splits_in_classes: ("image_folder",),
+    recognize_layouts.find_classes: ("image_folder",),
+    recognize_layouts.find_labels_in_names: ("cats_dogs", "imagenet_files", "utkface", "image_folder"),
+    recognize_layouts.find_unlabelled: ("imagefolder", "image_folder"),
+}
+_DEPTH = 4  # levels of folders that are searched for the data set
+_MAX_INNER = 8  # folders of one level
+_MAX_SHOWN = 6  # candidates
+_POINTER = b"version https://git-lfs"
+_UNREAD = {  # by extension, in words
+    **dict.fromkeys(
+        (".mp4", ".avi", ".mov", ".mkv", ".webm"), "videos, which are not read: save their frames as images"
+    ),
+    **dict.fromkeys((".dcm", ".nii", ".mha"), "medical images, which are not read: save them as PNG"),
+    **dict.fromkeys((".7z", ".rar", ".tgz", ".gz", ".xz", ".bz2"), "archives: unpack them"),
+    ".zip": "zip archives: unpack them",
+}
+
+
+class Recognition(NamedTuple):
+    """What is known of a folder."""
+
+    given: str  # its address as the user wrote it
+    candidates: tuple[Finding, ...]  # the best one first
+    remarks: tuple[str, ...]  # on what no preset reads
+    seen: str  # what is in the folder, in a few words
+
+    @property
+    def sure(self) -> Finding | None:
+        """The candidate that fits beyond doubt: no other one is as strong; None if there is none."""
+        if not self.candidates or self.candidates[0].strength < Strength.LIKELY:
+            return None
+        first, *others = self.candidates
+        return first if all(each.strength < first.strength for each in others) else None
+
+    def address(self, finding: Finding) -> str:
+        """Returns what to give as --input for a candidate."""
+        return storage.join(self.given, finding.input) if finding.input else self.given
+
+
+def recognize(uri: str, output: str = "") -> Recognition:
+    """Returns what is known of a folder, or of a file in it, after a bounded look: see `recognize_survey`.
+
+    Args:
+        uri: of the folder or file, as the user wrote it.
+        output: of the dataset, if known: it may be in the folder, and is not looked into.
+
+    Raises:
+        ConfigError: if there is neither a folder nor a file, or it cannot be read.
+    """
+    kind = split_folders.kind_of(storage.normalize(uri))
+    if kind is None:
+        raise errors.ConfigError(f"there is neither a folder nor a file {uri!r}; check the address")
+    if kind != storage.DIRECTORY:
+        return _recognize_file(uri)
+    survey = Survey(storage.normalize(uri), exclude=storage.normalize(output) if output else "")
+    if not (root := survey.look()).is_whole and not root.files and not root.folders:
+        raise errors.ConfigError(f"{uri!r} cannot be listed; check the address")
+    found = _search(survey)
+    return Recognition(uri, tuple(_in_order(found)[:_MAX_SHOWN]), tuple(_remarks(survey)), _describe(root))
+
+
+def _recognize_file(uri: str) -> Recognition:
+    """Returns what is known of one file: of a table, with the folder that it is in as the input."""
+    address = storage.normalize(uri)
+    name = posixpath.basename(address)
+    survey = Survey(posixpath.dirname(address))
+    given = uri.rstrip("/").rpartition("/")[0] or ("/" if uri.startswith("/") else ".")
+    found: list[Finding] = []
+    if extension_of(name) in (*table_formats.FORMATS, ".txt"):
+        found = [each for each in _usable(recognize_tables.find_in_file(survey, name))]
+    return Recognition(given, tuple(_in_order(found)), (), name)
+
+
+def _search(survey: Survey) -> list[Finding]:
+    """Returns the findings for the root, or for the first folders below it that hold a data set."""
+    first = level = [""]
+    findings: list[Finding] = []
+    for _ in range(_DEPTH):
+        found = [each for at in level for each in _find_at(survey, at)]
+        if level == first or any(each.strength >= Strength.LIKELY for each in found):
+            findings = found
+        if not level or any(each.strength >= Strength.LIKELY for each in findings):
+            break
+        below = [survey.look(at).below(name) for at in level for name in survey.look(at).folders[:_MAX_INNER]]
+        level = below[:_MAX_INNER]
+    return findings
+
+
+def _find_at(survey: Survey, at: str) -> list[Finding]:
+    found: list[Finding] = []
+    for sign in SIGNS:
+        if sign is recognize_layouts.find_unlabelled and any(each.strength >= Strength.LIKELY for each in found):
+            continue
+        for each in _usable(sign(survey, at)):
+            found.append(each if each.input or not at else dataclasses.replace(each, input=at))
+    return found
+
+
+def _usable(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yields the findings whose presets exist, without settings that these have already."""
+    known = config_lib.preset_names()
+    for each in findings:
+        if each.preset in known:
+            yield dataclasses.replace(each, settings=_needed(each))
+
+
+def _needed(finding: Finding) -> dict[str, Any]:
+    fields = config_lib.read_fields(finding.preset)
+    return {key: value for key, value in finding.settings.items() if _value_at(fields, key) != value}
+
+
+def _value_at(fields: Any, key: str) -> Any:
+    for part in key.split("."):
+        fields = fields.get(part) if isinstance(fields, dict) else None
+    return fields
+
+
+def _in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """Returns findings, the strongest first. Files with annotations are stronger than the folders they are in."""
+    if any(each.strength is Strength.CERTAIN and not each.is_layout for each in findings):
+        findings = [
+            dataclasses.replace(each, strength=Strength.POSSIBLE) if each.is_layout else each for each in findings
+        ]
+    return sorted(findings, key=lambda each: -each.strength)
+
+
+def _remarks(survey: Survey) -> Iterator[str]:
+    images = survey.with_images("", _DEPTH)
+    if images is not None and images.files[images.images[0]] < 300:
+        path = images.below(images.images[0])
+        if survey.head(path, 64).startswith(_POINTER):
+            yield f"{path} is a pointer of Git LFS, not an image: run git lfs pull in the clone first"
+    root = survey.look()
+    counts = collections.Counter(
+        _UNREAD[extension] for name in root.files if (extension := extension_of(name)) in _UNREAD
+    )
+    yield from (f"{number:,} {what}" for what, number in counts.items())
+
+
+def _describe(root: Folder) -> str:
+    """Returns what a folder holds, in a few words: `3 folders, 12 .py, 1 .md`."""
+    kinds = collections.Counter(extension_of(name) or "without extension" for name in root.files)
+    shown = [root.count(len(root.folders), "folder")] if root.folders else []
+    return ", ".join([*shown, *(f"{number:,} {kind}" for kind, number in kinds.most_common(5))]) or "nothing"
+
+
+# --- in words --------------------------------------------------------------------------------------------------------
+
+
+def overrides_of(finding: Finding) -> list[str]:
+    """Returns the settings of a candidate in the form of --set: `split.by=hash`."""
+    return [f"{key}={as_yaml(value)}" for key, value in finding.settings.items()]
+
+
+def as_yaml(value: Any) -> str:
+    """Returns a value in YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=1 << 20, allow_unicode=True, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def words_of(recognition: Recognition, finding: Finding) -> list[str]:
+    """Returns the options by which a command takes a candidate."""
+    words = ["--config", finding.preset, "--input", recognition.address(finding)]
+    for each in overrides_of(finding):
+        words += ["--set", each]
+    return words
+
+
+def options_of(recognition: Recognition, finding: Finding) -> str:
+    """Returns the same as one text: `--config yolo --input data`."""
+    return shlex.join(words_of(recognition, finding))
+
+
+def explain(recognition: Recognition, config: config_lib.Config) -> str:
+    """Returns which preset fits a folder better than the config that failed; "" if none does."""
+    better = [each for each in recognition.candidates if _differs(each, config)]
+    if not better or len(better) < len(recognition.candidates):
+        return "; ".join(recognition.remarks)
+    first = better[0]
+    more = f"; also possible: {', '.join(dict.fromkeys(each.preset for each in better[1:]))}" if better[1:] else ""
+    return f"{recognition.given!r} looks like the preset {first.preset}: {first.evidence}: use " + (
+        f"{options_of(recognition, first)}{more}"
+    )
+
+
+def _differs(finding: Finding, config: config_lib.Config) -> bool:
+    """Returns whether a candidate reads a folder in another way than a config."""
+    fields = config_lib.load_config(finding.preset, overrides_of(finding))
+    return (fields.source.by, fields.label.by) != (config.source.by, config.label.by)
+
+
+def advise(config: config_lib.Config) -> str:
+    """Returns which preset fits the input of a config that cannot read it; "" if nothing is known."""
+    try:
+        return explain(recognize(str(config.source.uri), str(config.output.uri or "")), config)
+    except (OSError, ValueError, errors.ConfigError):  # the error that is being explained matters more
+        return ""

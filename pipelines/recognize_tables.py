@@ -1,0 +1,495 @@
+"""Signs in tables: which column names the image, which is the label, and where the images are."""
+
+from __future__ import annotations
+
+import collections
+import csv
+import io
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import errors, plural, storage
+from imagebeam.pipelines import recognize_annotations
+from imagebeam.pipelines.recognize_survey import (
+    HASH_SPLIT,
+    Change,
+    Finding,
+    Folder,
+    Strength,
+    Survey,
+    extension_of,
+    name_some,
+    split_meant,
+    splits_in,
+)
+from imagebeam.transforms.sources import files as files_lib
+
+_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt")
+_MAX_TABLES = 12  # in one folder
+_MAX_ROWS = 2_000
+_NUM_VALUES = 20  # of a column that are looked for as images
+_NUM_FOLDERS = 40  # in which images are looked for
+
+_BOX_COLUMNS = frozenset({"filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax"})
+_BOX_EDGES = re.compile(r"(?i)(x|y)_?(min|max|1|2)|bbox.*|(x|y)(center|centre)?_?(left|top)?")
+_IMAGE_NAMES = ("image", "file_name", "filename", "image_path", "path", "file", "image_id", "id", "image_name", "img")
+_IMAGE_WORD = re.compile(r"(?i)id|ima?ge?|file|name|path|photo|picture")
+_LABEL_NAMES = (
+    "label", "labels", "class", "class_name", "category", "target", "breed", "species", "diagnosis", "category_id",
+    "label_id", "class_id", "tag", "tags", "attribute_ids", "landmark_id", "level", "dx", "emotion", "type", "age",
+    "score", "rating", "cultivar", "variety", "finding labels", "y",
+)  # fmt: skip
+_SPLIT_NAMES = ("split", "set", "usage", "subset", "partition", "fold")
+_CAPTIONS = re.compile(r"(?i).*(caption|sentence|description|comment|text).*")
+_SEPARATORS = ("|", ";", ",", " ")
+
+
+class Table(NamedTuple):
+    """The beginning of a table."""
+
+    path: str  # below the root of the survey
+    columns: tuple[str, ...]
+    rows: tuple[Mapping[str, str], ...]
+    settings: Mapping[str, Any] = {}  # how it is read
+    has_header: bool = True
+
+    def values(self, column: str) -> list[str]:
+        """Returns the values of a column that are not empty."""
+        return [value for row in self.rows if (value := row.get(column, "").strip())]
+
+
+class Place(NamedTuple):
+    """Where the images of a table are."""
+
+    column: str
+    folder: str  # that the paths are relative to, below the root of the survey
+    has_extension: bool
+    found: int  # of those looked for
+    looked_for: int
+
+
+def find_tables(survey: Survey, at: str) -> Iterator[Finding]:
+    """Finds tables with a row for each image, for each box or for each caption."""
+    root = survey.look(at)
+    if {"images.txt", "image_class_labels.txt", "train_test_split.txt"} <= {*root.files}:
+        evidence = "images.txt, image_class_labels.txt and train_test_split.txt have a line for each image"
+        yield Finding("cub200", Strength.CERTAIN, evidence)
+        return
+    metadata = [each for each in _folders_with_tables(survey, root) if each.ending(*_METADATA)]
+    if metadata:
+        name = metadata[0].ending(*_METADATA)[0]
+        table = read_table(survey, metadata[0].below(name))
+        if table is not None and "file_name" in table.columns:
+            yield from _find_metadata(table, metadata, at)
+            return
+    folders = [root, *(survey.look(root.below(name)) for name in root.folders if _names_tables(name))]
+    names = [folder.below(name) for folder in folders for name in folder.ending(*_SUFFIXES)]
+    tables = [read_table(survey, path) for path in sorted(names, key=_order)[:_MAX_TABLES]]
+    for table in filter(None, tables):
+        found = list(_find_in_table(survey, at, table))
+        yield from found
+        if found and found[0].strength > Strength.POSSIBLE:
+            return
+
+
+def find_in_file(survey: Survey, path: str) -> Iterator[Finding]:
+    """Finds what one table is."""
+    table = read_table(survey, path)
+    if table is not None:
+        yield from _find_in_table(survey, "", table)
+
+
+_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+
+
+def _folders_with_tables(survey: Survey, root: Folder) -> list[Folder]:
+    return [root, *(survey.look(root.below(name)) for name in root.folders if split_meant(name))]
+
+
+def _names_tables(name: str) -> bool:
+    return re.search(r"(?i)annot|label|meta|csv|table|data|list|split|train|anno", name) is not None
+
+
+def _order(path: str) -> tuple[int, int, str]:
+    """Returns the place of a table among several: those of tests and submissions come last."""
+    name = posixpath.basename(path).lower()
+    is_last = "submission" in name or "readme" in name or split_meant(name) in ("test", "validation")
+    return 2 if is_last else name.endswith(".txt"), path.count("/"), path
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_table(survey: Survey, path: str) -> Table | None:
+    """Returns the beginning of a table; None if the file is none."""
+    extension = extension_of(path)
+    if extension == ".parquet":
+        return _read_parquet(survey, path)
+    head = survey.head(path)
+    if not head or b"\0" in head:
+        return None
+    text = head.decode("utf-8-sig", "replace")
+    lines = text.splitlines()
+    if len(head) >= (1 << 16) and len(lines) > 1:
+        lines.pop()  # it may be cut short
+    if extension in (".jsonl", ".ndjson"):
+        return _of_objects(path, _parse_lines(lines), {})
+    if extension == ".json":
+        return _read_json(survey, path)
+    return _read_csv(path, lines[: _MAX_ROWS + 1])
+
+
+def _parse_lines(lines: Sequence[str]) -> Iterator[Any]:
+    for line in lines[:_MAX_ROWS]:
+        try:
+            yield json.loads(line)
+        except (ValueError, RecursionError):
+            return
+
+
+def _of_objects(path: str, objects: Iterator[Any], settings: Mapping[str, Any]) -> Table | None:
+    rows = [
+        {name.strip(): _as_text(value) for name, value in each.items()} for each in objects if isinstance(each, dict)
+    ]
+    return Table(path, tuple(rows[0]), tuple(rows), settings) if rows else None
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, list):
+        return "|".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _read_json(survey: Survey, path: str) -> Table | None:
+    import ijson
+
+    head = survey.head(path)
+    shape = recognize_annotations.shape_of_json(head)
+    lists = [name for name, first in shape.items() if first]
+    if not lists:
+        return None
+    items = "" if "" in lists else next((n for n in lists if _has_image(shape[n])), lists[0])
+    rows = []
+    try:
+        for each in ijson.items(io.BytesIO(head), f"{items}.item" if items else "item", use_float=True):
+            rows.append(each)
+    except (ijson.JSONError, ValueError, RecursionError):  # the head ends within the file
+        pass
+    if "annotations" in shape and "images" in shape:  # COCO's JSON is no table
+        return None
+    return _of_objects(path, iter(rows), {"source.manifest.items": items} if items else {})
+
+
+def _has_image(first: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, str) and _is_image(value) for value in first.values())
+
+
+def _read_csv(path: str, lines: Sequence[str]) -> Table | None:
+    first = next((line for line in lines if line.strip()), "")
+    is_text = extension_of(path) == ".txt"
+    delimiter = max("\t;,|" if extension_of(path) == ".tsv" else ",;\t|", key=first.count)
+    settings: dict[str, Any] = {}
+    if first.count(delimiter) == 0 and is_text:
+        delimiter = " "
+    if not is_text and delimiter != ("\t" if extension_of(path) == ".tsv" else ","):
+        if first.count(delimiter):
+            settings["source.manifest.delimiter"] = delimiter
+        else:
+            delimiter = ","
+    if is_text:
+        settings = {"source.manifest.format": "csv"} | (
+            {} if delimiter == "," else {"source.manifest.delimiter": delimiter}
+        )
+    try:
+        cells = list(csv.reader((line for line in lines if line.strip()), delimiter=delimiter))
+    except csv.Error:
+        return None
+    if not cells or (len(cells[0]) < 2 and is_text):
+        return None
+    header = [name.strip() for name in cells[0]]
+    has_header = not any(_is_image(cell) or _is_number(cell) for cell in header)
+    if not has_header:
+        header = ["image" if _is_image(cell) else "label" for cell in header]
+        if len(set(header)) < len(header):
+            at = next((index for index, cell in enumerate(header) if cell == "image"), -1)
+            header = [f"column_{n}" if n != at else "image" for n in range(1, len(header) + 1)]
+        settings["source.manifest.header"] = header
+    if len(set(header)) < len(header):
+        return None
+    body = cells[1:] if has_header else cells
+    rows = tuple(dict(zip(header, row)) for row in body if len(row) == len(header))
+    return Table(path, tuple(header), rows, settings, has_header) if rows or has_header else None
+
+
+def _read_parquet(survey: Survey, path: str) -> Table | None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+
+        uri = survey.uri(path)
+        with storage.storage_of(uri).open_read(uri) as file:
+            parquet = pyarrow.parquet.ParquetFile(file)
+            names = parquet.schema_arrow.names
+            shown = [
+                field.name
+                for field in parquet.schema_arrow
+                if not pyarrow.types.is_binary(field.type) and not pyarrow.types.is_nested(field.type)
+            ]
+            batch = next(parquet.iter_batches(batch_size=_NUM_VALUES * 10, columns=shown), None) if shown else None
+            objects = batch.to_pylist() if batch is not None else []
+    except (OSError, ValueError, ImportError, errors.ConfigError):
+        return None
+    rows = tuple({name: _as_text(value) for name, value in each.items()} for each in objects)
+    return Table(path, tuple(names), rows)
+
+
+# --- judging ---------------------------------------------------------------------------------------------------------
+
+
+def _find_in_table(survey: Survey, at: str, table: Table) -> Iterator[Finding]:
+    columns = {*table.columns}
+    path = table.path.removeprefix(f"{at}/") if at else table.path
+    shown = f"{path} has the columns {name_some(table.columns, 6)}"
+    if {"emotion", "pixels"} <= columns:
+        yield Finding("fer2013", Strength.CERTAIN, shown, input=table.path)
+        return
+    if _is_pixels(table):
+        yield Finding("mnist_csv", Strength.CERTAIN, f"{path} has {len(table.columns):,} columns of pixels", {})
+        return
+    if columns >= _BOX_COLUMNS:
+        yield from _find_boxes(at, table, shown)
+        return
+    place = find_place(survey, at, table)
+    if place is None:
+        return
+    where = place.folder.removeprefix(f"{at}/") if at else place.folder
+    evidence = (
+        f"{shown}; {place.found} of the first {place.looked_for} images that it names are in {where or 'its folder'}"
+    )
+    settings = _settings_of(at, table, place)
+    boxes = [name for name in table.columns if _BOX_EDGES.fullmatch(name)]
+    others = [name for name in table.columns if name != place.column]
+    if len(boxes) >= 4 or any(name.lower().startswith("bbox") for name in boxes):
+        note = "it has columns of boxes under other names than box_csv reads: " + ",".join(sorted(_BOX_COLUMNS))
+        yield Finding("box_csv", Strength.POSSIBLE, evidence, {"source.box_csv.annotations": {"train": path}}, (note,))
+        return
+    settings |= _of_split_folders(survey, at, table)
+    split = _split_column(table)
+    if split is not None:
+        others.remove(split)
+        rename = {value: split_meant(value) for value in sorted(set(table.values(split)))}
+        settings["split"] = {
+            "by": "column",
+            "column": split,
+            "rename": {k: v for k, v in rename.items() if v and v != k},
+        }
+    caption = next((name for name in others if _CAPTIONS.fullmatch(name) and _is_prose(table, name)), None)
+    if caption is not None:
+        if caption != "captions":
+            settings |= {"columns": {caption: {"list": True}}, "features": {f"columns/{caption}": "image/caption"}}
+        yield Finding("captions", Strength.LIKELY, evidence, settings)
+        return
+    flags = [name for name in others if _is_flag(table, name)]
+    if len(flags) >= 3 and len(flags) >= len(others) / 2:
+        settings["label"] = {"by": "columns", "columns": flags}
+        text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
+        yield Finding("multilabel", Strength.LIKELY, text, settings, ("each column of 0 and 1 is a class",))
+        return
+    yield from _find_label(table, others, evidence, settings, "split" in settings)
+
+
+def _find_label(
+    table: Table, others: Sequence[str], evidence: str, settings: dict[str, Any], has_split: bool
+) -> Iterator[Finding]:
+    label, is_known = _label_column(table, others)
+    further = [name for name in others if name != label]
+    often = tuple(
+        Change(f"columns.{name}", {"type": "string"}, "stores this column, too; type: float or int for numbers")
+        for name in further[:1]
+        if "." not in name
+    )
+    if label is None:
+        text = f"{evidence}; it has no column that could be a label"
+        yield Finding("kaggle", Strength.POSSIBLE, text, {**settings, "label": {"by": "none"}, **_no_strata(has_split)})
+        return
+    values = table.values(label)
+    strength = Strength.LIKELY if is_known else Strength.POSSIBLE
+    distinct = sorted(set(values))
+    seen = f"{len(distinct):,} different values in {plural.count(len(values), 'row')}: {name_some(distinct)}"
+    guess = f"the label is the column {label!r} ({seen}); its others are {', '.join(further) or 'none'}"
+    if separator := _separator_of(values):
+        settings["label"] = {"by": "column", "column": label, "separator": separator}
+        note = f"a cell of {label!r} has several classes, with {separator!r} between them"
+        yield Finding("multilabel", strength, evidence, settings, (guess, note), often)
+        return
+    kind = _kind_of(values, distinct)
+    if kind == "class":
+        settings["label.column"] = label
+        if len(distinct) * 2 > len(values):
+            settings |= _no_strata(has_split)
+        yield Finding("kaggle", strength, evidence, settings, (guess,), often)
+    else:
+        settings["label"] = {"by": "column", "column": label, "type": kind}
+        note = f"its values are numbers to predict, stored as {kind}; for classes set label.type=class"
+        yield Finding("regression", strength, evidence, settings, (guess, note), often)
+
+
+def _no_strata(has_split: bool) -> dict[str, Any]:
+    return {} if has_split else {"split": HASH_SPLIT}
+
+
+def _kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
+    if not all(map(_is_number, values)):
+        return "class"
+    if any("." in value and float(value) != int(float(value)) for value in distinct):
+        return "float"
+    return "int" if len(distinct) > 60 and len(distinct) * 4 > len(values) else "class"
+
+
+def _find_boxes(at: str, table: Table, shown: str) -> Iterator[Finding]:
+    path = table.path.removeprefix(f"{at}/") if at else table.path
+    if posixpath.basename(path) == "_annotations.csv":  # found beside the images
+        return
+    is_usual = re.fullmatch(r"(train|val|valid|validation|test)(_labels)?\.csv", path) is not None
+    settings = {} if is_usual else {"source.box_csv.annotations": {split_meant(path) or "train": path}}
+    yield Finding("box_csv", Strength.CERTAIN, f"{shown}: a row for each box", settings)
+
+
+def _find_metadata(table: Table, folders: Sequence[Folder], at: str) -> Iterator[Finding]:
+    counts = ", ".join(f"{folder.path.removeprefix(f'{at}/') if at else folder.path or '.'}" for folder in folders)
+    evidence = f"{posixpath.basename(table.path)} with a column file_name is in {counts}"
+    settings: dict[str, Any] = {}
+    if all(folder.path == at for folder in folders) and not any("/" in each for each in table.values("file_name")):
+        settings["split"] = HASH_SPLIT
+    others = [name for name in table.columns if name != "file_name"]
+    label, _ = _label_column(table, others)
+    notes: tuple[str, ...] = ()
+    if label is not None:
+        settings["label"] = {"by": "column", "column": label}
+        distinct = sorted(set(table.values(label)))
+        notes = (f"the label is the column {label!r} ({name_some(distinct)}); for none set label={{by: none}}",)
+    yield Finding("imagefolder_metadata", Strength.CERTAIN, evidence, settings, notes)
+
+
+def _settings_of(at: str, table: Table, place: Place) -> dict[str, Any]:
+    folder = posixpath.dirname(table.path)
+    path = table.path.removeprefix(f"{at}/") if at else table.path
+    root = posixpath.relpath(f"/{place.folder}", f"/{folder}")
+    image = place.column if place.has_extension else f"{{{place.column}}}.*"
+    settings = {"source.manifest.path": path, **table.settings, "source.manifest.image": image}
+    settings["source.manifest.root"] = root if root != "." else None
+    return settings
+
+
+def _of_split_folders(survey: Survey, at: str, table: Table) -> dict[str, Any]:
+    """Returns the settings for tables of one name, each in the folder of a split."""
+    folder, name = posixpath.split(table.path)
+    splits = splits_in(survey.look(at).folders)
+    held = {each: meant for each, meant in splits.items() if name in survey.look(posixpath.join(at, each)).files}
+    if posixpath.basename(folder) not in held:
+        return {}
+    rename = {each: meant for each, meant in held.items() if each != meant}
+    return {"source.manifest.path": f"*/{name}", "split": {"by": "directory", "rename": rename}}
+
+
+def find_place(survey: Survey, at: str, table: Table) -> Place | None:
+    """Returns which column names images, and where they are; None if no image of the first rows is found."""
+    home = survey.look(posixpath.dirname(table.path))
+    top = survey.look(at)
+    folders = [home, top, *(survey.look(home.below(name)) for name in home.folders[:_NUM_FOLDERS])]
+    folders += [survey.look(top.below(name)) for name in top.folders[:_NUM_FOLDERS]]
+    folders += [survey.look(each.below(name)) for each in folders[2:12] for name in each.folders[:5]]
+    unique = {folder.path: folder for folder in folders}
+    for column in sorted(table.columns, key=_rank_of_image):
+        values = [each for each in table.values(column)[:_NUM_VALUES] if len(each) < 1000]
+        if not values or len({*values}) < len(values) / 6:
+            continue
+        if all(map(_is_number, values)) and not _IMAGE_WORD.search(column):  # 1, 2, 3 may be anything
+            continue
+        for folder in unique.values():
+            found = [_look_up(survey, folder, value) for value in values]
+            number = sum(each is not None for each in found)
+            if number and number >= len(values) / 4:
+                return Place(column, folder.path, any(found), number, len(values))
+    return None
+
+
+def _look_up(survey: Survey, folder: Folder, value: str) -> bool | None:
+    """Returns whether a value has the extension of the image that it names; None if there is no such image."""
+    path = posixpath.normpath(value)
+    if path.startswith(("/", "..")) or ":/" in path:
+        return None
+    *above, base = path.split("/")
+    if above and above[0] not in folder.folders:
+        return None
+    holder = survey.look("/".join([*filter(None, [folder.path]), *above])) if above else folder
+    if base in holder.files and _is_image(base):
+        return True
+    return False if base in holder.stems else None
+
+
+def _rank_of_image(name: str) -> int:
+    return _IMAGE_NAMES.index(name.lower()) if name.lower() in _IMAGE_NAMES else len(_IMAGE_NAMES)
+
+
+def _label_column(table: Table, others: Sequence[str]) -> tuple[str | None, bool]:
+    """Returns the column that is likely the label, and whether its name says so."""
+    usable = [name for name in others if len({*table.values(name)}) > 1]
+    by_name = {name.lower(): name for name in usable}
+    for name in _LABEL_NAMES:
+        if name in by_name:
+            return by_name[name], True
+    if not usable:
+        return None, False
+    fewest = min(usable, key=lambda name: len({*table.values(name)}))
+    return fewest, len(usable) == 1
+
+
+def _split_column(table: Table) -> str | None:
+    for name in table.columns:
+        values = {*table.values(name)}
+        if name.lower() in _SPLIT_NAMES and 0 < len(values) <= 6 and any(map(split_meant, values)):
+            return name
+    return None
+
+
+def _separator_of(values: Sequence[str]) -> str:
+    """Returns the text between several classes of one cell; "" if cells have one class each."""
+    for separator in _SEPARATORS:
+        several = [value for value in values if separator in value]
+        if len(several) < max(2, len(values) / 10):
+            continue
+        pieces = collections.Counter(piece.strip() for value in values for piece in value.split(separator))
+        alone = {value for value in values if separator not in value}
+        if any(piece in pieces for piece in alone) and len(pieces) < len({*values}):
+            shared = sum(number > 1 for number in pieces.values())
+            if shared >= len(pieces) / 2 and (separator != " " or alone & {p for v in several for p in v.split()}):
+                return separator
+    return ""
+
+
+def _is_flag(table: Table, name: str) -> bool:
+    values = {*table.values(name)}
+    return bool(values) and values <= {"0", "1", "-1", "0.0", "1.0"}
+
+
+def _is_prose(table: Table, name: str) -> bool:
+    values = table.values(name)[:100]
+    return bool(values) and sum(len(value.split()) for value in values) >= 3 * len(values)
+
+
+def _is_pixels(table: Table) -> bool:
+    side = round((len(table.columns) - 1) ** 0.5)
+    is_square = side >= 8 and side * side == len(table.columns) - 1
+    return is_square and bool(table.rows) and all(map(_is_number, list(table.rows[0].values())))
+
+
+def _is_image(text: str) -> bool:
+    return extension_of(text.strip())[1:] in files_lib.IMAGE_EXTENSIONS
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\s*-?\d+(\.\d*)?([eE]-?\d+)?\s*", text) is not None

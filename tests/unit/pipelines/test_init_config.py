@@ -1,0 +1,145 @@
+"""`imagebeam init`: the config that it writes for a folder."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import re
+
+import pytest
+import yaml
+
+from imagebeam import errors
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import init_config, recognize_folder
+from tests import command_line, folder_shapes
+
+CLASSES = folder_shapes.SHAPES["classes"][2]
+
+
+def write(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, preset: str | None = None
+) -> tuple[init_config.Written, str]:
+    """Returns what is written for a folder, and the path of the file."""
+    written = init_config.make(str(folder_shapes.write(tmp_path / "in", tree)), preset)
+    path = str(tmp_path / "imagebeam.yaml")
+    init_config.write(written, path)
+    return written, path
+
+
+@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
+def test_config_is_the_preset_with_its_settings(tmp_path: pathlib.Path, shape: str) -> None:
+    written, path = write(tmp_path, folder_shapes.SHAPES[shape][2])
+    found, chosen = written.found, written.chosen
+    places = [f"source.uri={found.address(chosen)}"]
+    expected = config_lib.load_config(chosen.preset, [*recognize_folder.overrides_of(chosen), *places])
+    given = config_lib.load_config(path)
+    assert given.output.uri is not None
+    kept = given.model_copy(update={"output": given.output.model_copy(update={"uri": None})})
+    assert kept == expected
+
+
+@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
+def test_every_key_has_a_comment_of_one_line(tmp_path: pathlib.Path, shape: str) -> None:
+    written, _ = write(tmp_path, folder_shapes.SHAPES[shape][2])
+    lines = written.text.splitlines()
+    sections = re.compile(r"\s*(# )?\w+:")
+    for above, line in itertools.pairwise(lines):
+        if line.strip() and not line.lstrip().startswith("#") and not sections.fullmatch(line):
+            is_in_mapping = bool(re.match(r"\s{2,}\S+: ", line)) and not above.lstrip().startswith("#")
+            assert above.lstrip().startswith("# ") or is_in_mapping, (above, line)
+            assert len(above) <= 130
+
+
+@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
+def test_lines_that_are_commented_out_can_be_put_into_effect(tmp_path: pathlib.Path, shape: str) -> None:
+    lines = write(tmp_path, folder_shapes.SHAPES[shape][2])[0].text.splitlines()
+    start, number = lines.index(""), 0
+    for index in range(start, len(lines)):
+        suggestion = re.fullmatch(r"( *)# (\w+): \S.*", lines[index])
+        if suggestion is None or suggestion[2] in ("by", "fractions", "stratify"):  # several that go together
+            continue
+        changed = [*lines]
+        for above in range(index, start, -1):  # the key, and sections above it that are commented out, too
+            indent = len(suggestion[1]) if above == index else len(suggestion[1]) - 2
+            if above == index or re.fullmatch(rf" {{{indent}}}# \w+:", lines[above]):
+                changed[above] = lines[above].replace("# ", "", 1)
+            if above != index and re.match(rf" {{{indent}}}(# )?\w+:$", lines[above]):
+                break
+        config_lib.parse_config(yaml.safe_load("\n".join(changed)), lines[index])
+        number += 1
+    assert number >= 3
+
+
+def test_config_is_refused_over_a_file_unless_forced(tmp_path: pathlib.Path) -> None:
+    written, path = write(tmp_path, CLASSES)
+    with pytest.raises(
+        errors.ConfigError, match=r"imagebeam.yaml' exists already: name another file with --output, or"
+    ):
+        init_config.write(written, path)
+    pathlib.Path(path).write_text("mine")
+    init_config.write(written, path, force=True)
+    assert pathlib.Path(path).read_text() == written.text
+
+
+def test_config_that_cannot_be_written_is_an_error(tmp_path: pathlib.Path) -> None:
+    written, _ = write(tmp_path, CLASSES)
+    with pytest.raises(errors.ConfigError, match=r"--output '.*none/x.yaml' cannot be written \(No such file"):
+        init_config.write(written, f"{tmp_path}/none/x.yaml")
+
+
+def test_preset_can_be_named(tmp_path: pathlib.Path) -> None:
+    written, path = write(tmp_path, CLASSES, "flowers")
+    assert (
+        "Preset flowers (not beyond doubt): chosen with --config; nothing in the folder speaks for it." in written.text
+    )
+    assert config_lib.load_config(path).features["image/key"] == "image/key"
+    assert "# Also possible, by imagebeam init with --config:\n#   image_folder in " in written.text
+
+
+def test_folder_of_nothing_known_is_an_error(tmp_path: pathlib.Path) -> None:
+    folder_shapes.write(tmp_path, {"run.py": "", "film.mp4": ""})
+    expected = (
+        r"no preset is known that reads '.*' \(1 .mp4, 1 .py\); 1 videos, which are not read: .*; docs/recipes has"
+    )
+    with pytest.raises(errors.ConfigError, match=expected):
+        init_config.make(str(tmp_path))
+
+
+def test_names_of_files_cannot_end_a_comment(tmp_path: pathlib.Path) -> None:
+    tree = folder_shapes.images("cat\nrejects: {max_fraction: 1}/#.jpg", "dog/#.jpg")
+    written, path = write(tmp_path, tree)
+    assert "cat\\nrejects" in written.text
+    assert config_lib.load_config(path).rejects.max_fraction == 0.01
+
+
+@pytest.mark.parametrize(
+    ("uri", "output"),
+    [
+        ("photos", "photos-tfrecords"),
+        ("/data/photos/", "photos-tfrecords"),
+        ("gs://bucket/photos", "gs://bucket/photos-tfrecords"),
+        ("gs://bucket", "bucket-tfrecords"),
+        ("/", "images-tfrecords"),
+    ],
+)
+def test_dataset_goes_beside_a_remote_folder_or_into_the_current_one(uri: str, output: str) -> None:
+    assert init_config._default_output(uri) == output
+
+
+def test_config_that_init_writes_is_planned_and_converted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder_shapes.write(tmp_path, {f"pets/{name}": each for name, each in CLASSES.items()}))
+    done = command_line.succeed("init", "pets", here=True)
+    assert done.stdout == (
+        "recognized  image_folder: 3 folders of images (cat, dog, owl)\n"
+        "written     imagebeam.yaml\n"
+        "next: imagebeam plan --config imagebeam.yaml\n"
+        "then: imagebeam convert --config imagebeam.yaml\n"
+    )
+    assert "listed       12 images" in command_line.succeed("plan", "--config", "imagebeam.yaml", here=True).stdout
+    command_line.succeed("convert", "--config", "imagebeam.yaml", "-q", here=True)
+    assert (tmp_path / "pets-tfrecords" / "catalog.json").is_file()
+    again = command_line.call("init", "pets")
+    assert (again.returncode, "exists already" in again.stderr) == (2, True)
