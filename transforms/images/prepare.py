@@ -191,7 +191,8 @@ class ImagePolicy:
     def _prepare_raw(self, data: bytes, shape: tuple[int, int, int], expected: tuple[int, int] | None) -> Image:
         """Prepares bare pixels."""
         image = structure.raw_image(data, shape)
-        self._check_header(image.height, image.width, checked_image.UPRIGHT, expected)
+        if self._checks_headers or expected is not None:
+            self._check_header(image.height, image.width, checked_image.UPRIGHT, expected)
         if self.encode == KEEP:
             return self._with_sums(image, pixels.from_bytes(data, shape)) if self.sum_pixels else image
         return self._encode_picture(pixels.from_bytes(data, shape), self.encode)

@@ -14,6 +14,7 @@ from imagebeam.transforms.images import checked_image, jpeg_entry_points, object
 from imagebeam.transforms.objects import image_objects
 
 _BOX = tuple(f"image/object/bbox/{each}" for each in orientations.Box._fields)
+_NAMES = ("image/filename", "image/key", "image/source_id")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,10 @@ class ExampleRecipe:
         )
 
     @functools.cached_property
+    def _has_names(self) -> bool:
+        return any(feature.source in _NAMES for feature in self.features)
+
+    @functools.cached_property
     def _has_entry_points(self) -> bool:
         return any(feature.source == features.ENTRY_POINTS for feature in self.features)
 
@@ -61,17 +66,17 @@ class ExampleRecipe:
 
     def encode(self, ref: elements.ImageRef, image: checked_image.Image) -> tuple[bytes, bytes]:
         """Returns the serialized example in two pieces: all before the image's bytes, and these bytes, uncopied."""
-        key = hashing.encode_key(ref.key)
         values: dict[str, example_encoder.Values] = {
             "image/format": image.format.encode(),
             "image/height": image.height,
             "image/width": image.width,
             "image/channels": image.channels,
             "image/colorspace": image.colorspace.encode(),
-            "image/filename": hashing.encode_key(ref.uri.rpartition("/")[2]),
-            "image/key": key,
-            "image/source_id": key,
         }
+        if self._has_names:
+            key = hashing.encode_key(ref.key)
+            values["image/filename"] = hashing.encode_key(ref.uri.rpartition("/")[2])
+            values["image/key"] = values["image/source_id"] = key
         if isinstance(ref.label, str):
             values[features.LABEL] = self.label_ids[ref.label]
             values[features.TEXT] = self._text(ref.label)

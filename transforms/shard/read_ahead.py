@@ -47,8 +47,14 @@ def _read_file(path: str, size: int, version: int) -> bytes | None:
     return None
 
 
+def _read_part(descriptor: int, offset: int, length: int, version: int) -> bytes | None:
+    """Returns None: the C extension was not built."""
+    return None
+
+
 with contextlib.suppress(ImportError):
     from imagebeam._writer import read_file as _read_file
+    from imagebeam._writer import read_part as _read_part
 
 
 class ReadError(OSError):
@@ -99,7 +105,7 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
         shared = stack.enter_context(_SharedFiles())
         try:
             for ref in refs:
-                if not ahead and (data := _read_now(ref, kernel)) is not None:
+                if not ahead and (data := _read_now(ref, kernel, shared)) is not None:
                     yield ref, data
                     continue
                 if ref.length >= 0 and unpacked_content.is_packed(ref.uri):
@@ -130,15 +136,23 @@ def _bytes_of(ref: elements.ImageRef) -> int:
     return max(ref.size, 0) if ref.blocks is None else max(ref.length, ref.blocks.num_bytes)
 
 
-def _read_now(ref: elements.ImageRef, kernel: _Kernel) -> bytes | None:
-    """Returns the bytes of a local file as it was listed, while reads are fast; else None, and others read it."""
-    if kernel.to_announce or ref.length >= 0 or ref.offset or not 0 <= ref.size <= structure.MAX_IMAGE_BYTES:
+def _read_now(ref: elements.ImageRef, kernel: _Kernel, shared: _SharedFiles) -> bytes | None:
+    """Returns the bytes of a local image as it was listed, while reads are fast; else None, and others read it."""
+    size = ref.size
+    if kernel.to_announce or ref.blocks is not None or size > structure.MAX_IMAGE_BYTES:
         return None
-    if not storage.storage_of(ref.uri).is_local:
-        return None
-    start = time.perf_counter()
-    data = _read_file(ref.uri, ref.size, ref.version)
-    kernel.note_read(time.perf_counter() - start, ref.size)
+    if ref.length >= 0:
+        size, descriptor = ref.length, shared.find(ref.uri)
+        if descriptor is None or size > structure.MAX_IMAGE_BYTES:
+            return None
+        start = time.perf_counter()
+        data = _read_part(descriptor, ref.offset, size, ref.version)
+    else:
+        if ref.offset or size < 0 or not storage.storage_of(ref.uri).is_local:
+            return None
+        start = time.perf_counter()
+        data = _read_file(ref.uri, size, ref.version)
+    kernel.note_read(time.perf_counter() - start, size)
     return data
 
 
@@ -204,6 +218,10 @@ class _SharedFiles:
             if len(self._descriptors) > _MAX_SHARED:
                 os.close(self._descriptors.popitem(last=False)[1])
         return self._descriptors[uri]
+
+    def find(self, uri: str) -> int | None:
+        """Returns the descriptor of a file that is open; None of any other. It is valid until the next `open`."""
+        return self.open(uri) if uri in self._descriptors else None
 
     def __enter__(self) -> _SharedFiles:
         return self

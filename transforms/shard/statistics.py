@@ -55,9 +55,11 @@ def measure(uri: str, image: checked_image.Image, objects: dict[str, int] | None
 
 def _misname(uri: str, format: str) -> str:
     """Returns "png named jpg" where the name of a file states another format; "" where it does not."""
+    if format == image_formats.RAW:
+        return ""
     extension = uri.rpartition(".")[2].lower()
     named = image_formats.BY_EXTENSION.get(extension, format)
-    return "" if named == format or format == image_formats.RAW else f"{format} named {extension}"
+    return "" if named == format else f"{format} named {extension}"
 
 
 class StatisticsBuilder:
