@@ -167,7 +167,7 @@ def _decode_with_tensorflow(plan: read_plan.ReadPlan, options: options_lib.ReadO
 
 
 def _decode(decode: Callable[[Batch], tf.Tensor], example: Batch) -> Batch:
-    kept = {name: value for name, value in example.items() if name not in ("encoded", "shape", "part", "flip")}
+    kept = {name: value for name, value in example.items() if name not in ("encoded", "shape", "part", "frame", "flip")}
     return {"image": decode(example)} | kept
 
 
