@@ -37,8 +37,8 @@ def why_not(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> str |
     """Returns the reason why the decoder in C cannot read these records with these options; None if it can."""
     if _native is None:
         return "imagebeam was installed without its decoder in C: docs/reader.md lists what is needed to build it"
-    if options.crop is None or options.batch_size is None:
-        return "it makes batches of images of one size: batch_size, image_size and crop must be given"
+    if options.crop is None:
+        return "it makes images of one size: image_size and crop must be given"
     if plan.is_raw:
         return "it decodes only JPEG, and the images are stored as pixels"
     if plan.formats != {"jpeg"}:

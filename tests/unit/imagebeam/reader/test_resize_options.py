@@ -215,3 +215,15 @@ def test_arguments_of_filters_that_do_not_fit_are_refused(frames: np.ndarray | N
 def test_filters_without_a_size_are_refused(photos: imagebeam.ImageDataset, options: dict[str, Any]) -> None:
     with pytest.raises(errors.ConfigError, match="crop=None resizes nothing: leave them out, or give image_size"):
         photos.as_tf("train", image_size=None, crop=None, **options)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_single_examples_are_those_of_a_batch(photos: imagebeam.ImageDataset, deterministic: bool) -> None:
+    options = {"image_size": 40, "shuffle": None, "num_epochs": 3, "features": ("image/key",), "decoder": "native"}
+    [batch] = photos.as_tf("train", 24, **options).as_numpy_iterator()
+    single = photos.as_tf("train", deterministic=deterministic, **options)
+    assert single.cardinality() == 24
+    assert single.element_spec["image"] == tf.TensorSpec((40, 40, 3), tf.uint8)
+    found = [(each["image/key"], each["image"].tobytes()) for each in single.as_numpy_iterator()]
+    expected = [(key, image.tobytes()) for key, image in zip(batch["image/key"], batch["image"], strict=True)]
+    assert found == expected if deterministic else sorted(found) == sorted(expected)
