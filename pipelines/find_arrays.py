@@ -514,7 +514,7 @@ def _axes_of(place: _Place, wanted: config_arrays.ArraysConfig) -> layouts.Image
         return layouts.ImageAxes(wanted.layout or layouts.ROWS, wanted.shape)
     if wanted.layout is not None:
         return layouts.ImageAxes(wanted.layout)
-    axes = layouts.guess(place.array.shape, is_matlab=False)
+    axes = layouts.guess(place.array.shape, is_matlab=place.uri.endswith(array_names.MATLAB))
     if axes is None:
         raise errors.ConfigError(
             f"{place} leaves open which of its axes are height, width and channels: set source.arrays.layout, for "
