@@ -226,8 +226,9 @@ class SourceConfig(pydantic.BaseModel):
         "files", "manifest", "listing", "idx", "arrays", "coco", "yolo", "voc", "box_csv", "tar", "tfrecord"
     ] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
-    `plan --save-listing`; `arrays` reads images that are rows of arrays (CIFAR, .npz, .npy); `idx`, `coco`, `yolo`,
-    `voc`, `box_csv` (a row for each box), `tar` (WebDataset) and `tfrecord` read these formats."""
+    `plan --save-listing`; `arrays` reads images that are rows of arrays (CIFAR, .npz, .h5, .mat, pixels in CSV);
+    `idx`, `coco`, `yolo`, `voc`, `box_csv` (a row for each box), `tar` (WebDataset) and `tfrecord` read these
+    formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     pattern: str | None = None
