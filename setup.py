@@ -38,6 +38,8 @@ EXTRAS = {
         'tensorflow-transform>=1.21,<1.22; python_version >= "3.11"',
         'tensorflow>=2.21,<2.22; python_version >= "3.11"',
     ],
+    # Images in HDF5 files, also those of MATLAB 7.3: source.by: arrays.
+    "hdf5": ["h5py>=3.10"],
     # Storages of images and datasets. Trainers install them too, so none of them brings Beam.
     "gcs": ["google-cloud-storage>=2.19,<4"],
     "hdfs": ["requests>=2.32.4,<3"],
@@ -61,6 +63,7 @@ EXTRAS["dev"] = [
     "pytest>=8.3",
     "pytest-xdist>=3.6",
     "ruff>=0.12",
+    "scipy>=1.13",  # writes the .mat files of the tests
     "setuptools>=77",  # `make` installs this checkout with the environment's own
     # The tests load with it what convert wrote. Not on Python 3.10, for the reason above.
     'tensorflow-datasets>=4.9.9; python_version >= "3.11"',

@@ -264,9 +264,9 @@ class SourceConfig(pydantic.BaseModel):
         "parquet",
     ] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
-    `plan --save-listing`; `arrays` reads images that are rows of arrays (CIFAR, .npz, .npy); `idx`, `coco`, `yolo`,
-    `voc`, `box_csv` (a row for each box), `tar` (WebDataset), `tfrecord` and `parquet` (with the bytes of images; with
-    paths it is a manifest) read these formats."""
+    `plan --save-listing`; `arrays` reads images that are rows of arrays (CIFAR, .npz, .h5, .mat, pixels in CSV);
+    `idx`, `coco`, `yolo`, `voc`, `box_csv` (a row for each box), `tar` (WebDataset), `tfrecord` and `parquet` (with the
+    bytes of images; with paths it is a manifest) read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     pattern: str | None = None

@@ -9,9 +9,11 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import h5py
 import numpy as np
 import PIL.Image
 import pytest
+import scipy.io
 
 import imagebeam
 from imagebeam.pipelines import config as config_lib
@@ -111,6 +113,46 @@ def test_npz_preset_divides_one_set(tmp_path: pathlib.Path) -> None:
         rows = [int(each["image/key"].decode().rpartition("/")[2]) for each in examples]
         np.testing.assert_array_equal(pictures, images[rows])
         assert [each["image/class/label"] for each in examples] == labels[rows].tolist()
+
+
+def test_hdf5_preset_writes_pcam_and_the_names_of_classes(tmp_path: pathlib.Path) -> None:
+    given = {}
+    (tmp_path / "pcam").mkdir()
+    for seed, (split, name) in enumerate({"train": "train", "validation": "valid", "test": "test"}.items()):
+        given[split] = array_sets.pictures(seed, 6, 96, 96, 3), array_sets.numbers(seed, 6, 2).astype(np.uint8)
+        for what, array in zip("xy", (given[split][0], given[split][1].reshape(-1, 1, 1, 1))):
+            with h5py.File(tmp_path / "pcam" / f"camelyonpatch_level_2_split_{name}_{what}.h5", "w") as file:
+                file.create_dataset(what, data=array, compression="gzip", chunks=(4, *array.shape[1:]))
+    run("hdf5", tmp_path / "pcam", tmp_path / "out")
+    for split, (expected, labels) in given.items():
+        pictures, examples = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(pictures, expected)
+        assert [each["image/class/label"] for each in examples] == labels.tolist()
+    (tmp_path / "cats").mkdir()
+    for split in ("train", "test"):
+        with h5py.File(tmp_path / "cats" / f"{split}_catvnoncat.h5", "w") as file:
+            file[f"{split}_set_x"], file[f"{split}_set_y"] = given[split][0], given[split][1].astype(np.int64)
+            file["list_classes"] = np.array([b"non-cat", b"cat"])
+    result = run("hdf5", tmp_path / "cats", tmp_path / "out-cats")
+    assert result.catalog.labels == ("non-cat", "cat")
+    pictures, examples = read(tmp_path / "out-cats", "train")
+    np.testing.assert_array_equal(pictures, given["train"][0])
+    assert [each["image/class/label"] for each in examples] == given["train"][1].tolist()
+
+
+@pytest.mark.parametrize("is_compressed", [False, True], ids=["plain", "compressed"])
+def test_svhn_preset_writes_what_scipy_reads(tmp_path: pathlib.Path, is_compressed: bool) -> None:
+    (tmp_path / "in").mkdir()
+    for seed, split in enumerate(("train", "test")):
+        values = {"X": array_sets.pictures(seed, 32, 32, 3, 7), "y": np.array([[10, 1, 2, 3, 9, 10, 5]], np.uint8).T}
+        scipy.io.savemat(tmp_path / "in" / f"{split}_32x32.mat", values, do_compression=is_compressed)
+    result = run("svhn", tmp_path / "in", tmp_path / "out")
+    assert result.catalog.labels == tuple("0123456789")
+    for split in ("train", "test"):
+        given = scipy.io.loadmat(tmp_path / "in" / f"{split}_32x32.mat")
+        pictures, examples = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(pictures, np.moveaxis(given["X"], 3, 0))
+        assert [each["image/class/label"] for each in examples] == (given["y"][:, 0] % 10).tolist()
 
 
 EMOTIONS = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")

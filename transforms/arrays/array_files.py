@@ -7,7 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from imagebeam.transforms.arrays import array_names, cifar_binary, found_array, layouts, numpy_files, pickled_arrays
+from imagebeam.transforms.arrays import (
+    array_names,
+    cifar_binary,
+    found_array,
+    hdf5_files,
+    layouts,
+    matlab_files,
+    numpy_files,
+    pickled_arrays,
+)
 
 MAX_LOADED_BYTES = 1 << 30  # of an array of labels, which is read whole
 
@@ -23,6 +32,8 @@ _PICKLED = Format(pickled_arrays.list_arrays, pickled_arrays.read_values)
 FORMATS: Mapping[str, Format] = {  # by array_names.ENDS
     array_names.NPY: Format(numpy_files.list_npy, numpy_files.read_npy),
     array_names.NPZ: Format(numpy_files.list_npz, numpy_files.read_npz),
+    array_names.MATLAB: Format(matlab_files.list_arrays, matlab_files.read_values),
+    **dict.fromkeys(array_names.HDF5, Format(hdf5_files.list_arrays, hdf5_files.read_values)),
     array_names.BINARY: Format(cifar_binary.list_arrays, cifar_binary.read_values),
     **dict.fromkeys(array_names.PICKLED, _PICKLED),
 }

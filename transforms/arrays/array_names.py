@@ -5,6 +5,6 @@ from __future__ import annotations
 # CIFAR's Python version gives its files no extension.
 PICKLED_NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "train", "test")
 PICKLED = tuple(f"/{name}" for name in PICKLED_NAMES)
-BINARY, NPY, NPZ = ".bin", ".npy", ".npz"
+BINARY, NPY, NPZ, MATLAB, HDF5 = ".bin", ".npy", ".npz", ".mat", (".h5", ".hdf5")
 CSV = ".csv"  # pixels, by pixel_rows
-ENDS = (NPY, NPZ, BINARY, *PICKLED)
+ENDS = (NPY, NPZ, *HDF5, MATLAB, BINARY, *PICKLED)

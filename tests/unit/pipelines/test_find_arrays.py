@@ -271,3 +271,22 @@ def test_find_of_binary_cifar_cut_short_names_the_file(tmp_path: pathlib.Path) -
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(errors.ConfigError, match=r"data_batch_3.bin' does not consist of records of 3,073 bytes"):
         find(tmp_path)
+
+
+def test_find_of_a_part_of_cifar_says_what_is_missing(tmp_path: pathlib.Path) -> None:
+    written = array_sets.write_cifar10(tmp_path / "cifar")
+    (tmp_path / "cifar" / "data_batch_4").unlink()
+    with pytest.raises(errors.ConfigError, match=r"has data_batch_1, .*data_batch_5, and CIFAR-10 has 5 such files"):
+        find(tmp_path)
+    wanted: dict[str, Any] = {
+        "images": {"train": "data_batch_[12]#data"},
+        "labels": {"train": "data_batch_[12]#labels"},
+        "shape": (32, 32, 3),
+        "layout": "NCHW",
+    }
+    check(find(tmp_path / "cifar", **wanted), train=(written["train"][0][:6], written["train"][1][:6]))
+    array_sets.write_pickle(tmp_path / "cifar" / "data_batch_4", {b"labels": [1]})
+    for number in (1, 2, 3, 5):
+        array_sets.write_pickle(tmp_path / "cifar" / f"data_batch_{number}", {b"labels": [1]})
+    with pytest.raises(errors.ConfigError, match=r"the files of the split train in .* hold no array of images"):
+        find(tmp_path, fields=table_rows.NO_FIELDS, kind=None)

@@ -1,0 +1,128 @@
+"""Arrays in HDF5 files. Links to other files, and datasets whose values are in other files, are refused.
+
+Source: https://docs.h5py.org.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from imagebeam import missing_packages, storage
+from imagebeam.transforms import broken_content
+from imagebeam.transforms.arrays import found_array
+
+_MAX_DEPTH = 8  # of groups in groups
+_MAX_CHUNK_BYTES = 1 << 28  # a chunk is unpacked whole
+_MAX_RATIO = 1100  # zlib packs 1,032 bytes into one at most
+_CACHE_BYTES = 64 << 20
+_BROKEN = (KeyError, RuntimeError, ValueError, TypeError, OverflowError, MemoryError, UnicodeError)
+
+
+def list_arrays(uri: str, version: int) -> list[found_array.FoundArray]:
+    """Returns the datasets of a file; those in groups as `group/name`.
+
+    Raises:
+        BrokenContentError: if the file is no complete HDF5, or refers to other files.
+        ConfigError: if h5py is not installed.
+        OSError: if the file cannot be read.
+    """
+    with _open(uri, version) as file:
+        found: list[found_array.FoundArray] = []
+        _walk(file, "", 0, found)
+        return found
+
+
+def read_values(uri: str, version: int, array: found_array.FoundArray) -> Iterator[bytes]:
+    """Yields the values of a dataset in their order; errors are those of `list_arrays`."""
+    with _open(uri, version) as file:
+        dataset = file[array.name]
+        if array.dtype == found_array.TEXT:
+            yield b"".join(bytes(text) + b"\0" for text in np.ravel(dataset[()]).tolist())
+            return
+        if not dataset.shape:
+            yield dataset[()].tobytes()
+            return
+        row_bytes = max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
+        at_once = max(1, found_array.PIECE_BYTES // row_bytes)
+        in_chunk = dataset.chunks[0] if dataset.chunks else 1
+        if in_chunk * row_bytes <= _MAX_CHUNK_BYTES:  # no chunk is unpacked twice
+            at_once = max(1, at_once // in_chunk) * in_chunk
+        for start in range(0, dataset.shape[0], at_once):
+            yield dataset[start : start + at_once].tobytes()
+
+
+@contextlib.contextmanager
+def _open(uri: str, version: int) -> Iterator[Any]:
+    try:
+        import h5py
+    except ImportError as e:
+        raise missing_packages.missing_package(e, f"reading {uri!r}", "hdf5") from e
+    try:
+        with (
+            found_array.open_version(uri, version) as file,
+            h5py.File(file, "r", rdcc_nbytes=_CACHE_BYTES) as opened,
+        ):
+            yield opened
+    except _BROKEN as e:
+        raise _broken(e) from e
+    except OSError as e:
+        if e.errno is None and not isinstance(e, (storage.ChangedError, broken_content.BrokenContentError)):
+            raise _broken(e) from e
+        raise
+
+
+def _broken(error: Exception) -> broken_content.BrokenContentError:
+    return found_array.broken(f"is not a complete HDF5 file ({str(error)[:200]}); fetch it again")
+
+
+def _walk(group: Any, path: str, depth: int, found: list[found_array.FoundArray]) -> None:
+    import h5py
+
+    for name in group:
+        link = group.get(name, getlink=True)
+        place = f"{path}{name}"
+        if isinstance(link, h5py.ExternalLink):
+            raise found_array.broken(
+                f"has a link {place!r} to the file {link.filename!r}; other files are not opened: copy "
+                "the data into one"
+            )
+        if not isinstance(link, h5py.HardLink):  # another name of something in this file
+            continue
+        each = group[name]
+        if isinstance(each, h5py.Group) and depth < _MAX_DEPTH:
+            _walk(each, f"{place}/", depth + 1, found)
+        elif isinstance(each, h5py.Dataset):
+            found.append(_describe(place, each))
+        if len(found) > found_array.MAX_ARRAYS:
+            raise found_array.broken(f"has more than {found_array.MAX_ARRAYS:,} arrays")
+
+
+def _describe(name: str, dataset: Any) -> found_array.FoundArray:
+    import h5py
+
+    if dataset.is_virtual or dataset.external:
+        raise found_array.broken(
+            f"has the dataset {name!r}, whose values are in other files; they are not opened: copy the data "
+            "into one file"
+        )
+    shape = tuple(int(side) for side in dataset.shape or ())
+    text = h5py.check_string_dtype(dataset.dtype)
+    if text is not None and text.length is None:
+        return found_array.FoundArray(name, shape, found_array.TEXT)
+    num_bytes, stored = math.prod(shape) * dataset.dtype.itemsize, dataset.id.get_storage_size()
+    if num_bytes > stored * _MAX_RATIO + found_array.PIECE_BYTES:
+        raise found_array.broken(
+            f"says that the dataset {name!r} has {num_bytes:,} bytes of values, and stores {stored:,} for them: it was "
+            "not written to its end"
+        )
+    if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > _MAX_CHUNK_BYTES:
+        raise found_array.broken(
+            f"has the dataset {name!r} in chunks of more than {_MAX_CHUNK_BYTES:,} bytes; write it in smaller ones"
+        )
+    offset = dataset.id.get_offset() if dataset.chunks is None and stored == num_bytes else None
+    return found_array.FoundArray(name, shape, dataset.dtype.str, "C", -1 if offset is None else int(offset))
