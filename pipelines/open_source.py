@@ -134,6 +134,8 @@ def _advise_on_file(uri: str) -> str:
     if saved_listing.is_listing(uri):
         return f"it is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
     name = posixpath.basename(uri)
+    if parquet.ParquetSource.FILE_NAME.fullmatch(name):
+        return "for Parquet with the bytes of images set source.by: parquet, with their paths source.by: manifest"
     for by, source in _CONTAINERS.items():
         if source.FILE_NAME.fullmatch(name):
             return f"for {source.EXPECTED} set source.by: {by}"

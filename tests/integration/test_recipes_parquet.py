@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
-import re
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow.parquet
@@ -16,6 +13,7 @@ import tensorflow as tf
 import imagebeam
 from imagebeam import errors
 from imagebeam.pipelines import config, convert
+from imagebeam.transforms import elements
 from tests import docs_pages, image_sets, parquet_files, snapshot_sets
 
 NAMES = ("zebra", "ant", "monkey")  # not sorted: the ids are those of the files
@@ -27,7 +25,15 @@ SPEC = {
 }
 
 
-def write_hub(folder: pathlib.Path, **options: Any) -> None:
+OPTIONS: tuple[dict[str, Any], ...] = (  # of the four files
+    {"compression": "none", "use_dictionary": False},
+    {"row_group_size": 4},
+    {"compression": "zstd"},
+    {},
+)
+
+
+def write_hub(folder: pathlib.Path) -> None:
     """Two files of train, one of validation and one of test, in which the classes are not published."""
     for number, (split, of) in enumerate((("train", 2), ("train", 2), ("validation", 1), ("test", 1))):
         indexes = range(number * 10, number * 10 + 10)
@@ -37,7 +43,7 @@ def write_hub(folder: pathlib.Path, **options: Any) -> None:
             "tags": [["a", "b"][: index % 3] for index in indexes],
         }
         path = folder / "data" / f"{split}-{number % 2 * (of - 1):05d}-of-{of:05d}.parquet"
-        parquet_files.write(path, list(map(image_sets.make_image, indexes)), columns, NAMES, **options)
+        parquet_files.write(path, list(map(image_sets.make_image, indexes)), columns, NAMES, **OPTIONS[number])
     (folder / "README.md").write_text("---\nlicense: mit\n---\n")
 
 
@@ -45,6 +51,12 @@ def preset(source: pathlib.Path, output: pathlib.Path, *overrides: str) -> conve
     """Does what `imagebeam convert --config parquet` does, in this process."""
     overrides = (f"source.uri={source}", f"output.uri={output}", *overrides)
     return convert.convert(config.load_config("parquet", overrides), workers=1)
+
+
+def plan(source: pathlib.Path, output: pathlib.Path, *overrides: str) -> elements.DatasetPlan:
+    """Returns the plan of the same job."""
+    overrides = (f"source.uri={source}", f"output.uri={output}", *overrides)
+    return convert.plan(config.load_config("parquet", overrides))
 
 
 def read(folder: pathlib.Path, split: str, **spec: Any) -> dict[str, dict[str, Any]]:
@@ -58,13 +70,8 @@ def read(folder: pathlib.Path, split: str, **spec: Any) -> dict[str, dict[str, A
     return found
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"compression": "none", "use_dictionary": False}, {"row_group_size": 4}, {"compression": "zstd"}],
-    ids=["uncompressed", "snappy", "zstd"],
-)
-def test_parquet_preset_keeps_images_classes_and_columns(options: dict[str, Any], tmp_path: pathlib.Path) -> None:
-    write_hub(tmp_path / "in", **options)
+def test_parquet_preset_keeps_images_classes_and_columns(tmp_path: pathlib.Path) -> None:
+    write_hub(tmp_path / "in")
     more = ("columns={caption: {}, tags: {list: true}}", "source.include=data/[tv][ra]*.parquet")
     result = preset(tmp_path / "in", tmp_path / "out", *more)
     assert result.catalog.labels == NAMES and result.catalog.counts.rejected == {}
@@ -87,10 +94,11 @@ def test_parquet_preset_keeps_images_classes_and_columns(options: dict[str, Any]
 
 def test_classes_that_are_not_published_are_named_as_such(tmp_path: pathlib.Path) -> None:
     write_hub(tmp_path / "in")
-    with pytest.raises(errors.TooManyRejectsError, match="no_label"):
-        preset(tmp_path / "in", tmp_path / "out")
-    result = preset(tmp_path / "in" / "data" / "test-*", tmp_path / "out", "label={by: none}")
-    assert result.catalog.counts.written == 10 and list(result.catalog.splits) == ["test"]
+    refused = plan(tmp_path / "in", tmp_path / "out")
+    assert refused.action == "refuse" and refused.rejected == {"no_label": 10}
+    assert "test-00000-of-00001.parquet: column 'label' is -1, which `datasets` stores where" in refused.message
+    unlabelled = plan(tmp_path / "in" / "data" / "test-*", tmp_path / "out", "label={by: none}")
+    assert {name: split.num_records for name, split in unlabelled.splits.items()} == {"test": 10}
 
 
 def test_update_takes_in_a_file_that_was_added(tmp_path: pathlib.Path) -> None:
@@ -122,13 +130,32 @@ def test_update_takes_in_a_file_that_was_added(tmp_path: pathlib.Path) -> None:
     }
 
 
+def test_file_with_bytes_is_told_from_a_table_of_paths(tmp_path: pathlib.Path) -> None:
+    path = parquet_files.write(tmp_path / "train-00000-of-00001.parquet", [b"x"])
+    sections = {"source": {"uri": str(path)}, "output": {"uri": str(tmp_path / "out")}, "label": {"by": "none"}}
+    message = (
+        "is not a folder; for Parquet with the bytes of images set source.by: parquet, with their paths source.by: m"
+    )
+    with pytest.raises(errors.ConfigError, match=message):
+        convert.plan(sections)
+    with pytest.raises(
+        errors.ConfigError, match=r"column 'image' holds the bytes of images, not .*: set source.by: parq"
+    ):
+        convert.plan(sections | {"source": {"uri": str(path), "by": "manifest"}})
+    as_records = convert.plan(sections | {"source": {"uri": str(tmp_path), "by": "tfrecord"}})
+    assert "there is no TFRecord file in" in as_records.message
+    with pytest.raises(errors.ConfigError, match=r"is neither a folder nor a file whose name ends in \.parquet"):
+        (tmp_path / "a.csv").write_text("x")
+        convert.plan(sections | {"source": {"uri": str(tmp_path / "a.csv"), "by": "parquet"}})
+
+
 def test_broken_files_end_the_run_before_anything_is_written(tmp_path: pathlib.Path) -> None:
     write_hub(tmp_path / "in")
     path = tmp_path / "in" / "data" / "validation-00000-of-00001.parquet"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(errors.ImagebeamError, match=f"{re.escape(str(path))}' was cut short"):
-        preset(tmp_path / "in", tmp_path / "out")
-    assert not (tmp_path / "out" / "catalog.json").exists()
+    refused = plan(tmp_path / "in", tmp_path / "out")
+    assert (refused.action, refused.exit_code) == ("refuse", 2)
+    assert f"Parquet file '{path}' was cut short: it ends with" in refused.message
 
 
 def test_recipe_runs_as_printed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

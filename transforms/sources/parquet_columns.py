@@ -62,6 +62,16 @@ def lay_out(uri: str, parquet: Any, image: str, label: str | None) -> Layout:
     return Layout(uri, path, columns, tuple(map(class_names.spell, names)), note)
 
 
+def holds_bytes(uri: str, column: str) -> bool:
+    """Returns whether a column holds images, and not their paths. False if the file cannot be read."""
+    try:
+        with parquet_content.open_parquet(uri) as parquet:
+            schema = parquet.schema_arrow
+            return column in schema.names and _is_binary(_type_at(schema, f"{column}.{BYTES}"))
+    except OSError:
+        return False  # whatever reads it says why
+
+
 class CellReader:
     """Reads the needed columns of a file."""
 
