@@ -302,6 +302,7 @@ def test_file_that_is_something_else_is_named(tmp_path: pathlib.Path) -> None:
         b"PAR1" + bytes(4) + b"PAR1": "cannot be read as Parquet",
         whole[:-8] + b"\xff\xff\xff\x7fPAR1": "cannot be read as Parquet",
         whole[:-8] + b"\x10\x00\x00\x00PAR1": "cannot be read as Parquet",
+        whole.replace(b"image", b"im\xffge"): "cannot be read as Parquet",
     }
     for data, text in cases.items():
         path.write_bytes(data)
