@@ -154,7 +154,11 @@ def make_job(
         run_id=run_id,
         command=_digest_command(config, output, vocabulary, overwrite, snapshot),
         report=report,
-        hints=(*open_source.notes_on_labels(config, source), *_notes_on_frames(config)),
+        hints=(
+            *open_source.notes_on_labels(config, source),
+            *open_source.notes_on_files(source),
+            *_notes_on_frames(config),
+        ),
         snapshot=snapshot,
         duplicates=config.duplicates.settings(),
     )

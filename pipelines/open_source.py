@@ -240,9 +240,7 @@ def advise_on_folders(config: config_lib.Config, source: image_source.ImageSourc
 
 
 def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
-    """Returns a note on a table whose label column the config does not name, or on classes without names."""
-    if isinstance(source, parquet.ParquetSource) and source.layout.note:
-        return (source.layout.note,)
+    """Returns a note on a table if the config does not name its label column."""
     table = as_table(source)
     if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
         return ()
@@ -256,6 +254,11 @@ def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource)
         "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
         f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
     )
+
+
+def notes_on_files(source: image_source.ImageSource) -> tuple[str, ...]:
+    """Returns notes on the first file of the source."""
+    return source.layout.notes if isinstance(source, parquet.ParquetSource) else ()
 
 
 def object_reader(source: image_source.ImageSource) -> image_objects.AnnotationReader | None:
