@@ -161,7 +161,7 @@ def make_job(
         on_repeated_key=open_source.advise_on_repeated_key(config),
         hints=(
             *open_source.notes_on_labels(config, source),
-            *open_source.notes_on_folders(source),
+            *open_source.notes_on_files(source),
             *_notes_on_frames(config),
         ),
         snapshot=snapshot,

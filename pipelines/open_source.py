@@ -178,6 +178,8 @@ def _advise_on_file(uri: str) -> str:
     if saved_listing.is_listing(uri):
         return f"it is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
     name = posixpath.basename(uri)
+    if parquet.ParquetSource.FILE_NAME.fullmatch(name):
+        return "for Parquet with the bytes of images set source.by: parquet, with their paths source.by: manifest"
     for by, source in _CONTAINERS.items():
         if source.FILE_NAME.fullmatch(name):
             return f"for {source.EXPECTED} set source.by: {by}"
@@ -325,9 +327,7 @@ _ON_REPEATED_KEY = {
 
 
 def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
-    """Returns a note on a table whose label column the config does not name, or on classes without names."""
-    if isinstance(source, parquet.ParquetSource) and source.layout.note:
-        return (source.layout.note,)
+    """Returns a note on a table if the config does not name its label column."""
     table = as_table(source)
     if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
         return ()
@@ -343,8 +343,10 @@ def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource)
     )
 
 
-def notes_on_folders(source: image_source.ImageSource) -> tuple[str, ...]:
-    """Returns a note on folders of images that are in no split."""
+def notes_on_files(source: image_source.ImageSource) -> tuple[str, ...]:
+    """Returns notes on what a source found in its files, and on folders of images that it does not read."""
+    if isinstance(source, parquet.ParquetSource):
+        return source.layout.notes
     if not isinstance(source, (annotated_files.AnnotatedFilesSource, annotation_tables.AnnotationTableSource)):
         return ()
     if not source.unread:

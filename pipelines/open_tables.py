@@ -17,6 +17,7 @@ from imagebeam.transforms.sources import (
     joined_rows,
     manifest,
     paired_files,
+    parquet_columns,
     table_formats,
     table_per_folder,
     table_rows,
@@ -152,6 +153,11 @@ def _table(config: config_lib.Config, uri: str, output: str) -> manifest.Manifes
         raise errors.ConfigError(f"source.manifest.items is for JSON, and {uri!r} is read as {format}")
     if wanted.encoding != table_formats.UTF8 and format == "parquet":
         raise errors.ConfigError(f"source.manifest.encoding is for CSV and JSON lines, and {uri!r} is read as parquet")
+    if format == "parquet" and wanted.image is not None and parquet_columns.holds_bytes(uri, wanted.image):
+        raise errors.ConfigError(
+            f"manifest {uri!r}: column {wanted.image!r} holds the bytes of images, not their paths: set "
+            "source.by: parquet"
+        )
     return manifest.ManifestSource(
         uri=uri,
         format=format,

@@ -53,11 +53,11 @@ class ImageRef(NamedTuple):
     mask: Mask | None = None  # with the annotations of the image where ImagePolicy.objects reads them
     expected: tuple[int, int] | None = None  # height and width in pixels that the source's boxes or masks refer to
     inside: tuple[int, int] | None = None  # offset and length of the image in the record that is read, a whole Example
+    blocks: SnappyBlocks | None = None  # set if the bytes from `offset` are compressed
     facts: bytes = b""  # digest of what the record is made of, for the next update; see image_states
     content: bytes = b""  # digest of the same without versions, then one of the bytes once they are read; b"": not kept
     replaces: str = ""  # split of the record in the snapshot before that this image replaces; "" if there is none
     frame: int = 0  # number of the picture in its file, from 0, where each picture of a file becomes an example
-    blocks: SnappyBlocks | None = None  # set if the bytes from `offset` are compressed
 
     def with_label(self, label: Label, group: str) -> ImageRef:
         """Returns this reference with a label and a group. Runs once per image: four times as fast as `_replace`."""

@@ -38,7 +38,7 @@ def open_parquet(uri: str) -> Iterator[Any]:
     with io.BufferedReader(store.open_read(uri), 1 << 20) as file:  # type: ignore[type-var]
         try:
             yield pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-        except (pyarrow.ArrowException, OSError) as e:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as e:  # the last: of a column's name
             if isinstance(e, storage.ChangedError) or getattr(e, "errno", None) is not None:
                 raise  # of the storage: those of pyarrow have no number
             raise BrokenParquetError(Reason.CORRUPT, f"cannot be read as Parquet ({explain(e)})") from e

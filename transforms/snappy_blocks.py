@@ -90,7 +90,16 @@ def decode_blocks(data: bytes, num_bytes: int) -> bytes:
         length.append(rest & 0x7F | 0x80)
         rest >>= 7
     length.append(rest)
-    plain: bytes = _codec().decompress(bytes(length) + data, num_bytes, asbytes=True)
+    return decode(bytes(length) + data, num_bytes)
+
+
+def decode(data: bytes, num_bytes: int) -> bytes:
+    """Returns the plain content of a whole stream, of `num_bytes` bytes.
+
+    Raises:
+        OSError: if it is damaged, or of another length.
+    """
+    plain: bytes = _codec().decompress(data, num_bytes, asbytes=True)
     return plain
 
 

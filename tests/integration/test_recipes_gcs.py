@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from tests import command_line, image_sets
+from tests import command_line, image_sets, parquet_files
 from tests.servers import gcs
 
 pytestmark = pytest.mark.integration
@@ -20,15 +20,19 @@ PER_FLOWER = 10
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gcs.Emulator]:
-    """An emulator with a bucket of flowers, and one of birds with a table for each split."""
+    """An emulator with buckets: flowers, birds with a table for each split, Parquet files with images."""
     folder = tmp_path_factory.mktemp("recipes")
     image_sets.write_folder(folder / "flowers", FLOWERS, PER_FLOWER)
     for split in ("train", "test"):
         names = [key.rpartition("/")[2] for key in image_sets.write_folder(folder / "birds", (split,), 5)]
         with open(folder / "birds" / split / "metadata.csv", "w", newline="") as file:
             csv.writer(file).writerows([("file_name", "age"), *((name, index) for index, name in enumerate(names))])
+    for split, compression in (("train", "snappy"), ("test", "none"), ("dev", "zstd")):
+        images = [image_sets.make_image(index) for index in range(8)]
+        path = folder / "hub" / "data" / f"{split}-00000-of-00001.parquet"
+        parquet_files.write(path, images, {"label": range(8)}, list("hgfedcba"), compression=compression)
     with gcs.run(folder) as emulator:
-        for name in ("flowers", "birds"):
+        for name in ("flowers", "birds", "hub"):
             bucket = emulator.bucket(name)
             bucket.blob("LICENSE.txt").upload_from_string("CC-BY")
             for below in (folder / name).iterdir():
@@ -65,6 +69,13 @@ def test_tables_are_found_beside_the_images(emulator: gcs.Emulator, tmp_path: pa
     for split in ("train", "test"):
         expected = {f"{split}/{index}.{'png' if index == 4 else 'jpg'}": index for index in range(5)}
         assert read(tmp_path / "out", split, "age") == expected
+
+
+def test_images_in_parquet_files_are_read_in_place(emulator: gcs.Emulator, tmp_path: pathlib.Path) -> None:
+    convert(emulator, "parquet", "gs://hub/data", tmp_path / "out")
+    for split in ("train", "test", "dev"):
+        expected = {f"{split}-00000-of-00001.parquet/{index}": index for index in range(8)}
+        assert read(tmp_path / "out", split, "image/class/label") == expected
 
 
 def test_bucket_without_a_table_is_refused(emulator: gcs.Emulator, tmp_path: pathlib.Path) -> None:

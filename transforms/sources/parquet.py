@@ -27,7 +27,6 @@ from imagebeam.transforms.sources import containers, parquet_columns, parquet_pa
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
 _TAIL_BYTES = 8  # length of the footer, and the magic number
-_READABLE = {"UNCOMPRESSED": False, "SNAPPY": True}  # compressions of pages that are located, and if it is Snappy
 
 _OF = re.compile(r"(?P<split>.+?)[-_.]\d{3,}-of-\d{3,}(?:[-_.].*)?")  # train-00000-of-00005-1a2b3c.parquet
 _NUMBER = re.compile(r"[-_.]?\d*")
@@ -156,9 +155,7 @@ class _Places:
         self.unpacked = unpacked_content.part_of(container.uri, column)
         self.are_located = True  # of the last image: else its place is in the unpacked column
         self._container, self._parquet = container, parquet
-        schema = parquet.schema
-        paths = (schema.column(index).path for index in range(len(schema)))
-        self._index = next((index for index, path in enumerate(paths) if path == column), None)
+        self._index = parquet_columns.index_of(parquet, column)
         self._read = range_window.open_window(container.uri, container.size, container.version).read
         self._num_bytes = 0  # of the values before, in the unpacked column
 
@@ -206,7 +203,11 @@ class _Places:
             return None
         about = self._parquet.metadata.row_group(group).column(self._index)
         column = self._parquet.schema.column(self._index)
-        if about.compression not in _READABLE or column.max_repetition_level or column.physical_type != "BYTE_ARRAY":
+        if (
+            about.compression not in parquet_columns.READABLE
+            or column.max_repetition_level
+            or column.physical_type != "BYTE_ARRAY"
+        ):
             return None
         start = about.data_page_offset
         if about.dictionary_page_offset is not None and 0 < about.dictionary_page_offset < start:
@@ -214,7 +215,7 @@ class _Places:
         end = start + about.total_compressed_size
         if not len(_MAGIC) <= start <= end <= self._container.size - _TAIL_BYTES:
             return None
-        is_snappy = _READABLE[about.compression]
+        is_snappy = parquet_columns.READABLE[about.compression]
         return parquet_pages.Chunk(start, end, about.num_values, is_snappy, column.max_definition_level)
 
 

@@ -12,6 +12,7 @@ from imagebeam.transforms.sources import hugging_face, table_rows
 NOUN = "Parquet file"
 SPLIT = "split"  # cell of every row: the split in the file's path, unless a column has this name
 BYTES = "bytes"  # field of a column of images that holds their bytes
+READABLE = {"UNCOMPRESSED": False, "SNAPPY": True}  # compressions of pages that are located, and if it is Snappy
 _ROWS_AT_ONCE = 1024
 _MAX_NAMED = 20
 
@@ -23,7 +24,7 @@ class Layout(NamedTuple):
     image: str  # path of the column with the bytes of the images
     columns: tuple[str, ...]  # names of all columns; of a struct the paths of its fields, too
     names: tuple[str, ...]  # of classes, in the order of the ids in the label's column; () if it holds no such ids
-    note: str  # what the user should know
+    notes: tuple[str, ...]  # what the user should know
 
 
 def lay_out(uri: str, parquet: Any, image: str, label: str | None) -> Layout:
@@ -46,28 +47,68 @@ def lay_out(uri: str, parquet: Any, image: str, label: str | None) -> Layout:
         raise errors.ConfigError(
             f"{NOUN} {uri!r} has no column {image!r}; its columns are {few(columns)}; set source.parquet.image"
         )
+    _check_once(uri, columns, image)
     path = f"{image}.{BYTES}" if f"{image}.{BYTES}" in columns else image
     if not _is_binary(_type_at(schema, path)):
         raise errors.ConfigError(
             f"{NOUN} {uri!r}: column {image!r} holds {_type_at(schema, path)}, and images are "
             f"binary, or a struct with a field {BYTES!r}; set source.parquet.image"
         )
-    note = ""
+    notes = []
     if said.problem:
-        note = (
-            f"{uri}: the key {hugging_face.KEY.decode()!r} of its metadata {said.problem}, so the names "
-            "of classes are not known"
+        notes.append(
+            f"{uri}: the key {hugging_face.KEY.decode()!r} of its metadata {said.problem}, so the names of classes are "
+            "not known"
+        )
+    if (compression := _compression_of(parquet, path)) not in READABLE:
+        notes.append(
+            f"the images in {uri} are compressed ({compression.lower()}): each writer process unpacks each file once "
+            "into the folder TMPDIR; without compression or with snappy they are read where they are"
         )
     names = said.names.get(label, ()) if label is not None else ()
-    return Layout(uri, path, columns, tuple(map(class_names.spell, names)), note)
+    return Layout(uri, path, columns, tuple(map(class_names.spell, names)), tuple(notes))
+
+
+def _check_once(uri: str, columns: Sequence[str], name: str) -> None:
+    if columns.count(name) > 1:
+        raise errors.ConfigError(f"{NOUN} {uri!r} has the column {name!r} twice; rename one of them")
+
+
+def index_of(parquet: Any, column: str) -> int | None:
+    """Returns the number of a column by its path; None if it is spelt otherwise in the file."""
+    paths = (parquet.schema.column(index).path for index in range(len(parquet.schema)))
+    return next((index for index, path in enumerate(paths) if path == column), None)
+
+
+def _compression_of(parquet: Any, column: str) -> str:
+    index = index_of(parquet, column)
+    if index is None or not parquet.metadata.num_row_groups:
+        return "UNCOMPRESSED"
+    return str(parquet.metadata.row_group(0).column(index).compression)
+
+
+def holds_bytes(uri: str, column: str) -> bool:
+    """Returns whether a column holds images, and not their paths. False if the file cannot be read."""
+    try:
+        with parquet_content.open_parquet(uri) as parquet:
+            schema = parquet.schema_arrow
+            return column in schema.names and _is_binary(_type_at(schema, f"{column}.{BYTES}"))
+    except OSError:
+        return False  # whatever reads it says why
 
 
 class CellReader:
-    """Reads the needed columns of a file."""
+    """Reads the needed columns of a file.
+
+    Raises:
+        ConfigError: if the file has one of them twice.
+    """
 
     def __init__(self, fields: table_rows.RowFields, layout: Layout, split: str | None):
         self._fields, self._names, self._split = fields, layout.names, split
         known = set(layout.columns)
+        for name in fields.needed:
+            _check_once(layout.uri, layout.columns, name)
         self._needed = [name for name in fields.needed if name in known]
         self._absent = [
             name

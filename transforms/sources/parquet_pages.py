@@ -211,7 +211,7 @@ class _SnappyPage(_Page):
         self._blocks = blocks
         super().__init__(lambda _, __: b"", start, num_bytes)
         try:
-            self._plain = snappy_blocks.decode_blocks(data[blocks[0] :], num_bytes)
+            self._plain = snappy_blocks.decode(data, num_bytes)
         except OSError as e:
             raise NotLocatedError("Snappy that is damaged") from e
 

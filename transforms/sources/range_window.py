@@ -31,6 +31,8 @@ class RangeWindow:
 
     def read(self, offset: int, length: int) -> bytes:
         """Returns `length` bytes from `offset`; fewer at the end of the file."""
+        if length > self._ahead.most:  # not kept
+            return self._read(offset, length)
         first = offset - self._start
         if first < 0 or first + length > len(self._data):
             is_near = abs(first - len(self._data)) <= self._ahead.near

@@ -20,7 +20,7 @@ class TfrecordSource(containers.ContainerSource):
 
     NOUN = "TFRecord file"
     FILE_NAME = re.compile(  # leaves out indexes and descriptions
-        r"(?!.*\.(index|idx|json|txt|csv|md|html)$)(.*\.tfrec.*|.+-\d{5,}-of-\d{5,}(\..+)?)", re.IGNORECASE
+        r"(?!.*\.(index|idx|json|txt|csv|md|html|parquet|pq)$)(.*\.tfrec.*|.+-\d{5,}-of-\d{5,}(\..+)?)", re.IGNORECASE
     )
     EXPECTED = "a file with .tfrecord in its name, or named as train-00000-of-00010"
     CELL = "feature"

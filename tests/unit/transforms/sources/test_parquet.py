@@ -18,6 +18,10 @@ from tests import parquet_files, tars
 
 RNG = random.Random(0)
 IMAGES = [RNG.randbytes(RNG.choice((200, 9_000, 90_000))) for _ in range(30)]
+COMPRESSED = (
+    "the images in {} are compressed ({}): each writer process unpacks each file once into the folder TMPDIR; without "
+    "compression or with snappy they are read where they are"
+)
 LABEL = table_rows.RowFields(label="label")
 
 
@@ -54,6 +58,8 @@ def test_images_are_read_as_they_were_written(options: dict[str, Any], bare: boo
     assert [ref.size for ref in found.refs] == list(map(len, IMAGES))
     assert [ref.position for ref in found.refs] == list(range(30))
     assert read(found.refs) == IMAGES
+    noted = {"zstd": "zstd", "gzip": "gzip"}.get(options.get("compression", ""))
+    assert parquet.ParquetSource(str(tmp_path)).layout.notes == ((COMPRESSED.format(path, noted),) if noted else ())
     is_unpacked = unpacked_content.is_packed(found.refs[0].uri)
     assert is_unpacked == (options.get("compression") in ("zstd", "gzip") or "column_encoding" in options)
 
@@ -232,7 +238,8 @@ def test_metadata_that_cannot_be_used_are_noted(said: bytes, note: str, tmp_path
     table = pyarrow.parquet.read_table(path).replace_schema_metadata({b"huggingface": said})
     pyarrow.parquet.write_table(table, path)
     source = parquet.ParquetSource(str(tmp_path), fields=LABEL)
-    assert note in source.layout.note and source.layout.note.startswith(str(path))
+    (found,) = source.layout.notes
+    assert note in found and found.startswith(f"{path}: the key 'huggingface' of its metadata ")
     assert [ref.label for ref in tars.list_all(source).refs] == ["1", "0"]
 
 
@@ -278,6 +285,18 @@ def test_tables_without_rows_and_with_many_columns(tmp_path: pathlib.Path) -> No
     assert [ref.columns for ref in list_all(tmp_path, fields=fields).refs] == [(2999,)]
 
 
+def test_two_columns_of_one_name_are_an_error_where_one_is_needed(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.parquet"
+    arrays = [pa.array([b"x"]), pa.array([1]), pa.array([2])]
+    pyarrow.parquet.write_table(pa.Table.from_arrays(arrays, ["image", "label", "label"]), path)
+    assert len(list_all(tmp_path).refs) == 1
+    twice = f"Parquet file '{path}' has the column {{}} twice; rename one of them"
+    assert list_all(tmp_path, fields=LABEL).problems == [twice.format("'label'")]
+    pyarrow.parquet.write_table(pa.Table.from_arrays(arrays, ["image", "image", "label"]), path)
+    with pytest.raises(errors.ConfigError, match=twice.format("'image'")):
+        _ = parquet.ParquetSource(str(tmp_path), image="image").layout
+
+
 def test_texts_that_are_not_utf8_are_rejects(tmp_path: pathlib.Path) -> None:
     bad = pa.array([b"\xff", b"ok"]).view(pa.string())
     path = parquet_files.write(tmp_path / "x.parquet", IMAGES[:2], {"label": bad})
@@ -302,6 +321,7 @@ def test_file_that_is_something_else_is_named(tmp_path: pathlib.Path) -> None:
         b"PAR1" + bytes(4) + b"PAR1": "cannot be read as Parquet",
         whole[:-8] + b"\xff\xff\xff\x7fPAR1": "cannot be read as Parquet",
         whole[:-8] + b"\x10\x00\x00\x00PAR1": "cannot be read as Parquet",
+        whole.replace(b"image", b"im\xffge"): "cannot be read as Parquet",
     }
     for data, text in cases.items():
         path.write_bytes(data)
