@@ -227,15 +227,18 @@ class Config(pydantic.BaseModel):
             name: (_TRANSFORMED.get(column.transform or "") or column.kind, column.list)
             for name, column in self.columns.items()
         }
+        coco = self.source.coco if self.source.by == "coco" else None
         return features_lib.resolve_features(
             {name: key for name, key in self.features.items() if name not in self.renamed_in_records},
             self.label.kind,
             columns,
             has_many_labels=self.label.many,
-            has_objects=self.source.by in _OBJECTS,
-            has_object_areas=self.source.by == "coco",
+            has_objects=self.source.by in _OBJECTS and (coco is None or coco.objects),
+            has_object_areas=coco is not None and coco.objects,
             has_object_flags=self.source.by == "voc",
-            has_object_masks=self.source.by == "coco" and self.source.coco.masks,
+            has_object_masks=coco is not None and coco.masks,
+            has_object_keypoints=coco is not None and coco.keypoints,
+            has_captions=coco is not None and coco.captions is not None,
             has_segmentation=self.source.masks.rule is not None,
             pixels=_PIXELS.get(self.image.encode),
         )

@@ -147,6 +147,15 @@ class CocoConfig(pydantic.BaseModel):
     """Folders of the images below `source.uri`, by split."""
     masks: bool = False
     """If true, each object's mask is stored, as a PNG of the image's size."""
+    keypoints: bool = False
+    """If true, the keypoints of each object are stored (`annotations/person_keypoints_train2017.json`): as many as the
+    categories name, 0 where an object has none."""
+    captions: dict[str, str] | None = None
+    """Annotation files with captions below `source.uri`, by split (`annotations/captions_train2017.json`): stored as a
+    list for each image."""
+    objects: bool = True
+    """If false, `annotations` are read for the images that they list, and not for objects: they may be files of
+    captions."""
     outside: Literal["clip", "reject"] = "clip"
     """What to do with a box that leaves the image: clip it at the edge (and drop it if nothing is left), or reject
     the image."""
@@ -164,6 +173,16 @@ class CocoConfig(pydantic.BaseModel):
             raise ValueError(
                 f"source.coco.annotations names the splits {', '.join(self.annotations) or 'none'}, "
                 f"source.coco.images {', '.join(self.images) or 'none'}; name the same in both"
+            )
+        if self.captions is not None and set(self.captions) != set(self.annotations):
+            raise ValueError(
+                f"source.coco.captions names the splits {', '.join(self.captions) or 'none'}, "
+                f"source.coco.annotations {', '.join(self.annotations)}; name the same in both"
+            )
+        if not self.objects and (self.masks or self.keypoints or self.categories or not self.without_objects):
+            raise ValueError(
+                "source.coco.objects: false reads no objects: leave out masks, keypoints, categories and "
+                "without_objects"
             )
         return self
 

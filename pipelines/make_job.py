@@ -156,6 +156,7 @@ def make_job(
         run_id=run_id,
         command=_digest_command(config, output, vocabulary, overwrite, snapshot),
         report=report,
+        keypoints=open_source.keypoint_names(source),
         on_repeated_key=open_source.advise_on_repeated_key(config),
         hints=(
             *open_source.notes_on_labels(config, source),

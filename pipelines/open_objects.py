@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from imagebeam import storage
+from imagebeam import errors, storage
 from imagebeam.pipelines import (
     class_files,
     find_box_csv,
@@ -22,6 +22,7 @@ from imagebeam.transforms.sources import (
     box_csv,
     coco,
     coco_json,
+    object_tables,
 )
 
 
@@ -39,12 +40,44 @@ def open_coco(config: config_lib.Config, uri: str) -> coco.CocoSource:
     source = coco.CocoSource(
         root=uri,
         splits=tuple(splits),
-        objects=coco_json.ObjectRule(wanted.masks, wanted.outside == "reject", wanted.crowd, wanted.categories or ()),
+        objects=coco_json.ObjectRule(
+            wanted.masks,
+            wanted.outside == "reject",
+            wanted.crowd,
+            wanted.categories or (),
+        ),
+        has_objects=wanted.objects,
+        captions=tuple((split, storage.join(uri, path)) for split, path in (wanted.captions or {}).items()),
         without_objects=wanted.without_objects,
         fields=open_tables.row_fields(config),
     )
     source.check()
+    if wanted.keypoints:
+        source = dataclasses.replace(
+            source, objects=dataclasses.replace(source.objects, keypoints=_keypoint_names(source))
+        )
     return dataclasses.replace(source, unread=_unread_beside(source, config))
+
+
+def _keypoint_names(source: coco.CocoSource) -> tuple[str, ...]:
+    """Returns the names of the keypoints in all annotation files. Reads these files: names are often at their end.
+
+    Raises:
+        ConfigError: if a file cannot be read, or names other keypoints than the others.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for split in source.splits:
+        try:
+            with coco_json.open_file(split.annotations) as file:
+                found.setdefault(coco_json.read_keypoint_names(file), split.name)
+        except (object_tables.AnnotationFileError, OSError) as e:
+            raise errors.ConfigError(f"source.coco.keypoints: {e}") from e
+    if len(found) > 1:
+        raise errors.ConfigError(
+            f"source.coco.keypoints: the files of {' and '.join(found.values())} name other keypoints; convert them to "
+            "two datasets"
+        )
+    return next(iter(found))
 
 
 def _unread_beside(source: annotation_tables.AnnotationTableSource, config: config_lib.Config) -> tuple[str, ...]:

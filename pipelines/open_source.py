@@ -286,9 +286,12 @@ def given_columns(config: config_lib.Config, source: image_source.ImageSource) -
         return reader.columns
     if config.source.by == "box_csv":
         return box_csv.COLUMNS
-    if config.source.by != "coco":
-        return ()
-    return coco.COLUMNS + ((coco.MASKS,) if config.source.coco.masks else ())
+    return source.columns if isinstance(source, coco.CocoSource) else ()
+
+
+def keypoint_names(source: image_source.ImageSource) -> tuple[str, ...]:
+    """Returns the names of the keypoints of each object; () without keypoints."""
+    return source.objects.keypoints if isinstance(source, coco.CocoSource) else ()
 
 
 def keep_rule(config: config_lib.Config) -> kept_features.KeepRule | None:

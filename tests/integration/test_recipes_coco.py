@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
+from imagebeam import errors, example, records
 from imagebeam.pipelines import config as config_lib
 from tests import coco_sets, datasets, image_sets
 
@@ -295,3 +295,48 @@ def test_fields_of_the_images_are_stored_as_columns(root: pathlib.Path, output: 
 def test_config_that_cannot_be_is_refused(coco: Fields, message: str) -> None:
     with pytest.raises(errors.ConfigError, match=message):
         config_lib.parse_config({"source": {"by": "coco", "coco": coco}, "label": {"by": "none"}}, "the test")
+
+
+def read_lists(output: pathlib.Path, split: str) -> list[Fields]:
+    """Returns the examples of a split with each feature as a list."""
+    shards = sorted(output.glob(f"{split}-*.tfrecord"))
+    return [dict(example.parse_example(each.data)) for path in shards for each in records.read_records(path.open("rb"))]
+
+
+def test_keypoints_and_captions_are_lists_of_their_image(root: pathlib.Path, output: pathlib.Path) -> None:
+    source = {split: coco_sets.with_keypoints(fields) for split, fields in coco_sets.write(root).items()}
+    spoken = {split: coco_sets.captions(fields) for split, fields in source.items()}
+    for split, year in (("train", "train2017"), ("validation", "val2017")):
+        (root / f"annotations/person_keypoints_{year}.json").write_text(json.dumps(source[split]))
+        (root / f"annotations/captions_{year}.json").write_text(json.dumps(spoken[split]))
+    sections = config_lib.load_config("coco_keypoints").model_dump(mode="json", exclude_defaults=True)
+    captions = config_lib.load_config("coco_captions").source.coco.captions
+    sections["source"]["coco"] |= {"captions": captions, "without_objects": True}
+    result = datasets.make(root, output, **sections)
+    assert result.catalog.keypoints == tuple(coco_sets.NAMES)
+    assert result.catalog.object_classes == {label: name for label, name in coco_sets.CATEGORIES.items()}
+    width, height = coco_sets.SIZE
+    for split in ("train", "validation"):
+        examples = {int(each["image/source_id"][0]): each for each in read_lists(output, split)}
+        assert set(examples) == {image["id"] for image in source[split]["images"]}
+        for image_id, found in examples.items():
+            objects = [each for each in source[split]["annotations"] if each["image_id"] == image_id]
+            points = np.array([each.get("keypoints", [0] * 9) for each in objects], float).reshape(-1, 3)
+            labeled = points[:, 2] > 0
+            shares = np.clip(points[:, :2] / [width, height], 0, 1) * labeled[:, None]
+            assert found["image/object/keypoint/x"] == pytest.approx(shares[:, 0].tolist())
+            assert found["image/object/keypoint/y"] == pytest.approx(shares[:, 1].tolist())
+            assert found["image/object/keypoint/visibility"] == points[:, 2].tolist()
+            assert found["image/object/keypoint/num"] == [each.get("num_keypoints", 0) for each in objects]
+            texts = [each["caption"].strip() for each in spoken[split]["annotations"] if each["image_id"] == image_id]
+            assert [text.decode() for text in found["image/caption"]] == texts
+
+
+def test_captions_alone_are_read_from_their_files(root: pathlib.Path, output: pathlib.Path) -> None:
+    for split, fields in coco_sets.write(root, 3, 2).items():
+        year = "train2017" if split == "train" else "val2017"
+        (root / f"annotations/captions_{year}.json").write_text(json.dumps(coco_sets.captions(fields)))
+    sections = config_lib.load_config("coco_captions").model_dump(mode="json", exclude_defaults=True)
+    result = datasets.make(root, output, **sections)
+    assert not any("object" in feature.key for feature in result.catalog.features)
+    assert sorted(len(each["image/caption"]) for each in read_lists(output, "train")) == [0, 1, 2]

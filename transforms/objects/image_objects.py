@@ -21,6 +21,7 @@ from imagebeam.transforms.images import checked_image, orientations
 # Sources of the values of objects in a record: the boxes first, then the classes.
 BOX_COLUMNS = tuple(f"image/object/bbox/{edge}" for edge in orientations.Box._fields)
 CLASS_COLUMNS = ("image/object/class/label", "image/object/class/text")
+KEYPOINT_COLUMNS = tuple(f"image/object/keypoint/{each}" for each in ("x", "y", "visibility", "num"))
 COLUMNS = (*BOX_COLUMNS, *CLASS_COLUMNS)
 
 # Kinds of annotations that become no object and are counted.

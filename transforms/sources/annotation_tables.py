@@ -91,7 +91,9 @@ class AnnotationTableSource:
         """
         raise NotImplementedError
 
-    def values_of(self, image_id: int | str, objects: object_tables.Objects) -> tuple[Any, ...]:
+    def values_of(
+        self, images: object_tables.ImageTable, number: int, objects: object_tables.Objects
+    ) -> tuple[Any, ...]:
         """Returns the values of the columns that the source gives for an image."""
         raise NotImplementedError
 
@@ -114,13 +116,13 @@ class AnnotationTableSource:
             if kind != storage.DIRECTORY:
                 raise errors.ConfigError(f"{self.OPTION}.images.{split.name}: {folder!r} is not a folder")
 
-    def _check_annotations(self, split: AnnotatedSplit) -> None:
+    def _check_annotations(self, split: AnnotatedSplit, key: str = "annotations") -> None:
         uri = split.annotations
         try:
             head = storage.storage_of(uri).read(uri, 0, _HEAD_BYTES)
         except OSError as e:
             raise errors.ConfigError(
-                f"{self.OPTION}.annotations.{split.name}: {uri!r} cannot be read ({e.strerror or e}); give its path "
+                f"{self.OPTION}.{key}.{split.name}: {uri!r} cannot be read ({e.strerror or e}); give its path "
                 "below --input"
             ) from e
         self.check_head(split, head)
@@ -162,7 +164,7 @@ class AnnotationTableSource:
                 if not of_image.labels and not self.without_objects:
                     found.passed_over[NO_OBJECTS] += 1
                     continue
-                values = self.values_of(images.ids[number], of_image)
+                values = self.values_of(images, number, of_image)
                 cells = dict(zip(self.fields.needed, images.cells[number]))
                 found.refs.append(self.fields.fill(ref._replace(columns=values), cells))
             except table_rows.BadRowError as e:

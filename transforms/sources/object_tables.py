@@ -30,6 +30,7 @@ class ImageTable:
         self.widths = array.array("l")
         self.cells: list[tuple[Any, ...]] = []  # of the wanted columns
         self.numbers: dict[int | str, int] = {}  # by id
+        self.captions: dict[int, list[bytes]] = {}  # by number
         self.faults: dict[int, tuple[Reason, str]] = {}  # by number: why the image cannot be used
 
     def add(self, entry: Any, columns: Sequence[str]) -> None:
@@ -71,13 +72,16 @@ class Objects(NamedTuple):
     areas: tuple[float, ...]
     crowds: tuple[int, ...]
     masks: tuple[bytes, ...]  # packed; empty unless masks are stored
+    keypoints: tuple[float, ...] = ()  # x, y and visibility of each keypoint of each object, one after the other
 
 
 class ObjectTable:
     """The objects of all images of a file: 53 bytes for each, and its mask."""
 
-    def __init__(self, num_images: int, names: dict[int, bytes]):
+    def __init__(self, num_images: int, names: dict[int, bytes], num_keypoints: int = 0):
         self.names = names  # of the categories, by id
+        self._keypoints = array.array("f")
+        self._keypoint_values = 3 * num_keypoints  # of each object
         self._newest = array.array("q", [-1]) * num_images  # number of the last object of each image; -1 for none
         self._before = array.array("q")  # number of the object before it of the same image
         self._labels = array.array("q")
@@ -90,8 +94,17 @@ class ObjectTable:
         """Makes room for another image, without objects."""
         self._newest.append(-1)
 
-    def add(self, image: int, label: int, numbers: Sequence[float], is_crowd: int, mask: bytes) -> None:
+    def add(
+        self,
+        image: int,
+        label: int,
+        numbers: Sequence[float],
+        is_crowd: int,
+        mask: bytes,
+        keypoints: Sequence[float] = (),
+    ) -> None:
         """Adds an object of the image with the number `image`."""
+        self._keypoints.extend(keypoints)
         self._before.append(self._newest[image])
         self._newest[image] = len(self._labels)
         self._labels.append(label)
@@ -113,7 +126,9 @@ class ObjectTable:
         texts = tuple(self.names[label] for label in labels)
         crowds = tuple(self._crowds[each] for each in found)
         masks = tuple(bytes(self._masks[self._mask_ends[each] : self._mask_ends[each + 1]]) for each in found)
-        return Objects(xmin, xmax, ymin, ymax, labels, texts, areas, crowds, masks)
+        size = self._keypoint_values
+        keypoints = tuple(value for each in found for value in self._keypoints[size * each : size * (each + 1)])
+        return Objects(xmin, xmax, ymin, ymax, labels, texts, areas, crowds, masks, keypoints)
 
 
 def whole(value: Any) -> Any:

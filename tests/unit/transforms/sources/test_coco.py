@@ -14,7 +14,7 @@ from hypothesis import strategies
 from imagebeam import errors
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.sources import coco, coco_json, image_source, table_rows
+from imagebeam.transforms.sources import coco, coco_json, image_source, object_tables, table_rows
 from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit
 from tests import coco_sets
 
@@ -462,3 +462,63 @@ def test_broken_file_gives_rejects_or_a_problem_and_never_fails(
     assert rest.problems or len(refs) + len(rest.rejects) > 0
     for ref in refs:
         assert all(0 <= edge <= 1 for edges in ref.columns[1:5] for edge in edges)
+
+
+# --- keypoints and captions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keypoints", "detail"),
+    [
+        pytest.param([1, 2, 2], r"keypoints are \[1, 2, 2\], expected 9 numbers", id="few"),
+        pytest.param([1, 2, 2] * 4, "expected 9 numbers: x, y and visibility of each of 3", id="many"),
+        pytest.param("1 2 2", "keypoints are '1 2 2'", id="text"),
+        pytest.param([float("nan")] * 9, "keypoints are", id="nan"),
+        pytest.param([1, 2, 3] * 3, "visibility 3, expected 0, 1 or 2", id="visibility"),
+    ],
+)
+def test_bad_keypoints_are_an_error(keypoints: Any, detail: str) -> None:
+    with pytest.raises(coco_json.BadAnnotationError, match=detail):
+        coco_json._keypoints(keypoints, 30, 40, 3)
+
+
+def test_bad_and_foreign_captions(root: pathlib.Path, train: Fields) -> None:
+    spoken = coco_sets.captions(train)
+    first, *_, last = spoken["images"]
+    spoken["annotations"] = [
+        {"image_id": first["id"], "id": 1, "caption": 5},
+        {"image_id": last["id"], "id": 2, "caption": " \n"},
+        {"image_id": 12345, "id": 3, "caption": "x"},
+        {"image_id": last["id"], "id": 4, "caption": " A dog. "},
+    ]
+    path = root / "captions.json"
+    path.write_text(json.dumps(spoken))
+    source = make_source(root, has_objects=False, captions=(("train", str(path)),))
+    source.check()
+    refs, found = list_all(source)
+    assert [reject.detail for reject in found.rejects if "caption is 5, expected a text" in reject.detail]
+    assert {ref.columns[0]: ref.columns[1] for ref in refs}[str(last["id"]).encode()] == (b"A dog.",)
+    assert found.passed_over["caption_of_unknown_image"] == 1
+    with pytest.raises(errors.ConfigError, match=r"source.coco.captions.train: .* cannot be read"):
+        make_source(root, has_objects=False, captions=(("train", "/none.json"),)).check()
+
+
+@pytest.mark.parametrize(
+    ("categories", "message"),
+    [
+        pytest.param([{"id": 1, "name": "a"}], "has no category with keypoints: name the file", id="none"),
+        pytest.param(
+            [{"id": 1, "keypoints": ["a"]}, {"id": 2, "keypoints": ["b", "c"]}],
+            "with 1 and with 2 keypoints",
+            id="other",
+        ),
+        pytest.param([{"id": 1, "keypoints": "nose"}], "has the keypoints 'nose', expected a list", id="text"),
+    ],
+)
+def test_keypoints_without_common_names_are_refused(tmp_path: pathlib.Path, categories: Any, message: str) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"categories": categories}))
+    with (
+        coco_json.open_file(str(tmp_path / "a.json")) as file,
+        pytest.raises(object_tables.AnnotationFileError, match=message),
+    ):
+        coco_json.read_keypoint_names(file)
