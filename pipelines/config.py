@@ -141,7 +141,10 @@ class Config(pydantic.BaseModel):
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
         if self.image.frames == "each":
             self._check_frames()
-        if self.source.masks.image is not None:  # masks of objects are scaled with the image
+        has_panoptic = self.source.coco.panoptic is not None
+        if self.source.masks.bits != 8 and rule is None and not has_panoptic:
+            raise ValueError("source.masks.bits is for masks: set source.masks.image and source.masks.mask")
+        if rule is not None or has_panoptic:  # masks of objects are scaled with the image
             for name in config_image.SIZES:
                 if getattr(self.image, name) is not None:
                     raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
@@ -239,7 +242,7 @@ class Config(pydantic.BaseModel):
             has_object_masks=coco is not None and coco.masks,
             has_object_keypoints=coco is not None and coco.keypoints,
             has_captions=coco is not None and coco.captions is not None,
-            has_segmentation=self.source.masks.rule is not None,
+            has_segmentation=self.source.masks.rule is not None or (coco is not None and coco.panoptic is not None),
             pixels=_PIXELS.get(self.image.encode),
         )
 

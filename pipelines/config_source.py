@@ -153,6 +153,10 @@ class CocoConfig(pydantic.BaseModel):
     captions: dict[str, str] | None = None
     """Annotation files with captions below `source.uri`, by split (`annotations/captions_train2017.json`): stored as a
     list for each image."""
+    panoptic: dict[str, str] | None = None
+    """Folders of the PNGs of panoptic annotations below `source.uri`, by split (`annotations/panoptic_train2017`, with
+    `panoptic_train2017.json` as `annotations`): the category of each pixel is stored as a mask, 255 where there is
+    none, and the segments as objects."""
     objects: bool = True
     """If false, `annotations` are read for the images that they list, and not for objects: they may be files of
     captions."""
@@ -179,10 +183,22 @@ class CocoConfig(pydantic.BaseModel):
                 f"source.coco.captions names the splits {', '.join(self.captions) or 'none'}, "
                 f"source.coco.annotations {', '.join(self.annotations)}; name the same in both"
             )
-        if not self.objects and (self.masks or self.keypoints or self.categories or not self.without_objects):
+        if self.panoptic is not None and set(self.panoptic) != set(self.annotations):
             raise ValueError(
-                "source.coco.objects: false reads no objects: leave out masks, keypoints, categories and "
-                "without_objects"
+                f"source.coco.panoptic names the splits {', '.join(self.panoptic) or 'none'}, "
+                f"source.coco.annotations {', '.join(self.annotations)}; name the same in both"
+            )
+        if self.panoptic is not None and (self.masks or self.keypoints or self.captions or self.categories):
+            raise ValueError(
+                "source.coco.panoptic stores one mask for all segments: leave out masks, keypoints, captions and "
+                "categories"
+            )
+        if not self.objects and (
+            self.panoptic or self.masks or self.keypoints or self.categories or not self.without_objects
+        ):
+            raise ValueError(
+                "source.coco.objects: false reads no objects: leave out masks, panoptic, keypoints, categories "
+                "and without_objects"
             )
         return self
 
@@ -234,8 +250,8 @@ class MasksConfig(pydantic.BaseModel):
             raise ValueError("source.masks.image and source.masks.mask go together")
         if self.ignore and self.colors is None:
             raise ValueError("source.masks.ignore names colors of source.masks.colors, which is not set")
-        if self.image is None and (self.colors is not None or self.bits != 8):
-            raise ValueError("source.masks.colors and bits are for masks: set source.masks.image and source.masks.mask")
+        if self.image is None and self.colors is not None:
+            raise ValueError("source.masks.colors is for masks: set source.masks.image and source.masks.mask")
         if self.image is not None and self.mask is not None:
             mask_files.check_pattern(self.image, self.mask)
         return self

@@ -33,6 +33,7 @@ from imagebeam.transforms.images import (
     prepare,
     reader_decoder,
     scaling,
+    segment_masks,
     turn_upright,
 )
 from imagebeam.transforms.shard import read_ahead
@@ -122,6 +123,11 @@ def make_job(
     objects = open_source.object_reader(source)
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     masks = open_source.mask_policy(config)
+    if config.source.by == "coco" and config.source.coco.panoptic is not None:
+        facts["masks"] = [class_masks.VERSION, None]
+        masks = dataclasses.replace(
+            masks, segments=open_source.given_columns(config, source).index(segment_masks.COLUMN)
+        )
     if config.source.masks.rule is not None:
         facts["masks"] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
     settings = dataset_settings.DatasetSettings(

@@ -47,6 +47,7 @@ def open_coco(config: config_lib.Config, uri: str) -> coco.CocoSource:
             wanted.categories or (),
         ),
         has_objects=wanted.objects,
+        panoptic=tuple((split, storage.join(uri, path)) for split, path in (wanted.panoptic or {}).items()),
         captions=tuple((split, storage.join(uri, path)) for split, path in (wanted.captions or {}).items()),
         without_objects=wanted.without_objects,
         fields=open_tables.row_fields(config),

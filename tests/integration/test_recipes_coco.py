@@ -340,3 +340,46 @@ def test_captions_alone_are_read_from_their_files(root: pathlib.Path, output: pa
     result = datasets.make(root, output, **sections)
     assert not any("object" in feature.key for feature in result.catalog.features)
     assert sorted(len(each["image/caption"]) for each in read_lists(output, "train")) == [0, 1, 2]
+
+
+def test_panoptic_pngs_become_the_categories_of_pixels(root: pathlib.Path, output: pathlib.Path) -> None:
+    width, height = coco_sets.SIZE
+    expected = {}
+    rng = np.random.default_rng(0)
+    for split, fields in coco_sets.write(root, 4, 3).items():
+        year = "train2017" if split == "train" else "val2017"
+        folder = root / f"annotations/panoptic_{year}"
+        folder.mkdir()
+        found = []
+        for image in fields["images"]:
+            drawn = rng.choice(list(coco_sets.CATEGORIES), 5).tolist()
+            categories = dict(zip(rng.integers(1, 1 << 24, 5).tolist(), drawn, strict=True))
+            ids = rng.choice([0, *categories], (height, width))
+            colors = np.stack([ids % 256, ids // 256 % 256, ids // 65536], -1).astype(np.uint8)
+            name = f"{image['id']:012d}.png"
+            Image.fromarray(colors).save(folder / name)
+            infos = [
+                {"id": each, "category_id": category, "iscrowd": 0, "bbox": [1, 2, 10, 8], "area": 50}
+                for each, category in categories.items()
+            ]
+            found.append({"image_id": image["id"], "file_name": name, "segments_info": infos})
+            expected[image["id"]] = np.vectorize({0: 255, **categories}.get)(ids), drawn
+        if split == "validation":
+            found[0]["segments_info"].pop(0)
+            bad = found[0]["image_id"]
+            (folder / found[1]["file_name"]).unlink()
+        (root / f"annotations/panoptic_{year}.json").write_text(json.dumps({**fields, "annotations": found}))
+    sections = config_lib.load_config("coco_panoptic").model_dump(mode="json", exclude_defaults=True)
+    result = datasets.make(root, output, **{**sections, "rejects": {"max_fraction": 0.5}})
+    assert result.catalog.counts.rejected == {"bad_value": 1, "not_found": 1}
+    rejects = [json.loads(line) for line in (output / "rejects.jsonl").read_text().splitlines()]
+    (detail,) = (each["detail"] for each in rejects if each["reason"] == "bad_value")
+    assert f"val2017/{bad:012d}.jpg" in {each["key"] for each in rejects} and "which is no segment of" in detail
+    examples = read_lists(output, "train") + read_lists(output, "validation")
+    assert len(examples) == 5
+    for each in examples:
+        classes, labels = expected[int(each["image/source_id"][0])]
+        stored = np.array(Image.open(io.BytesIO(each["image/segmentation/class/encoded"][0])))
+        np.testing.assert_array_equal(stored, classes)
+        assert each["image/object/class/label"] == labels
+        assert each["image/object/bbox/xmin"] == pytest.approx([1 / width] * 5)

@@ -60,6 +60,18 @@ class _Folders:
         return passed_over
 
 
+def _mask_at(uri: str, folders: _Folders) -> elements.Mask:
+    """Returns the mask at an address.
+
+    Raises:
+        BadRowError: if there is none.
+    """
+    entry = folders.find(*posixpath.split(uri))
+    if entry is None or entry.kind != storage.FILE:
+        raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no mask {uri!r}")
+    return elements.Mask(uri, entry.size, entry.version)
+
+
 @dataclasses.dataclass(frozen=True)
 class AnnotationTableSource:
     """Annotation files, each with the objects of many images, and the folders of these images below `root`."""
@@ -96,6 +108,10 @@ class AnnotationTableSource:
     ) -> tuple[Any, ...]:
         """Returns the values of the columns that the source gives for an image."""
         raise NotImplementedError
+
+    def mask_of(self, split: AnnotatedSplit, images: object_tables.ImageTable, number: int) -> str | None:
+        """Returns the address of the mask of an image; None if the source has no masks."""
+        return None
 
     def check(self) -> None:
         """Checks that the files and folders exist.
@@ -164,6 +180,8 @@ class AnnotationTableSource:
                 if not of_image.labels and not self.without_objects:
                     found.passed_over[NO_OBJECTS] += 1
                     continue
+                if (mask := self.mask_of(split, images, number)) is not None:
+                    ref = ref._replace(mask=_mask_at(mask, folders))
                 values = self.values_of(images, number, of_image)
                 cells = dict(zip(self.fields.needed, images.cells[number]))
                 found.refs.append(self.fields.fill(ref._replace(columns=values), cells))

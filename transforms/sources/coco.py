@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from imagebeam import errors
-from imagebeam.transforms.images import object_masks
+from imagebeam import errors, storage
+from imagebeam.transforms import elements
+from imagebeam.transforms.images import object_masks, segment_masks
 from imagebeam.transforms.objects import image_objects
-from imagebeam.transforms.sources import annotation_tables, coco_json, image_source, object_tables
+from imagebeam.transforms.sources import annotation_tables, coco_json, image_source, object_tables, table_rows
 
 # Sources of the values in ImageRef.columns, in this order; the others follow only if they are stored.
 SOURCE_ID = "image/source_id"
@@ -23,6 +24,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
 
     objects: coco_json.ObjectRule = coco_json.BOXES
     has_objects: bool = True  # false: the files are read for their images alone
+    panoptic: tuple[tuple[str, str], ...] = ()  # address of the folder of panoptic PNGs of each split
     captions: tuple[tuple[str, str], ...] = ()  # address of the file with the captions of each split
 
     OPTION: ClassVar[str] = "source.coco"
@@ -35,6 +37,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
             *((MASKS,) if self.objects.masks else ()),
             *(image_objects.KEYPOINT_COLUMNS if self.objects.keypoints else ()),
             *((CAPTIONS,) if self.captions else ()),
+            *((segment_masks.COLUMN,) if self.panoptic else ()),
         )
 
     def read(
@@ -42,7 +45,9 @@ class CocoSource(annotation_tables.AnnotationTableSource):
     ) -> tuple[object_tables.ImageTable, object_tables.ObjectTable]:
         with coco_json.open_file(split.annotations) as file:
             images = coco_json.read_images(file, self.fields.needed)
-            if self.has_objects:
+            if self.panoptic:
+                objects = coco_json.read_segments(file, images, self.objects, found.passed_over)
+            elif self.has_objects:
                 objects = coco_json.read_objects(file, images, self.objects, found.passed_over)
             else:
                 objects = object_tables.ObjectTable(len(images.names), {})
@@ -77,7 +82,19 @@ class CocoSource(annotation_tables.AnnotationTableSource):
             values += _keypoint_values(keypoints, len(self.objects.keypoints))
         if self.captions:
             values += (tuple(images.captions.get(number, ())),)
+        if self.panoptic:
+            values += (images.panoptic[number][1],)
         return values
+
+    def mask_of(
+        self, split: annotation_tables.AnnotatedSplit, images: object_tables.ImageTable, number: int
+    ) -> str | None:
+        if not self.panoptic:
+            return None
+        name = images.panoptic[number][0]
+        if "/" in name:
+            raise table_rows.BadRowError(elements.Reason.OUTSIDE_ROOT, f"file_name {name!r} is not a name in a folder")
+        return storage.join(dict(self.panoptic)[split.name], name)
 
 
 def _keypoint_values(keypoints: tuple[float, ...], count: int) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import features, storage
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import object_masks
+from imagebeam.transforms.images import object_masks, segment_masks
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import json_depth, object_tables
 
@@ -195,6 +195,45 @@ def _keypoints(value: Any, height: int, width: int, count: int) -> list[float]:
         inside = (min(max(x / width, 0.0), 1.0), min(max(y / height, 0.0), 1.0)) if visibility else (0.0, 0.0)
         found += (*inside, visibility)
     return found
+
+
+def read_segments(
+    file: AnnotationFile, images: object_tables.ImageTable, rule: ObjectRule, left_out: Counter[str]
+) -> object_tables.ObjectTable:
+    """Reads panoptic annotations: the segments of `images` as objects, and which PNG has them.
+
+    Source: https://cocodataset.org/#format-data, 4. Panoptic Segmentation
+
+    Raises:
+        AnnotationFileError: if the file is not JSON, or has no list of annotations, or no categories for them.
+        OSError: if it cannot be read.
+    """
+    objects = object_tables.ObjectTable(len(images.names), _read_categories(file))
+    for entry in file.items(ANNOTATIONS):
+        fields = entry if isinstance(entry, dict) else {}
+        image_id = object_tables.whole(fields.get("image_id"))
+        image = images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
+        if image is None:
+            left_out[UNKNOWN_IMAGE] += 1
+            continue
+        name, segments = fields.get("file_name"), fields.get("segments_info")
+        try:
+            if not isinstance(name, str) or not name or not isinstance(segments, list):
+                raise BadAnnotationError("it has no file_name or no list segments_info")
+            if image in images.panoptic:
+                raise BadAnnotationError(f"it is a second one: the first has {images.panoptic[image][0]!r}")
+            images.panoptic[image] = name, segment_masks.pack(segments)
+        except ValueError as e:
+            images.faults[image] = Reason.BAD_VALUE, f"panoptic annotation of image {image_id!r}: {e}"
+            continue
+        for segment in segments:
+            _add_object({**segment, "image_id": image_id}, images, objects, rule, left_out)
+    if not images.panoptic:
+        file.require_list(ANNOTATIONS)
+    for number in range(len(images.names)):
+        if number not in images.panoptic:
+            images.faults.setdefault(number, (Reason.NOT_FOUND, "it has no panoptic annotation"))
+    return objects
 
 
 def read_captions(file: AnnotationFile, images: object_tables.ImageTable, left_out: Counter[str]) -> None:

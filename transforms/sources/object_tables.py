@@ -31,6 +31,7 @@ class ImageTable:
         self.cells: list[tuple[Any, ...]] = []  # of the wanted columns
         self.numbers: dict[int | str, int] = {}  # by id
         self.captions: dict[int, list[bytes]] = {}  # by number
+        self.panoptic: dict[int, tuple[str, bytes]] = {}  # by number: name of the PNG, and its packed segments
         self.faults: dict[int, tuple[Reason, str]] = {}  # by number: why the image cannot be used
 
     def add(self, entry: Any, columns: Sequence[str]) -> None:

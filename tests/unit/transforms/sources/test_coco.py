@@ -522,3 +522,37 @@ def test_keypoints_without_common_names_are_refused(tmp_path: pathlib.Path, cate
         pytest.raises(object_tables.AnnotationFileError, match=message),
     ):
         coco_json.read_keypoint_names(file)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "detail"),
+    [
+        pytest.param({"segments_info": []}, "it has no file_name or no list segments_info", id="name"),
+        pytest.param({"file_name": "a.png"}, "it has no file_name or no list segments_info", id="segments"),
+        pytest.param({"file_name": "a.png", "segments_info": [5]}, "a segment has the id None", id="segment"),
+        pytest.param(
+            {"file_name": "a.png", "segments_info": [{"id": 0, "category_id": 1}]}, "expected ids from 1 to", id="zero"
+        ),
+        pytest.param(
+            {"file_name": "a.png", "segments_info": [{"id": 1, "category_id": 1, "bbox": [0, 0, 1, 1]}] * 2},
+            "expected ids from 1 to 16,777,215, each once",
+            id="twice",
+        ),
+        pytest.param(
+            {"file_name": "a.png", "segments_info": [{"id": 1, "category_id": 5, "bbox": [0, 0, 1, 1]}]},
+            "category_id is 5, which is none",
+            id="category",
+        ),
+        pytest.param({"file_name": "../a.png", "segments_info": []}, "is not a name in a folder", id="path"),
+        pytest.param({"file_name": "none.png", "segments_info": []}, "there is no mask", id="missing"),
+        pytest.param(None, "it has no panoptic annotation", id="none"),
+    ],
+)
+def test_bad_panoptic_annotations_are_rejects(root: pathlib.Path, train: Fields, annotation: Any, detail: str) -> None:
+    image = train["images"][0]
+    found = [] if annotation is None else [{**annotation, "image_id": image["id"]}]
+    train = {**train, "images": [image], "annotations": found}
+    (root / "annotations/instances_train2017.json").write_text(json.dumps(train))
+    _, listing = list_all(make_source(root, panoptic=(("train", str(root)),)))
+    (reject,) = listing.rejects
+    assert detail in reject.detail
