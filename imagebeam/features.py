@@ -88,7 +88,7 @@ _ABSENT = {  # error text for each requirement that is not met
     "object flags": "source gives no flags of objects (source.voc)",
     "object keypoints": "source gives no keypoints (source.coco.keypoints)",
     "captions": "source gives no captions (source.coco.captions)",
-    "object masks": "source gives no masks of objects (source.coco.masks)",
+    "object masks": "source gives no masks of objects (source.coco.masks, source.labelme.masks)",
     "segmentation": "there are no masks (source.masks)",
 }
 

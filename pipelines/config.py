@@ -27,7 +27,7 @@ from imagebeam.transforms.sources import path_pattern
 
 _FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
-_OBJECTS = ("coco", "yolo", "voc", "box_csv")  # sources with boxes of objects
+_OBJECTS = ("coco", "yolo", "voc", "labelme", "box_csv")  # sources with boxes of objects
 _MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of transformed columns
     "z_score": features_lib.FLOAT,
@@ -86,6 +86,7 @@ class Config(pydantic.BaseModel):
             ("source.coco", self.source.coco != config_source.CocoConfig(), ("coco",)),
             ("source.yolo", self.source.yolo != config_objects.YoloConfig(), ("yolo",)),
             ("source.box_csv", self.source.box_csv != config_objects.BoxCsvConfig(), ("box_csv",)),
+            ("source.labelme", self.source.labelme != config_objects.LabelmeConfig(), ("labelme",)),
             ("source.voc", self.source.voc != config_objects.VocConfig(), ("voc",)),
             ("source.tfrecord", self.source.tfrecord != config_source.TfrecordConfig(), ("tfrecord",)),
             ("source.pattern", self.source.pattern is not None, _MASKED),
@@ -165,7 +166,7 @@ class Config(pydantic.BaseModel):
                 "image.frames: each repeats the boxes of a file for each of its frames, but not the masks: set "
                 "source.coco.masks: false, or image.frames: first or reject"
             )
-        if self.source.by in ("yolo", "voc"):
+        if self.source.by in ("yolo", "voc", "labelme"):
             raise ValueError(
                 f"image.frames: each does not repeat the boxes of {self.source.by} for each frame of a file: set "
                 "image.frames: first or reject"
@@ -201,6 +202,12 @@ class Config(pydantic.BaseModel):
                     f"source.pattern has a group {section!r} that nothing takes: set {section}.by: column and "
                     f"{section}.column: {section}, or leave the name out"
                 )
+
+    @property
+    def has_object_masks(self) -> bool:
+        """Whether a mask of each object is stored."""
+        by = self.source.by
+        return (by == "coco" and self.source.coco.masks) or (by == "labelme" and self.source.labelme.masks)
 
     @property
     def transformed(self) -> tuple[str, ...]:
@@ -239,7 +246,7 @@ class Config(pydantic.BaseModel):
             has_objects=self.source.by in _OBJECTS and (coco is None or coco.objects),
             has_object_areas=coco is not None and coco.objects,
             has_object_flags=self.source.by == "voc",
-            has_object_masks=coco is not None and coco.masks,
+            has_object_masks=self.has_object_masks,
             has_object_keypoints=coco is not None and coco.keypoints,
             has_captions=coco is not None and coco.captions is not None,
             has_segmentation=self.source.masks.rule is not None or (coco is not None and coco.panoptic is not None),

@@ -273,10 +273,12 @@ class SourceConfig(pydantic.BaseModel):
 
     uri: str | None = None
     """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "voc", "box_csv", "tar", "tfrecord"] = "files"
+    by: Literal[
+        "files", "manifest", "listing", "idx", "coco", "yolo", "voc", "labelme", "box_csv", "tar", "tfrecord"
+    ] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
-    `plan --save-listing`; `idx`, `coco`, `yolo`, `voc`, `box_csv` (a row for each box), `tar` (WebDataset) and
-    `tfrecord` read these formats."""
+    `plan --save-listing`; `idx`, `coco`, `yolo`, `voc`, `labelme`, `box_csv` (a row for each box), `tar`
+    (WebDataset) and `tfrecord` read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     pattern: str | None = None
@@ -292,6 +294,8 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: yolo`."""
     voc: config_objects.VocConfig = config_objects.VocConfig()
     """For `by: voc`."""
+    labelme: config_objects.LabelmeConfig = config_objects.LabelmeConfig()
+    """For `by: labelme`."""
     box_csv: config_objects.BoxCsvConfig = config_objects.BoxCsvConfig()
     """For `by: box_csv`."""
     tfrecord: TfrecordConfig = TfrecordConfig()

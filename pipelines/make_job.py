@@ -225,7 +225,7 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
     """
     facts: dict[str, Any] = {}
     libraries: dict[str, Any] = {}
-    if config.output.compression == "gzip" or (config.source.by == "coco" and config.source.coco.masks):
+    if config.output.compression == "gzip" or config.has_object_masks:
         libraries["zlib"] = zlib.ZLIB_RUNTIME_VERSION
     if raw_shape is None or config.image.encode != prepare.KEEP:  # any image may have to be encoded again
         libraries["pillow"] = pillow_decoder.pillow_version()

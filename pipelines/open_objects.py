@@ -15,7 +15,7 @@ from imagebeam.pipelines import (
     split_folders,
 )
 from imagebeam.pipelines import config as config_lib
-from imagebeam.transforms.objects import image_objects, voc_xml, yolo_text
+from imagebeam.transforms.objects import image_objects, labelme_json, voc_xml, yolo_text
 from imagebeam.transforms.sources import (
     annotated_files,
     annotation_tables,
@@ -142,6 +142,37 @@ def open_voc(config: config_lib.Config, uri: str, output: str) -> annotated_file
     classes = image_objects.ClassNames(names, None, wanted.base)
     source = _with_unread(source, found.annotation_folder)
     return dataclasses.replace(source, reader=voc_xml.VocReader(classes, wanted.origin, rejects_outside))
+
+
+def open_labelme(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
+    """Returns the source of images with LabelMe's JSON files.
+
+    Raises:
+        ConfigError: if the files are not as the config says.
+    """
+    wanted = config.source.labelme
+    if split_folders.kind_of(uri) != storage.DIRECTORY:
+        raise errors.ConfigError(f"--input {uri!r} is no folder; give the one with the images and JSON files")
+    if wanted.images is not None:
+        parts = split_folders.given_parts(uri, wanted.images, "source.labelme.images")
+    else:
+        folders = split_folders.names_in(uri)
+        found = tuple(annotated_files.Part(split, split) for split in split_folders.SPLITS if split in folders)
+        parts = found or (annotated_files.Part("train", ""),)
+    rule = annotated_files.PairRule(".json", wanted.image_folder, wanted.annotation_folder, wanted.without_annotations)
+    rejects_outside = wanted.outside == "reject"
+    reader = labelme_json.LabelmeReader(image_objects.ClassNames(()), wanted.masks, rejects_outside)
+    source = annotated_files.AnnotatedFilesSource(
+        uri, parts, rule, reader, exclude=source_places.leave_out(output, uri)
+    )
+    if wanted.classes is None:
+        names = find_voc.collect_names(source, labelme_json.class_names, "JSON", "source.labelme")
+    else:
+        names = class_files.read_classes(uri, wanted.classes, "source.labelme.classes")
+    source.check("source.labelme.images")
+    classes = image_objects.ClassNames(names, None, wanted.base)
+    source = _with_unread(source, wanted.annotation_folder)
+    return dataclasses.replace(source, reader=labelme_json.LabelmeReader(classes, wanted.masks, rejects_outside))
 
 
 def open_box_csv(config: config_lib.Config, uri: str) -> box_csv.BoxCsvSource:

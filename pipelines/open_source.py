@@ -63,6 +63,8 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
         return _idx_source(config, uri)
     if config.source.by == "voc":  # the names of its classes may be in 100,000 files
         return open_objects.open_voc(config, uri, output)
+    if config.source.by == "labelme":
+        return open_objects.open_labelme(config, uri, output)
     with remote.budget(remote.CHECK_BUDGET_SEC):
         if config.source.by == "coco":
             return open_objects.open_coco(config, uri)
@@ -237,6 +239,7 @@ def advise_on_repeated_key(config: config_lib.Config) -> str:
 _ON_REPEATED_KEY = {
     "yolo": "name each image once: in one split, and once in its list (data.yaml, or source.yolo.images)",
     "voc": "name each image in one list, and once in it (ImageSets/Main, or source.voc.images)",
+    "labelme": "name each folder of images in one split (source.labelme.images)",
     "coco": "name each image in one file of source.coco.annotations, with one entry in its list of images",
     "box_csv": "name each image in one file of source.box_csv.annotations; rows of one file may be anywhere in it",
     "tar": "rename one of the two members, or leave one out",

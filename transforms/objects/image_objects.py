@@ -185,14 +185,14 @@ def bad_value(detail: str) -> checked_image.BadImageError:
     return checked_image.BadImageError(Reason.BAD_VALUE, detail)
 
 
-def check_size(data: bytes) -> None:
+def check_size(data: bytes, limit: int = MAX_FILE_BYTES) -> None:
     """Checks that an annotation file is not too long to be parsed.
 
     Raises:
         BadImageError: if it is.
     """
-    if len(data) > MAX_FILE_BYTES:
+    if len(data) > limit:
         raise checked_image.BadImageError(
             Reason.TOO_LARGE,
-            f"has {len(data):,} bytes; the annotations of one image may have {MAX_FILE_BYTES:,}",
+            f"has {len(data):,} bytes; the annotations of one image may have {limit:,}",
         )

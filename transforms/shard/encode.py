@@ -100,11 +100,12 @@ class ExampleRecipe:
             copied = example.copy_features(image.record, self._kept_kinds)
             values.update((f"columns/{key}", value) for key, value in copied.items())
         if self._draws_masks:
-            assert ref.expected is not None
+            expected = image.annotated or ref.expected
+            packed: Any = values[object_masks.FEATURE]
+            assert expected is not None or not packed
             turn = image.annotation_turn
             stored = orientations.turn_size(image.height, image.width, turn)  # every turn swaps the sides or does not
-            packed: Any = values[object_masks.FEATURE]
-            masks = [object_masks.render(each, ref.expected, stored) for each in packed]
+            masks = [object_masks.render(each, expected, stored) for each in packed] if expected else []
             is_turned = turn != checked_image.UPRIGHT
             values[object_masks.FEATURE] = [turn_upright.turn_mask(each, turn) if is_turned else each for each in masks]
         return self._encoder.encode(values, image.data)

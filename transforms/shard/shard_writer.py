@@ -325,7 +325,7 @@ def _prepare(
     except checked_image.BadImageError as e:
         return _reject(ref, e)
     if found is not None:
-        image = image._replace(objects=found.values, dropped_objects=found.dropped)
+        image = image._replace(objects=found.values, annotated=found.expected, dropped_objects=found.dropped)
     if ref.inside is not None:
         image = image._replace(record=data)
     return image if hasher is None else image._replace(hashes=hasher.hash(source, image))

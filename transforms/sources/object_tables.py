@@ -39,6 +39,8 @@ class ImageTable:
         number = len(self.names)
         fields = entry if isinstance(entry, dict) else {}
         name, image_id = fields.get("file_name"), whole(fields.get("id"))
+        if name is None and isinstance(url := fields.get("coco_url"), str):  # of LVIS
+            name = "/".join(url.split("/")[-2:])
         size = whole(fields.get("height")), whole(fields.get("width"))
         self.names.append(name if isinstance(name, str) else "")
         self.ids.append(image_id if isinstance(image_id, (int, str)) else "")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import strategies
 
 from imagebeam import errors
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import open_source
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import coco, coco_json, image_source, object_tables, table_rows
@@ -556,3 +559,23 @@ def test_bad_panoptic_annotations_are_rejects(root: pathlib.Path, train: Fields,
     _, listing = list_all(make_source(root, panoptic=(("train", str(root)),)))
     (reject,) = listing.rejects
     assert detail in reject.detail
+
+
+def test_lvis_is_read_by_the_addresses_of_its_images(root: pathlib.Path, train: Fields) -> None:
+    for number, image in enumerate(train["images"]):
+        folder = "val2017" if number == 0 else "train2017"
+        image["coco_url"] = f"http://images.cocodataset.org/{folder}/{image.pop('file_name')}"
+        image |= {"neg_category_ids": [1, 90], "not_exhaustive_category_ids": []}
+    for each in train["annotations"]:
+        del each["iscrowd"]
+    (root / "lvis_v1_train.json").write_text(json.dumps(train))
+    (root / "lvis_v1_val.json").write_text(json.dumps({**train, "images": [], "annotations": []}))
+    config = config_lib.load_config("lvis", [f"source.uri={root}", f"output.uri={root}-out"])
+    source = open_source.make_source(config)
+    assert isinstance(source, coco.CocoSource)
+    refs, found = list_all(dataclasses.replace(source, splits=source.splits[:1]))
+    assert {ref.key.split("/")[0] for ref in refs} == {"train2017"} and len(refs) == len(train["images"]) - 1
+    assert all(ref.columns[-2:] == ((1, 90), ()) for ref in refs)
+    assert [reject.detail.split("; ")[0].split(": ")[1] for reject in found.rejects] == [
+        f"there is no file '{root}/val2017/{train['images'][0]['coco_url'].split('/')[-1]}'"
+    ]
