@@ -152,6 +152,7 @@ def _checked(catalog: Catalog) -> Catalog:
         ("files", catalog.files, dict),
         ("snapshot", catalog.snapshot, dict),
         *(("labels", label, str) for label in catalog.labels),
+        *(("keypoints", name, str) for name in catalog.keypoints),
         *(("object_classes", name, str) for name in catalog.object_classes.values()),
         *((f"config.{name}", catalog.config.get(name, {}), (dict, type(None))) for name in ("image", "source")),
     ]
@@ -202,6 +203,7 @@ class Catalog:
     duplicates: Mapping[str, Mapping[str, Mapping[str, int]]] = dataclasses.field(default_factory=dict)
     # Names of the classes of objects by their ids; {} without objects.
     object_classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    keypoints: tuple[str, ...] = ()  # names of the keypoints of each object, in their order
 
     @property
     def is_self_contained(self) -> bool:
@@ -243,6 +245,7 @@ class Catalog:
         fields |= {"duplicates": self.duplicates} if self.duplicates else {}
         if self.object_classes:
             fields["object_classes"] = {str(label): name for label, name in self.object_classes.items()}
+        fields |= {"keypoints": list(self.keypoints)} if self.keypoints else {}
         return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
 
     @classmethod
@@ -300,6 +303,7 @@ class Catalog:
             inputs=fields.get("inputs", {}),
             snapshot=fields.get("snapshot", {}),
             duplicates=fields.get("duplicates", {}),
+            keypoints=tuple(fields.get("keypoints", ())),
             object_classes={int(label): name for label, name in fields.get("object_classes", {}).items()},
         )
 

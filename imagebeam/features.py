@@ -66,6 +66,13 @@ STANDARD: Mapping[str, Standard] = {
     "image/object/difficult": Standard(INT64, True, "1 for an object that is hard to recognize", True, "object flags"),
     "image/object/truncated": Standard(INT64, True, "1 for an object of which only a part shows", True, "object flags"),
     "image/object/view": Standard(BYTES, True, "the side from which an object is seen", True, "object flags"),
+    "image/object/keypoint/x": Standard(FLOAT, True, "keypoints of the objects, 0 to 1", True, "object keypoints"),
+    "image/object/keypoint/y": Standard(FLOAT, True, "the same, from the upper edge", True, "object keypoints"),
+    "image/object/keypoint/visibility": Standard(
+        INT64, True, "0 not labeled, 1 hidden, 2 visible", True, "object keypoints"
+    ),
+    "image/object/keypoint/num": Standard(INT64, True, "labeled keypoints of each object", True, "object keypoints"),
+    "image/caption": Standard(BYTES, True, "texts that describe the image", True, "captions"),
     "image/object/mask": Standard(BYTES, True, "a PNG for each object", True, "object masks"),
     "image/segmentation/class/encoded": Standard(BYTES, True, "a PNG of classes", needs="segmentation"),
     "image/segmentation/class/format": Standard(BYTES, True, "png", needs="segmentation"),
@@ -79,7 +86,9 @@ _ABSENT = {  # error text for each requirement that is not met
     "objects": "source gives no objects",
     "object areas": "source gives no objects with areas (source.coco)",
     "object flags": "source gives no flags of objects (source.voc)",
-    "object masks": "source gives no masks of objects (source.coco.masks)",
+    "object keypoints": "source gives no keypoints (source.coco.keypoints)",
+    "captions": "source gives no captions (source.coco.captions)",
+    "object masks": "source gives no masks of objects (source.coco.masks, source.labelme.masks)",
     "segmentation": "there are no masks (source.masks)",
 }
 
@@ -94,6 +103,8 @@ def resolve_features(
     has_object_areas: bool = False,
     has_object_flags: bool = False,
     has_object_masks: bool = False,
+    has_object_keypoints: bool = False,
+    has_captions: bool = False,
     has_segmentation: bool = False,
     pixels: str | None = None,
 ) -> tuple[Feature, ...]:
@@ -108,6 +119,8 @@ def resolve_features(
         has_object_areas: whether the areas of objects are known, and which are crowds.
         has_object_flags: whether it is known which objects are difficult or truncated, and their view.
         has_object_masks: whether masks of objects are known.
+        has_object_keypoints: whether keypoints of objects are known.
+        has_captions: whether the source itself gives captions.
         has_segmentation: whether the class of each pixel is known.
         pixels: kind of the numbers if images are stored as lists of numbers; None if as bytes.
 
@@ -128,6 +141,8 @@ def resolve_features(
         "object areas": has_object_areas,
         "object flags": has_object_flags,
         "object masks": has_object_masks,
+        "object keypoints": has_object_keypoints,
+        "captions": has_captions,
         "segmentation": has_segmentation,
     }
     for name in renamed:

@@ -29,7 +29,7 @@ from imagebeam.transforms.sources import path_pattern
 _FOLDERS = ("files", "tar", "tfrecord", "parquet")  # sources that list a folder
 # sources whose images come with columns
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord", "arrays", "parquet")
-_OBJECTS = ("coco", "yolo", "voc", "box_csv")  # sources with boxes of objects
+_OBJECTS = ("coco", "yolo", "voc", "labelme", "box_csv")  # sources with boxes of objects
 _MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of transformed columns
     "z_score": features_lib.FLOAT,
@@ -89,6 +89,7 @@ class Config(pydantic.BaseModel):
             ("source.coco", self.source.coco != config_source.CocoConfig(), ("coco",)),
             ("source.yolo", self.source.yolo != config_objects.YoloConfig(), ("yolo",)),
             ("source.box_csv", self.source.box_csv != config_objects.BoxCsvConfig(), ("box_csv",)),
+            ("source.labelme", self.source.labelme != config_objects.LabelmeConfig(), ("labelme",)),
             ("source.voc", self.source.voc != config_objects.VocConfig(), ("voc",)),
             ("source.tfrecord", self.source.tfrecord != config_source.TfrecordConfig(), ("tfrecord",)),
             ("source.parquet", self.source.parquet != config_source.ParquetConfig(), ("parquet",)),
@@ -145,7 +146,10 @@ class Config(pydantic.BaseModel):
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
         if self.image.frames == "each":
             self._check_frames()
-        if self.source.masks.image is not None:  # masks of objects are scaled with the image
+        has_panoptic = self.source.coco.panoptic is not None
+        if self.source.masks.bits != 8 and rule is None and not has_panoptic:
+            raise ValueError("source.masks.bits is for masks: set source.masks.image and source.masks.mask")
+        if rule is not None or has_panoptic:  # masks of objects are scaled with the image
             for name in config_image.SIZES:
                 if getattr(self.image, name) is not None:
                     raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
@@ -166,7 +170,7 @@ class Config(pydantic.BaseModel):
                 "image.frames: each repeats the boxes of a file for each of its frames, but not the masks: set "
                 "source.coco.masks: false, or image.frames: first or reject"
             )
-        if self.source.by in ("yolo", "voc"):
+        if self.source.by in ("yolo", "voc", "labelme"):
             raise ValueError(
                 f"image.frames: each does not repeat the boxes of {self.source.by} for each frame of a file: set "
                 "image.frames: first or reject"
@@ -204,6 +208,12 @@ class Config(pydantic.BaseModel):
                 )
 
     @property
+    def has_object_masks(self) -> bool:
+        """Whether a mask of each object is stored."""
+        by = self.source.by
+        return (by == "coco" and self.source.coco.masks) or (by == "labelme" and self.source.labelme.masks)
+
+    @property
     def transformed(self) -> tuple[str, ...]:
         """Names of the columns that tf.Transform computes: those with a transform that are also written."""
         written = {feature.source for feature in self.resolve_features()}
@@ -231,16 +241,19 @@ class Config(pydantic.BaseModel):
             name: (_TRANSFORMED.get(column.transform or "") or column.kind, column.list)
             for name, column in self.columns.items()
         }
+        coco = self.source.coco if self.source.by == "coco" else None
         return features_lib.resolve_features(
             {name: key for name, key in self.features.items() if name not in self.renamed_in_records},
             self.label.kind,
             columns,
             has_many_labels=self.label.many,
-            has_objects=self.source.by in _OBJECTS,
-            has_object_areas=self.source.by == "coco",
+            has_objects=self.source.by in _OBJECTS and (coco is None or coco.objects),
+            has_object_areas=coco is not None and coco.objects,
             has_object_flags=self.source.by == "voc",
-            has_object_masks=self.source.by == "coco" and self.source.coco.masks,
-            has_segmentation=self.source.masks.rule is not None,
+            has_object_masks=self.has_object_masks,
+            has_object_keypoints=coco is not None and coco.keypoints,
+            has_captions=coco is not None and coco.captions is not None,
+            has_segmentation=self.source.masks.rule is not None or (coco is not None and coco.panoptic is not None),
             pixels=_PIXELS.get(self.image.encode),
         )
 

@@ -80,6 +80,32 @@ class VocConfig(pydantic.BaseModel):
     """What to do with an image without an XML file: keep it as an image without objects, pass it over, or reject it."""
 
 
+class LabelmeConfig(pydantic.BaseModel):
+    """Annotations of objects in LabelMe's JSON, one file for each image."""
+
+    model_config = STRICT
+
+    images: PathsBySplit | None = None
+    """Folders of images below `source.uri`, by split. By default the folders train, val, valid, validation and test, or
+    all images in one split, `train`."""
+    image_folder: str = pydantic.Field("images", min_length=1)
+    """Name of the folders of images: the last one of this name in the path of an image is replaced by
+    `annotation_folder`. An image in no such folder has its JSON file beside it."""
+    annotation_folder: str = pydantic.Field("images", min_length=1)
+    """Name of the folders of JSON files; by default they are beside the images."""
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
+    the labels in all files, sorted: these files are then read before the images are listed."""
+    base: ClassBase = 1
+    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
+    masks: bool = False
+    """If true, the mask of each object is stored, as a PNG of the image's size."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+    without_annotations: Literal["keep", "pass_over", "reject"] = "pass_over"
+    """What to do with an image without a JSON file: keep it as an image without objects, pass it over, or reject it."""
+
+
 _Column = Literal["filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax", "box_width", "box_height"]
 
 

@@ -111,7 +111,7 @@ class SplitConfig(pydantic.BaseModel):
     """Where the split comes from. `directory`: the first folder; `column`: the manifest, or `source.pattern`; `hash`:
     `fractions`; `index`: `counts`; `lists`: `lists`; `table`: the manifest's name without extension, for several
     (train.csv, valid.csv); `source`: `source.idx`, `source.arrays`, `source.coco`, `source.yolo`, `source.voc`,
-    `source.box_csv` or `source.masks`; `none`: all images go to one split."""
+    `source.labelme`, `source.box_csv` or `source.masks`; `none`: all images go to one split."""
     name: str = "train"
     """For `by: none`: name of the only split."""
     column: str | None = None

@@ -147,6 +147,19 @@ class CocoConfig(pydantic.BaseModel):
     """Folders of the images below `source.uri`, by split."""
     masks: bool = False
     """If true, each object's mask is stored, as a PNG of the image's size."""
+    keypoints: bool = False
+    """If true, the keypoints of each object are stored (`annotations/person_keypoints_train2017.json`): as many as the
+    categories name, 0 where an object has none."""
+    captions: dict[str, str] | None = None
+    """Annotation files with captions below `source.uri`, by split (`annotations/captions_train2017.json`): stored as a
+    list for each image."""
+    panoptic: dict[str, str] | None = None
+    """Folders of the PNGs of panoptic annotations below `source.uri`, by split (`annotations/panoptic_train2017`, with
+    `panoptic_train2017.json` as `annotations`): the category of each pixel is stored as a mask, 255 where there is
+    none, and the segments as objects."""
+    objects: bool = True
+    """If false, `annotations` are read for the images that they list, and not for objects: they may be files of
+    captions."""
     outside: Literal["clip", "reject"] = "clip"
     """What to do with a box that leaves the image: clip it at the edge (and drop it if nothing is left), or reject
     the image."""
@@ -164,6 +177,28 @@ class CocoConfig(pydantic.BaseModel):
             raise ValueError(
                 f"source.coco.annotations names the splits {', '.join(self.annotations) or 'none'}, "
                 f"source.coco.images {', '.join(self.images) or 'none'}; name the same in both"
+            )
+        if self.captions is not None and set(self.captions) != set(self.annotations):
+            raise ValueError(
+                f"source.coco.captions names the splits {', '.join(self.captions) or 'none'}, "
+                f"source.coco.annotations {', '.join(self.annotations)}; name the same in both"
+            )
+        if self.panoptic is not None and set(self.panoptic) != set(self.annotations):
+            raise ValueError(
+                f"source.coco.panoptic names the splits {', '.join(self.panoptic) or 'none'}, "
+                f"source.coco.annotations {', '.join(self.annotations)}; name the same in both"
+            )
+        if self.panoptic is not None and (self.masks or self.keypoints or self.captions or self.categories):
+            raise ValueError(
+                "source.coco.panoptic stores one mask for all segments: leave out masks, keypoints, captions and "
+                "categories"
+            )
+        if not self.objects and (
+            self.panoptic or self.masks or self.keypoints or self.categories or not self.without_objects
+        ):
+            raise ValueError(
+                "source.coco.objects: false reads no objects: leave out masks, panoptic, keypoints, categories "
+                "and without_objects"
             )
         return self
 
@@ -226,8 +261,8 @@ class MasksConfig(pydantic.BaseModel):
             raise ValueError("source.masks.image and source.masks.mask go together")
         if self.ignore and self.colors is None:
             raise ValueError("source.masks.ignore names colors of source.masks.colors, which is not set")
-        if self.image is None and (self.colors is not None or self.bits != 8):
-            raise ValueError("source.masks.colors and bits are for masks: set source.masks.image and source.masks.mask")
+        if self.image is None and self.colors is not None:
+            raise ValueError("source.masks.colors is for masks: set source.masks.image and source.masks.mask")
         if self.image is not None and self.mask is not None:
             mask_files.check_pattern(self.image, self.mask)
         return self
@@ -258,6 +293,7 @@ class SourceConfig(pydantic.BaseModel):
         "coco",
         "yolo",
         "voc",
+        "labelme",
         "box_csv",
         "tar",
         "tfrecord",
@@ -265,8 +301,8 @@ class SourceConfig(pydantic.BaseModel):
     ] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
     `plan --save-listing`; `arrays` reads images that are rows of arrays (CIFAR, .npz, .h5, .mat, pixels in CSV);
-    `idx`, `coco`, `yolo`, `voc`, `box_csv` (a row for each box), `tar` (WebDataset), `tfrecord` and `parquet` (with the
-    bytes of images; with paths it is a manifest) read these formats."""
+    `idx`, `coco`, `yolo`, `voc`, `labelme`, `box_csv` (a row for each box), `tar` (WebDataset), `tfrecord` and `parquet`
+    (with the bytes of images; with paths it is a manifest) read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     pattern: str | None = None
@@ -284,6 +320,8 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: yolo`."""
     voc: config_objects.VocConfig = config_objects.VocConfig()
     """For `by: voc`."""
+    labelme: config_objects.LabelmeConfig = config_objects.LabelmeConfig()
+    """For `by: labelme`."""
     box_csv: config_objects.BoxCsvConfig = config_objects.BoxCsvConfig()
     """For `by: box_csv`."""
     tfrecord: TfrecordConfig = TfrecordConfig()

@@ -33,6 +33,7 @@ from imagebeam.transforms.images import (
     prepare,
     reader_decoder,
     scaling,
+    segment_masks,
     turn_upright,
 )
 from imagebeam.transforms.shard import read_ahead
@@ -123,6 +124,11 @@ def make_job(
     objects = open_source.object_reader(source)
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     masks = open_source.mask_policy(config)
+    if config.source.by == "coco" and config.source.coco.panoptic is not None:
+        facts["masks"] = [class_masks.VERSION, None]
+        masks = dataclasses.replace(
+            masks, segments=open_source.given_columns(config, source).index(segment_masks.COLUMN)
+        )
     if config.source.masks.rule is not None:
         facts["masks"] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
     settings = dataset_settings.DatasetSettings(
@@ -158,6 +164,7 @@ def make_job(
         run_id=run_id,
         command=_digest_command(config, output, vocabulary, overwrite, snapshot),
         report=report,
+        keypoints=open_source.keypoint_names(source),
         on_repeated_key=open_source.advise_on_repeated_key(config),
         hints=(
             *open_source.notes_on_labels(config, source),
@@ -220,7 +227,7 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
     """
     facts: dict[str, Any] = {}
     libraries: dict[str, Any] = {}
-    if config.output.compression == "gzip" or (config.source.by == "coco" and config.source.coco.masks):
+    if config.output.compression == "gzip" or config.has_object_masks:
         libraries["zlib"] = zlib.ZLIB_RUNTIME_VERSION
     if raw_shape is None or config.image.encode != prepare.KEEP:  # any image may have to be encoded again
         libraries["pillow"] = pillow_decoder.pillow_version()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from imagebeam import storage
+from imagebeam import errors, storage
 from imagebeam.pipelines import (
     class_files,
     find_box_csv,
@@ -15,13 +15,14 @@ from imagebeam.pipelines import (
     split_folders,
 )
 from imagebeam.pipelines import config as config_lib
-from imagebeam.transforms.objects import image_objects, voc_xml, yolo_text
+from imagebeam.transforms.objects import image_objects, labelme_json, voc_xml, yolo_text
 from imagebeam.transforms.sources import (
     annotated_files,
     annotation_tables,
     box_csv,
     coco,
     coco_json,
+    object_tables,
 )
 
 
@@ -39,12 +40,45 @@ def open_coco(config: config_lib.Config, uri: str) -> coco.CocoSource:
     source = coco.CocoSource(
         root=uri,
         splits=tuple(splits),
-        objects=coco_json.ObjectRule(wanted.masks, wanted.outside == "reject", wanted.crowd, wanted.categories or ()),
+        objects=coco_json.ObjectRule(
+            wanted.masks,
+            wanted.outside == "reject",
+            wanted.crowd,
+            wanted.categories or (),
+        ),
+        has_objects=wanted.objects,
+        panoptic=tuple((split, storage.join(uri, path)) for split, path in (wanted.panoptic or {}).items()),
+        captions=tuple((split, storage.join(uri, path)) for split, path in (wanted.captions or {}).items()),
         without_objects=wanted.without_objects,
         fields=open_tables.row_fields(config),
     )
     source.check()
+    if wanted.keypoints:
+        source = dataclasses.replace(
+            source, objects=dataclasses.replace(source.objects, keypoints=_keypoint_names(source))
+        )
     return dataclasses.replace(source, unread=_unread_beside(source, config))
+
+
+def _keypoint_names(source: coco.CocoSource) -> tuple[str, ...]:
+    """Returns the names of the keypoints in all annotation files. Reads these files: names are often at their end.
+
+    Raises:
+        ConfigError: if a file cannot be read, or names other keypoints than the others.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for split in source.splits:
+        try:
+            with coco_json.open_file(split.annotations) as file:
+                found.setdefault(coco_json.read_keypoint_names(file), split.name)
+        except (object_tables.AnnotationFileError, OSError) as e:
+            raise errors.ConfigError(f"source.coco.keypoints: {e}") from e
+    if len(found) > 1:
+        raise errors.ConfigError(
+            f"source.coco.keypoints: the files of {' and '.join(found.values())} name other keypoints; convert them to "
+            "two datasets"
+        )
+    return next(iter(found))
 
 
 def _unread_beside(source: annotation_tables.AnnotationTableSource, config: config_lib.Config) -> tuple[str, ...]:
@@ -108,6 +142,37 @@ def open_voc(config: config_lib.Config, uri: str, output: str) -> annotated_file
     classes = image_objects.ClassNames(names, None, wanted.base)
     source = _with_unread(source, found.annotation_folder)
     return dataclasses.replace(source, reader=voc_xml.VocReader(classes, wanted.origin, rejects_outside))
+
+
+def open_labelme(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
+    """Returns the source of images with LabelMe's JSON files.
+
+    Raises:
+        ConfigError: if the files are not as the config says.
+    """
+    wanted = config.source.labelme
+    if split_folders.kind_of(uri) != storage.DIRECTORY:
+        raise errors.ConfigError(f"--input {uri!r} is no folder; give the one with the images and JSON files")
+    if wanted.images is not None:
+        parts = split_folders.given_parts(uri, wanted.images, "source.labelme.images")
+    else:
+        folders = split_folders.names_in(uri)
+        found = tuple(annotated_files.Part(split, split) for split in split_folders.SPLITS if split in folders)
+        parts = found or (annotated_files.Part("train", ""),)
+    rule = annotated_files.PairRule(".json", wanted.image_folder, wanted.annotation_folder, wanted.without_annotations)
+    rejects_outside = wanted.outside == "reject"
+    reader = labelme_json.LabelmeReader(image_objects.ClassNames(()), wanted.masks, rejects_outside)
+    source = annotated_files.AnnotatedFilesSource(
+        uri, parts, rule, reader, exclude=source_places.leave_out(output, uri)
+    )
+    if wanted.classes is None:
+        names = find_voc.collect_names(source, labelme_json.class_names, "JSON", "source.labelme")
+    else:
+        names = class_files.read_classes(uri, wanted.classes, "source.labelme.classes")
+    source.check("source.labelme.images")
+    classes = image_objects.ClassNames(names, None, wanted.base)
+    source = _with_unread(source, wanted.annotation_folder)
+    return dataclasses.replace(source, reader=labelme_json.LabelmeReader(classes, wanted.masks, rejects_outside))
 
 
 def open_box_csv(config: config_lib.Config, uri: str) -> box_csv.BoxCsvSource:

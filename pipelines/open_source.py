@@ -91,6 +91,8 @@ def _open(config: config_lib.Config, uri: str, output: str) -> image_source.Imag
         return _arrays_source(config, uri)
     if config.source.by == "voc":  # the names of its classes may be in 100,000 files
         return open_objects.open_voc(config, uri, output)
+    if config.source.by == "labelme":
+        return open_objects.open_labelme(config, uri, output)
     with remote.budget(remote.CHECK_BUDGET_SEC):
         if config.source.by == "coco":
             return open_objects.open_coco(config, uri)
@@ -318,6 +320,7 @@ def advise_on_repeated_key(config: config_lib.Config) -> str:
 _ON_REPEATED_KEY = {
     "yolo": "name each image once: in one split, and once in its list (data.yaml, or source.yolo.images)",
     "voc": "name each image in one list, and once in it (ImageSets/Main, or source.voc.images)",
+    "labelme": "name each folder of images in one split (source.labelme.images)",
     "coco": "name each image in one file of source.coco.annotations, with one entry in its list of images",
     "box_csv": "name each image in one file of source.box_csv.annotations; rows of one file may be anywhere in it",
     "tar": "rename one of the two members, or leave one out",
@@ -369,9 +372,12 @@ def given_columns(config: config_lib.Config, source: image_source.ImageSource) -
         return reader.columns
     if config.source.by == "box_csv":
         return box_csv.COLUMNS
-    if config.source.by != "coco":
-        return ()
-    return coco.COLUMNS + ((coco.MASKS,) if config.source.coco.masks else ())
+    return source.columns if isinstance(source, coco.CocoSource) else ()
+
+
+def keypoint_names(source: image_source.ImageSource) -> tuple[str, ...]:
+    """Returns the names of the keypoints of each object; () without keypoints."""
+    return source.objects.keypoints if isinstance(source, coco.CocoSource) else ()
 
 
 def keep_rule(config: config_lib.Config) -> kept_features.KeepRule | None:

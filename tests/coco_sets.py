@@ -66,6 +66,34 @@ def _runs(x: float, y: float, w: float, h: float) -> Fields:
     return {"counts": runs, "size": [height, width]}
 
 
+NAMES = ["nose", "left_eye", "right_eye"]  # of keypoints
+
+
+def with_keypoints(fields: Fields) -> Fields:
+    """Returns annotations with three keypoints of each person; some are not labeled, or outside of the image."""
+    rng = random.Random(5)
+    for each in fields["annotations"]:
+        if each["category_id"] == 1:
+            points = [(rng.randrange(-2, SIZE[0] + 3), rng.randrange(SIZE[1]), rng.choice((1, 2))) for _ in NAMES]
+            points[rng.randrange(3)] = 0, 0, 0
+            each["keypoints"] = [value for point in points for value in point]
+            each["num_keypoints"] = 2
+    fields["categories"][0] |= {"keypoints": NAMES, "skeleton": [[1, 2]]}
+    return fields
+
+
+def captions(fields: Fields) -> Fields:
+    """Returns the file of captions of the same images, one to three for each but the first; scattered."""
+    rng = random.Random(6)
+    found = [
+        {"image_id": image["id"], "id": 10 * number + index, "caption": f"Caption {index} of {number}.\n"}
+        for number, image in enumerate(fields["images"])
+        for index in range(min(number, 3))
+    ]
+    rng.shuffle(found)
+    return {"info": {}, "licenses": [], "images": fields["images"], "annotations": found}
+
+
 def write(root: pathlib.Path, num_train: int = 12, num_validation: int = 5) -> dict[str, Fields]:
     """Writes train2017, val2017 and annotations below `root`; returns the annotations of each split."""
     found = {}

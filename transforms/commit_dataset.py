@@ -248,6 +248,7 @@ class Committer:
             },
             inputs=plan.inputs,
             snapshot=plan.snapshot,
+            keypoints=settings.keypoints,
             duplicates=duplicate_counts.count(settings.duplicates, duplicates),
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )

@@ -93,6 +93,7 @@ class DatasetSettings:
     run_id: str = ""  # of the run that holds the lock; "" if each run of the pipeline needs a new one
     command: str = ""  # digest of config, input, output and overwrite: equal if the same command runs again
     report: str = ""  # address of the report of this run; "" writes none
+    keypoints: tuple[str, ...] = ()  # names of the keypoints of each object
     on_repeated_key: str = ""  # what to do about two images with one key; "" for tables
     hints: tuple[str, ...] = ()  # notes on the config, known before the input is listed
     snapshot: snapshot_settings.SnapshotSettings | None = None  # None for a dataset without snapshots

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
+from imagebeam import errors, example, records
 from imagebeam.pipelines import config as config_lib
 from tests import coco_sets, datasets, image_sets
 
@@ -295,3 +295,91 @@ def test_fields_of_the_images_are_stored_as_columns(root: pathlib.Path, output: 
 def test_config_that_cannot_be_is_refused(coco: Fields, message: str) -> None:
     with pytest.raises(errors.ConfigError, match=message):
         config_lib.parse_config({"source": {"by": "coco", "coco": coco}, "label": {"by": "none"}}, "the test")
+
+
+def read_lists(output: pathlib.Path, split: str) -> list[Fields]:
+    """Returns the examples of a split with each feature as a list."""
+    shards = sorted(output.glob(f"{split}-*.tfrecord"))
+    return [dict(example.parse_example(each.data)) for path in shards for each in records.read_records(path.open("rb"))]
+
+
+def test_keypoints_and_captions_are_lists_of_their_image(root: pathlib.Path, output: pathlib.Path) -> None:
+    source = {split: coco_sets.with_keypoints(fields) for split, fields in coco_sets.write(root).items()}
+    spoken = {split: coco_sets.captions(fields) for split, fields in source.items()}
+    for split, year in (("train", "train2017"), ("validation", "val2017")):
+        (root / f"annotations/person_keypoints_{year}.json").write_text(json.dumps(source[split]))
+        (root / f"annotations/captions_{year}.json").write_text(json.dumps(spoken[split]))
+    sections = config_lib.load_config("coco_keypoints").model_dump(mode="json", exclude_defaults=True)
+    captions = config_lib.load_config("coco_captions").source.coco.captions
+    sections["source"]["coco"] |= {"captions": captions, "without_objects": True}
+    result = datasets.make(root, output, **sections)
+    assert result.catalog.keypoints == tuple(coco_sets.NAMES)
+    assert result.catalog.object_classes == {label: name for label, name in coco_sets.CATEGORIES.items()}
+    width, height = coco_sets.SIZE
+    for split in ("train", "validation"):
+        examples = {int(each["image/source_id"][0]): each for each in read_lists(output, split)}
+        assert set(examples) == {image["id"] for image in source[split]["images"]}
+        for image_id, found in examples.items():
+            objects = [each for each in source[split]["annotations"] if each["image_id"] == image_id]
+            points = np.array([each.get("keypoints", [0] * 9) for each in objects], float).reshape(-1, 3)
+            labeled = points[:, 2] > 0
+            shares = np.clip(points[:, :2] / [width, height], 0, 1) * labeled[:, None]
+            assert found["image/object/keypoint/x"] == pytest.approx(shares[:, 0].tolist())
+            assert found["image/object/keypoint/y"] == pytest.approx(shares[:, 1].tolist())
+            assert found["image/object/keypoint/visibility"] == points[:, 2].tolist()
+            assert found["image/object/keypoint/num"] == [each.get("num_keypoints", 0) for each in objects]
+            texts = [each["caption"].strip() for each in spoken[split]["annotations"] if each["image_id"] == image_id]
+            assert [text.decode() for text in found["image/caption"]] == texts
+
+
+def test_captions_alone_are_read_from_their_files(root: pathlib.Path, output: pathlib.Path) -> None:
+    for split, fields in coco_sets.write(root, 3, 2).items():
+        year = "train2017" if split == "train" else "val2017"
+        (root / f"annotations/captions_{year}.json").write_text(json.dumps(coco_sets.captions(fields)))
+    sections = config_lib.load_config("coco_captions").model_dump(mode="json", exclude_defaults=True)
+    result = datasets.make(root, output, **sections)
+    assert not any("object" in feature.key for feature in result.catalog.features)
+    assert sorted(len(each["image/caption"]) for each in read_lists(output, "train")) == [0, 1, 2]
+
+
+def test_panoptic_pngs_become_the_categories_of_pixels(root: pathlib.Path, output: pathlib.Path) -> None:
+    width, height = coco_sets.SIZE
+    expected = {}
+    rng = np.random.default_rng(0)
+    for split, fields in coco_sets.write(root, 4, 3).items():
+        year = "train2017" if split == "train" else "val2017"
+        folder = root / f"annotations/panoptic_{year}"
+        folder.mkdir()
+        found = []
+        for image in fields["images"]:
+            drawn = rng.choice(list(coco_sets.CATEGORIES), 5).tolist()
+            categories = dict(zip(rng.integers(1, 1 << 24, 5).tolist(), drawn, strict=True))
+            ids = rng.choice([0, *categories], (height, width))
+            colors = np.stack([ids % 256, ids // 256 % 256, ids // 65536], -1).astype(np.uint8)
+            name = f"{image['id']:012d}.png"
+            Image.fromarray(colors).save(folder / name)
+            infos = [
+                {"id": each, "category_id": category, "iscrowd": 0, "bbox": [1, 2, 10, 8], "area": 50}
+                for each, category in categories.items()
+            ]
+            found.append({"image_id": image["id"], "file_name": name, "segments_info": infos})
+            expected[image["id"]] = np.vectorize({0: 255, **categories}.get)(ids), drawn
+        if split == "validation":
+            found[0]["segments_info"].pop(0)
+            bad = found[0]["image_id"]
+            (folder / found[1]["file_name"]).unlink()
+        (root / f"annotations/panoptic_{year}.json").write_text(json.dumps({**fields, "annotations": found}))
+    sections = config_lib.load_config("coco_panoptic").model_dump(mode="json", exclude_defaults=True)
+    result = datasets.make(root, output, **{**sections, "rejects": {"max_fraction": 0.5}})
+    assert result.catalog.counts.rejected == {"bad_value": 1, "not_found": 1}
+    rejects = [json.loads(line) for line in (output / "rejects.jsonl").read_text().splitlines()]
+    (detail,) = (each["detail"] for each in rejects if each["reason"] == "bad_value")
+    assert f"val2017/{bad:012d}.jpg" in {each["key"] for each in rejects} and "which is no segment of" in detail
+    examples = read_lists(output, "train") + read_lists(output, "validation")
+    assert len(examples) == 5
+    for each in examples:
+        classes, labels = expected[int(each["image/source_id"][0])]
+        stored = np.array(Image.open(io.BytesIO(each["image/segmentation/class/encoded"][0])))
+        np.testing.assert_array_equal(stored, classes)
+        assert each["image/object/class/label"] == labels
+        assert each["image/object/bbox/xmin"] == pytest.approx([1 / width] * 5)

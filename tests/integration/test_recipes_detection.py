@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
@@ -265,3 +268,78 @@ def test_csv_files_become_splits_with_boxes(root: pathlib.Path, output: pathlib.
     check_objects(values, 5, base=1)  # one object: rows are in another order
     assert values["image/source_id"] == [b"images/5.jpg"]
     assert "image/object/area" not in values
+
+
+# --- LabelMe ---------------------------------------------------------------------------------------------------------
+
+
+def write_labelme(path: pathlib.Path, number: int, size: tuple[int, int] = detection_sets.SIZE) -> None:
+    """Writes the JSON file of image `number`: rectangles and polygons of the same boxes by turns."""
+    shapes = []
+    for index, each in enumerate(detection_sets.boxes(number)):
+        points = [[each.xmax, each.ymax], [each.xmin, each.ymin]]
+        if index % 2:
+            points = [[each.xmin, each.ymin], [each.xmax, each.ymin], [each.xmax, each.ymax], [each.xmin, each.ymax]]
+        kind = "polygon" if index % 2 else "rectangle"
+        shapes.append({"label": each.name, "points": points, "shape_type": kind, "flags": {}, "group_id": None})
+    fields = {"version": "5.2.1", "imagePath": path.name, "imageData": None, "shapes": shapes}
+    path.with_suffix(".json").write_text(json.dumps({**fields, "imageWidth": size[0], "imageHeight": size[1]}))
+
+
+def test_labelme_files_become_boxes_and_masks(root: pathlib.Path, output: pathlib.Path) -> None:
+    for split, numbers in (("train", range(5)), ("val", range(5, 8))):
+        for number in numbers:
+            detection_sets.write_image(root / split / f"{number}.jpg", number)
+            write_labelme(root / split / f"{number}.jpg", number)
+    detection_sets.write_image(root / "train/unlabeled.jpg", 1)
+    write_labelme(root / "train/3.jpg", 3, size=(41, 20))
+    result = datasets.make(root, output, **preset("labelme", masks=True))
+    assert result.catalog.counts.passed_over == {"annotation_file": 8, "image_without_annotation_file": 1}
+    assert rejects(output)["train/3.jpg"][1] == "has 40 x 20 px, its annotations are for 41 x 20"
+    found = read(output)
+    assert sorted(found["train"]) == ["0.jpg", "1.jpg", "2.jpg", "4.jpg"]
+    width, height = detection_sets.SIZE
+    for examples in found.values():
+        for name, values in examples.items():
+            number = int(name.removesuffix(".jpg"))
+            check_objects(values, number, base=1)
+            boxes = detection_sets.boxes(number)
+            for each, png in zip(boxes, values["image/object/mask"], strict=True):
+                expected = np.zeros((height, width), np.uint8)
+                expected[each.ymin : each.ymax, each.xmin : each.xmax] = 1
+                np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(png))), expected)
+
+
+def test_labelme_shapes_of_an_image_that_exif_turns_are_upright(root: pathlib.Path, output: pathlib.Path) -> None:
+    picture = Image.open(io.BytesIO(image_sets.make_image(1, size=(40, 20))))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    root.mkdir()
+    picture.save(root / "1.jpg", exif=exif)
+    write_labelme(root / "1.jpg", 1, size=(20, 40))
+    (box,) = detection_sets.boxes(1)
+    datasets.make(root, output, **preset("labelme", masks=True))
+    values = read(output)["train"]["1.jpg"]
+    assert (values["image/height"], values["image/width"]) == ([40], [20])
+    assert values["image/object/bbox/ymax"] == pytest.approx([min(box.ymax / 40, 1)])
+    (png,) = values["image/object/mask"]
+    mask = np.asarray(Image.open(io.BytesIO(png)))
+    assert mask.shape == (40, 20)
+    assert np.flatnonzero(mask.any(axis=1)).tolist() == list(range(box.ymin, box.ymax))
+    stored = preset("labelme")
+    stored["image"] = {"annotations": "stored"}
+    with pytest.raises(errors.TooManyRejectsError, match="bad_value 1"):
+        datasets.make(root, output, overwrite=True, **stored)
+    assert "set image.annotations: upright" in (output / ".imagebeam/rejects.jsonl").read_text()
+
+
+def test_labelme_folder_without_json_files_is_refused(root: pathlib.Path, output: pathlib.Path) -> None:
+    detection_sets.write_image(root / "1.jpg", 1)
+    with pytest.raises(
+        errors.ConfigError, match=r"no JSON file with an object .* source.labelme.images and source.label"
+    ):
+        datasets.make(root, output, **preset("labelme"))
+    with pytest.raises(errors.ConfigError, match=r"no .json file is in"):
+        datasets.make(root, output, **preset("labelme", classes=["cat"]))
+    with pytest.raises(errors.ConfigError, match=r"is no folder; give the one with the images and JSON files"):
+        datasets.make(root / "1.jpg", output, **preset("labelme"))

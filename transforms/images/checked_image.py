@@ -50,6 +50,7 @@ class Image(NamedTuple):
     reencoded: str = ""  # why the pixels were encoded again where bytes are kept, such as "gif to png"; "" if not
     hashes: ImageHashes | None = None  # None unless duplicates are looked for
     objects: tuple[tuple[float | bytes, ...], ...] = ()  # by column of ImagePolicy.objects, for the file's pixels
+    annotated: tuple[int, int] | None = None  # height and width in pixels that `objects` are for; None if not known
     dropped_objects: Mapping[str, int] = types.MappingProxyType({})  # by kind, see transforms.objects.image_objects
 
 

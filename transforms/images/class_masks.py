@@ -15,6 +15,7 @@ from imagebeam.transforms.images import (
     orientations,
     pillow_decoder,
     png_chunks,
+    segment_masks,
     structure,
     turn_upright,
 )
@@ -34,6 +35,7 @@ class MaskPolicy:
     """Says what the pixels of masks mean, and how their classes are stored."""
 
     colors: mask_colors.MaskColors | None = None  # of the classes; None takes the numbers in the file
+    segments: int = -1  # place in ImageRef.columns of the packed segments of panoptic masks; -1 for other masks
     bits: int = 8  # of a class; 16 stores every mask with 16, 8 keeps a gray PNG of 16 bits
 
 
@@ -41,7 +43,11 @@ NUMBERS = MaskPolicy()
 
 
 def with_mask(
-    image: checked_image.Image, mask: bytes, check: str = "structure", policy: MaskPolicy = NUMBERS
+    image: checked_image.Image,
+    mask: bytes,
+    check: str = "structure",
+    policy: MaskPolicy = NUMBERS,
+    segments: bytes | None = None,
 ) -> checked_image.Image:
     """Returns `image` with its mask as a PNG, which is turned upright as the image was.
 
@@ -54,6 +60,7 @@ def with_mask(
         mask: the bytes of a PNG, GIF, TIFF, BMP or .npy file.
         check: as for the image itself; "tensorflow" decodes a mask by Pillow.
         policy: what the pixels mean.
+        segments: of a panoptic mask, see segment_masks; None for other masks.
 
     Raises:
         BadImageError: if `mask` is no complete file of the image's size that holds classes.
@@ -67,7 +74,7 @@ def with_mask(
             detail += ", as it is stored: the mask fits the picture turned upright; set image.annotations: upright"
         raise checked_image.BadImageError(Reason.BAD_VALUE, detail)
     if found.format != image_formats.PNG or policy != NUMBERS:
-        mask = _encode(_classes(mask_pixels.read_pixels(found), policy), policy)
+        mask = _encode(_classes(mask_pixels.read_pixels(found), policy, segments), policy)
     elif mask[_COLOR_TYPE] == png_chunks.GRAY and mask[_DEPTH] < 8:
         mask = _encode(mask_pixels.gray_numbers(mask), policy)
     if turn != checked_image.UPRIGHT:
@@ -75,8 +82,12 @@ def with_mask(
     return image._replace(mask=_palette_to_gray(mask) if mask[_COLOR_TYPE] == png_chunks.PALETTE_INDEX else mask)
 
 
-def _classes(pixels: mask_pixels.MaskPixels, policy: MaskPolicy) -> np.ndarray:
+def _classes(pixels: mask_pixels.MaskPixels, policy: MaskPolicy, segments: bytes | None) -> np.ndarray:
     """Returns the class of each pixel, integers [height, width]."""
+    if segments is not None:
+        if pixels.colors is None:
+            raise checked_image.unsupported("its pixels are numbers, not the colors of panoptic segments")
+        return segment_masks.classes_of(pixels.colors, segments)
     colors = policy.colors
     if colors is None:
         if pixels.numbers is None:

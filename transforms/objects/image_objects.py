@@ -21,6 +21,7 @@ from imagebeam.transforms.images import checked_image, orientations
 # Sources of the values of objects in a record: the boxes first, then the classes.
 BOX_COLUMNS = tuple(f"image/object/bbox/{edge}" for edge in orientations.Box._fields)
 CLASS_COLUMNS = ("image/object/class/label", "image/object/class/text")
+KEYPOINT_COLUMNS = tuple(f"image/object/keypoint/{each}" for each in ("x", "y", "visibility", "num"))
 COLUMNS = (*BOX_COLUMNS, *CLASS_COLUMNS)
 
 # Kinds of annotations that become no object and are counted.
@@ -184,14 +185,14 @@ def bad_value(detail: str) -> checked_image.BadImageError:
     return checked_image.BadImageError(Reason.BAD_VALUE, detail)
 
 
-def check_size(data: bytes) -> None:
+def check_size(data: bytes, limit: int = MAX_FILE_BYTES) -> None:
     """Checks that an annotation file is not too long to be parsed.
 
     Raises:
         BadImageError: if it is.
     """
-    if len(data) > MAX_FILE_BYTES:
+    if len(data) > limit:
         raise checked_image.BadImageError(
             Reason.TOO_LARGE,
-            f"has {len(data):,} bytes; the annotations of one image may have {MAX_FILE_BYTES:,}",
+            f"has {len(data):,} bytes; the annotations of one image may have {limit:,}",
         )

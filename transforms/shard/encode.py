@@ -13,6 +13,7 @@ from imagebeam.transforms import elements, hashing, object_classes
 from imagebeam.transforms.images import checked_image, jpeg_entry_points, object_masks, orientations, turn_upright
 from imagebeam.transforms.objects import image_objects
 
+_KEYPOINT = image_objects.KEYPOINT_COLUMNS
 _BOX = tuple(f"image/object/bbox/{each}" for each in orientations.Box._fields)
 _NAMES = ("image/filename", "image/key", "image/source_id")
 
@@ -98,21 +99,32 @@ class ExampleRecipe:
             values[name] = value
         if image.annotation_turn != checked_image.UPRIGHT and _BOX[0] in values:
             _turn_boxes(values, image.annotation_turn)
+            if _KEYPOINT[0] in values:
+                _turn_keypoints(values, image.annotation_turn)
         if self.kept:
             copied = example.copy_features(image.record, self._kept_kinds)
             values.update((f"columns/{key}", value) for key, value in copied.items())
         if self._draws_masks:
-            assert ref.expected is not None
+            expected = image.annotated or ref.expected
+            packed: Any = values[object_masks.FEATURE]
+            assert expected is not None or not packed
             turn = image.annotation_turn
             stored = orientations.turn_size(image.height, image.width, turn)  # every turn swaps the sides or does not
-            packed: Any = values[object_masks.FEATURE]
-            masks = [object_masks.render(each, ref.expected, stored) for each in packed]
+            masks = [object_masks.render(each, expected, stored) for each in packed] if expected else []
             is_turned = turn != checked_image.UPRIGHT
             values[object_masks.FEATURE] = [turn_upright.turn_mask(each, turn) if is_turned else each for each in masks]
         return self._encoder.encode(values, image.data)
 
     def _text(self, label: str) -> bytes:
         return hashing.encode_key(self.texts.get(label, label))
+
+
+def _turn_keypoints(values: dict[str, example_encoder.Values], turn: int) -> None:
+    """Moves the keypoints of a picture to where they are in the picture turned upright; 0, 0 is no place."""
+    points = zip(*(cast(Sequence[float], values[name]) for name in _KEYPOINT[:3]), strict=True)
+    turned = [orientations.turn_point(x, y, turn) if visibility else (x, y) for x, y, visibility in points]
+    for index, name in enumerate(_KEYPOINT[:2]):
+        values[name] = [point[index] for point in turned]
 
 
 def _turn_boxes(values: dict[str, example_encoder.Values], turn: int) -> None:

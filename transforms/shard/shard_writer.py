@@ -325,7 +325,7 @@ def _prepare(
     except checked_image.BadImageError as e:
         return _reject(ref, e)
     if found is not None:
-        image = image._replace(objects=found.values, dropped_objects=found.dropped)
+        image = image._replace(objects=found.values, annotated=found.expected, dropped_objects=found.dropped)
     if ref.inside is not None:
         image = image._replace(record=data)
     return image if hasher is None else image._replace(hashes=hasher.hash(source, image))
@@ -405,7 +405,9 @@ def _add_mask(
     if isinstance(data, read_ahead_lib.ReadError):
         return elements.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
     try:
-        return class_masks.with_mask(image, data, policy.check, policy.masks)
+        place = policy.masks.segments
+        segments = ref.columns[place] if place >= 0 else None
+        return class_masks.with_mask(image, data, policy.check, policy.masks, segments)
     except checked_image.BadImageError as e:
         return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
 

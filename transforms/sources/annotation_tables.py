@@ -60,6 +60,18 @@ class _Folders:
         return passed_over
 
 
+def _mask_at(uri: str, folders: _Folders) -> elements.Mask:
+    """Returns the mask at an address.
+
+    Raises:
+        BadRowError: if there is none.
+    """
+    entry = folders.find(*posixpath.split(uri))
+    if entry is None or entry.kind != storage.FILE:
+        raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no mask {uri!r}")
+    return elements.Mask(uri, entry.size, entry.version)
+
+
 @dataclasses.dataclass(frozen=True)
 class AnnotationTableSource:
     """Annotation files, each with the objects of many images, and the folders of these images below `root`."""
@@ -91,9 +103,15 @@ class AnnotationTableSource:
         """
         raise NotImplementedError
 
-    def values_of(self, image_id: int | str, objects: object_tables.Objects) -> tuple[Any, ...]:
+    def values_of(
+        self, images: object_tables.ImageTable, number: int, objects: object_tables.Objects
+    ) -> tuple[Any, ...]:
         """Returns the values of the columns that the source gives for an image."""
         raise NotImplementedError
+
+    def mask_of(self, split: AnnotatedSplit, images: object_tables.ImageTable, number: int) -> str | None:
+        """Returns the address of the mask of an image; None if the source has no masks."""
+        return None
 
     def check(self) -> None:
         """Checks that the files and folders exist.
@@ -114,13 +132,13 @@ class AnnotationTableSource:
             if kind != storage.DIRECTORY:
                 raise errors.ConfigError(f"{self.OPTION}.images.{split.name}: {folder!r} is not a folder")
 
-    def _check_annotations(self, split: AnnotatedSplit) -> None:
+    def _check_annotations(self, split: AnnotatedSplit, key: str = "annotations") -> None:
         uri = split.annotations
         try:
             head = storage.storage_of(uri).read(uri, 0, _HEAD_BYTES)
         except OSError as e:
             raise errors.ConfigError(
-                f"{self.OPTION}.annotations.{split.name}: {uri!r} cannot be read ({e.strerror or e}); give its path "
+                f"{self.OPTION}.{key}.{split.name}: {uri!r} cannot be read ({e.strerror or e}); give its path "
                 "below --input"
             ) from e
         self.check_head(split, head)
@@ -162,7 +180,9 @@ class AnnotationTableSource:
                 if not of_image.labels and not self.without_objects:
                     found.passed_over[NO_OBJECTS] += 1
                     continue
-                values = self.values_of(images.ids[number], of_image)
+                if (mask := self.mask_of(split, images, number)) is not None:
+                    ref = ref._replace(mask=_mask_at(mask, folders))
+                values = self.values_of(images, number, of_image)
                 cells = dict(zip(self.fields.needed, images.cells[number]))
                 found.refs.append(self.fields.fill(ref._replace(columns=values), cells))
             except table_rows.BadRowError as e:

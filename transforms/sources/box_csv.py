@@ -83,7 +83,9 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
             )
         return images, objects
 
-    def values_of(self, image_id: int | str, objects: object_tables.Objects) -> tuple[Any, ...]:
+    def values_of(
+        self, images: object_tables.ImageTable, number: int, objects: object_tables.Objects
+    ) -> tuple[Any, ...]:
         return objects[: len(COLUMNS)]
 
     @functools.cached_property

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import features, storage
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import object_masks
+from imagebeam.transforms.images import object_masks, segment_masks
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import json_depth, object_tables
 
@@ -22,6 +22,7 @@ IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 
 # Kinds of annotations that become no object and are counted.
 UNKNOWN_IMAGE = "object_of_unknown_image"
+UNKNOWN_CAPTION = "caption_of_unknown_image"
 NO_AREA = image_objects.NO_AREA
 OUTSIDE = image_objects.OUTSIDE
 CROWD = "crowd"
@@ -45,6 +46,7 @@ class ObjectRule:
     rejects_outside: bool = False  # reject boxes outside of the image; else clip them at its edge
     crowd: bool = True
     categories: tuple[str, ...] = ()  # names of the categories whose objects are kept; () keeps all
+    keypoints: tuple[str, ...] = ()  # names of the keypoints of each object; () stores none
 
 
 BOXES = ObjectRule()
@@ -92,7 +94,7 @@ def read_objects(
         AnnotationFileError: if the file is not JSON, or has no list of annotations, or no categories for them.
         OSError: if it cannot be read.
     """
-    objects = object_tables.ObjectTable(len(images.names), _read_categories(file))
+    objects = object_tables.ObjectTable(len(images.names), _read_categories(file), len(rule.keypoints))
     known = [name.decode("utf-8", "surrogateescape") for name in objects.names.values()]
     if unknown := [name for name in rule.categories if name not in known]:
         raise object_tables.AnnotationFileError(
@@ -153,7 +155,8 @@ def _add_object(
             return
         area = _area(fields.get("area"), box_width * box_height)
         mask = object_masks.pack(fields.get("segmentation"), height, width) if rule.masks else b""
-        objects.add(image, label, (xmin, xmax, ymin, ymax, area), is_crowd, mask)
+        keypoints = _keypoints(fields.get("keypoints"), height, width, len(rule.keypoints))
+        objects.add(image, label, (xmin, xmax, ymin, ymax, area), is_crowd, mask, keypoints)
     except ValueError as e:
         images.faults[image] = Reason.BAD_VALUE, f"annotation {object_tables.show(fields.get('id'))}: {e}"
 
@@ -166,6 +169,126 @@ def _box(value: Any) -> tuple[float, float, float, float]:
             f"bbox {object_tables.show(value)} has a negative size; expected [x, y, width, height]"
         )
     return tuple(map(float, value))  # type: ignore[return-value]
+
+
+def _keypoints(value: Any, height: int, width: int, count: int) -> list[float]:
+    """Returns x, y and visibility of each keypoint, x and y as shares of the image; 0 for those that are not labeled.
+
+    Raises:
+        BadAnnotationError: if they are not `count`, or no numbers.
+    """
+    if not count:
+        return []
+    if value is None or value == []:  # as of an object of a category without keypoints
+        return [0.0] * (3 * count)
+    if not isinstance(value, list) or len(value) != 3 * count or not all(map(_is_number, value)):
+        raise BadAnnotationError(
+            f"keypoints are {object_tables.show(value)}, expected {3 * count} numbers: x, y and visibility of each of "
+            f"{count}"
+        )
+    found: list[float] = []
+    for x, y, visibility in zip(value[::3], value[1::3], value[2::3]):
+        if visibility not in (0, 1, 2):
+            raise BadAnnotationError(
+                f"keypoints have the visibility {object_tables.show(visibility)}, expected 0, 1 or 2"
+            )
+        inside = (min(max(x / width, 0.0), 1.0), min(max(y / height, 0.0), 1.0)) if visibility else (0.0, 0.0)
+        found += (*inside, visibility)
+    return found
+
+
+def read_segments(
+    file: AnnotationFile, images: object_tables.ImageTable, rule: ObjectRule, left_out: Counter[str]
+) -> object_tables.ObjectTable:
+    """Reads panoptic annotations: the segments of `images` as objects, and which PNG has them.
+
+    Source: https://cocodataset.org/#format-data, 4. Panoptic Segmentation
+
+    Raises:
+        AnnotationFileError: if the file is not JSON, or has no list of annotations, or no categories for them.
+        OSError: if it cannot be read.
+    """
+    objects = object_tables.ObjectTable(len(images.names), _read_categories(file))
+    for entry in file.items(ANNOTATIONS):
+        fields = entry if isinstance(entry, dict) else {}
+        image_id = object_tables.whole(fields.get("image_id"))
+        image = images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
+        if image is None:
+            left_out[UNKNOWN_IMAGE] += 1
+            continue
+        name, segments = fields.get("file_name"), fields.get("segments_info")
+        try:
+            if not isinstance(name, str) or not name or not isinstance(segments, list):
+                raise BadAnnotationError("it has no file_name or no list segments_info")
+            if image in images.panoptic:
+                raise BadAnnotationError(f"it is a second one: the first has {images.panoptic[image][0]!r}")
+            images.panoptic[image] = name, segment_masks.pack(segments)
+        except ValueError as e:
+            images.faults[image] = Reason.BAD_VALUE, f"panoptic annotation of image {image_id!r}: {e}"
+            continue
+        for segment in segments:
+            _add_object({**segment, "image_id": image_id}, images, objects, rule, left_out)
+    if not images.panoptic:
+        file.require_list(ANNOTATIONS)
+    for number in range(len(images.names)):
+        if number not in images.panoptic:
+            images.faults.setdefault(number, (Reason.NOT_FOUND, "it has no panoptic annotation"))
+    return objects
+
+
+def read_captions(file: AnnotationFile, images: object_tables.ImageTable, left_out: Counter[str]) -> None:
+    """Reads the captions of `images`; notes a fault for an image with a wrong one.
+
+    Raises:
+        AnnotationFileError: if the file is not JSON, or has no list of annotations.
+        OSError: if it cannot be read.
+    """
+    count = 0
+    for entry in file.items(ANNOTATIONS):
+        count += 1
+        fields = entry if isinstance(entry, dict) else {}
+        image_id, caption = object_tables.whole(fields.get("image_id")), fields.get("caption")
+        image = images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
+        if image is None:
+            left_out[UNKNOWN_CAPTION] += 1
+        elif not isinstance(caption, str):
+            found = f"annotation {object_tables.show(fields.get('id'))} of {file.uri}"
+            detail = f"{found}: caption is {object_tables.show(caption)}, expected a text"
+            images.faults.setdefault(image, (Reason.BAD_VALUE, detail))
+        elif text := caption.strip():
+            images.captions.setdefault(image, []).append(image_objects.encode_text(text))
+    if not count:
+        file.require_list(ANNOTATIONS)
+
+
+def read_keypoint_names(file: AnnotationFile) -> tuple[str, ...]:
+    """Returns the names of the keypoints, which all categories that have some must share.
+
+    Raises:
+        AnnotationFileError: if there are none, or two categories have others.
+        OSError: if it cannot be read.
+    """
+    names: tuple[str, ...] = ()
+    for entry in file.items(CATEGORIES):
+        given = entry.get("keypoints") if isinstance(entry, dict) else None
+        if not given:
+            continue
+        if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+            raise object_tables.AnnotationFileError(
+                f"{file.uri!r}: a category has the keypoints {object_tables.show(given)}, expected a list of names"
+            )
+        if names and names != tuple(given):
+            raise object_tables.AnnotationFileError(
+                f"{file.uri!r} has categories with {len(names)} and with {len(given)} keypoints of other names; split "
+                "the file by category"
+            )
+        names = tuple(given)
+    if not names:
+        raise object_tables.AnnotationFileError(
+            f"{file.uri!r} has no category with keypoints: name the file that has them, such as "
+            "annotations/person_keypoints_train2017.json, in source.coco.annotations"
+        )
+    return names
 
 
 def _area(value: Any, of_box: float) -> float:

@@ -30,6 +30,8 @@ class ImageTable:
         self.widths = array.array("l")
         self.cells: list[tuple[Any, ...]] = []  # of the wanted columns
         self.numbers: dict[int | str, int] = {}  # by id
+        self.captions: dict[int, list[bytes]] = {}  # by number
+        self.panoptic: dict[int, tuple[str, bytes]] = {}  # by number: name of the PNG, and its packed segments
         self.faults: dict[int, tuple[Reason, str]] = {}  # by number: why the image cannot be used
 
     def add(self, entry: Any, columns: Sequence[str]) -> None:
@@ -37,6 +39,8 @@ class ImageTable:
         number = len(self.names)
         fields = entry if isinstance(entry, dict) else {}
         name, image_id = fields.get("file_name"), whole(fields.get("id"))
+        if name is None and isinstance(url := fields.get("coco_url"), str):  # of LVIS
+            name = "/".join(url.split("/")[-2:])
         size = whole(fields.get("height")), whole(fields.get("width"))
         self.names.append(name if isinstance(name, str) else "")
         self.ids.append(image_id if isinstance(image_id, (int, str)) else "")
@@ -71,13 +75,16 @@ class Objects(NamedTuple):
     areas: tuple[float, ...]
     crowds: tuple[int, ...]
     masks: tuple[bytes, ...]  # packed; empty unless masks are stored
+    keypoints: tuple[float, ...] = ()  # x, y and visibility of each keypoint of each object, one after the other
 
 
 class ObjectTable:
     """The objects of all images of a file: 53 bytes for each, and its mask."""
 
-    def __init__(self, num_images: int, names: dict[int, bytes]):
+    def __init__(self, num_images: int, names: dict[int, bytes], num_keypoints: int = 0):
         self.names = names  # of the categories, by id
+        self._keypoints = array.array("f")
+        self._keypoint_values = 3 * num_keypoints  # of each object
         self._newest = array.array("q", [-1]) * num_images  # number of the last object of each image; -1 for none
         self._before = array.array("q")  # number of the object before it of the same image
         self._labels = array.array("q")
@@ -90,8 +97,17 @@ class ObjectTable:
         """Makes room for another image, without objects."""
         self._newest.append(-1)
 
-    def add(self, image: int, label: int, numbers: Sequence[float], is_crowd: int, mask: bytes) -> None:
+    def add(
+        self,
+        image: int,
+        label: int,
+        numbers: Sequence[float],
+        is_crowd: int,
+        mask: bytes,
+        keypoints: Sequence[float] = (),
+    ) -> None:
         """Adds an object of the image with the number `image`."""
+        self._keypoints.extend(keypoints)
         self._before.append(self._newest[image])
         self._newest[image] = len(self._labels)
         self._labels.append(label)
@@ -113,7 +129,9 @@ class ObjectTable:
         texts = tuple(self.names[label] for label in labels)
         crowds = tuple(self._crowds[each] for each in found)
         masks = tuple(bytes(self._masks[self._mask_ends[each] : self._mask_ends[each + 1]]) for each in found)
-        return Objects(xmin, xmax, ymin, ymax, labels, texts, areas, crowds, masks)
+        size = self._keypoint_values
+        keypoints = tuple(value for each in found for value in self._keypoints[size * each : size * (each + 1)])
+        return Objects(xmin, xmax, ymin, ymax, labels, texts, areas, crowds, masks, keypoints)
 
 
 def whole(value: Any) -> Any:

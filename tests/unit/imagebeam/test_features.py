@@ -89,7 +89,7 @@ def test_columns_become_features_under_their_names_unless_renamed_or_dropped() -
         pytest.param(
             {"image/encode": "x"},
             {},
-            "features names 'image/encode', which is none of image/channels, ",
+            "features names 'image/encode', which is none of image/caption, image/channels, ",
             id="unknown-key",
         ),
         pytest.param(

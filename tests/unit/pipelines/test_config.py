@@ -474,7 +474,11 @@ def test_label_feature_has_the_kind_of_the_label(label: dict[str, Any], kind: st
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        pytest.param({"features": {"foo": "x"}}, "features names 'foo', which is none of image/channels", id="unknown"),
+        pytest.param(
+            {"features": {"foo": "x"}},
+            "features names 'foo', which is none of image/caption, image/channels",
+            id="unknown",
+        ),
         pytest.param(
             {"features": {"image/key": "image/format"}},
             "features 'image/format' and 'image/key' both have the key 'image/format'",

@@ -9,6 +9,7 @@ from PIL import Image as PillowImage
 from imagebeam import example, example_encoder, features
 from imagebeam.transforms.elements import ImageRef, Mask
 from imagebeam.transforms.images import checked_image, object_masks
+from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.shard import encode
 
 IMAGE = checked_image.Image(b"bytes of a jpeg", "jpeg", 4, 6, 3, "RGB")
@@ -122,3 +123,20 @@ def test_kept_features_are_copied_from_the_record_of_the_image() -> None:
     recipe = encode.ExampleRecipe((*of("image/key"), *renamed), {}, kept=renamed)
     found = parse(recipe, ImageRef("k", "/k"), IMAGE._replace(record=record))
     assert found == {"image/key": [b"k"], "quality": [0.25], "names": [b"a", b"b"]}
+
+
+def test_keypoints_turn_with_the_picture_and_those_that_are_not_labeled_stay_0() -> None:
+    columns = (*image_objects.BOX_COLUMNS, *image_objects.KEYPOINT_COLUMNS)
+    recipe = encode.ExampleRecipe(of(*columns, many=columns), {}, columns)
+    box = (0.0,), (0.5,), (0.0,), (0.25,)
+    ref = ImageRef("a", "/a", columns=(*box, (0.25, 0.0), (0.125, 0.0), (2, 0), (1,)))
+    found = parse(recipe, ref, IMAGE._replace(annotation_turn=6))  # a quarter turn clockwise
+    assert [found[f"image/object/bbox/{edge}"] for edge in ("xmin", "xmax", "ymin", "ymax")] == [
+        [0.75],
+        [1],
+        [0],
+        [0.5],
+    ]
+    assert found["image/object/keypoint/x"] == [0.875, 0.0]
+    assert found["image/object/keypoint/y"] == [0.25, 0.0]
+    assert found["image/object/keypoint/visibility"] == [2, 0]

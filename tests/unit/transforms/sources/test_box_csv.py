@@ -103,7 +103,7 @@ def test_images_outside_of_all_splits_are_counted_and_their_folders_named(tmp_pa
     assert source.unread == ("unlabeled",)
     _, _, passed_over = listed(source)
     assert passed_over["image_outside_splits"] == 1
-    (note,) = open_source.notes_on_folders(source)
+    (note,) = open_source.notes_on_files(source)
     assert note.startswith("folders with images that belong to no split, and are not read: unlabeled; to read them")
 
 

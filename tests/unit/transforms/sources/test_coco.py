@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import strategies
 
 from imagebeam import errors
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import open_source
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.sources import coco, coco_json, image_source, table_rows
+from imagebeam.transforms.sources import coco, coco_json, image_source, object_tables, table_rows
 from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit
 from tests import coco_sets
 
@@ -462,3 +465,117 @@ def test_broken_file_gives_rejects_or_a_problem_and_never_fails(
     assert rest.problems or len(refs) + len(rest.rejects) > 0
     for ref in refs:
         assert all(0 <= edge <= 1 for edges in ref.columns[1:5] for edge in edges)
+
+
+# --- keypoints and captions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keypoints", "detail"),
+    [
+        pytest.param([1, 2, 2], r"keypoints are \[1, 2, 2\], expected 9 numbers", id="few"),
+        pytest.param([1, 2, 2] * 4, "expected 9 numbers: x, y and visibility of each of 3", id="many"),
+        pytest.param("1 2 2", "keypoints are '1 2 2'", id="text"),
+        pytest.param([float("nan")] * 9, "keypoints are", id="nan"),
+        pytest.param([1, 2, 3] * 3, "visibility 3, expected 0, 1 or 2", id="visibility"),
+    ],
+)
+def test_bad_keypoints_are_an_error(keypoints: Any, detail: str) -> None:
+    with pytest.raises(coco_json.BadAnnotationError, match=detail):
+        coco_json._keypoints(keypoints, 30, 40, 3)
+
+
+def test_bad_and_foreign_captions(root: pathlib.Path, train: Fields) -> None:
+    spoken = coco_sets.captions(train)
+    first, *_, last = spoken["images"]
+    spoken["annotations"] = [
+        {"image_id": first["id"], "id": 1, "caption": 5},
+        {"image_id": last["id"], "id": 2, "caption": " \n"},
+        {"image_id": 12345, "id": 3, "caption": "x"},
+        {"image_id": last["id"], "id": 4, "caption": " A dog. "},
+    ]
+    path = root / "captions.json"
+    path.write_text(json.dumps(spoken))
+    source = make_source(root, has_objects=False, captions=(("train", str(path)),))
+    source.check()
+    refs, found = list_all(source)
+    assert [reject.detail for reject in found.rejects if "caption is 5, expected a text" in reject.detail]
+    assert {ref.columns[0]: ref.columns[1] for ref in refs}[str(last["id"]).encode()] == (b"A dog.",)
+    assert found.passed_over["caption_of_unknown_image"] == 1
+    with pytest.raises(errors.ConfigError, match=r"source.coco.captions.train: .* cannot be read"):
+        make_source(root, has_objects=False, captions=(("train", "/none.json"),)).check()
+
+
+@pytest.mark.parametrize(
+    ("categories", "message"),
+    [
+        pytest.param([{"id": 1, "name": "a"}], "has no category with keypoints: name the file", id="none"),
+        pytest.param(
+            [{"id": 1, "keypoints": ["a"]}, {"id": 2, "keypoints": ["b", "c"]}],
+            "with 1 and with 2 keypoints",
+            id="other",
+        ),
+        pytest.param([{"id": 1, "keypoints": "nose"}], "has the keypoints 'nose', expected a list", id="text"),
+    ],
+)
+def test_keypoints_without_common_names_are_refused(tmp_path: pathlib.Path, categories: Any, message: str) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"categories": categories}))
+    with (
+        coco_json.open_file(str(tmp_path / "a.json")) as file,
+        pytest.raises(object_tables.AnnotationFileError, match=message),
+    ):
+        coco_json.read_keypoint_names(file)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "detail"),
+    [
+        pytest.param({"segments_info": []}, "it has no file_name or no list segments_info", id="name"),
+        pytest.param({"file_name": "a.png"}, "it has no file_name or no list segments_info", id="segments"),
+        pytest.param({"file_name": "a.png", "segments_info": [5]}, "a segment has the id None", id="segment"),
+        pytest.param(
+            {"file_name": "a.png", "segments_info": [{"id": 0, "category_id": 1}]}, "expected ids from 1 to", id="zero"
+        ),
+        pytest.param(
+            {"file_name": "a.png", "segments_info": [{"id": 1, "category_id": 1, "bbox": [0, 0, 1, 1]}] * 2},
+            "expected ids from 1 to 16,777,215, each once",
+            id="twice",
+        ),
+        pytest.param(
+            {"file_name": "a.png", "segments_info": [{"id": 1, "category_id": 5, "bbox": [0, 0, 1, 1]}]},
+            "category_id is 5, which is none",
+            id="category",
+        ),
+        pytest.param({"file_name": "../a.png", "segments_info": []}, "is not a name in a folder", id="path"),
+        pytest.param({"file_name": "none.png", "segments_info": []}, "there is no mask", id="missing"),
+        pytest.param(None, "it has no panoptic annotation", id="none"),
+    ],
+)
+def test_bad_panoptic_annotations_are_rejects(root: pathlib.Path, train: Fields, annotation: Any, detail: str) -> None:
+    image = train["images"][0]
+    found = [] if annotation is None else [{**annotation, "image_id": image["id"]}]
+    train = {**train, "images": [image], "annotations": found}
+    (root / "annotations/instances_train2017.json").write_text(json.dumps(train))
+    _, listing = list_all(make_source(root, panoptic=(("train", str(root)),)))
+    (reject,) = listing.rejects
+    assert detail in reject.detail
+
+
+def test_lvis_is_read_by_the_addresses_of_its_images(root: pathlib.Path, train: Fields) -> None:
+    for number, image in enumerate(train["images"]):
+        folder = "val2017" if number == 0 else "train2017"
+        image["coco_url"] = f"http://images.cocodataset.org/{folder}/{image.pop('file_name')}"
+        image |= {"neg_category_ids": [1, 90], "not_exhaustive_category_ids": []}
+    for each in train["annotations"]:
+        del each["iscrowd"]
+    (root / "lvis_v1_train.json").write_text(json.dumps(train))
+    (root / "lvis_v1_val.json").write_text(json.dumps({**train, "images": [], "annotations": []}))
+    config = config_lib.load_config("lvis", [f"source.uri={root}", f"output.uri={root}-out"])
+    source = open_source.make_source(config)
+    assert isinstance(source, coco.CocoSource)
+    refs, found = list_all(dataclasses.replace(source, splits=source.splits[:1]))
+    assert {ref.key.split("/")[0] for ref in refs} == {"train2017"} and len(refs) == len(train["images"]) - 1
+    assert all(ref.columns[-2:] == ((1, 90), ()) for ref in refs)
+    assert [reject.detail.split("; ")[0].split(": ")[1] for reject in found.rejects] == [
+        f"there is no file '{root}/val2017/{train['images'][0]['coco_url'].split('/')[-1]}'"
+    ]
