@@ -36,7 +36,7 @@ class ImageRef(NamedTuple):
     uri: str  # address of the file that holds the bytes
     size: int = -1  # bytes of the image; -1 when not known
     version: int = 0  # of the file: its generation in GCS, elsewhere its change time in ns since the epoch; 0: unknown
-    offset: int = 0  # byte offset in the file; for a .gz file with `length` set: offset in the unpacked content
+    offset: int = 0  # byte offset in the file; with `length` set, in the unpacked content of a packed one (.gz)
     length: int = -1  # bytes to read from `offset`; -1 reads to the end
     position: int = 0  # row of the table, from 0; 0 for files
     label: Label = None

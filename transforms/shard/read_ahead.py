@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from imagebeam import storage
 from imagebeam.storage import local
-from imagebeam.transforms import elements, gzip_content
+from imagebeam.transforms import broken_content, elements, unpacked_content
 from imagebeam.transforms.images import structure
 
 MAX_READS = 16  # local files opened ahead on a cold disk: the kernel reads them while earlier ones are encoded
@@ -85,8 +85,8 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
 
     While reads wait for a disk, local files are opened ahead and announced to the kernel: reads then overlap without
     threads. Handing an image from thread to thread would cost more than reading it from the page cache (13 us for
-    110 KB). Files on a network are requested ahead on threads, one for each request in flight. A byte range of a .gz
-    file is a range of its unpacked content.
+    110 KB). Files on a network are requested ahead on threads, one for each request in flight. A byte range of a
+    packed file (see unpacked_content) is a range of its unpacked content.
 
     Raises:
         OSError: if the machine or the network failed, not the image: too many open files, no answer.
@@ -102,7 +102,7 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
                 if not ahead and (data := _read_now(ref, kernel)) is not None:
                     yield ref, data
                     continue
-                if ref.length >= 0 and gzip_content.has_gzip_name(ref.uri):
+                if ref.length >= 0 and unpacked_content.is_packed(ref.uri):
                     ahead.append((ref, _find_too_large(ref)))
                 elif (store := storage.storage_of(ref.uri)).is_local:
                     ahead.append((ref, _open_ahead(ref, kernel, shared)))
@@ -251,13 +251,13 @@ def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _S
     try:
         if opened is not None:
             data = _read_local(ref, opened, kernel)
-        elif gzip_content.has_gzip_name(ref.uri):
-            data = gzip_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length)
+        elif unpacked_content.is_packed(ref.uri):
+            data = unpacked_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length)
         else:
             data = _read_local(ref, shared.open(ref.uri), kernel)
     except ReadError as e:
         return ref, e
-    except gzip_content.BrokenGzipError as e:
+    except broken_content.BrokenContentError as e:
         return ref, ReadError(e.reason, f"the file {e.detail}")
     except storage.ChangedError:
         return ref, ReadError(elements.Reason.CHANGED, f"was written since it was listed; {_LIST_AGAIN}")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import storage
-from imagebeam.transforms import elements, gzip_content
+from imagebeam.transforms import elements, unpacked_content
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.sources import containers, files, table_rows, tar_members
 
@@ -120,8 +120,8 @@ class TarSource(containers.ContainerSource):
 
 def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes], int]:
     """Returns a function that reads a range of the (unpacked) tar, and the tar's size in bytes."""
-    if gzip_content.has_gzip_name(container.uri):
-        unpacked = gzip_content.unpack(container.uri, container.version)
+    if unpacked_content.is_packed(container.uri):
+        unpacked = unpacked_content.unpack(container.uri, container.version)
         return _RangeWindow(unpacked.read, _LOCAL).read, unpacked.size
     store = storage.storage_of(container.uri)
 
