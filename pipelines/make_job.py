@@ -117,7 +117,7 @@ def make_job(
         ),
         names_file,
     )
-    raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else config.source.tfrecord.raw_shape
+    raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else config.source.tfrecord.fixed_shape
     objects = open_source.object_reader(source)
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     settings = dataset_settings.DatasetSettings(
@@ -135,7 +135,12 @@ def make_job(
         sizing=dataset_settings.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
-        policy=dataclasses.replace(config.image.policy(raw_shape, config.statistics.pixels), objects=objects),
+        policy=dataclasses.replace(
+            config.image.policy(raw_shape, config.statistics.pixels),
+            objects=objects,
+            is_raw=bool(config.source.tfrecord.shape_keys),
+            is_base64=config.source.tfrecord.base64,
+        ),
         read_ahead=read_ahead.ReadAhead(
             config.source.reads_ahead, config.source.bytes_ahead, config.source.manifest.size or ""
         ),

@@ -144,7 +144,9 @@ def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.T
         name = posixpath.basename(root)
         expected: type[containers.ContainerSource]
         expected = tar.TarSource if config.source.by == "tar" else tfrecord.TfrecordSource
-        if not expected.FILE_NAME.fullmatch(name):
+        if not expected.FILE_NAME.fullmatch(name) and not expected.is_container(
+            root, storage.storage_of(root).stat(root).size
+        ):
             raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {expected.EXPECTED}")
         root, include = posixpath.dirname(root), (glob.escape(name),)
     else:
@@ -153,7 +155,9 @@ def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.T
         return tar.TarSource(root, include, output, open_tables.row_fields(config))
     wanted = config.source.tfrecord
     fields, keeps_features = open_tables.row_fields(config, wanted.key), config.kept_in_records != ()
-    return tfrecord.TfrecordSource(root, include, output, fields, wanted.image, keeps_features)
+    return tfrecord.TfrecordSource(
+        root, include, output, fields, wanted.image, keeps_features, wanted.shape_keys, wanted.base64
+    )
 
 
 def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, tuple[str, ...], str]:

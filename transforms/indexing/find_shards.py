@@ -8,49 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, look_ahead, plural, records, storage
-from imagebeam.transforms import gzip_content
-from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.indexing import name_splits
+from imagebeam import errors, look_ahead, plural, storage
+from imagebeam.transforms.sources import recognize_tfrecord, tfrecord_names
 
 _MAX_DEPTH = 4  # folders below that of the dataset
 _MAX_NAMED = 5
 _READS_AT_ONCE = 32
-_LIKE_TFRECORD = re.compile(r"\.tfrec|tfrecord|\.records?\b|-\d{5,}-of-\d{5,}", re.IGNORECASE)
-# Names of other files, which are not opened: they need a request each.
-_OTHERS = frozenset(
-    [
-        "json",
-        "jsonl",
-        "txt",
-        "csv",
-        "tsv",
-        "md",
-        "html",
-        "htm",
-        "pbtxt",
-        "py",
-        "ipynb",
-        "yaml",
-        "yml",
-        "toml",
-        "xml",
-        "log",
-        "pdf",
-        "zip",
-        "tar",
-        "tgz",
-        "npz",
-        "npy",
-        "h5",
-        "parquet",
-        "ckpt",
-        "index",
-        "sha256",
-        "md5",
-        "idx",
-    ]
-)
 _OWN_FOLDERS = frozenset({catalog_lib.INDEX_DIRECTORY, catalog_lib.STATE_DIRECTORY})
 
 
@@ -93,17 +56,19 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
     store = storage.storage_of(directory)
     candidates = [each for each in _walk(directory) if _may_be_tfrecord(*each, passed_over)]
     num_ahead = 1 if store.is_local else _READS_AT_ONCE
-    kinds = look_ahead.map_ahead(lambda each: _kind_of(directory, each), candidates, num_ahead)
+    kinds = look_ahead.map_ahead(
+        lambda each: recognize_tfrecord.kind_of(storage.join(directory, each[0]), each[1].size), candidates, num_ahead
+    )
     by_kind: dict[str, list[str]] = {"none": [], "gzip": []}
     found, left_out, broken = [], [], []
     for (path, entry), kind in zip(candidates, kinds):
         if kind is None:
-            if _LIKE_TFRECORD.search(path):
+            if recognize_tfrecord.LIKE_TFRECORD.search(path):
                 broken.append(path)
             else:
                 passed_over["other_file"] += 1
             continue
-        split = name_splits.parse_path(path).split if matcher is None else name_splits.split_by(matcher, path)
+        split = tfrecord_names.parse_path(path).split if matcher is None else tfrecord_names.split_by(matcher, path)
         if split is None:
             left_out.append(path)
             continue
@@ -141,7 +106,7 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
 
 
 def _order(shard: ForeignShard) -> tuple[str, int, str]:
-    named = name_splits.parse_path(shard.name)
+    named = tfrecord_names.parse_path(shard.name)
     return named.series, named.number, shard.name
 
 
@@ -171,31 +136,10 @@ def _walk(
 
 def _may_be_tfrecord(path: str, entry: storage.Entry, passed_over: collections.Counter[str]) -> bool:
     """Returns whether the file is worth opening; counts it if not."""
-    name = path.rpartition("/")[2]
-    extension = name.rpartition(".")[2].lower() if "." in name else ""
-    if extension in _OTHERS or extension in image_formats.BY_EXTENSION:
+    if recognize_tfrecord.has_other_extension(entry.name):
         passed_over["other_file"] += 1
         return False
-    return entry.size != 0 or _LIKE_TFRECORD.search(path) is not None
-
-
-def _kind_of(directory: str, candidate: tuple[str, storage.Entry]) -> str | None:
-    """Returns "none" or "gzip", "" for an empty file, and None for one that is not TFRecord."""
-    path, entry = candidate
-    if not entry.size:
-        return ""
-    uri = storage.join(directory, path)
-    head = storage.storage_of(uri).read(uri, 0, records.HEADER_BYTES)
-    if records.begins_with_record(head):
-        return "none"
-    if not head.startswith(gzip_content.MAGIC):
-        return None
-    try:
-        with storage.storage_of(uri).open_read(uri) as file:
-            first = next(iter(records.scan_records(file, "gzip")), None)
-    except errors.RecordError:
-        return None
-    return None if first is None and not _LIKE_TFRECORD.search(path) else "gzip"
+    return entry.size != 0 or recognize_tfrecord.LIKE_TFRECORD.search(path) is not None
 
 
 def _check_names(names: Collection[str]) -> None:
@@ -210,7 +154,7 @@ def _check_names(names: Collection[str]) -> None:
 def _check_series(directory: str, names: Sequence[str], is_partial: bool) -> None:
     """Raises ConfigError if numbered files are missing, or a series is there twice."""
     numbers: dict[tuple[str, int], set[int]] = {}
-    for named in map(name_splits.parse_path, names):
+    for named in map(tfrecord_names.parse_path, names):
         if named.total:
             numbers.setdefault((named.series, named.total), set()).add(named.number)
     totals: dict[str, int] = {}

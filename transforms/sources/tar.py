@@ -22,7 +22,7 @@ STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
 
 _STEM = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)  # stem up to the first dot of the base name, and extension
 _META = re.compile(r"__[^/]*__($|/)")  # WebDataset's own members
-_SPLIT = re.compile(r"(?:.*[-_.])?(?P<split>[A-Za-z]+)[-_]\d+\.tar(?:\.gz)?")
+_SPLIT = re.compile(r"(?:.*[-_.])?(?P<split>[A-Za-z]+)[-_]\d+\.(?:tar(?:\.gz)?|tgz)")
 _MAX_CELL_BYTES = 16 << 20
 _JSON = "json"
 _MAX_NAMED = 8
@@ -41,11 +41,11 @@ class _Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TarSource(containers.ContainerSource):
-    """The tars of a folder, plain or .tar.gz."""
+    """The tars of a folder, plain or compressed by gzip, whatever their names say."""
 
     NOUN = "tar"
     FILE_NAME = re.compile(r".+\.(tar|tar\.gz|tgz)", re.IGNORECASE)
-    EXPECTED = "a file whose name ends in .tar or .tar.gz"
+    EXPECTED = "a file whose name ends in .tar, .tar.gz or .tgz"
     CELL = "member or key of .json"
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:
@@ -66,7 +66,11 @@ class TarSource(containers.ContainerSource):
                 stem = found[0]
                 parts.append(_Part(found[1], member))
         except tar_members.TarError as e:
-            yield containers.find_gzip(container) or containers.ListingProblem(
+            packed = containers.as_gzip(container) if e.offset == 0 else None
+            if packed is not None:
+                yield from self.scan(packed)
+                return
+            yield containers.ListingProblem(
                 f"tar {container.uri!r}: {e}; all examples after this point ({num_bytes - e.offset:,} bytes) would be "
                 "lost: fetch it again, or leave it out with source.include"
             )
@@ -90,7 +94,7 @@ class TarSource(containers.ContainerSource):
             cells = self._cells(container, stem, parts, read)
             names.update(cells, (part.extension for part in parts))
             ref = elements.ImageRef(
-                key, container.uri, image.size, container.version, offset=image.offset, length=image.size
+                key, container.address, image.size, container.version, offset=image.offset, length=image.size
             )
             return containers.fill(self.fields, ref, cells)
         except table_rows.BadRowError as e:
@@ -120,8 +124,8 @@ class TarSource(containers.ContainerSource):
 
 def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes], int]:
     """Returns a function that reads a range of the (unpacked) tar, and the tar's size in bytes."""
-    if unpacked_content.is_packed(container.uri):
-        unpacked = unpacked_content.unpack(container.uri, container.version)
+    if unpacked_content.is_packed(container.address):
+        unpacked = unpacked_content.unpack(container.address, container.version)
         return _RangeWindow(unpacked.read, _LOCAL).read, unpacked.size
     store = storage.storage_of(container.uri)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -360,6 +361,22 @@ def test_base64_pixels_are_left_to_convert(tmp_path: pathlib.Path) -> None:
     foreign_shards.write(tmp_path / "train.tfrecord.gz", [foreign_shards.tfrecorder(0)], "GZIP")
     with pytest.raises(errors.ConfigError, match=r"is base64, as TFRecorder writes pixels.*imagebeam convert"):
         imagebeam.index(tmp_path)
+
+
+def test_command_for_base64_pixels_converts_them(tmp_path: pathlib.Path) -> None:
+    examples = [foreign_shards.tfrecorder(each) for each in range(5)]
+    foreign_shards.write(tmp_path / "in" / "train-00000-of-00001.tfrecord.gz", examples, "GZIP")
+    with pytest.raises(errors.ConfigError) as caught:
+        imagebeam.index(tmp_path / "in")
+    command = shlex.split(str(caught.value).partition("convert the records once: ")[2])
+    arguments = [str(tmp_path / "out") if each == "OUTPUT" else each for each in command[1:]]
+    assert cli.main([*arguments, "--set", "source.tfrecord.key=image_name", "--set", "label.column=label"]) == 0
+    source = imagebeam.open_dataset(tmp_path / "out").as_grain("TRAIN")  # the feature "split" of the records
+    assert len(source) == 5
+    for each in map(source.__getitem__, range(5)):
+        index = int(each["image/key"].partition(b".")[0])
+        np.testing.assert_array_equal(each["image"], foreign_shards.pixels(index))
+        assert each["label"] == index % 2
 
 
 def test_plan_writes_nothing(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,14 @@ def parse_path(path: str) -> NamedFile:
     return NamedFile(_as_split(split), f"{folder}/{last['stem']}*{name[len(stem) :]}", int(last["number"]))
 
 
+def find_word(path: str) -> str | None:
+    """Returns the word in a path that names a split, such as `train`; None if there is none."""
+    folder, _, name = path.rpartition("/")
+    match = _NUMBERED.fullmatch(name)
+    stem = _SUFFIXES.sub("", name if match is None else match["stem"])
+    return _word_in(stem) or _word_in_folders(folder) or None
+
+
 def split_by(pattern: re.Pattern[str], path: str) -> str | None:
     """Returns the split that the user's pattern finds in a path, by its group `split` or else its first group."""
     match = pattern.search(path)

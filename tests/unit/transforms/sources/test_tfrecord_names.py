@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from imagebeam.transforms.indexing import name_splits
+from imagebeam.transforms.sources import tfrecord_names
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from imagebeam.transforms.indexing import name_splits
     ],
 )
 def test_split_and_number_of_a_path(path: str, split: str, number: int, total: int) -> None:
-    named = name_splits.parse_path(path)
+    named = tfrecord_names.parse_path(path)
     assert (named.split, named.number, named.total) == (split, number, total)
 
 
@@ -49,4 +49,4 @@ def test_split_and_number_of_a_path(path: str, split: str, number: int, total: i
     ],
 )
 def test_split_by_the_users_pattern(pattern: str, path: str, split: str | None) -> None:
-    assert name_splits.split_by(re.compile(pattern), path) == split
+    assert tfrecord_names.split_by(re.compile(pattern), path) == split
