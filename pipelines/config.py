@@ -25,7 +25,7 @@ from imagebeam.pipelines import (
 )
 from imagebeam.transforms.sources import path_pattern
 
-_FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
+_FOLDERS = ("files", "tar", "zip", "tfrecord")  # sources that list a folder
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
 _OBJECTS = ("coco", "yolo", "voc", "box_csv")  # sources with boxes of objects
 _MASKED = ("files", "listing")  # sources of images with masks

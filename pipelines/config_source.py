@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
 
@@ -168,6 +168,9 @@ class CocoConfig(pydantic.BaseModel):
         return self
 
 
+_Shape: TypeAlias = tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4), NotBool]]
+
+
 class TfrecordConfig(pydantic.BaseModel):
     """TFRecord files of tf.train.Example to be rewritten."""
 
@@ -177,9 +180,7 @@ class TfrecordConfig(pydantic.BaseModel):
     """Key of the feature with the image's bytes."""
     key: str | None = None
     """Key of the feature with the stable id; by default the file's name and the record's number."""
-    raw_shape: (
-        tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4), NotBool]] | tuple[str, str, str] | None
-    ) = None
+    raw_shape: _Shape | tuple[str, str, str] | None = None
     """Height, width and channels of images stored as 8-bit pixels without a format, such as [28, 28, 1]; or the keys of
     the features that hold them, such as [image_height, image_width, image_channels]."""
     base64: bool = False
@@ -240,10 +241,12 @@ class SourceConfig(pydantic.BaseModel):
 
     uri: str | None = None
     """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "voc", "box_csv", "tar", "tfrecord"] = "files"
-    """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
-    `plan --save-listing`; `idx`, `coco`, `yolo`, `voc`, `box_csv` (a row for each box), `tar` (WebDataset) and
-    `tfrecord` read these formats."""
+    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "voc", "box_csv", "tar", "zip", "tfrecord"] = (
+        "files"
+    )
+    """`files` lists a folder and all folders below it, or one zip archive; `manifest` reads a table; `listing` reads
+    the output of `plan --save-listing`; `idx`, `coco`, `yolo`, `voc`, `box_csv` (a row for each box), `tar`
+    (WebDataset), `zip` (all archives of a folder) and `tfrecord` read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     pattern: str | None = None

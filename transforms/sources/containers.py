@@ -69,6 +69,11 @@ class ContainerSource(abc.ABC):
     exclude: str = ""  # address below the root that is not listed: the output folder
     fields: table_rows.RowFields = table_rows.NO_FIELDS
 
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """Globs for the paths of the files."""
+        return self.include
+
     @abc.abstractmethod
     def scan(self, container: Container) -> Iterator[Found]:
         """Yields the content of one file in its order. The caller turns an OSError into a problem."""
@@ -91,7 +96,7 @@ class ContainerSource(abc.ABC):
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of all files."""
         finder = _Finder(
-            self.root, self.include, self.exclude, file_name=self.FILE_NAME, may_be_one=self.may_be_container
+            self.root, self.globs, self.exclude, file_name=self.FILE_NAME, may_be_one=self.may_be_container
         )
         containers: list[Container] = []
         names: set[str] = set()

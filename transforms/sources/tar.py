@@ -45,7 +45,7 @@ class TarSource(containers.ContainerSource):
 
     NOUN = "tar"
     FILE_NAME = re.compile(r".+\.(tar|tar\.gz|tgz)", re.IGNORECASE)
-    EXPECTED = "a file whose name ends in .tar, .tar.gz or .tgz"
+    EXPECTED = "a file whose name ends in .tar or .tar.gz"
     CELL = "member or key of .json"
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:

@@ -25,7 +25,7 @@ class TfrecordSource(containers.ContainerSource):
         r"(?!.*\.(index|idx|json|txt|csv|md|html)$)(.*\.tfrec.*|.*\.records?(\.gz)?|.+-\d{5,}-of-\d{5,}(\..+)?)",
         re.IGNORECASE,
     )
-    EXPECTED = "a file with .tfrecord or .record in its name, or named as train-00000-of-00010, or which begins as one"
+    EXPECTED = "a file with .tfrecord in its name, or named as train-00000-of-00010"
     CELL = "feature"
 
     image: str = features.ENCODED  # key of the feature with the image's bytes
