@@ -87,7 +87,7 @@ def index(
     start = time.monotonic()
     options = make_catalog.IndexOptions(image, label, label_base, split, partial, keep_broken)
     _check(options)
-    folder = verify_dataset.find_folder(directory)
+    folder = verify_dataset.find_folder(directory, "give a folder with TFRecord files", "the TFRecord files")
     if plan:
         found = find_shards.find_shards(folder, options.split, options.partial)
         keys = _choose_keys(folder, found, options)
@@ -110,6 +110,9 @@ def index(
         scans = job.scan(known, call_arguments.as_workers(workers), show_progress, _own_process)
         _refuse_broken(folder, scans, options)
         made = make_catalog.make_catalog(folder, found, keys, make_catalog.Merged.of(scans), options)
+        if previous is not None and previous.catalog is not None and job.is_committed(previous.catalog, made.catalog):
+            job.clear()
+            return IndexResult("kept", previous.catalog, (), (), time.monotonic() - start)
         catalog = job.commit(made, scans, previous)
     seconds = time.monotonic() - start
     return IndexResult("committed", catalog, made.notes, changes, seconds, make_catalog.describe_size(made.statistics))

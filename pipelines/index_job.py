@@ -14,7 +14,7 @@ from typing import NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, plural, records, storage
 from imagebeam.pipelines import progress
-from imagebeam.transforms import committed_catalog, dataset_settings, elements
+from imagebeam.transforms import committed_catalog, dataset_settings, elements, output_folder
 from imagebeam.transforms.indexing import find_shards, make_catalog, publish_index, scan_shard
 from imagebeam.transforms.shard import writer_processes
 
@@ -90,6 +90,19 @@ class Job:
             return False
         if not all(self._is_same(shard, known) for shard in self.found.shards):
             return False
+        return self._has_files_of(catalog)
+
+    def is_committed(self, catalog: catalog_lib.Catalog, made: catalog_lib.Catalog) -> bool:
+        """Returns whether an index before is the same, on a storage that tells no versions of files."""
+        same = (catalog.fingerprint, catalog.indexed) == (made.fingerprint, made.indexed)
+        return same and not any(shard.version for shard in self.found.shards) and self._has_files_of(catalog)
+
+    def clear(self) -> None:
+        """Removes the staging folder."""
+        storage.storage_of(self.staging).remove_tree(self.staging)
+
+    def _has_files_of(self, catalog: catalog_lib.Catalog) -> bool:
+        """Returns whether all files of an index are there with their sizes."""
         names = {name: file.bytes for name, file in catalog.files.items()}
         if catalog.compression == "none":
             every = (shard for split in catalog.splits.values() for shard in split.shards)
@@ -161,7 +174,7 @@ class Job:
     ) -> dict[str, scan_shard.ShardScan]:
         """Returns the scans that an earlier run has finished, or that an index before still holds."""
         store = storage.storage_of(self.staging)
-        names = {entry.name for entry in store.list_directory(self.staging)}
+        names = output_folder.sizes_in(self.staging).keys()
         shards = {shard.name: shard for shard in self.found.shards}
         done = {}
         for task in tasks:

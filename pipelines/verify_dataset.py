@@ -53,24 +53,31 @@ class VerifyResult:
         return "; ".join(texts)
 
 
-def find_folder(directory: str | os.PathLike[str]) -> str:
+def find_folder(
+    directory: str | os.PathLike[str], remedy: str = "give the --output of a convert command", of: str = "the dataset"
+) -> str:
     """Returns the normalized address of a dataset's folder.
+
+    Args:
+        directory: as the user gave it.
+        remedy: what to do if it does not exist.
+        of: what is in the folder.
 
     Raises:
         ConfigError: if there is no such folder.
     """
     given = os.fspath(directory)
     if not given:
-        raise errors.ConfigError("the address of the dataset is empty; give the --output of a convert command")
+        raise errors.ConfigError(f"the address of {of} is empty; {remedy}")
     uri = storage.normalize(given)
     try:
         kind = storage.storage_of(uri).stat(uri).kind
     except (FileNotFoundError, NotADirectoryError) as e:
-        raise errors.ConfigError(f"{given!r} does not exist; give the --output of a convert command") from e
+        raise errors.ConfigError(f"{given!r} does not exist; {remedy}") from e
     except OSError:  # loading the catalog reports the error
         return uri
     if kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"{given!r} is a file; give the folder of the dataset: {os.path.dirname(uri)}")
+        raise errors.ConfigError(f"{given!r} is a file; give the folder of {of}: {os.path.dirname(uri)}")
     return uri
 
 

@@ -379,6 +379,39 @@ def test_command_for_base64_pixels_converts_them(tmp_path: pathlib.Path) -> None
         assert each["label"] == index % 2
 
 
+def test_folder_that_does_not_exist_is_an_error(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigError, match=r"gone' does not exist; give a folder with TFRecord files"):
+        imagebeam.index(tmp_path / "gone")
+    make_gzip(tmp_path)
+    with pytest.raises(errors.ConfigError, match=r"is a file; give the folder of the TFRecord files: "):
+        imagebeam.index(tmp_path / "train.records")
+
+
+def test_options_that_make_no_sense_are_an_error(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigError, match="label_base is 2; give 0 or 1"):
+        imagebeam.index(tmp_path, label_base=2)
+    with pytest.raises(errors.ConfigError, match="--split is empty"):
+        imagebeam.index(tmp_path, split="")
+
+
+def test_folders_with_files_of_one_name_are_read_through_the_cache(tmp_path: pathlib.Path) -> None:
+    import fsspec
+
+    for split, first in (("train", 0), ("val", 5)):
+        examples = [{"image": foreign_shards.jpeg(first + each), "label": each} for each in range(2)]
+        foreign_shards.write(tmp_path / "in" / split / "0.tfrec", examples)
+    fsspec.filesystem("memory").put(str(tmp_path / "in"), "/indexed", recursive=True)
+    assert imagebeam.index("memory://indexed", workers=1).state == "committed"
+    assert imagebeam.index("memory://indexed", workers=1).state == "kept"  # reads all: there are no versions
+    assert not fsspec.filesystem("memory").exists("/indexed/.imagebeam")
+    imagebeam.index(tmp_path / "in", workers=1)
+    assert verify_dataset.verify("memory://indexed").problems == ()
+    far = imagebeam.open_dataset("memory://indexed", cache_dir=tmp_path / "cache")
+    for split in ("train", "val"):
+        batch = next(iter(far.as_numpy(split, 2, shuffle=None, num_epochs=1, crop="squash", image_size=(30, 40))))
+        np.testing.assert_array_equal(batch["image"], read(tmp_path / "in", split)["image"])
+
+
 def test_plan_writes_nothing(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_imagenet(tmp_path)
     before = files_of(tmp_path)
