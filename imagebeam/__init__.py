@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the same names as in _LAZY
     from imagebeam.mixed_dataset import Mixture, mix
     from imagebeam.pipelines.compact import CompactResult, compact
     from imagebeam.pipelines.convert import ConvertResult, Submission, convert, plan, submit
+    from imagebeam.pipelines.index_dataset import IndexResult, index
     from imagebeam.pipelines.verify_dataset import VerifyResult, verify
     from imagebeam.reader.batch_iterator import BatchIterator
     from imagebeam.reader.options import ReadOptions
@@ -38,6 +39,7 @@ _LAZY = {
     "CompactResult": "imagebeam.pipelines.compact",
     "ConvertResult": "imagebeam.pipelines.convert",
     "ImageDataset": "imagebeam.dataset",
+    "IndexResult": "imagebeam.pipelines.index_dataset",
     "Mixture": "imagebeam.mixed_dataset",
     "ReadOptions": "imagebeam.reader.options",
     "ReaderState": "imagebeam.reader.reader_state",
@@ -45,6 +47,7 @@ _LAZY = {
     "VerifyResult": "imagebeam.pipelines.verify_dataset",
     "compact": "imagebeam.pipelines.compact",
     "convert": "imagebeam.pipelines.convert",
+    "index": "imagebeam.pipelines.index_dataset",
     "mix": "imagebeam.mixed_dataset",
     "open_dataset": "imagebeam.dataset",
     "plan": "imagebeam.pipelines.convert",
@@ -80,6 +83,7 @@ __all__ = [
     "ExampleError",
     "ImageDataset",
     "ImagebeamError",
+    "IndexResult",
     "Mixture",
     "ReadOptions",
     "ReaderState",
@@ -91,6 +95,7 @@ __all__ = [
     "__version__",
     "compact",
     "convert",
+    "index",
     "load_catalog",
     "mix",
     "open_dataset",

@@ -17,8 +17,9 @@ from imagebeam import errors, features, storage
 
 # Raised when an older imagebeam would misread a newer catalog. A new field that only adds facts does not raise it:
 # catalogs without the field stay readable, and an imagebeam that does not know the field reads the rest.
-FORMAT_VERSION = 2
-_SELF_CONTAINED_FORMAT = 1  # written if no shard lies in another folder or has removed records
+FORMAT_VERSION = 3  # of an index of another tool's shards, which earlier releases would take for their own, and remove
+_SNAPSHOT_FORMAT = 2  # written if a shard lies in another folder or has removed records
+_SELF_CONTAINED_FORMAT = 1  # written for all other datasets
 CATALOG_FILE = "catalog.json"
 LABELS_FILE = "labels.txt"
 MASK_LABELS_FILE = "mask_labels.txt"  # line n, counted from 0, names class n of the masks
@@ -30,6 +31,7 @@ INDEX_DIRECTORY = "index"
 STATE_DIRECTORY = "state"  # of a snapshot, for the next update: one file for each shard
 STATE_SUFFIX = ".json.gz"
 CONTROL_DIRECTORY = ".imagebeam"  # the lock, staged shards, reports; removed after a commit
+INDEXING_PREFIX = "indexing-"  # of the fingerprint of a run of `imagebeam index`, which names its staging folder
 PUBLISH_MARKER = "publishing"  # file in it that names the fingerprint and the run while a commit moves shards
 STAGING_PREFIX = "staging-"  # folder in it, named by the fingerprint, with the files that are not committed yet
 
@@ -70,7 +72,7 @@ class Shard:
     @property
     def index_name(self) -> str:
         """Path of the byte-offset index, relative to the dataset. Compressed shards have no index."""
-        folder, slash, name = self.name.rpartition("/")
+        folder, slash, name = self.name.rpartition("/") if self.is_elsewhere else ("", "", self.name)
         return f"{folder}{slash}{INDEX_DIRECTORY}/{name.removesuffix('.tfrecord')}.index"
 
     @property
@@ -151,6 +153,7 @@ def _checked(catalog: Catalog) -> Catalog:
         ("config", catalog.config, dict),
         ("files", catalog.files, dict),
         ("snapshot", catalog.snapshot, dict),
+        ("indexed", catalog.indexed, dict),
         *(("labels", label, str) for label in catalog.labels),
         *(("keypoints", name, str) for name in catalog.keypoints),
         *(("object_classes", name, str) for name in catalog.object_classes.values()),
@@ -204,6 +207,8 @@ class Catalog:
     # Names of the classes of objects by their ids; {} without objects.
     object_classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
     keypoints: tuple[str, ...] = ()  # names of the keypoints of each object, in their order
+    # {} unless `imagebeam index` made the catalog, of shards that another tool wrote: they are never moved or removed
+    indexed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def is_self_contained(self) -> bool:
@@ -211,10 +216,16 @@ class Catalog:
         every = (shard for split in self.splits.values() for shard in split.shards)
         return not any(shard.is_elsewhere or shard.removed for shard in every)
 
+    @property
+    def _format_version(self) -> int:
+        if self.indexed:
+            return FORMAT_VERSION
+        return _SELF_CONTAINED_FORMAT if self.is_self_contained else _SNAPSHOT_FORMAT
+
     def to_json(self) -> str:
         """Returns the text of `catalog.json`. Its last field is the checksum of all other fields."""
         fields = {
-            "format_version": _SELF_CONTAINED_FORMAT if self.is_self_contained else FORMAT_VERSION,
+            "format_version": self._format_version,
             "name": self.name,
             "created": self.created,
             "fingerprint": self.fingerprint,
@@ -246,6 +257,7 @@ class Catalog:
         if self.object_classes:
             fields["object_classes"] = {str(label): name for label, name in self.object_classes.items()}
         fields |= {"keypoints": list(self.keypoints)} if self.keypoints else {}
+        fields |= {"indexed": self.indexed} if self.indexed else {}
         return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
 
     @classmethod
@@ -268,9 +280,12 @@ class Catalog:
             )
         checksum = fields.pop("checksum", None)
         if checksum != _checksum(fields):
+            again = "run the same convert command again with --overwrite"
+            if fields.get("indexed"):
+                again = "remove it and run imagebeam index again"
             raise errors.CatalogError(
                 f"{where} was edited after it was written: its checksum is {checksum}, its content has "
-                f"{_checksum(fields)}; restore it, or run the same convert command again with --overwrite"
+                f"{_checksum(fields)}; restore it, or {again}"
             )
         return cls(
             name=fields["name"],
@@ -305,6 +320,7 @@ class Catalog:
             duplicates=fields.get("duplicates", {}),
             keypoints=tuple(fields.get("keypoints", ())),
             object_classes={int(label): name for label, name in fields.get("object_classes", {}).items()},
+            indexed=fields.get("indexed", {}),
         )
 
 
@@ -395,7 +411,8 @@ def missing_catalog(
     if other:
         return errors.CatalogError(
             f"{directory} holds no {CATALOG_FILE}: {other!r} is a TFRecord file that another tool wrote; "
-            f"imagebeam convert --config tfrecord --input {directory} --output OUTPUT makes a dataset of such files"
+            f"imagebeam index {directory} makes such files readable where they are, and imagebeam convert --config "
+            f"tfrecord --input {directory} --output OUTPUT makes a dataset of them"
         )
     return errors.CatalogError(
         f"{directory} holds no {CATALOG_FILE}: {_why_there_is_none(storage.normalize(directory), read)}"
@@ -413,6 +430,8 @@ def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> s
     except (OSError, errors.CatalogError):
         pass
     else:
+        if catalog.indexed:
+            return f"an index of it was cut short while it was committed; run imagebeam index {directory} again"
         source = (catalog.config.get("source") or {}).get("uri")
         return (
             f"the commit of a dataset of {catalog.counts.written:,} images was cut short; run the same convert command "
@@ -422,6 +441,8 @@ def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> s
         names = [] if read else [entry.name for entry in storage.storage_of(control).list_directory(control)]
     except OSError:
         names = []
+    if any(name.startswith(STAGING_PREFIX + INDEXING_PREFIX) for name in names):
+        return f"an index of it is unfinished; wait for it, or run imagebeam index {directory} again to resume"
     if any(name.startswith(STAGING_PREFIX) for name in names):
         return "a conversion into it is unfinished; wait for it, or run the same convert command again to resume"
     return "no dataset was committed there; give the --output of a successful convert command"

@@ -77,6 +77,11 @@ def frame_header(length: int) -> bytes:
     return packed + _CRC.pack(mask_crc(extend_crc(0, packed)))
 
 
+def begins_with_record(head: bytes) -> bool:
+    """Returns whether these can be the first 12 bytes of a TFRecord file: a length, and the length's checksum."""
+    return len(head) >= HEADER_BYTES and head[8:HEADER_BYTES] == frame_header(_LENGTH.unpack_from(head)[0])[8:]
+
+
 class OutputFile(Protocol):
     """A file that takes bytes: all files of Python do."""
 

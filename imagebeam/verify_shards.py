@@ -220,8 +220,10 @@ def verify_dataset(
     if misfit and snapshots.REMOVED_FILE not in catalog.files:
         yield snapshots.REMOVED_FILE, misfit
     suffixes = {shard_names.suffix_of(shard.name) for shard in every}
-    for name in find_unnamed_shards(directory, {shard.name for shard in every}, suffixes):
-        detail = f"{UNNAMED}, and readers that list the folder read it; move or delete it"
+    left_out = catalog.indexed.get("left_out", ())
+    for name in find_unnamed_shards(directory, {*(shard.name for shard in every), *left_out}, suffixes):
+        remedy = "run imagebeam index again, or move it" if catalog.indexed else "move or delete it"
+        detail = f"{UNNAMED}, and readers that list the folder read it; {remedy}"
         yield name, [Problem(name, None, detail)]
     for name in find_unnamed_files(directory, catalog):
         yield name, [Problem(name, None, f"{UNNAMED}; move or delete it")]
@@ -245,11 +247,12 @@ def find_unnamed_files(directory: str, catalog: catalog_lib.Catalog) -> list[str
         for shard in split.shards:
             named |= {shard.index_name, shard.state_name}
     found: set[str] = set()
-    for folder in (catalog_lib.INDEX_DIRECTORY, catalog_lib.STATE_DIRECTORY):
+    folders = {name.rpartition("/")[0] for name in named if name.startswith(f"{catalog_lib.INDEX_DIRECTORY}/")}
+    for folder in {*folders, catalog_lib.INDEX_DIRECTORY, catalog_lib.STATE_DIRECTORY}:
         uri = storage.join(directory, folder)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             found |= {f"{folder}/{entry.name}" for entry in storage.storage_of(uri).list_directory(uri)}
-    return sorted(found - named)
+    return sorted(found - named - folders)
 
 
 def _load_removed(directory: str, catalog: catalog_lib.Catalog) -> tuple[Mapping[str, Collection[int]], list[Problem]]:

@@ -89,6 +89,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
         "plan": _plan,
         "init": _init,
         "compact": _compact,
+        "index": _index,
         "snapshots": _snapshots,
         "status": _status,
         "verify": _verify,
@@ -326,6 +327,37 @@ def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         _say(f"snapshot {result.snapshot} of {known.directory} stands alone already; nothing to do")
         return 0
     progress.print_table(progress.summary_rows(result.catalog, known.directory, result.seconds))
+    return 0
+
+
+def _index(known: argparse.Namespace, _: list[str]) -> int:
+    from imagebeam.pipelines import index_dataset, progress
+
+    result = index_dataset.index(
+        known.directory,
+        image=known.image,
+        label=known.label,
+        label_base=known.label_base,
+        split=known.split,
+        partial=known.partial,
+        keep_broken=known.keep_broken,
+        plan=known.plan,
+        workers=known.workers,
+        show_progress=not known.quiet,
+        _own_process=True,
+    )
+    if known.quiet:
+        return 0
+    for change in result.changes:
+        _tell(f"changed: {change}")
+    for note in result.notes:
+        _tell(f"note: {note}")
+    if result.state == "kept":
+        _say(f"the index of {known.directory} fits its shards; nothing to do")
+        return 0
+    progress.print_table(index_dataset.result_rows(result, known.directory))
+    command = "index" if result.state == "planned" else "verify"
+    _say(f"next: imagebeam {command} {shlex.quote(known.directory)}")
     return 0
 
 

@@ -85,6 +85,24 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     compact.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
     compact.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
     compact.epilog = "Any other option goes to Beam, such as --runner=PrismRunner."
+    index = add("index", "make TFRecord files of any tool readable where they are: a catalog and indexes beside them")
+    index.add_argument("directory", metavar="DIR")
+    index.add_argument("--image", metavar="KEY", help="feature with the image (default: found)")
+    index.add_argument("--label", metavar="KEY", help="feature with the label, or none (default: found)")
+    index.add_argument(
+        "--label-base", type=int, choices=(0, 1), help="id of the first class (default: 1 if no record has the label 0)"
+    )
+    index.add_argument(
+        "--split",
+        metavar="PATTERN",
+        help="a regular expression whose first group is the split in a path, such as '(train|val)_'; other files are "
+        "left out (default: the usual names)",
+    )
+    index.add_argument("--partial", action="store_true", help="allow that files of a numbered series are missing")
+    index.add_argument("--keep-broken", action="store_true", help="allow records that cannot be read")
+    index.add_argument("--plan", action="store_true", help="look at the names and the first records; write nothing")
+    index.add_argument("--workers", type=_positive, metavar="N", help="processes that read (default: cores)")
+    index.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
     for command in (convert, compact):
         command.add_argument(
             "--keep-snapshots",

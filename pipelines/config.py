@@ -26,7 +26,7 @@ from imagebeam.pipelines import (
 )
 from imagebeam.transforms.sources import path_pattern
 
-_FOLDERS = ("files", "tar", "tfrecord", "parquet")  # sources that list a folder
+_FOLDERS = ("files", "tar", "zip", "tfrecord", "parquet")  # sources that list a folder
 # sources whose images come with columns
 _TABLES = ("manifest", "idx", "coco", "tar", "tfrecord", "arrays", "parquet")
 _OBJECTS = ("coco", "yolo", "voc", "labelme", "box_csv")  # sources with boxes of objects

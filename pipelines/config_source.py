@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
 
@@ -203,6 +203,9 @@ class CocoConfig(pydantic.BaseModel):
         return self
 
 
+_Shape: TypeAlias = tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4), NotBool]]
+
+
 class TfrecordConfig(pydantic.BaseModel):
     """TFRecord files of tf.train.Example to be rewritten."""
 
@@ -212,11 +215,27 @@ class TfrecordConfig(pydantic.BaseModel):
     """Key of the feature with the image's bytes."""
     key: str | None = None
     """Key of the feature with the stable id; by default the file's name and the record's number."""
-    raw_shape: tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4), NotBool]] | None = None
-    """Height, width and channels of images stored as 8-bit pixels without a format, such as [28, 28, 1]."""
+    raw_shape: _Shape | tuple[str, str, str] | None = None
+    """Height, width and channels of images stored as 8-bit pixels without a format, such as [28, 28, 1]; or the keys of
+    the features that hold them, such as [image_height, image_width, image_channels]."""
+    base64: bool = False
+    """Whether the image's bytes are base64, as TFRecorder writes them."""
     keep: Literal["all"] | tuple[str, ...] | None = None
     """Keys of further features to store unchanged, with the kind that they have in the records, or `all`. By default
     all are kept, unless `columns` names some: then only those. The plan lists what is left out."""
+
+    @property
+    def fixed_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels of all images, if they are stored as pixels of one shape."""
+        if self.raw_shape is None or isinstance(self.raw_shape[0], str):
+            return None
+        height, width, channels = self.raw_shape
+        return int(height), int(width), int(channels)
+
+    @property
+    def shape_keys(self) -> tuple[str, ...]:
+        """Keys of the features with height, width and channels, if images are stored as pixels of several shapes."""
+        return tuple(each for each in self.raw_shape or () if isinstance(each, str))
 
 
 class ParquetConfig(pydantic.BaseModel):
@@ -296,13 +315,14 @@ class SourceConfig(pydantic.BaseModel):
         "labelme",
         "box_csv",
         "tar",
+        "zip",
         "tfrecord",
         "parquet",
     ] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
     `plan --save-listing`; `arrays` reads images that are rows of arrays (CIFAR, .npz, .h5, .mat, pixels in CSV);
-    `idx`, `coco`, `yolo`, `voc`, `labelme`, `box_csv` (a row for each box), `tar` (WebDataset), `tfrecord` and `parquet`
-    (with the bytes of images; with paths it is a manifest) read these formats."""
+    `idx`, `coco`, `yolo`, `voc`, `labelme`, `box_csv` (a row for each box), `tar` (WebDataset), `zip` (all archives of
+    a folder), `tfrecord` and `parquet` (with the bytes of images; with paths it is a manifest) read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     pattern: str | None = None

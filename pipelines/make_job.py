@@ -120,7 +120,7 @@ def make_job(
         ),
         names_file,
     )
-    raw_shape = open_source.image_shape(source) or config.source.tfrecord.raw_shape
+    raw_shape = open_source.image_shape(source) or config.source.tfrecord.fixed_shape
     objects = open_source.object_reader(source)
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     masks = open_source.mask_policy(config)
@@ -148,7 +148,11 @@ def make_job(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
         policy=dataclasses.replace(
-            config.image.policy(raw_shape, config.statistics.pixels), objects=objects, masks=masks
+            config.image.policy(raw_shape, config.statistics.pixels),
+            objects=objects,
+            masks=masks,
+            is_raw=bool(config.source.tfrecord.shape_keys),
+            is_base64=config.source.tfrecord.base64,
         ),
         read_ahead=read_ahead.ReadAhead(
             config.source.reads_ahead, config.source.bytes_ahead, config.source.manifest.size or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import posixpath
+import re
 from collections.abc import Mapping
 from typing import TypeAlias, cast
 
@@ -20,7 +21,7 @@ from imagebeam.pipelines import (
 from imagebeam.pipelines import config as config_lib
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features, output_folder
-from imagebeam.transforms.images import class_masks
+from imagebeam.transforms.images import class_masks, structure
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import (
     annotated_files,
@@ -45,6 +46,9 @@ from imagebeam.transforms.sources import (
     tar,
     tfrecord,
 )
+from imagebeam.transforms.sources import zip as zip_source
+
+_IN_ARCHIVE = re.compile(r"(.+?\.zip)(?:/(.*))?", re.IGNORECASE)  # an archive, and a folder in it
 
 
 def make_source(config: config_lib.Config) -> image_source.ImageSource:
@@ -102,6 +106,8 @@ def _open(config: config_lib.Config, uri: str, output: str) -> image_source.Imag
             return open_objects.open_box_csv(config, uri)
         if config.source.by in _CONTAINERS:
             return _container_source(config, uri, output)
+        if config.source.by == "zip" or _names_archive(uri):
+            return _zip_source(config, uri, output)
         return _files_source(config, uri, output)
 
 
@@ -200,7 +206,9 @@ def _container_source(config: config_lib.Config, uri: str, output: str) -> conta
     if kind != storage.DIRECTORY:
         name = posixpath.basename(root)
         expected = _CONTAINERS[config.source.by]
-        if not expected.FILE_NAME.fullmatch(name):
+        if not expected.FILE_NAME.fullmatch(name) and not expected.is_container(
+            root, storage.storage_of(root).stat(root).size
+        ):
             raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {expected.EXPECTED}")
         root, include = posixpath.dirname(root), (glob.escape(name),)
     else:
@@ -211,7 +219,47 @@ def _container_source(config: config_lib.Config, uri: str, output: str) -> conta
         return _parquet_source(config, root, include, output)
     wanted = config.source.tfrecord
     fields, keeps_features = open_tables.row_fields(config, wanted.key), config.kept_in_records != ()
-    return tfrecord.TfrecordSource(root, include, output, fields, wanted.image, keeps_features)
+    return tfrecord.TfrecordSource(
+        root, include, output, fields, wanted.image, keeps_features, wanted.shape_keys, wanted.base64
+    )
+
+
+def _names_archive(uri: str) -> bool:
+    """Returns whether an address is that of a zip archive, or of a folder in one."""
+    return _IN_ARCHIVE.fullmatch(uri) is not None and not source_places.is_folder(uri)
+
+
+def _zip_source(config: config_lib.Config, uri: str, output: str) -> zip_source.ZipSource:
+    """Returns the source of one archive, of a folder in it, or of all archives of a folder.
+
+    Raises:
+        ConfigError: if there is none, or the config asks for what archives do not have.
+    """
+    if config.source.masks.rule is not None:
+        raise errors.ConfigError(f"source.masks cannot read {uri!r}, a zip archive: unpack it, and give the folder")
+    if config.split.lists or config.label.lists:
+        raise errors.ConfigError(
+            f"lists of images or labels (split.lists, label.lists) name files of a folder, and {uri!r} is a zip "
+            "archive: unpack it, and give the folder"
+        )
+    match = _IN_ARCHIVE.fullmatch(uri)
+    archive, inside = (match[1], match[2] or "") if match else (uri, "")
+    max_bytes = config.image.limits.max_bytes
+    limit = structure.MAX_IMAGE_BYTES if max_bytes is None else min(int(max_bytes), structure.MAX_IMAGE_BYTES)
+    try:
+        kind = storage.storage_of(archive).stat(archive).kind
+    except OSError as e:
+        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
+    if kind == storage.DIRECTORY:
+        source_places.refuse_input_as_output(output, archive)
+        exclude = source_places.leave_out(output, archive)
+        return zip_source.ZipSource(archive, config.source.include, exclude, max_image_bytes=limit)
+    if match is None:
+        raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {zip_source.ZipSource.EXPECTED}")
+    root, name = posixpath.split(archive)
+    return zip_source.ZipSource(
+        root, config.source.include, archive=name, inside=inside.strip("/"), max_image_bytes=limit
+    )
 
 
 def _parquet_source(
@@ -300,7 +348,7 @@ def advise_on_folders(config: config_lib.Config, source: image_source.ImageSourc
             "label.by: directory takes the folder in the path; for a column of the table set label.by: column "
             f"and label.column (its columns are {names}), without labels label.by: none"
         )
-    if config.source.by not in ("files", "listing"):
+    if config.source.by not in ("files", "listing", "zip"):
         return "set label.by: column and label.column, or label.by: none"
     by_directory = config.split.by == "directory"
     below = "'*/*/*'" if by_directory else "'*/*'"

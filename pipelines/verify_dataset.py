@@ -31,7 +31,9 @@ class VerifyResult:
         differ = [f"{of_shards:,} of {plural.count(self.num_shards, 'shard')}"] if of_shards else []
         differ += [f"{of_files:,} of {len(self.catalog.files):,} other files"] if of_files else []
         again = "convert again with --overwrite"
-        if self.catalog.snapshot:
+        if self.catalog.indexed:
+            again = "fetch the shards again, or run imagebeam index again, which takes them as they are"
+        elif self.catalog.snapshot:
             again = "convert again with --update --overwrite, which writes a whole new snapshot"
         texts = []
         if unnamed == 1:
@@ -42,30 +44,40 @@ class VerifyResult:
             texts.append(f"{' and '.join(differ)} differ from the catalog; {again}")
         if num_records:
             texts.append(
-                f"{num_records:,} of {self.catalog.counts.written:,} records are as they were written, and cannot be "
-                f"read: fix or remove those images in the input, or set image.check: tensorflow, then {again}"
+                f"{num_records:,} of {self.catalog.counts.written:,} records are as they were indexed, and cannot be "
+                "read: read with on_error='skip'"
+                if self.catalog.indexed
+                else f"{num_records:,} of {self.catalog.counts.written:,} records are as they were written, and cannot "
+                f"be read: fix or remove those images in the input, or set image.check: tensorflow, then {again}"
             )
         return "; ".join(texts)
 
 
-def find_folder(directory: str | os.PathLike[str]) -> str:
+def find_folder(
+    directory: str | os.PathLike[str], remedy: str = "give the --output of a convert command", of: str = "the dataset"
+) -> str:
     """Returns the normalized address of a dataset's folder.
+
+    Args:
+        directory: as the user gave it.
+        remedy: what to do if it does not exist.
+        of: what is in the folder.
 
     Raises:
         ConfigError: if there is no such folder.
     """
     given = os.fspath(directory)
     if not given:
-        raise errors.ConfigError("the address of the dataset is empty; give the --output of a convert command")
+        raise errors.ConfigError(f"the address of {of} is empty; {remedy}")
     uri = storage.normalize(given)
     try:
         kind = storage.storage_of(uri).stat(uri).kind
     except (FileNotFoundError, NotADirectoryError) as e:
-        raise errors.ConfigError(f"{given!r} does not exist; give the --output of a convert command") from e
+        raise errors.ConfigError(f"{given!r} does not exist; {remedy}") from e
     except OSError:  # loading the catalog reports the error
         return uri
     if kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"{given!r} is a file; give the folder of the dataset: {os.path.dirname(uri)}")
+        raise errors.ConfigError(f"{given!r} is a file; give the folder of {of}: {os.path.dirname(uri)}")
     return uri
 
 
@@ -102,6 +114,8 @@ class _DecodeRecord:
         if features.ENCODED not in keys:
             raise errors.ConfigError("--decode: the examples hold no image; run verify without it")
         self._features = catalog.features
+        # other tools leave a list out if it has no values
+        self._lists = () if catalog.indexed else tuple(each for each in catalog.features if each.many)
         self._pixels = bare_pixels.PixelReader(catalog) if is_raw else None
         self._image = keys[features.ENCODED]
         self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
@@ -119,7 +133,7 @@ class _DecodeRecord:
         missing = [each.key for each in self._features if not each.many and len(values.get(each.key, ())) != 1]
         if missing:
             return f"the example has not exactly one value of {', '.join(missing)}"
-        lost = [each.key for each in self._features if each.many and each.key not in values]
+        lost = [each.key for each in self._lists if each.key not in values]
         if lost:
             return f"the example lacks the list {', '.join(lost)}"
         key = f"image {values[self._key][0].decode('utf-8', 'backslashreplace')!r}: " if self._key else ""

@@ -39,9 +39,15 @@ def _compare_with_output(
 ) -> elements.DatasetPlan:
     output = settings.output
     folder = output_folder.OutputFolder(output)
+    found = committed_catalog.find_catalog(output)
+    if found is not None and found.catalog is not None and found.catalog.indexed:
+        return _refuse(
+            plan,
+            f"{output} holds TFRecord files of another tool, and an index of them that imagebeam index made: choose "
+            "another --output",
+        )
     if unnamed := folder.find_unnamed_shards(settings.suffix):
         return _refuse(plan, output_folder.refuse_unnamed_shards(output, unnamed))
-    found = committed_catalog.find_catalog(output)
     if found is None and settings.snapshot is None and snapshots.latest_name(output) is not None:
         return _refuse(
             plan,

@@ -14,6 +14,7 @@ from imagebeam.transforms.elements import Reason
 
 SUFFIX = ".gz"
 MAGIC = b"\x1f\x8b"  # first bytes of a gzip file
+MARK = f"#{SUFFIX}"  # at the end of an address: the file is gzip, whatever its name is
 
 _READ_BYTES = 8 << 20  # read from the .gz file at once
 _FEED_BYTES = 64 << 10  # given to zlib at once: it copies the unused rest at the end of each joined file
@@ -24,6 +25,11 @@ _GZIP_WINDOW = 31  # wbits of zlib for a gzip header and trailer
 def has_gzip_name(uri: str) -> bool:
     """Returns whether the name of a file says that it is gzip."""
     return uri.endswith(SUFFIX)
+
+
+def as_gzip(uri: str) -> str:
+    """Returns the address of the unpacked content of a gzip file."""
+    return uri if has_gzip_name(uri) else uri + MARK
 
 
 def read_content(uri: str, version: int) -> Iterator[bytes]:

@@ -171,6 +171,8 @@ def sizes_in(folder: str) -> dict[str, int]:
 
 def files_of(catalog: catalog_lib.Catalog) -> set[str]:
     """Returns the files of a dataset, relative to its folder."""
+    if catalog.indexed:
+        return {catalog_lib.CATALOG_FILE, *catalog.files} | _shards_of(catalog)
     names = {catalog_lib.CATALOG_FILE, catalog_lib.STATISTICS_FILE, catalog_lib.REJECTS_FILE, *catalog.files}
     if catalog.is_self_contained:  # older catalogs do not name these
         names.update(tfds_metadata.tfds_names(catalog))
@@ -188,6 +190,8 @@ def _shards_of(catalog: catalog_lib.Catalog) -> set[str]:
 def files_of_shard(shard: catalog_lib.Shard, catalog: catalog_lib.Catalog) -> list[str]:
     """Returns the name of a shard, of its index, and of the state of its images, as far as the dataset has them."""
     indexes = [shard.index_name] if catalog.compression == "none" else []
+    if catalog.indexed:  # its shards belong to the user
+        return indexes
     return [shard.name, *indexes, *([shard.state_name] if catalog.snapshot else [])]
 
 
@@ -198,7 +202,8 @@ def _shards_in(text: str) -> set[str]:
     """
     names: set[str] = set()
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-        for split in json.loads(text)["splits"].values():
+        whole = json.loads(text)
+        for split in () if "indexed" in whole else whole["splits"].values():
             for fields in split["shards"]:
                 name = str(fields["name"])
                 if shard_names.is_shard_name(name, (shard_names.suffix_of(name),)) and "/" not in name:

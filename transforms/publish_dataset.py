@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 REQUESTS_AT_ONCE = 64
 
 
-class _StagedFile(NamedTuple):
+class StagedFile(NamedTuple):
     """A shard or an index that waits for the commit."""
 
     name: str  # below the output
@@ -63,6 +63,11 @@ class Publication:
         """Names of the folders in the output with one file for each shard."""
         indexes = [catalog_lib.INDEX_DIRECTORY] if self._has_indexes else []
         return [*indexes, *([catalog_lib.STATE_DIRECTORY] if self.settings.snapshot is not None else [])]
+
+    @property
+    def _files_of_old_readers(self) -> Collection[str]:
+        """Names of files by which other readers would still load the dataset that is replaced."""
+        return tfds_metadata.LOADED_BY
 
     def require_committed(self) -> committed_catalog.FoundCatalog | None:
         """Returns the catalog to replace. None if there is none, or an earlier attempt has retired it.
@@ -159,7 +164,7 @@ class Publication:
             store.sync(self.settings.paths.control)
             store.sync(output)
         self.marker.note_change()
-        for name in tfds_metadata.LOADED_BY:  # otherwise TFDS would still load the old dataset
+        for name in self._files_of_old_readers:
             store.remove(storage.join(output, name))
 
     def move_indexes_early(self) -> Collection[str]:
@@ -189,7 +194,7 @@ class Publication:
         for folder in folders:
             store.sync(folder)
 
-    def _move_staged(self, file: _StagedFile) -> None:
+    def _move_staged(self, file: StagedFile) -> None:
         """Moves a shard or an index. One that a killed commit has moved already stays where it is."""
         self.marker.check()
         target = storage.join(self.settings.output, file.name)
@@ -197,19 +202,19 @@ class Publication:
         if file.name != file.staged_name:
             storage.storage_of(target).sync(target)
 
-    def _all_staged_files(self) -> Iterator[_StagedFile]:
+    def _all_staged_files(self) -> Iterator[StagedFile]:
         for written in self.written:
             yield from self._staged_files(written)
 
-    def _staged_files(self, written: elements.WrittenShard) -> list[_StagedFile]:
+    def _staged_files(self, written: elements.WrittenShard) -> list[StagedFile]:
         """Returns the shard, and its index and the state of its images if it has them."""
         shard = written.shard
-        files = [_StagedFile(shard.name, shard.name, shard.bytes)]
+        files = [StagedFile(shard.name, shard.name, shard.bytes)]
         if self._has_indexes:
             name = shard.index_name
-            files.append(_StagedFile(name, os.path.basename(name), shard.index_file.bytes))
+            files.append(StagedFile(name, os.path.basename(name), shard.index_file.bytes))
         if shard.state_bytes:
-            files.append(_StagedFile(shard.state_name, shard_writer.staged_state_name(shard), shard.state_bytes))
+            files.append(StagedFile(shard.state_name, shard_writer.staged_state_name(shard), shard.state_bytes))
         return files
 
     def _for_each(self, act: Callable[[_T], None], values: Iterable[_T]) -> None:

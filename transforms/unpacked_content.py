@@ -5,6 +5,9 @@ file whose name ends in one of `_WHOLE_FILES`, or of one part of a file whose na
 
     gs://bucket/train-images-idx3-ubyte.gz
     gs://bucket/mnist.npz#x_train
+    gs://bucket/train-00000-of-00010#.gz
+
+The last one is a file whose content is gzip, whatever its name is: see `gzip_content.as_gzip`.
 
 Without `#`, the address of a file with parts is that of its plain bytes. Sources read as the shard writer does:
 
@@ -88,6 +91,8 @@ def part_of(uri: str, part: str) -> str:
 
 def split_part(address: str) -> tuple[str, str]:
     """Returns the address of a file and the name of the part that `address` is of; "" if it is of the whole file."""
+    if address.endswith(gzip_content.MARK):
+        return address.removesuffix(gzip_content.MARK), ""
     uri, _, part = address.rpartition("#")
     if not part or "/" in part or not uri.endswith(tuple(_PARTS)):
         return address, ""
@@ -178,7 +183,8 @@ def _unpack_to_disk(address: str, version: int) -> UnpackedFile:
     uri, part = split_part(address)
     file: Any = tempfile.TemporaryFile(prefix="imagebeam-", buffering=0)  # noqa: SIM115 - closed with its last reference
     size = 0
-    for plain in _read_pieces(uri, version, part):
+    pieces = gzip_content.read_content(uri, version) if address.endswith(gzip_content.MARK) else None
+    for plain in pieces or _read_pieces(uri, version, part):
         size += len(plain)
         try:
             while plain:  # a nearly full disk writes only a part

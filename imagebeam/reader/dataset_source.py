@@ -93,12 +93,14 @@ class DatasetSource:
                 try:
                     size = self.size_of(uri)
                 except OSError as e:
-                    detail = f"is missing ({e.strerror or e}): run imagebeam verify, then convert again"
+                    again = "index" if catalog.indexed else "convert"
+                    detail = f"is missing ({e.strerror or e}): run imagebeam verify, then {again} again"
                     raise errors.ShardError(f"shard {uri} {detail}") from e
                 if size != shard.bytes:
+                    again = f"imagebeam index {self.directory}" if catalog.indexed else "convert again with --overwrite"
                     raise errors.ShardError(
                         f"shard {uri} has {size:,} bytes, the catalog says {shard.bytes:,}: "
-                        "it was cut short or replaced; run imagebeam verify, then convert again with --overwrite"
+                        f"it was cut short or replaced; run imagebeam verify, then {again}"
                     )
 
     def fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:

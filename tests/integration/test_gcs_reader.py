@@ -106,6 +106,11 @@ def open_dataset(uri: str) -> Mapping[str, int]:
     return {name: dataset.num_examples(name) for name in dataset.splits}
 
 
+def index_shards(uri: str) -> str:
+    """Indexes the shards in a folder; returns what became of that."""
+    return imagebeam.index(uri, workers=2).state
+
+
 def read_records(uris: list[str]) -> list[bytes]:
     """Returns the records of shards, read by TensorFlow alone."""
     import tensorflow as tf
@@ -263,3 +268,16 @@ def test_shard_changed_at_gs_is_refused_by_the_cache(pets: Datasets, process: Pr
     with pytest.raises(imagebeam.ShardError, match=rf"^shard {uri}/{FIRST} comes as .* the catalog says"):
         process(read, uri, None, str(tmp_path))
     assert not list(tmp_path.glob(f"imagebeam-*/{FIRST}"))
+
+
+def test_shards_without_a_catalog_are_indexed_in_the_bucket(pets: Datasets, process: Process) -> None:
+    for path in pets.local.glob("*.tfrecord"):
+        pets.bucket.blob(f"foreign/{path.name}").upload_from_filename(path)
+    uri = "gs://bucket/foreign"
+    assert process(index_shards, uri) == "committed"
+    assert process(index_shards, uri) == "kept"
+    names = sorted(blob.name.removeprefix("foreign/") for blob in pets.bucket.list_blobs(prefix="foreign/"))
+    shards = sorted(path.name for path in pets.local.glob("*.tfrecord"))
+    indexes = [f"index/{name.removesuffix('.tfrecord')}.index" for name in shards]
+    assert names == sorted([*shards, *indexes, "catalog.json", "index/scans.json.gz", "statistics.json"])
+    assert_same(process(read, uri, None), process(read, pets.uri, None))

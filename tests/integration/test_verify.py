@@ -165,7 +165,7 @@ def test_broken_index_is_named(dataset: pathlib.Path, change: Callable[[pathlib.
         pytest.param(lambda text: "[]", "is not a catalog (TypeError: ", id="another-file"),
         pytest.param(
             lambda text: json.dumps(json.loads(text) | {"format_version": 99}),
-            "has format version 99, this imagebeam reads up to 2: update imagebeam",
+            "has format version 99, this imagebeam reads up to 3: update imagebeam",
             id="newer-version",
         ),
     ],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import (
+    base64_pixels,
     checked_image,
     class_masks,
     colors,
@@ -62,6 +63,8 @@ class ImagePolicy:
 
     check: str = "structure"  # or "header", "decode", "tensorflow"
     raw_shape: tuple[int, int, int] | None = None  # height, width, channels if images come as bare pixels
+    is_raw: bool = False  # whether they do, of shapes of their own: height and width are the expected ones
+    is_base64: bool = False  # whether the bytes of each image are base64
     encode: str = KEEP  # or jpeg, png, webp, raw, int64_list, float_list
     other_formats: str = "encode"  # or "reject": images that are neither JPEG nor PNG, with encode "keep"
     frames: str = "first"  # of files with several images; or "reject", "each"
@@ -88,8 +91,10 @@ class ImagePolicy:
         Raises:
             BadImageError: if the image is to be rejected.
         """
-        if self.raw_shape is not None:
-            return self._prepare_raw(data, self.raw_shape, expected)
+        if self.is_base64:
+            data = base64_pixels.decode(data)
+        if (shape := self._shape_of(data, expected)) is not None:
+            return self._prepare_raw(data, shape, expected)
         structure.check_size(data)
         self.limits.check_bytes(len(data))
         format = image_formats.sniff_format(data)
@@ -131,7 +136,7 @@ class ImagePolicy:
             BadImageError: if the whole file is to be rejected.
         """
         format = image_formats.sniff_format(data)
-        if self.frames != EACH or self.raw_shape is not None or format not in frame_reader.FORMATS:
+        if self.frames != EACH or self.raw_shape is not None or self.is_raw or format not in frame_reader.FORMATS:
             return None
         stated = None
         if format == image_formats.PNG:
@@ -187,6 +192,20 @@ class ImagePolicy:
         if self.encode == KEEP and self.other_formats == REJECT:
             return structure.CHECKED_FORMATS
         return tuple(pillow_decoder.decoded_formats())
+
+    def _shape_of(self, data: bytes, expected: tuple[int, int] | None) -> tuple[int, int, int] | None:
+        """Returns height, width and channels of an image that comes as bare pixels; None for any other.
+
+        Raises:
+            BadImageError: if the bytes are not those of an image of the expected size.
+        """
+        if not self.is_raw or expected is None:
+            return self.raw_shape
+        height, width = expected
+        channels = len(data) // (height * width)
+        if channels not in structure.RAW_COLORSPACES or len(data) != height * width * channels:
+            raise BadImageError(Reason.TRUNCATED, f"{len(data):,} bytes are no {height} x {width} pixels")
+        return height, width, channels
 
     def _prepare_raw(self, data: bytes, shape: tuple[int, int, int], expected: tuple[int, int] | None) -> Image:
         """Prepares bare pixels."""

@@ -12,13 +12,13 @@ import os
 import resource
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent import futures
 from typing import NamedTuple, TypeAlias
 
 from imagebeam import storage
 from imagebeam.storage import local
-from imagebeam.transforms import broken_content, elements, snappy_blocks, unpacked_content
+from imagebeam.transforms import broken_content, elements, snappy_blocks, unpacked_content, zip_members
 from imagebeam.transforms.images import structure
 
 MAX_READS = 16  # local files opened ahead on a cold disk: the kernel reads them while earlier ones are encoded
@@ -87,6 +87,40 @@ _Opened: TypeAlias = (
 
 
 def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> Iterator[Fetched]:
+    """Yields each reference with its bytes or its ReadError, in the order of `refs`, like `_fetch_ranges`.
+
+    A member of a zip archive (see zip_members) is read as a range of the archive, and unpacked.
+    """
+    members: collections.deque[elements.ImageRef] = collections.deque()  # whose ranges are being read
+
+    def find_ranges() -> Iterator[elements.ImageRef]:
+        for ref in refs:
+            archive = zip_members.archive_of(ref.uri) if ref.length >= 0 else None
+            if archive is None:
+                yield ref
+            else:
+                members.append(ref)
+                yield ref._replace(uri=archive, size=ref.length, inside=_IN_ARCHIVE)
+
+    with contextlib.closing(_fetch_ranges(find_ranges(), limit)) as ranges:
+        for ref, data in ranges:
+            if ref.inside is _IN_ARCHIVE:
+                ref = members.popleft()
+                data = _unpack(ref, data) if isinstance(data, bytes) else data
+            yield ref, data
+
+
+_IN_ARCHIVE = (-1, -1)  # `ImageRef.inside` of a range that holds a member of an archive
+
+
+def _unpack(ref: elements.ImageRef, data: bytes) -> bytes | ReadError:
+    try:
+        return zip_members.unpack(data, ref.size)
+    except broken_content.BrokenContentError as e:
+        return ReadError(e.reason, f"{ref.uri} {e.detail}")
+
+
+def _fetch_ranges(refs: Iterable[elements.ImageRef], limit: ReadAhead) -> Generator[Fetched, None, None]:
     """Yields each reference with its bytes or its ReadError, in the order of `refs`.
 
     While reads wait for a disk, local files are opened ahead and announced to the kernel: reads then overlap without

@@ -7,14 +7,15 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import look_ahead, storage
-from imagebeam.transforms import elements, gzip_content, kept_features
+from imagebeam.transforms import elements, gzip_content, kept_features, unpacked_content
 from imagebeam.transforms.sources import files, image_source, table_rows
 
 _FILES_AT_ONCE = 8  # read in parallel over a network; each takes some megabytes of memory
+_HEADS_AT_ONCE = 32  # read in parallel over a network, to recognize files
 _MAX_NAMED = 20
 
 
@@ -25,6 +26,12 @@ class Container(NamedTuple):
     uri: str
     size: int
     version: int
+    is_gzip: bool = False  # whether the content is gzip and the name does not say so
+
+    @property
+    def address(self) -> str:
+        """Address of the content, unpacked."""
+        return gzip_content.as_gzip(self.uri) if self.is_gzip else self.uri
 
 
 class ListingProblem(NamedTuple):
@@ -64,9 +71,29 @@ class ContainerSource(abc.ABC):
     exclude: str = ""  # address below the root that is not listed: the output folder
     fields: table_rows.RowFields = table_rows.NO_FIELDS
 
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """Globs for the paths of the files."""
+        return self.include
+
     @abc.abstractmethod
     def scan(self, container: Container) -> Iterator[Found]:
         """Yields the content of one file in its order. The caller turns an OSError into a problem."""
+
+    @classmethod
+    def may_be_container(cls, name: str) -> bool:
+        """Returns whether a file of this name can be a container, or is certain to be one by `FILE_NAME`."""
+        return cls.FILE_NAME.fullmatch(name) is not None
+
+    @classmethod
+    def is_container(cls, uri: str, size: int) -> bool:
+        """Returns whether a file that can be a container is one, by its content.
+
+        Args:
+            uri: address of the file.
+            size: its bytes, as listed.
+        """
+        return False
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of all files."""
@@ -100,7 +127,9 @@ class ContainerSource(abc.ABC):
         Args:
             passed_over: other files are counted there, by kind.
         """
-        finder = _Finder(self.root, self.include, self.exclude, file_name=self.FILE_NAME)
+        finder = _Finder(
+            self.root, self.globs, self.exclude, file_name=self.FILE_NAME, may_be_one=self.may_be_container
+        )
         passed_over = Counter() if passed_over is None else passed_over
         containers: list[Container] = []
         problems: list[str] = []
@@ -110,6 +139,7 @@ class ContainerSource(abc.ABC):
             ]
             passed_over.update(part.passed_over)
             problems += part.problems
+        containers = self._recognize(containers, passed_over, problems)
         if not containers and not problems:
             passed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(passed_over.items())) or "nothing"
             problems.append(
@@ -117,6 +147,26 @@ class ContainerSource(abc.ABC):
                 "check --input and source.include"
             )
         return sorted(containers), problems
+
+    def _recognize(
+        self, candidates: list[Container], passed_over: Counter[str], problems: list[str]
+    ) -> list[Container]:
+        """Returns the files that are containers; counts the others as passed over."""
+
+        def is_one(each: Container) -> bool:
+            name = each.path.rpartition("/")[2]
+            return self.FILE_NAME.fullmatch(name) is not None or self.is_container(each.uri, each.size)
+
+        num_ahead = 1 if storage.storage_of(self.root).is_local else _HEADS_AT_ONCE
+        try:
+            known = [*look_ahead.map_ahead(is_one, candidates, num_ahead)]
+        except OSError as e:
+            problems.append(f"{self.NOUN}s below {self.root!r} cannot be told from other files: {e}")
+            return []
+        others = known.count(False)
+        if others:
+            passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += others
+        return [each for each, is_known in zip(candidates, known, strict=True) if is_known]
 
     def _scan_all(self, containers: list[Container]) -> Iterator[Found]:
         """Yields the content of all files in their order; threads read ahead over a network."""
@@ -158,13 +208,13 @@ class ContainerSource(abc.ABC):
         return list(dict.fromkeys(asked.get(name, f"columns.{name}") for name in absent))
 
 
-def find_gzip(container: Container) -> ListingProblem | None:
-    """Returns a problem if an unreadable file turns out to be gzip under a name that does not say so."""
-    if gzip_content.has_gzip_name(container.uri):
+def as_gzip(container: Container) -> Container | None:
+    """Returns a container whose content is gzip, though its name does not say so, to be unpacked; else None."""
+    if unpacked_content.is_packed(container.address):
         return None
     if storage.storage_of(container.uri).read(container.uri, 0, len(gzip_content.MAGIC)) != gzip_content.MAGIC:
         return None
-    return ListingProblem(f"{container.uri!r} is gzip: give it a name that ends in .gz, by which gzip is known here")
+    return container._replace(is_gzip=True)
 
 
 def fill(fields: table_rows.RowFields, ref: elements.ImageRef, cells: Mapping[str, Any]) -> elements.ImageRef:
@@ -196,10 +246,12 @@ class _Finder(files.FilesSource):
     """Finds files by their names; yields references to whole files."""
 
     file_name: re.Pattern[str] = re.compile("")
+    may_be_one: Callable[[str], bool] = bool  # whether a file of another name is listed, too
 
     def _add_included(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         uri = storage.join(self.root, path)
-        if not self.file_name.fullmatch(entry.name):
+        may_be_one = entry.kind == storage.FILE and self.may_be_one(entry.name)
+        if not may_be_one and not self.file_name.fullmatch(entry.name):
             found.passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += 1
         elif entry.kind == storage.BROKEN_LINK:
             found.problems.append(f"{uri!r} is a broken link, so the images in it would be lost: repair it")

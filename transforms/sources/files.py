@@ -161,7 +161,7 @@ class FilesSource:
         if entry.name.startswith("."):
             found.passed_over[HIDDEN] += 1
             return
-        if self.include != EVERYTHING and not any(pattern.fullmatch(path) for pattern in _compile(self.include)):
+        if self.include != EVERYTHING and not is_included(self.include, path):
             found.passed_over[NOT_INCLUDED] += 1
             return
         if self.masks is not None and not self.masks.is_image(path):
@@ -236,6 +236,11 @@ _REMEDIES = {
 def _is_image_by_content(uri: str) -> bool:
     """Returns whether a file begins with the signature of an image format."""
     return image_formats.sniff_format(storage.storage_of(uri).read(uri, 0, image_formats.SNIFF_BYTES)) is not None
+
+
+def is_included(globs: tuple[str, ...], path: str) -> bool:
+    """Returns whether a path below the root matches one of the globs."""
+    return any(pattern.fullmatch(path) for pattern in _compile(globs))
 
 
 @functools.lru_cache(maxsize=4)

@@ -21,7 +21,7 @@ STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
 
 _STEM = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)  # stem up to the first dot of the base name, and extension
 _META = re.compile(r"__[^/]*__($|/)")  # WebDataset's own members
-_SPLIT = re.compile(r"(?:.*[-_.])?(?P<split>[A-Za-z]+)[-_]\d+\.tar(?:\.gz)?")
+_SPLIT = re.compile(r"(?:.*[-_.])?(?P<split>[A-Za-z]+)[-_]\d+\.(?:tar(?:\.gz)?|tgz)")
 _MAX_CELL_BYTES = 16 << 20
 _JSON = "json"
 _MAX_NAMED = 8
@@ -40,7 +40,7 @@ class _Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TarSource(containers.ContainerSource):
-    """The tars of a folder, plain or .tar.gz."""
+    """The tars of a folder, plain or compressed by gzip, whatever their names say."""
 
     NOUN = "tar"
     FILE_NAME = re.compile(r".+\.(tar|tar\.gz|tgz)", re.IGNORECASE)
@@ -65,7 +65,11 @@ class TarSource(containers.ContainerSource):
                 stem = found[0]
                 parts.append(_Part(found[1], member))
         except tar_members.TarError as e:
-            yield containers.find_gzip(container) or containers.ListingProblem(
+            packed = containers.as_gzip(container) if e.offset == 0 else None
+            if packed is not None:
+                yield from self.scan(packed)
+                return
+            yield containers.ListingProblem(
                 f"tar {container.uri!r}: {e}; all examples after this point ({num_bytes - e.offset:,} bytes) would be "
                 "lost: fetch it again, or leave it out with source.include"
             )
@@ -89,7 +93,7 @@ class TarSource(containers.ContainerSource):
             cells = self._cells(container, stem, parts, read)
             names.update(cells, (part.extension for part in parts))
             ref = elements.ImageRef(
-                key, container.uri, image.size, container.version, offset=image.offset, length=image.size
+                key, container.address, image.size, container.version, offset=image.offset, length=image.size
             )
             return containers.fill(self.fields, ref, cells)
         except table_rows.BadRowError as e:
@@ -119,8 +123,8 @@ class TarSource(containers.ContainerSource):
 
 def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes], int]:
     """Returns a function that reads a range of the (unpacked) tar, and the tar's size in bytes."""
-    if unpacked_content.is_packed(container.uri):
-        unpacked = unpacked_content.unpack(container.uri, container.version)
+    if unpacked_content.is_packed(container.address):
+        unpacked = unpacked_content.unpack(container.address, container.version)
         return range_window.RangeWindow(unpacked.read, range_window.LOCAL).read, unpacked.size
     return range_window.open_window(container.uri, container.size, container.version).read, container.size
 

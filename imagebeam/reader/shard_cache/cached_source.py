@@ -46,7 +46,8 @@ _NUM_LISTINGS = 8  # at once
 _NUM_AHEAD = 4  # shards beyond those that are certainly read
 _DAMAGE_WAITS_SEC = (1.0, 3.0)
 _BUFFER_BYTES = 1 << 20
-_PLAIN_NAME = re.compile(r"(\.\./\d{6,}/)?[A-Za-z0-9][A-Za-z0-9_.-]*")  # its last part is safe for a local file
+# Its last part is safe for a local file.
+_PLAIN_NAME = re.compile(r"(\.\./\d{6,}/|([A-Za-z0-9][A-Za-z0-9_. -]*/)*)[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class CachedSource(dataset_source.DatasetSource):
@@ -100,8 +101,8 @@ class CachedSource(dataset_source.DatasetSource):
                     f"{self.directory} names a shard {shard.name!r}, which is not a plain file name; convert again"
                 )
         content = repr((self.directory, catalog.fingerprint, [(each.name, each.bytes, each.crc32c) for each in shards]))
-        is_snapshot = catalog.snapshot or not catalog.is_self_contained
-        name = None if is_snapshot else cached_shards.name_in_cache(content)
+        shares_names = catalog.snapshot or not catalog.is_self_contained or any("/" in each.name for each in shards)
+        name = None if shares_names else cached_shards.name_in_cache(content)
         self._kept = cached_shards.KeptShards(self._remote, self._room, name, self._num_downloads)
         self._places = {}
         if catalog.compression == "none":

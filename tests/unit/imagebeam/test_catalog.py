@@ -149,10 +149,10 @@ def test_edited_catalog_is_refused(tmp_path: pathlib.Path, fields: dict[str, Any
         catalog_lib.load_catalog(directory)
 
 
-@pytest.mark.parametrize("version", [3, "1", None, 1.5], ids=repr)
+@pytest.mark.parametrize("version", [4, "1", None, 1.5], ids=repr)
 def test_catalog_of_another_format_is_refused(tmp_path: pathlib.Path, version: object) -> None:
     directory = write(tmp_path, edit(format_version=version))
-    complaint = f"catalog.json has format version {version!r}, this imagebeam reads up to 2: update imagebeam"
+    complaint = f"catalog.json has format version {version!r}, this imagebeam reads up to 3: update imagebeam"
     with pytest.raises(errors.CatalogError, match=re.escape(complaint)):
         catalog_lib.load_catalog(directory)
 

@@ -425,7 +425,7 @@ def test_open_finds_a_missing_and_a_short_shard(copy: pathlib.Path) -> None:
 def test_open_of_a_newer_format_says_so(copy: pathlib.Path) -> None:
     fields = json.loads((copy / "catalog.json").read_bytes())
     (copy / "catalog.json").write_text(json.dumps(fields | {"format_version": 99}))
-    with pytest.raises(errors.CatalogError, match="format version 99, this imagebeam reads up to 2: update imagebeam"):
+    with pytest.raises(errors.CatalogError, match="format version 99, this imagebeam reads up to 3: update imagebeam"):
         imagebeam.open_dataset(str(copy))
 
 

@@ -177,8 +177,9 @@ def test_files_of_another_tool_are_an_error_that_says_how_to_convert_them(
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / name).write_bytes(b"")
     expected = (
-        f"set holds no catalog.json: '{name}' is a TFRecord file that another tool wrote; imagebeam convert "
-        "--config tfrecord --input .*set --output OUTPUT makes a dataset of such files"
+        f"set holds no catalog.json: '{name}' is a TFRecord file that another tool wrote; imagebeam index "
+        ".*set makes such files readable where they are, and imagebeam convert --config tfrecord --input .*set "
+        "--output OUTPUT makes a dataset of them"
     )
     for address in (str(tmp_path / "set"), f"far://{tmp_path}/set"):
         with pytest.raises(errors.CatalogError, match=expected):

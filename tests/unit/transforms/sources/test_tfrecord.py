@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from imagebeam.transforms import unpacked_content
 from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import table_rows, tfrecord
-from tests import image_sets, tars
+from tests import foreign_shards, image_sets, tars
 
 JPEG = image_sets.make_image(1)
 
@@ -106,8 +107,10 @@ def test_records_are_byte_ranges_with_their_features(tmp_path: pathlib.Path, com
         ("validation-00003-of-00128.tfrecord", "validation"),
         ("my-set-test-00003-of-00128.tfrecord.gz", "my-set-test"),
         ("mnist-test.tfrecord-00000-of-00001", "test"),
-        ("train.tfrecord", None),
-        ("train-3-of-8", None),
+        ("train.tfrecord", "train"),
+        ("data.tfrecord", None),
+        ("coco_val.record-00000-of-00010", "val"),
+        ("train-3-of-8", "train"),
     ],
 )
 def test_split_is_read_from_the_name_of_the_shard(name: str, split: str | None) -> None:
@@ -201,10 +204,45 @@ def test_records_after_a_broken_length_are_a_problem(tmp_path: pathlib.Path, com
         assert f"lost, {len(data) - third:,} bytes: fetch the file again" in problem
 
 
-def test_gzip_under_another_name_is_a_problem(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "x.tfrecord", images(1), "GZIP")
-    (problem,) = list_records(tmp_path).problems
-    assert "is gzip: give it a name that ends in .gz" in problem
+def test_gzip_under_another_name_is_unpacked(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "x.tfrecord", images(2), "GZIP")
+    found = list_records(tmp_path)
+    assert (found.problems, [ref.key for ref in found.refs]) == ([], ["x.tfrecord/0", "x.tfrecord/1"])
+    for index, ref in enumerate(found.refs):
+        data = unpacked_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length)
+        assert data == image_sets.make_image(index, size=(8 + index, 8))
+    [(_, fetched)] = read_ahead.fetch(found.refs[:1])
+    assert fetched == image_sets.make_image(0, size=(8, 8))
+
+
+def test_files_are_recognized_by_their_content(tmp_path: pathlib.Path) -> None:
+    for name in ("train", "a.records", "b.record", "c.TFREC", "d.bin", "deep/e"):
+        write(tmp_path / name, images(1))
+    write(tmp_path / "f", images(1), "GZIP")
+    (tmp_path / "notes").write_bytes(b"no records here at all")
+    (tmp_path / "readme.md").write_bytes(b"x" * 40)
+    found = list_records(tmp_path)
+    names = ["a.records", "b.record", "c.TFREC", "d.bin", "deep/e", "f", "train"]
+    assert ([ref.key for ref in found.refs], found.problems) == ([f"{name}/0" for name in names], [])
+    assert found.passed_over == {"other_file": 2}
+
+
+def recorded(index: int, **changes: Any) -> bytes:
+    return foreign_shards.serialize(foreign_shards.tfrecorder(index) | changes)
+
+
+def test_shapes_and_base64_of_each_record_are_checked(tmp_path: pathlib.Path) -> None:
+    keys = ("image_height", "image_width", "image_channels")
+    write(
+        tmp_path / "train-00000-of-00001.tfrecord",
+        [recorded(0), recorded(1, image_width=7), recorded(2, image_height=[4, 4]), recorded(3, image_channels=b"3")],
+    )
+    found = list_records(tmp_path, image="image", shape=keys, is_base64=True)
+    assert [(ref.key[-1], ref.expected) for ref in found.refs] == [("0", (4, 6))]
+    wrong, several, text = (reject.detail for reject in found.rejects)
+    assert wrong.endswith("the image has 72 bytes, and image_height, image_width, image_channels are 4, 7 and 3")
+    assert "(source.tfrecord.raw_shape) are not one whole number each" in several
+    assert "are not one whole number each" in text
 
 
 def test_record_whose_length_looks_like_gzip_is_read(tmp_path: pathlib.Path) -> None:

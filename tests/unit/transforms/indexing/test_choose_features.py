@@ -1,0 +1,176 @@
+"""Which features of another tool's records are the image and the label, and the ids of classes."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from imagebeam import errors, features
+from imagebeam.transforms import kept_features
+from imagebeam.transforms.indexing import choose_features, scan_shard
+from tests import foreign_shards
+
+JPEG = b"\xff\xd8\xff\xe0" + bytes(40)
+CONVERT = "imagebeam convert ..."
+
+
+def choose(values: dict[str, Any], image: str | None = None, label: str | None = None) -> scan_shard.Keys:
+    return choose_features.choose_keys([foreign_shards.serialize(values)], image, label, "a.tfrecord", CONVERT)
+
+
+@pytest.mark.parametrize(
+    ("values", "image", "label", "is_raw"),
+    [
+        pytest.param({"image/encoded": JPEG, "image/class/label": 1}, "image/encoded", "image/class/label", False),
+        pytest.param({"image": JPEG, "label": 1, "id": 7}, "image", "label", False, id="tfds"),
+        pytest.param({"picture": JPEG, "class": [1, 2]}, "picture", "class", False, id="any-name"),
+        pytest.param({"image": JPEG, "mask": JPEG}, "image", None, False, id="usual-name-first"),
+        pytest.param({"image": JPEG, "label": b"cat"}, "image", None, False, id="text-is-no-label"),
+        pytest.param(
+            {"image_raw": bytes(12), "height": 2, "width": 3, "depth": 2, "label": 0},
+            "image_raw",
+            "label",
+            True,
+            id="raw",
+        ),
+    ],
+)
+def test_image_and_label_are_found(values: dict[str, Any], image: str, label: str | None, is_raw: bool) -> None:
+    keys = choose(values)
+    assert (keys.image, keys.label, keys.is_raw) == (image, label, is_raw)
+
+
+def test_image_and_label_are_those_of_the_user() -> None:
+    keys = choose({"image": JPEG, "mask": JPEG, "label": 1, "age": 0.5}, "mask", "age")
+    assert (keys.image, keys.label) == ("mask", "age")
+    assert choose({"image": JPEG, "class": 3}, label="none").label is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "values", "message"),
+    [
+        ({}, {"a": JPEG, "b": JPEG}, "several images, a, b: choose one with --image KEY"),
+        ({}, {"a": 1}, "holds no image: its features are a; name the right one with --image KEY"),
+        ({"image": "x"}, {"image": JPEG}, "--image 'x': a.tfrecord has no such feature; its features are image"),
+        ({"image": "image"}, {"image": [1, 2]}, "'image' of a.tfrecord holds 2 numbers, and an image is one value"),
+        ({"label": "x"}, {"image": JPEG}, "--label 'x': a.tfrecord has no such feature"),
+        ({"label": "x"}, {"image": JPEG, "x": b"cat"}, "--label 'x' holds text .* --set label.column=x"),
+        (
+            {},
+            {"image": bytes(30)},
+            r"30 bytes that are no image file, .*imagebeam convert ... --set source.tfrecord.image=image "
+            r"--set 'source.tfrecord.raw_shape=\[HEIGHT, WIDTH, CHANNELS\]'",
+        ),
+        (
+            {},
+            {
+                "image": base64.urlsafe_b64encode(bytes(range(48))),
+                "image_height": 4,
+                "image_width": 4,
+                "image_channels": 3,
+            },
+            r"'image' of a.tfrecord is base64.*: imagebeam convert ... --set source.tfrecord.image=image "
+            r"--set source.tfrecord.base64=true --set "
+            r"'source.tfrecord.raw_shape=\[image_height, image_width, image_channels\]'",
+        ),
+    ],
+)
+def test_records_without_a_certain_image_are_an_error(
+    asked: dict[str, str], values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        choose(values, **asked)
+
+
+def test_records_that_are_no_examples_are_an_error() -> None:
+    with pytest.raises(errors.ConfigError, match=r"a.tfrecord holds no tf.train.Example"):
+        choose_features.choose_keys([b"\xff\xff\xff"], None, None, "a.tfrecord", CONVERT)
+
+
+def survey(uses: dict[str, tuple[dict[str, str], int, int]]) -> kept_features.FeatureSurvey:
+    return kept_features.FeatureSurvey(4, {key: kept_features.FeatureUse(*use) for key, use in uses.items()})
+
+
+def test_features_are_named_by_what_every_record_holds() -> None:
+    found = choose_features.choose_features(
+        survey(
+            {
+                "image": ({"bytes": "a"}, 4, 4),
+                "label": ({"int64": "a"}, 4, 4),
+                "height": ({"int64": "a"}, 4, 4),
+                "width": ({"int64": "a"}, 4, 4),
+                "image/object/bbox/xmin": ({"float": "a"}, 2, 1),
+                "image/filename": ({"bytes": "a"}, 4, 4),
+                "image/key": ({"bytes": "a"}, 3, 3),
+                "odd": ({"bytes": "a", "int64": "b"}, 4, 4),
+                "empty": ({}, 0, 0),
+            }
+        ),
+        scan_shard.Keys("image", "label", (), (("image/height", "height"), ("image/width", "width"))),
+        ["width"],
+        {0: 2, 1: 2},
+    )
+    assert {each.key: (each.source, each.many) for each in found.features} == {
+        "image": (features.ENCODED, False),
+        "label": (features.LABEL, False),
+        "height": ("image/height", False),
+        "width": ("columns/width", False),  # not that of every image
+        "image/object/bbox/xmin": ("image/object/bbox/xmin", True),
+        "image/filename": ("image/filename", False),
+        "image/key": ("columns/image/key", True),  # missing in a record
+    }
+    assert found.features[-1].source == features.ENCODED
+    assert found.label_kind == "class"
+    assert found.notes == (
+        "width is not the size of every image, and is not used as such",
+        "features of several kinds, which the reader does not give: odd",
+    )
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("float", {}), ("int64", {-7: 1, 3: 1}), ("int64", {5_000_000: 1})])
+def test_label_that_is_no_class_is_a_number(kind: str, labels: dict[int, int]) -> None:
+    uses = {"image": ({"bytes": "a"}, 4, 4), "label": ({kind: "a"}, 4, 4)}
+    found = choose_features.choose_features(survey(uses), scan_shard.Keys("image", "label"), (), labels)
+    assert found.label_kind == kind
+
+
+def test_image_of_several_kinds_is_an_error() -> None:
+    with pytest.raises(errors.ConfigError, match="feature 'image' holds bytes in a and int64 in b"):
+        uses = {"image": ({"bytes": "a", "int64": "b"}, 4, 4)}
+        choose_features.choose_features(survey(uses), scan_shard.Keys("image"), (), {})
+
+
+TEXTS = {features.TEXT: {1: "one", 2: "two"}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "listed", "base", "expected"),
+    [
+        pytest.param([0, 2], {}, None, None, (("0", "1", "2"), 0), id="numbers"),
+        pytest.param([1, 2], {}, None, None, (("1", "2"), 1), id="no-0-begins-at-1"),
+        pytest.param([1, 2], TEXTS, None, None, (("one", "two"), 1), id="texts"),
+        pytest.param([1, 2], TEXTS, None, 0, (("0", "one", "two"), 0), id="base-of-the-user"),
+        pytest.param([1, 2], {}, ["x", "y", "z"], None, (("x", "y", "z"), 0), id="file-of-names"),
+        pytest.param([1, 3], {}, ["x", "y", "z"], None, (("x", "y", "z"), 1), id="file-of-names-from-1"),
+        pytest.param([-1, 0, 1], {}, None, None, (("0", "1"), 0), id="unknown-labels"),
+        pytest.param([0, 4], {}, ["x"], None, (tuple("01234"), 0), id="file-too-short"),
+    ],
+)
+def test_names_and_base_of_classes(
+    labels: list[int], names: dict[str, dict[int, str]], listed: list[str] | None, base: int | None, expected: Any
+) -> None:
+    classes = choose_features.choose_classes(dict.fromkeys(labels, 1), names, listed, base)
+    assert (classes.names, classes.base) == expected
+
+
+def test_base_above_a_label_is_an_error() -> None:
+    with pytest.raises(errors.ConfigError, match="--label-base is 1, and records have the label 0"):
+        choose_features.choose_classes({0: 1}, {}, None, 1)
+
+
+def test_names_that_clash_in_some_file_are_not_used() -> None:
+    one = scan_shard.ShardScan("a", 1, names={"x": {1: "cat"}, "y": {1: "cat"}, "z": {1: "cat"}})
+    two = scan_shard.ShardScan("b", 1, names={"x": {2: "dog"}, "y": {1: "dog"}})
+    assert choose_features.merge_names([one, two]) == {"x": {1: "cat", 2: "dog"}}

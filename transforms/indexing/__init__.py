@@ -1,0 +1,1 @@
+"""Catalogs and indexes of TFRecord files that other tools wrote, for `imagebeam index`."""
