@@ -254,7 +254,7 @@ def _find_in_table(survey: Survey, at: str, table: Table) -> Iterator[Finding]:
     path = table.path.removeprefix(f"{at}/") if at else table.path
     shown = f"{path} has the columns {name_some(table.columns, 6)}"
     if {"emotion", "pixels"} <= columns:
-        yield Finding("fer2013", Strength.CERTAIN, shown, input=table.path)
+        yield Finding("fer2013", Strength.CERTAIN, shown)
         return
     if _is_pixels(table):
         yield Finding("mnist_csv", Strength.CERTAIN, f"{path} has {len(table.columns):,} columns of pixels", {})
