@@ -241,6 +241,12 @@ def explain(recognition: Recognition, config: config_lib.Config) -> str:
 def _differs(finding: Finding, config: config_lib.Config) -> bool:
     """Returns whether a candidate reads a folder in another way than a config."""
     fields = config_lib.load_config(finding.preset, overrides_of(finding))
+    if fields.source.by == config.source.by == "manifest":  # another table, if the one of the config is not there
+        path = config.source.manifest.path
+        place = storage.join(storage.normalize(str(config.source.uri)), str(path))
+        return (
+            isinstance(path, str) and not any(mark in path for mark in "*?[") and split_folders.kind_of(place) is None
+        )
     return (fields.source.by, fields.label.by) != (config.source.by, config.label.by)
 
 
