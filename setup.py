@@ -73,9 +73,20 @@ EXTRAS["dev"] = [
 # Where there is no C compiler or no libjpeg-turbo to build them, other code does the work, more slowly.
 DECODER = setuptools.Extension(  # the reader's; TensorFlow decodes instead
     "imagebeam._native",
-    ["imagebeam/_native.c", "imagebeam/entry_points.c", "imagebeam/crc32c.c"],
-    depends=["imagebeam/entry_points.h", "imagebeam/crc32c.h"],
-    libraries=["jpeg"],
+    [
+        "imagebeam/_native.c",
+        "imagebeam/entry_points.c",
+        "imagebeam/crc32c.c",
+        "imagebeam/filter_weights.c",
+        "imagebeam/resample.c",
+    ],
+    depends=[
+        "imagebeam/entry_points.h",
+        "imagebeam/crc32c.h",
+        "imagebeam/filter_weights.h",
+        "imagebeam/resample.h",
+    ],
+    libraries=["jpeg", "m"],
     extra_compile_args=["-O3", "-pthread"],
     extra_link_args=["-pthread"],
     optional=True,
@@ -89,7 +100,8 @@ TURNER = setuptools.Extension(  # the converter's; Pillow decodes, turns and enc
 )
 RESIZER = setuptools.Extension(  # the converter's, for image.resampler: native
     "imagebeam._resize",
-    ["imagebeam/_resize.c"],
+    ["imagebeam/_resize.c", "imagebeam/filter_weights.c"],
+    depends=["imagebeam/filter_weights.h"],
     libraries=["jpeg", "m"],
     extra_compile_args=["-O3", "-ffp-contract=off"],  # weights are the same with and without fused multiply-add
     optional=True,

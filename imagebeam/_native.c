@@ -3,7 +3,8 @@
 // Only the wanted part of an image is decoded: the columns outside are not transformed, the rows above are only
 // entropy-decoded, the rows below are not read, and libjpeg scales down if the part is at least twice the wanted size.
 // With entry points (entry_points.c), columns and rows outside are not entropy-decoded either.
-// The part is then resized and written, mirrored if asked for, to its place in the batch.
+// The part is then resized and written, mirrored if asked for, to its place in the batch: bilinearly from the four nearest
+// pixels, or with a filter (resample.c).
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -24,6 +25,7 @@
 
 #include "crc32c.h"
 #include "entry_points.h"
+#include "resample.h"
 
 #ifndef LIBJPEG_TURBO_VERSION_NUMBER
 #error "libjpeg-turbo is needed: other libjpegs do not decode parts of an image"
@@ -36,6 +38,9 @@
 
 #define TEXT_OF(name) #name
 #define TEXT(name) TEXT_OF(name)
+
+// With a filter that averages, an image is decoded reduced only while it stays this much larger than wanted.
+#define ANTIALIAS_GAP 2
 
 enum { MAX_REDUCTION = 8, ROWS_AT_ONCE = 16, MAX_THREADS = 1024 };
 
@@ -215,11 +220,19 @@ static PyObject *read_record(PyObject *module, PyObject *arguments) {
 typedef void (*ResizeRow)(const uint8_t *upper, const uint8_t *lower, int num_values, int16_t second, int16_t *blended,
                           int width, const int *columns, const int16_t *weights, uint8_t *out);
 
+// Where the pixels of the resized image are in a part, in pixels of the image.
+typedef struct {
+  double top, row_step, left, column_step;
+} Frame;
+
 typedef struct {
   Py_ssize_t count;
   Py_buffer *images;
   Py_buffer *points;  // entry points of each image, empty if there are none
   const Part *parts;
+  const Frame *frames;  // NULL: parts are resized from the nearest pixels, without a filter
+  int filter, is_antialiased;  // of the filter
+  J_DCT_METHOD dct_method;
   const uint8_t *flips;
   int height, width;  // of the images in the batch
   ResizeRow resize_row;
@@ -241,6 +254,7 @@ typedef struct {
   size_t num_blended;
   int *columns;      // offsets in `blended` of the left and of the right pixel for each column of the resized image
   int16_t *weights;  // of the right pixels: four equal values for each
+  Scratch scratch;
 } Worker;
 
 static void fail(Worker *worker, const char *text) {
@@ -358,6 +372,44 @@ static void resize(Worker *worker, const Batch *batch, const uint8_t *pixels, si
 
 static int smaller(int value, int reduction) { return value / reduction > 1 ? value / reduction : 1; }
 
+// Decides at which part of its size an image is decoded: 1, 1/2, 1/4 or 1/8, whose pixels are still as near as wanted.
+static int choose_reduction(const Batch *batch, Part part, const Frame *frame) {
+  int reduction = 1, gap = batch->is_antialiased ? ANTIALIAS_GAP : 1;
+  if (frame)
+    while (reduction < MAX_REDUCTION && frame->column_step >= 2 * reduction * gap &&
+           frame->row_step >= 2 * reduction * gap)
+      reduction *= 2;
+  else
+    while (reduction < MAX_REDUCTION && part.width >= 2 * reduction * batch->width &&
+           part.height >= 2 * reduction * batch->height)
+      reduction *= 2;
+  return reduction;
+}
+
+// Pixels of the reduced image that hold the part: all that it touches if it is resized with a filter.
+static Part reduce_part(Part part, int reduction, const Frame *frame) {
+  int top = part.top / reduction, left = part.left / reduction;
+  if (!frame) return (Part){top, left, smaller(part.height, reduction), smaller(part.width, reduction)};
+  int bottom = (part.top + part.height + reduction - 1) / reduction;
+  int right = (part.left + part.width + reduction - 1) / reduction;
+  return (Part){top, left, bottom - top, right - left};
+}
+
+static void resize_with_filter(Worker *worker, const Batch *batch, const uint8_t *pixels, size_t stride, Part part,
+                               Part reduced, int reduction, const Frame *frame, int flip, uint8_t *out) {
+  double left = (part.left + frame->left) / reduction - reduced.left;
+  double top = (part.top + frame->top) / reduction - reduced.top;
+  Side across = {reduced.width, batch->width, left, frame->column_step / reduction, batch->filter,
+                 !batch->is_antialiased};
+  Side down = {reduced.height, batch->height, top, frame->row_step / reduction, batch->filter, !batch->is_antialiased};
+  if (!resample_rgb(pixels, stride, &across, &down, flip, out, &worker->scratch)) fail(worker, "out of memory");
+}
+
+// A frame fits if its pixels are inside of the part.
+static int is_fitting_side(double start, double step, int count, int side) {
+  return start >= 0 && step > 0 && start + step * count <= side + 0.01;  // not if one is NaN
+}
+
 // Each image gets a decompressor of its own, which takes 1 us to make: libjpeg keeps quantization and Huffman tables
 // for abbreviated streams (libjpeg.txt, "Abbreviated datastreams and multiple images"), so a JPEG without tables, such
 // as a frame of Motion JPEG, would be decoded with the tables of the image before it.
@@ -374,24 +426,25 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
              jpeg->image_height);
     fail(worker, text);
   }
-  int reduction = 1;
-  while (reduction < MAX_REDUCTION && part.width >= 2 * reduction * batch->width &&
-         part.height >= 2 * reduction * batch->height)
-    reduction *= 2;
+  const Frame *frame = batch->frames ? &batch->frames[index] : NULL;
+  if (frame && !(is_fitting_side(frame->top, frame->row_step, batch->height, part.height) &&
+                 is_fitting_side(frame->left, frame->column_step, batch->width, part.width)))
+    fail(worker, "the frame is not inside of the part");
+  int reduction = choose_reduction(batch, part, frame);
   int is_cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
   jpeg->out_color_space = is_cmyk ? JCS_CMYK : JCS_RGB;
   jpeg->scale_num = 1;
   jpeg->scale_denom = reduction;
-  jpeg->dct_method = JDCT_IFAST;  // as TensorFlow decodes by default
+  jpeg->dct_method = batch->dct_method;
   jpeg_start_decompress(jpeg);
 
-  int left = part.left / reduction, top = part.top / reduction;
-  int width = smaller(part.width, reduction), height = smaller(part.height, reduction);
+  Part reduced = reduce_part(part, reduction, frame);
+  int left = reduced.left, top = reduced.top, width = reduced.width, height = reduced.height;
   JDIMENSION first_column = left, num_columns = width;
   if (num_columns < jpeg->output_width) jpeg_crop_scanline(jpeg, &first_column, &num_columns);  // to whole blocks
   size_t stride = (size_t)num_columns * (is_cmyk ? 4 : 3);
   if (stride * height > worker->num_pixel_bytes) {
-    worker->pixels = grow(worker, worker->pixels, stride * height);
+    worker->pixels = grow(worker, worker->pixels, stride * height + RESAMPLE_SLACK);
     worker->num_pixel_bytes = stride * height;
   }
   if (3 * (size_t)width + 1 > worker->num_blended) {
@@ -412,8 +465,12 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
   if (is_cmyk)
     for (int y = 0; y < height; y++) cmyk_to_rgb(worker->pixels + y * stride, num_columns, is_inverted);
   const uint8_t *pixels = worker->pixels + 3 * (left - (int)first_column);
-  resize(worker, batch, pixels, stride, width, height, batch->flips && batch->flips[index],
-         batch->out + (size_t)index * batch->height * batch->width * 3);
+  int flip = batch->flips && batch->flips[index];
+  uint8_t *out = batch->out + (size_t)index * batch->height * batch->width * 3;
+  if (frame)
+    resize_with_filter(worker, batch, pixels, stride, part, reduced, reduction, frame, flip, out);
+  else
+    resize(worker, batch, pixels, stride, width, height, flip, out);
 }
 
 // Decodes the part out of a smaller JPEG. Returns 0 if there are no entry points, or they do not fit the image: an image
@@ -435,16 +492,20 @@ static int decode_cut(Worker *worker, const Batch *batch, Py_ssize_t index) {
   return is_decoded;
 }
 
+static void prepare_worker(Worker *worker) {
+  worker->jpeg.err = jpeg_std_error(&worker->errors);
+  worker->errors.error_exit = on_libjpeg_error;
+  worker->errors.emit_message = on_libjpeg_message;
+  worker->jpeg.client_data = worker;
+}
+
 static void *decode_next(void *argument) {
   Batch *batch = argument;
   Worker worker = {0};
   char unused[JMSG_LENGTH_MAX];
   volatile size_t index = 0;
   worker.failure = unused;
-  worker.jpeg.err = jpeg_std_error(&worker.errors);
-  worker.errors.error_exit = on_libjpeg_error;
-  worker.errors.emit_message = on_libjpeg_message;
-  worker.jpeg.client_data = &worker;
+  prepare_worker(&worker);
   if (!setjmp(worker.on_error)) {
     worker.columns = grow(&worker, NULL, 2 * batch->width * sizeof(int));
     worker.weights = grow(&worker, NULL, 4 * batch->width * sizeof(int16_t));
@@ -463,6 +524,7 @@ static void *decode_next(void *argument) {
   free(worker.blended);
   free(worker.columns);
   free(worker.weights);
+  free(worker.scratch.at);
   return NULL;
 }
 
@@ -489,29 +551,38 @@ static PyObject *failures_of(const Batch *batch) {
 }
 
 PyDoc_STRVAR(decode_doc,
-             "decode(images, parts, flips, out, threads, points=None) -> list[tuple[int, str]]\n\n"
+             "decode(images, parts, flips, out, threads, points=None, frames=None, filter=1, antialias=False,\n"
+             "    accurate_dct=False) -> list[tuple[int, str]]\n\n"
              "Decodes a part of each JPEG, resized, into a batch; other Python threads go on meanwhile.\n\n"
              "Args:\n    images: a list of bytes or memoryviews.\n"
              "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
              "    flips: uint8 or bool [n], contiguous: whether to mirror the image.\n"
              "    out: uint8 [n, height, width, 3], contiguous; RGB is written to it.\n"
              "    threads: at least 1.\n"
-             "    points: a list of bytes or memoryviews: the entry points of each image, empty where it has none.\n\n"
+             "    points: a list of bytes or memoryviews: the entry points of each image, empty where it has none.\n"
+             "    frames: float64 [n, 4], contiguous: top, row step, left, column step. Row y of an image is the part's\n"
+             "        row top + (y + 0.5) * row step, in pixels of the image, of which a filter takes those around it.\n"
+             "        None resizes the whole part bilinearly, from the four nearest pixels.\n"
+             "    filter: with frames: 1 bilinear, 2 bicubic.\n"
+             "    antialias: with frames: whether the filter is as wide as a pixel of a reduced image.\n"
+             "    accurate_dct: whether blocks are decoded by libjpeg's accurate method; else by its fast one.\n\n"
              "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");
 
 static PyObject *decode(PyObject *module, PyObject *arguments) {
   PyObject *images, *points = NULL, *failures = NULL;
-  Py_buffer parts = {0}, flips = {0}, out = {0};
-  Batch batch = {0};
+  Py_buffer parts = {0}, flips = {0}, out = {0}, frames = {0};
+  Batch batch = {.filter = FILTER_BILINEAR};
   Py_ssize_t num_points = 0;
-  int num_threads;
-  PyObject *parts_object, *flips_object, *out_object;
-  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!:decode", &PyList_Type, &images, &parts_object, &flips_object, &out_object,
-                        &num_threads, &PyList_Type, &points))
+  int num_threads, is_accurate = 0;
+  PyObject *parts_object, *flips_object, *out_object, *frames_object = Py_None;
+  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!Oipp:decode", &PyList_Type, &images, &parts_object, &flips_object,
+                        &out_object, &num_threads, &PyList_Type, &points, &frames_object, &batch.filter,
+                        &batch.is_antialiased, &is_accurate))
     return NULL;
   Py_ssize_t count = PyList_GET_SIZE(images);
   if (PyObject_GetBuffer(parts_object, &parts, PyBUF_ND) || PyObject_GetBuffer(flips_object, &flips, PyBUF_ND) ||
-      PyObject_GetBuffer(out_object, &out, PyBUF_ND | PyBUF_WRITABLE))
+      PyObject_GetBuffer(out_object, &out, PyBUF_ND | PyBUF_WRITABLE) ||
+      (frames_object != Py_None && PyObject_GetBuffer(frames_object, &frames, PyBUF_ND)))
     goto done;
   int is_fitting = out.ndim == 4 && out.itemsize == 1 && out.shape[0] == count && out.shape[3] == 3 &&
                    out.shape[1] > 0 && out.shape[2] > 0 && out.shape[1] < 1 << 15 && out.shape[2] < 1 << 15 &&
@@ -519,6 +590,14 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
                    (!points || PyList_GET_SIZE(points) == count);
   if (!is_fitting) {
     PyErr_SetString(PyExc_ValueError, "images, parts, flips, out and points do not fit each other");
+    goto done;
+  }
+  if (frames.obj && (frames.len != count * (Py_ssize_t)sizeof(Frame) || frames.itemsize != 8)) {
+    PyErr_SetString(PyExc_ValueError, "images and frames do not fit each other");
+    goto done;
+  }
+  if (batch.filter != FILTER_BILINEAR && batch.filter != FILTER_BICUBIC) {
+    PyErr_Format(PyExc_ValueError, "filter is %d, expected 1 or 2", batch.filter);
     goto done;
   }
   batch.images = PyMem_Calloc(count + 1, sizeof *batch.images);
@@ -536,6 +615,8 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
   for (; points && num_points < count; num_points++)
     if (PyObject_GetBuffer(PyList_GetItem(points, num_points), &batch.points[num_points], PyBUF_SIMPLE)) goto done;
   batch.parts = parts.buf;
+  batch.frames = frames.buf;
+  batch.dct_method = is_accurate ? JDCT_ISLOW : JDCT_IFAST;  // TensorFlow's default is the fast one
   batch.flips = flips.buf;
   batch.out = out.buf;
   batch.height = (int)out.shape[1];
@@ -555,7 +636,82 @@ done:
   PyBuffer_Release(&parts);
   PyBuffer_Release(&flips);
   PyBuffer_Release(&out);
+  PyBuffer_Release(&frames);
   return failures;
+}
+
+// A JPEG that is decoded as it is: only one whose pixels do not depend on how colors are converted.
+static int begin_whole(Worker *worker, const Py_buffer *data) {
+  struct jpeg_decompress_struct *jpeg = &worker->jpeg;
+  if (setjmp(worker->on_error)) return 0;
+  jpeg_create_decompress(jpeg);
+  jpeg_mem_src(jpeg, data->buf, data->len);
+  jpeg_read_header(jpeg, TRUE);
+  int is_color = jpeg->num_components == 3 &&
+                 (jpeg->jpeg_color_space == JCS_YCbCr || jpeg->jpeg_color_space == JCS_RGB);
+  int is_gray = jpeg->num_components == 1 && jpeg->jpeg_color_space == JCS_GRAYSCALE;
+  return jpeg->data_precision == 8 && (is_color || is_gray);
+}
+
+static int read_whole(Worker *worker, uint8_t *out) {
+  struct jpeg_decompress_struct *jpeg = &worker->jpeg;
+  if (setjmp(worker->on_error)) return 0;
+  jpeg->out_color_space = JCS_RGB;
+  jpeg->dct_method = JDCT_ISLOW;
+  jpeg_start_decompress(jpeg);
+  while (jpeg->output_scanline < jpeg->output_height) {
+    JSAMPROW rows[ROWS_AT_ONCE];
+    for (int i = 0; i < ROWS_AT_ONCE; i++) {
+      size_t y = jpeg->output_scanline + i < jpeg->output_height ? jpeg->output_scanline + i : jpeg->output_scanline;
+      rows[i] = out + y * jpeg->output_width * 3;
+    }
+    JDIMENSION left = jpeg->output_height - jpeg->output_scanline;
+    jpeg_read_scanlines(jpeg, rows, left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE);
+  }
+  jpeg_finish_decompress(jpeg);
+  return 1;
+}
+
+PyDoc_STRVAR(decode_whole_doc,
+             "decode_whole(image, max_pixels) -> tuple[bytearray, int, int] | None\n\n"
+             "Decodes a whole JPEG with libjpeg's accurate method; other Python threads go on meanwhile.\n\n"
+             "Args:\n    image: bytes or a memoryview.\n    max_pixels: of an image that is decoded.\n\n"
+             "Returns:\n    uint8 [height * width * 3], RGB; height; width. None for all but JPEGs of 8 bits in gray, YCbCr\n"
+             "    or RGB of which libjpeg warns nothing.");
+
+static PyObject *decode_whole(PyObject *module, PyObject *arguments) {
+  Py_buffer data;
+  long long max_pixels;
+  if (!PyArg_ParseTuple(arguments, "y*L:decode_whole", &data, &max_pixels)) return NULL;
+  PyObject *result = NULL, *pixels = NULL;
+  char unused[JMSG_LENGTH_MAX];
+  Worker *worker = PyMem_Calloc(1, sizeof *worker);
+  if (!worker) {
+    PyBuffer_Release(&data);
+    return PyErr_NoMemory();
+  }
+  prepare_worker(worker);
+  worker->failure = unused;
+  worker->refuses_warnings = 1;
+  int is_done = begin_whole(worker, &data);
+  long long height = worker->jpeg.image_height, width = worker->jpeg.image_width;
+  is_done = is_done && height * width <= max_pixels;
+  if (is_done) pixels = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(height * width * 3));
+  if (pixels) {
+    uint8_t *out = (uint8_t *)PyByteArray_AS_STRING(pixels);
+    Py_BEGIN_ALLOW_THREADS;
+    is_done = read_whole(worker, out);
+    Py_END_ALLOW_THREADS;
+  }
+  jpeg_destroy_decompress(&worker->jpeg);
+  PyMem_Free(worker);
+  PyBuffer_Release(&data);
+  if (!is_done)
+    result = Py_NewRef(Py_None);
+  else if (pixels)
+    result = Py_BuildValue("(OLL)", pixels, height, width);
+  Py_XDECREF(pixels);
+  return result;
 }
 
 PyDoc_STRVAR(find_entry_points_doc,
@@ -601,6 +757,7 @@ static PyMethodDef methods[] = {
     {"find_features", find_features, METH_VARARGS, find_features_doc},
     {"read_record", read_record, METH_VARARGS, read_record_doc},
     {"decode", decode, METH_VARARGS, decode_doc},
+    {"decode_whole", decode_whole, METH_VARARGS, decode_whole_doc},
     {"find_entry_points", find_points, METH_O, find_entry_points_doc},
     {"cut", cut, METH_VARARGS, cut_doc},
     {NULL, NULL, 0, NULL},

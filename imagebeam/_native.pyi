@@ -15,7 +15,12 @@ def decode(
     out: np.ndarray,
     threads: int,
     points: list[Any] = ...,
+    frames: np.ndarray | None = ...,
+    filter: int = ...,
+    antialias: bool = ...,
+    accurate_dct: bool = ...,
 ) -> list[tuple[int, str]]: ...
+def decode_whole(image: Any, max_pixels: int) -> tuple[bytearray, int, int] | None: ...
 def find_entry_points(data: bytes) -> bytes: ...
 def cut(
     data: bytes, points: bytes, part: tuple[int, int, int, int]

@@ -67,6 +67,31 @@ static PyObject *read_file(PyObject *module, PyObject *const *arguments, Py_ssiz
   return data ? data : Py_NewRef(Py_None);
 }
 
+PyDoc_STRVAR(read_part_doc,
+             "read_part(descriptor: int, offset: int, length: int, version: int) -> bytes | None\n\n"
+             "Returns a part of an open file; other Python threads go on meanwhile. Returns None if it cannot be read,\n"
+             "the file ends before, or it was changed at another time than `version`, in ns since the epoch (0 allows\n"
+             "any).");
+
+static PyObject *read_part(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+  if (count != 4) return PyErr_Format(PyExc_TypeError, "read_part takes 4 arguments, %zd were given", count);
+  int descriptor = (int)PyLong_AsLong(arguments[0]), is_read;
+  long long offset = PyLong_AsLongLong(arguments[1]), version = PyLong_AsLongLong(arguments[3]);
+  Py_ssize_t length = PyLong_AsSsize_t(arguments[2]);
+  if (PyErr_Occurred()) return NULL;
+  if (offset < 0 || length < 0) Py_RETURN_NONE;
+  PyObject *data = PyBytes_FromStringAndSize(NULL, length);
+  if (!data) return NULL;
+  struct stat status;
+  Py_BEGIN_ALLOW_THREADS;
+  is_read = (!version || (!fstat(descriptor, &status) && change_time(&status) == version)) &&
+            pread(descriptor, PyBytes_AS_STRING(data), length, offset) == length;
+  Py_END_ALLOW_THREADS;
+  if (is_read) return data;
+  Py_DECREF(data);
+  Py_RETURN_NONE;
+}
+
 // --- markers --------------------------------------------------------------------------------------------------------
 
 // Returns the next marker: skips restart markers, fill bytes, and stuffed 0xFF in entropy-coded data.
@@ -379,6 +404,7 @@ static PyMethodDef checksum_methods[] = {
 
 static PyMethodDef methods[] = {
     {"read_file", (PyCFunction)(void (*)(void))read_file, METH_FASTCALL, read_file_doc},
+    {"read_part", (PyCFunction)(void (*)(void))read_part, METH_FASTCALL, read_part_doc},
     {"find_marker", find_marker, METH_VARARGS, find_marker_doc},
     {"check_jpeg", check_jpeg, METH_O, check_jpeg_doc},
     {NULL, NULL, 0, NULL},

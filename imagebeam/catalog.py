@@ -21,6 +21,7 @@ FORMAT_VERSION = 2
 _SELF_CONTAINED_FORMAT = 1  # written if no shard lies in another folder or has removed records
 CATALOG_FILE = "catalog.json"
 LABELS_FILE = "labels.txt"
+MASK_LABELS_FILE = "mask_labels.txt"  # line n, counted from 0, names class n of the masks
 REJECTS_FILE = "rejects.jsonl"
 DUPLICATES_FILE = "duplicates.jsonl"
 STATISTICS_FILE = "statistics.json"
@@ -151,6 +152,7 @@ def _checked(catalog: Catalog) -> Catalog:
         ("files", catalog.files, dict),
         ("snapshot", catalog.snapshot, dict),
         *(("labels", label, str) for label in catalog.labels),
+        *(("object_classes", name, str) for name in catalog.object_classes.values()),
         *((f"config.{name}", catalog.config.get(name, {}), (dict, type(None))) for name in ("image", "source")),
     ]
     for feature in catalog.features:
@@ -198,6 +200,8 @@ class Catalog:
     # {} unless duplicates were looked for; otherwise by kind ("exact", "near") and split, how many images repeat an
     # image of which split; those that were dropped, too
     duplicates: Mapping[str, Mapping[str, Mapping[str, int]]] = dataclasses.field(default_factory=dict)
+    # Names of the classes of objects by their ids; {} without objects.
+    object_classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     @property
     def is_self_contained(self) -> bool:
@@ -237,6 +241,8 @@ class Catalog:
         fields |= {"inputs": self.inputs} if self.inputs else {}
         fields |= {"snapshot": self.snapshot} if self.snapshot else {}
         fields |= {"duplicates": self.duplicates} if self.duplicates else {}
+        if self.object_classes:
+            fields["object_classes"] = {str(label): name for label, name in self.object_classes.items()}
         return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
 
     @classmethod
@@ -294,6 +300,7 @@ class Catalog:
             inputs=fields.get("inputs", {}),
             snapshot=fields.get("snapshot", {}),
             duplicates=fields.get("duplicates", {}),
+            object_classes={int(label): name for label, name in fields.get("object_classes", {}).items()},
         )
 
 

@@ -252,7 +252,8 @@ class ImageDataset:
 
         Args:
             split: "train", or a part such as "train[:10%]".
-            decode: whether "image" is uint8 [height, width, 3], decoded with Pillow; else it comes as it is stored.
+            decode: whether "image" is uint8 [height, width, 3], decoded in C or with Pillow; else it comes as it is
+                stored.
             features: keys of the features besides "image" and "label"; None for all others of the dataset.
 
         Raises:

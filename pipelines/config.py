@@ -16,6 +16,7 @@ import yaml
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
 from imagebeam.pipelines import (
+    config_arrays,
     config_duplicates,
     config_fields,
     config_image,
@@ -26,8 +27,9 @@ from imagebeam.pipelines import (
 )
 from imagebeam.transforms.sources import path_pattern
 
-_FOLDERS = ("files", "tar", "tfrecord")  # sources that list a folder
-_TABLES = ("manifest", "idx", "coco", "tar", "tfrecord")  # sources whose images come with columns
+_FOLDERS = ("files", "tar", "tfrecord", "parquet")  # sources that list a folder
+# sources whose images come with columns
+_TABLES = ("manifest", "idx", "coco", "tar", "tfrecord", "arrays", "parquet")
 _OBJECTS = ("coco", "yolo", "voc", "box_csv")  # sources with boxes of objects
 _MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of transformed columns
@@ -69,7 +71,7 @@ class Config(pydantic.BaseModel):
         if self.source.pattern is not None:
             tables += _MASKED
             self._check_groups(path_pattern.check(self.source.pattern))
-        splitting = ("idx", *_OBJECTS, *(_MASKED if rule is not None and rule.names_split else ()))
+        splitting = ("idx", "arrays", *_OBJECTS, *(_MASKED if rule is not None and rule.names_split else ()))
         for name, used, needed in (
             ("label.by: column", self.label.by == "column", tables),
             ("label.by: columns", self.label.by == "columns", tables),
@@ -84,11 +86,13 @@ class Config(pydantic.BaseModel):
             ("columns", bool(self.columns), tables),
             ("source.manifest", self.source.manifest != config_source.ManifestConfig(), ("manifest",)),
             ("source.idx", self.source.idx != config_source.IdxConfig(), ("idx",)),
+            ("source.arrays", self.source.arrays != config_arrays.ArraysConfig(), ("arrays",)),
             ("source.coco", self.source.coco != config_source.CocoConfig(), ("coco",)),
             ("source.yolo", self.source.yolo != config_objects.YoloConfig(), ("yolo",)),
             ("source.box_csv", self.source.box_csv != config_objects.BoxCsvConfig(), ("box_csv",)),
             ("source.voc", self.source.voc != config_objects.VocConfig(), ("voc",)),
             ("source.tfrecord", self.source.tfrecord != config_source.TfrecordConfig(), ("tfrecord",)),
+            ("source.parquet", self.source.parquet != config_source.ParquetConfig(), ("parquet",)),
             ("source.pattern", self.source.pattern is not None, _MASKED),
             ("split.by: table", self.split.by == "table", ("manifest",)),
             ("source.masks", rule is not None, _MASKED),
@@ -258,7 +262,8 @@ class Config(pydantic.BaseModel):
         places = {"path": True, "root": True, "files": True, "join": {"tables"}}
         exclude["source"] = {"uri": True, "manifest": places, "reads_ahead": True, "bytes_ahead": True}
         if self.source.by == "listing":  # the same images as those of the folder
-            exclude["source"] = set(type(self.source).model_fields) - {"masks", "pattern"}
+            exclude["source"] = dict.fromkeys(set(type(self.source).model_fields) - {"masks", "pattern"}, True)
+        exclude["source"]["masks"] = {"colors", "ignore"}  # the order of colors counts: see make_job
         fields = self.model_dump(mode="json", exclude=exclude, exclude_defaults=True)
         return _without_empty(fields | {"duplicates": self.duplicates.identity()})
 

@@ -31,6 +31,11 @@ class YoloConfig(pydantic.BaseModel):
     images: PathsBySplit | None = None
     """Folders of images, or text files with a path on each line, below `source.uri`, by split. By default those of
     `data`; without such a file: `images/train` or `train/images` and the like, or all images in one split, `train`."""
+    image_folder: str = pydantic.Field("images", min_length=1)
+    """Name of the folders of images: the last one of this name in the path of an image is replaced by `label_folder`.
+    An image in no such folder has its label file beside it."""
+    label_folder: str = pydantic.Field("labels", min_length=1)
+    """Name of the folders of label files."""
     classes: str | tuple[str, ...] | None = None
     """Names of the classes in the order of their numbers, or a file below `source.uri` with a name on each line. By
     default the names in `data`, or the file `classes.txt` or `obj.names`."""
@@ -75,6 +80,9 @@ class VocConfig(pydantic.BaseModel):
     """What to do with an image without an XML file: keep it as an image without objects, pass it over, or reject it."""
 
 
+_Column = Literal["filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax", "box_width", "box_height"]
+
+
 class BoxCsvConfig(pydantic.BaseModel):
     """Boxes in CSV files with a row for each: filename, width, height, class, xmin, ymin, xmax, ymax."""
 
@@ -82,10 +90,16 @@ class BoxCsvConfig(pydantic.BaseModel):
 
     annotations: dict[str, str] | None = None
     """CSV files below `source.uri`, by split. By default `train_labels.csv`, `train/_annotations.csv` or `train.csv`,
-    and the same for val, valid, validation and test."""
+    also in the folder `data` or `annotations`, and the same for val, valid, validation and test."""
     images: dict[str, str] | None = None
     """Folders of the images below `source.uri`, by split. By default the folder of the CSV file; for a file at
-    `source.uri` itself `images/train`, `train` or `images` if there is one."""
+    `source.uri` itself, in `data` or in `annotations`, `images/train`, `train` or `images` if there is one."""
+    columns: dict[_Column, Annotated[str, pydantic.Field(min_length=1)]] = {}
+    """Columns that have other names: from `filename`, `width`, `height`, `class`, `xmin`, `ymin`, `xmax` or `ymax` to
+    the name in the file. For boxes with their size instead of a second corner, name its columns as `box_width` and
+    `box_height`, and the left and upper edge as `xmin` and `ymin`."""
+    delimiter: str = pydantic.Field(",", min_length=1, max_length=1)
+    """Separator between the cells."""
     classes: str | tuple[str, ...] | None = None
     """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
     the names in all files, sorted."""
@@ -98,6 +112,12 @@ class BoxCsvConfig(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> BoxCsvConfig:
+        sized = {"box_width", "box_height"} & set(self.columns)
+        if len(sized) == 1 or (sized and {"xmax", "ymax"} & set(self.columns)):
+            raise ValueError(
+                "source.box_csv.columns: box_width and box_height go together, in place of xmax and ymax; it names "
+                f"{', '.join(self.columns)}"
+            )
         if self.images is not None and set(self.images) != set(self.annotations or ()):
             raise ValueError(
                 f"source.box_csv.annotations names the splits {', '.join(self.annotations or ()) or 'none'}, "

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from imagebeam.pipelines import config_objects
+from imagebeam.pipelines import config_arrays, config_objects
 from imagebeam.pipelines.config_fields import STRICT, Bytes, Count, NotBool
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import mask_files, path_pattern, path_template, table_formats
@@ -184,6 +184,20 @@ class TfrecordConfig(pydantic.BaseModel):
     all are kept, unless `columns` names some: then only those. The plan lists what is left out."""
 
 
+class ParquetConfig(pydantic.BaseModel):
+    """Parquet files that hold the bytes of images, as on the Hugging Face Hub."""
+
+    model_config = STRICT
+
+    image: str | None = None
+    """Column with the images: their bytes, or a struct with the field `bytes`. By default the only column of images."""
+    key: str | None = None
+    """Column with the stable id, such as `image.path`; by default the file's path and the row's number."""
+
+
+_Level = Annotated[int, pydantic.Field(ge=0, le=255), NotBool]  # of one channel
+
+
 class MasksConfig(pydantic.BaseModel):
     """Masks: images with the class of each pixel, one for each image."""
 
@@ -196,11 +210,24 @@ class MasksConfig(pydantic.BaseModel):
     """Path of the image's mask, with the groups of `image`, such as `annotations/\\1.png`."""
     missing: Literal["reject", "pass_over"] = "reject"
     """What to do with an image without a mask: reject it, or pass it over (if only some images have masks)."""
+    colors: dict[str, tuple[_Level, _Level, _Level]] | str | None = None
+    """For masks whose classes are drawn in colors: red, green and blue of each class, such as `road: [128, 64, 128]`,
+    numbered from 0 in this order; or a file below `source.uri` with a line `name,r,g,b` or `r g b name` for each. By
+    default the number of a pixel in the file, for a palette its index, is the class."""
+    ignore: tuple[str, ...] = ()
+    """Names in `colors` that are no classes: their pixels become 255."""
+    bits: Annotated[Literal[8, 16], NotBool] = 8
+    """Bits of each class that is stored. With 8, a class above 255 is a reject, and a gray PNG of 16 bits stays as it
+    is; with 16, all masks are stored with 16."""
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> MasksConfig:
         if (self.image is None) != (self.mask is None):
             raise ValueError("source.masks.image and source.masks.mask go together")
+        if self.ignore and self.colors is None:
+            raise ValueError("source.masks.ignore names colors of source.masks.colors, which is not set")
+        if self.image is None and (self.colors is not None or self.bits != 8):
+            raise ValueError("source.masks.colors and bits are for masks: set source.masks.image and source.masks.mask")
         if self.image is not None and self.mask is not None:
             mask_files.check_pattern(self.image, self.mask)
         return self
@@ -222,10 +249,24 @@ class SourceConfig(pydantic.BaseModel):
 
     uri: str | None = None
     """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal["files", "manifest", "listing", "idx", "coco", "yolo", "voc", "box_csv", "tar", "tfrecord"] = "files"
+    by: Literal[
+        "files",
+        "manifest",
+        "listing",
+        "idx",
+        "arrays",
+        "coco",
+        "yolo",
+        "voc",
+        "box_csv",
+        "tar",
+        "tfrecord",
+        "parquet",
+    ] = "files"
     """`files` lists a folder and all folders below it; `manifest` reads a table; `listing` reads the output of
-    `plan --save-listing`; `idx`, `coco`, `yolo`, `voc`, `box_csv` (a row for each box), `tar` (WebDataset) and
-    `tfrecord` read these formats."""
+    `plan --save-listing`; `arrays` reads images that are rows of arrays (CIFAR, .npz, .npy); `idx`, `coco`, `yolo`,
+    `voc`, `box_csv` (a row for each box), `tar` (WebDataset), `tfrecord` and `parquet` (with the bytes of images; with
+    paths it is a manifest) read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is passed over."""
     pattern: str | None = None
@@ -235,6 +276,8 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: manifest`."""
     idx: IdxConfig = IdxConfig()
     """For `by: idx`."""
+    arrays: config_arrays.ArraysConfig = config_arrays.ArraysConfig()
+    """For `by: arrays`."""
     coco: CocoConfig = CocoConfig()
     """For `by: coco`."""
     yolo: config_objects.YoloConfig = config_objects.YoloConfig()
@@ -245,6 +288,8 @@ class SourceConfig(pydantic.BaseModel):
     """For `by: box_csv`."""
     tfrecord: TfrecordConfig = TfrecordConfig()
     """For `by: tfrecord`."""
+    parquet: ParquetConfig = ParquetConfig()
+    """For `by: parquet`."""
     masks: MasksConfig = MasksConfig()
     """For `by: files` (and listings saved from it): a mask with classes for each image."""
     reads_ahead: Count = read_ahead.READ_AHEAD.requests

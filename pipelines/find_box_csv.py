@@ -9,6 +9,8 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import config_objects, split_folders
 from imagebeam.transforms.sources import annotation_tables
 
+_TABLES = ("data", "annotations")  # folders that often hold the CSV files beside a folder of images
+
 
 def find(uri: str, wanted: config_objects.BoxCsvConfig) -> tuple[str, tuple[annotation_tables.AnnotatedSplit, ...]]:
     """Returns the root and the splits of the data set at an address: a folder, or one CSV file.
@@ -28,7 +30,7 @@ def find(uri: str, wanted: config_objects.BoxCsvConfig) -> tuple[str, tuple[anno
     if not files:
         raise errors.ConfigError(
             f"{root!r} holds no train_labels.csv, train/_annotations.csv or train.csv; name the files in "
-            "source.box_csv.annotations"
+            "source.box_csv.annotations, and the folders of their images in source.box_csv.images"
         )
     given = wanted.images
     splits = []
@@ -40,7 +42,9 @@ def find(uri: str, wanted: config_objects.BoxCsvConfig) -> tuple[str, tuple[anno
 
 def _find_files(root: str) -> Iterator[tuple[str, str]]:
     for split in split_folders.SPLITS:
-        for path in (f"{split}_labels.csv", f"{split}/_annotations.csv", f"{split}.csv"):
+        names = (f"{split}_labels.csv", f"{split}.csv")
+        elsewhere = (f"{folder}/{name}" for folder in _TABLES for name in names)
+        for path in (names[0], f"{split}/_annotations.csv", names[1], *elsewhere):
             if split_folders.kind_of(storage.join(root, path)) == storage.FILE:
                 yield split, path
                 break
@@ -49,7 +53,7 @@ def _find_files(root: str) -> Iterator[tuple[str, str]]:
 def _folder_of(root: str, split: str, path: str) -> str:
     """Returns the folder of the images of a split, below the root."""
     beside = posixpath.dirname(path)
-    if not beside:
+    if not beside or beside in _TABLES:
         for folder in (f"images/{split}", split, "images"):
             if split_folders.kind_of(storage.join(root, folder)) == storage.DIRECTORY:
                 return folder

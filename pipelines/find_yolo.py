@@ -56,7 +56,7 @@ def find(uri: str, wanted: config_objects.YoloConfig) -> YoloSet:
     elif where:
         parts = tuple(_parts_of_data(root, posixpath.dirname(path), where, data))
     else:
-        parts = tuple(_parts_of_folders(root))
+        parts = tuple(_parts_of_folders(root, wanted.image_folder))
     _check_parts(parts, where)
     return YoloSet(root, parts, classes, _keypoints(where, data))
 
@@ -258,19 +258,19 @@ def _candidates(root: str, folder: str, given: str, base: str) -> Iterator[str]:
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-def _parts_of_folders(root: str) -> Iterator[annotated_files.Part]:
+def _parts_of_folders(root: str, images: str) -> Iterator[annotated_files.Part]:
     """Yields the folders of images of a data set without a YAML file."""
     folders = split_folders.names_in(root)
-    if "images" in folders:
-        below = split_folders.names_in(storage.join(root, "images"))
+    if images in folders:
+        below = split_folders.names_in(storage.join(root, images))
         if splits := [split for split in split_folders.SPLITS if split in below]:
-            yield from (annotated_files.Part(split, f"images/{split}") for split in splits)
+            yield from (annotated_files.Part(split, f"{images}/{split}") for split in splits)
         else:
-            yield annotated_files.Part("train", "images")
+            yield annotated_files.Part("train", images)
         return
     splits = [split for split in split_folders.SPLITS if split in folders]
     for split in splits:
-        has_images = split_folders.kind_of(storage.join(root, f"{split}/images")) == storage.DIRECTORY
-        yield annotated_files.Part(split, f"{split}/images" if has_images else split)
+        has_images = split_folders.kind_of(storage.join(root, f"{split}/{images}")) == storage.DIRECTORY
+        yield annotated_files.Part(split, f"{split}/{images}" if has_images else split)
     if not splits:
         yield annotated_files.Part("train", "")

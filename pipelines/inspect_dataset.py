@@ -27,6 +27,9 @@ def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str
     if catalog.labels:
         shown = [f"{index} {name}" for index, name in enumerate(catalog.labels[:8], start=catalog.label_base)]
         rows.append(("classes", ", ".join(shown) + (", ..." if len(catalog.labels) > 8 else "")))
+    if catalog.object_classes:
+        shown = [f"{label} {name}" for label, name in itertools.islice(catalog.object_classes.items(), 8)]
+        rows.append(("object classes", ", ".join(shown) + (", ..." if len(catalog.object_classes) > 8 else "")))
     rows += [(f"  {each.key}", f"{each.kind} list" if each.many else each.kind) for each in catalog.features]
     return rows
 

@@ -26,6 +26,7 @@ from imagebeam.transforms import (
     write_shards_with_beam,
 )
 from imagebeam.transforms.images import (
+    class_masks,
     jpeg_entry_points,
     native_resizer,
     pillow_decoder,
@@ -35,7 +36,7 @@ from imagebeam.transforms.images import (
     turn_upright,
 )
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import idx, image_source, listing_rules
+from imagebeam.transforms.sources import image_source, listing_rules
 
 
 class Job(NamedTuple):
@@ -109,6 +110,7 @@ def make_job(
     # with label.columns, the columns are the vocabulary: a class without an image keeps its id
     in_column = config.label.by == "column"
     vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
+    vocabulary = vocabulary or open_source.class_names(source)
     names = label_names.stage_if_long(
         label_names.LabelNames(
             vocabulary,
@@ -117,9 +119,12 @@ def make_job(
         ),
         names_file,
     )
-    raw_shape = source.image_shape if isinstance(source, idx.IdxSource) else config.source.tfrecord.raw_shape
+    raw_shape = open_source.image_shape(source) or config.source.tfrecord.raw_shape
     objects = open_source.object_reader(source)
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
+    masks = open_source.mask_policy(config)
+    if config.source.masks.rule is not None:
+        facts["masks"] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
     settings = dataset_settings.DatasetSettings(
         output=output,
         identity=json.dumps([config.identity(), facts], sort_keys=True),
@@ -132,10 +137,13 @@ def make_job(
         stratified=config.split.stratify,
         unknown_label_is_error=config.label.unknown == "error",
         declared_splits=config.split.declared,
+        carve=_carve(config),
         sizing=dataset_settings.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
-        policy=dataclasses.replace(config.image.policy(raw_shape, config.statistics.pixels), objects=objects),
+        policy=dataclasses.replace(
+            config.image.policy(raw_shape, config.statistics.pixels), objects=objects, masks=masks
+        ),
         read_ahead=read_ahead.ReadAhead(
             config.source.reads_ahead, config.source.bytes_ahead, config.source.manifest.size or ""
         ),
@@ -150,7 +158,12 @@ def make_job(
         run_id=run_id,
         command=_digest_command(config, output, vocabulary, overwrite, snapshot),
         report=report,
-        hints=(*open_source.notes_on_labels(config, source), *_notes_on_frames(config)),
+        on_repeated_key=open_source.advise_on_repeated_key(config),
+        hints=(
+            *open_source.notes_on_labels(config, source),
+            *open_source.notes_on_folders(source),
+            *_notes_on_frames(config),
+        ),
         snapshot=snapshot,
         duplicates=config.duplicates.settings(),
     )
@@ -241,13 +254,17 @@ def _label_rule(
     )
 
 
+def _carve(config: config_lib.Config) -> tuple[tuple[str, str, int], ...]:
+    return tuple((name, carve.split, carve.first) for name, carve in config.split.carve.items())
+
+
 def _split_rule(config: config_lib.Config) -> assign_splits.SplitRule:
     return assign_splits.SplitRule(
         by=config.split.by,
         name=config.split.name,
         fractions=tuple((config.split.fractions or {}).items()),
         counts=tuple((config.split.counts or {}).items()),
-        carve=tuple((name, carve.split, carve.first) for name, carve in config.split.carve.items()),
+        carve=_carve(config),
         stratify=config.split.stratify,
         grouped=config.split.group is not None,
         seed=config.split.seed,

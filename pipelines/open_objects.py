@@ -44,7 +44,12 @@ def open_coco(config: config_lib.Config, uri: str) -> coco.CocoSource:
         fields=open_tables.row_fields(config),
     )
     source.check()
-    return source
+    return dataclasses.replace(source, unread=_unread_beside(source, config))
+
+
+def _unread_beside(source: annotation_tables.AnnotationTableSource, config: config_lib.Config) -> tuple[str, ...]:
+    used = (split.folder for split in source.splits)
+    return split_folders.find_unread(source.root, used, (), storage.normalize(str(config.output.uri)))
 
 
 def open_yolo(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
@@ -58,12 +63,24 @@ def open_yolo(config: config_lib.Config, uri: str, output: str) -> annotated_fil
     reader = yolo_text.YoloReader(
         found.classes, wanted.polygons, wanted.confidence, found.num_keypoint_values, wanted.outside == "reject"
     )
-    rule = annotated_files.PairRule(".txt", "images", "labels", wanted.without_labels)
+    rule = annotated_files.PairRule(".txt", wanted.image_folder, wanted.label_folder, wanted.without_labels)
     source = annotated_files.AnnotatedFilesSource(
         found.root, found.parts, rule, reader, exclude=source_places.leave_out(output, found.root)
     )
     source.check("source.yolo.images")
-    return source
+    return _with_unread(source, wanted.label_folder)
+
+
+def _with_unread(
+    source: annotated_files.AnnotatedFilesSource, annotation_folder: str
+) -> annotated_files.AnnotatedFilesSource:
+    """Returns the source with the folders beside those of its splits, unless lists choose its images."""
+    if any(part.is_list for part in source.parts):
+        return source
+    used = (part.path for part in source.parts)
+    return dataclasses.replace(
+        source, unread=split_folders.find_unread(source.root, used, (annotation_folder,), source.exclude)
+    )
 
 
 def open_voc(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
@@ -89,6 +106,7 @@ def open_voc(config: config_lib.Config, uri: str, output: str) -> annotated_file
         names = class_files.read_classes(uri, wanted.classes, "source.voc.classes")
     source.check("source.voc.images")
     classes = image_objects.ClassNames(names, None, wanted.base)
+    source = _with_unread(source, found.annotation_folder)
     return dataclasses.replace(source, reader=voc_xml.VocReader(classes, wanted.origin, rejects_outside))
 
 
@@ -108,6 +126,8 @@ def open_box_csv(config: config_lib.Config, uri: str) -> box_csv.BoxCsvSource:
         classes=None if classes is None else class_files.read_classes(root, classes, "source.box_csv.classes"),
         base=wanted.base,
         rejects_outside=wanted.outside == "reject",
+        columns=tuple(wanted.columns.items()),
+        delimiter=wanted.delimiter,
     )
     source.check()
-    return source
+    return dataclasses.replace(source, unread=_unread_beside(source, config))

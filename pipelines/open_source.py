@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import glob
 import posixpath
+from collections.abc import Mapping
 from typing import TypeAlias, cast
 
 from imagebeam import errors, storage
+from imagebeam.pipelines import (
+    class_files,
+    color_files,
+    open_objects,
+    open_tables,
+    recognize_boxes,
+    recognize_folder,
+    source_places,
+)
 from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import open_objects, open_tables, recognize_boxes, recognize_folder, source_places
 from imagebeam.storage import remote
-from imagebeam.transforms import kept_features
+from imagebeam.transforms import kept_features, output_folder
+from imagebeam.transforms.images import class_masks
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import (
     annotated_files,
+    annotation_tables,
+    arrays,
     box_csv,
     coco,
     containers,
@@ -23,8 +35,10 @@ from imagebeam.transforms.sources import (
     listing_rules,
     manifest,
     paired_files,
+    parquet,
     path_pattern,
     path_template,
+    pixel_csv,
     saved_listing,
     split_lists,
     table_per_folder,
@@ -73,6 +87,8 @@ def _open(config: config_lib.Config, uri: str, output: str) -> image_source.Imag
         return open_tables.open_pairs(config, found, output)
     if config.source.by == "idx":
         return _idx_source(config, uri)
+    if config.source.by == "arrays":
+        return _arrays_source(config, uri)
     if config.source.by == "voc":  # the names of its classes may be in 100,000 files
         return open_objects.open_voc(config, uri, output)
     with remote.budget(remote.CHECK_BUDGET_SEC):
@@ -82,7 +98,7 @@ def _open(config: config_lib.Config, uri: str, output: str) -> image_source.Imag
             return open_objects.open_yolo(config, uri, output)
         if config.source.by == "box_csv":
             return open_objects.open_box_csv(config, uri)
-        if config.source.by in ("tar", "tfrecord"):
+        if config.source.by in _CONTAINERS:
             return _container_source(config, uri, output)
         return _files_source(config, uri, output)
 
@@ -97,17 +113,33 @@ def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
     if config.source.pattern is not None:
         pattern = path_pattern.PathPattern(config.source.pattern, open_tables.row_fields(config))
     if config.split.lists:
-        uri = storage.normalize(str(config.source.uri))
-        if config.source.by == "listing":
-            root = saved_listing.SavedListingSource(uri, config.source.masks.rule).root()
-        else:
-            root = files.split_glob(uri)[0]
-            root = root if source_places.is_folder(root) else posixpath.dirname(root)
+        root = _root_of(config)
         given = ((split, (one,) if isinstance(one, str) else one) for split, one in config.split.lists.items())
         places = tuple((split, source_places.resolve(each, root)) for split, several in given for each in several)
         lists = split_lists.SplitLists(places, root, config.split.unlisted)
         lists.check()
     return listing_rules.ListingRules(pattern, lists)
+
+
+def mask_policy(config: config_lib.Config) -> class_masks.MaskPolicy:
+    """Returns what the pixels of masks mean.
+
+    Raises:
+        ConfigError: if the file with the colors of the classes cannot be read.
+    """
+    masks = config.source.masks
+    return class_masks.MaskPolicy(
+        None if masks.colors is None else color_files.read_colors(masks, _root_of(config)), masks.bits
+    )
+
+
+def _root_of(config: config_lib.Config) -> str:
+    """Returns the folder that is listed, or was."""
+    uri = storage.normalize(str(config.source.uri))
+    if config.source.by == "listing":
+        return saved_listing.SavedListingSource(uri, config.source.masks.rule).root()
+    root = files.split_glob(uri)[0]
+    return root if source_places.is_folder(root) else posixpath.dirname(root)
 
 
 def _check_address(option: str, uri: str) -> None:
@@ -146,18 +178,24 @@ def _advise_on_file(uri: str) -> str:
     if saved_listing.is_listing(uri):
         return f"it is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
     name = posixpath.basename(uri)
-    for by, source in (("tar", tar.TarSource), ("tfrecord", tfrecord.TfrecordSource)):
+    for by, source in _CONTAINERS.items():
         if source.FILE_NAME.fullmatch(name):
             return f"for {source.EXPECTED} set source.by: {by}"
     return "for a table of images set source.by=manifest"
 
 
-def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.TarSource | tfrecord.TfrecordSource:
+_CONTAINERS: Mapping[str, type[containers.ContainerSource]] = {
+    "tar": tar.TarSource,
+    "tfrecord": tfrecord.TfrecordSource,
+    "parquet": parquet.ParquetSource,
+}
+
+
+def _container_source(config: config_lib.Config, uri: str, output: str) -> containers.ContainerSource:
     root, include, kind = _folder_of(config, uri, output)
     if kind != storage.DIRECTORY:
         name = posixpath.basename(root)
-        expected: type[containers.ContainerSource]
-        expected = tar.TarSource if config.source.by == "tar" else tfrecord.TfrecordSource
+        expected = _CONTAINERS[config.source.by]
         if not expected.FILE_NAME.fullmatch(name):
             raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {expected.EXPECTED}")
         root, include = posixpath.dirname(root), (glob.escape(name),)
@@ -165,9 +203,27 @@ def _container_source(config: config_lib.Config, uri: str, output: str) -> tar.T
         output = source_places.leave_out(output, root)
     if config.source.by == "tar":
         return tar.TarSource(root, include, output, open_tables.row_fields(config))
+    if config.source.by == "parquet":
+        return _parquet_source(config, root, include, output)
     wanted = config.source.tfrecord
     fields, keeps_features = open_tables.row_fields(config, wanted.key), config.kept_in_records != ()
     return tfrecord.TfrecordSource(root, include, output, fields, wanted.image, keeps_features)
+
+
+def _parquet_source(
+    config: config_lib.Config, root: str, include: tuple[str, ...], output: str
+) -> parquet.ParquetSource:
+    """Returns the source, after a look at the first file.
+
+    Raises:
+        ConfigError: if it cannot be read, or its column of images or the names of its classes are not as they must be.
+    """
+    wanted = config.source.parquet
+    fields = open_tables.row_fields(config, wanted.key)
+    found = parquet.ParquetSource(root, include, output, fields, wanted.image or "", config.label.kind == "class")
+    if found.layout.names:
+        class_files.check_names(found.layout.names, f"the metadata of {found.layout.uri!r}")
+    return found
 
 
 def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, tuple[str, ...], str]:
@@ -192,6 +248,33 @@ def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
     return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, open_tables.row_fields(config))
 
 
+def _arrays_source(config: config_lib.Config, uri: str) -> arrays.ArraysSource | pixel_csv.PixelCsvSource:
+    from imagebeam.pipelines import find_arrays  # late: NumPy
+
+    if config.label.by not in ("column", "none"):
+        raise errors.ConfigError(
+            f"label.by is {config.label.by!r}, and source.by: arrays has its labels in arrays: set label.by: column "
+            f"and label.column: {arrays.LABEL}, or label.by: none"
+        )
+    fields = open_tables.row_fields(config)
+    return find_arrays.find(uri, config.source.arrays, fields, config.label.kind, config.split.by == "source")
+
+
+_ARRAYS = (arrays.ArraysSource, pixel_csv.PixelCsvSource)
+
+
+def image_shape(source: image_source.ImageSource) -> tuple[int, int, int] | None:
+    """Returns height, width and channels of the images of a source of bare pixels; None for other sources."""
+    return source.image_shape if isinstance(source, (idx.IdxSource, *_ARRAYS)) else None
+
+
+def class_names(source: image_source.ImageSource) -> tuple[str, ...] | None:
+    """Returns the classes that the source itself names, in the order of their ids; None if it names none."""
+    if isinstance(source, parquet.ParquetSource):
+        return source.layout.names or None
+    return (source.class_names or None) if isinstance(source, _ARRAYS) else None
+
+
 Table: TypeAlias = "manifest.ManifestSource | table_per_folder.TablePerFolderSource | paired_files.PairedFilesSource"
 
 
@@ -210,8 +293,8 @@ def advise_on_folders(config: config_lib.Config, source: image_source.ImageSourc
     if (table := as_table(source)) is not None:
         names = ", ".join(map(repr, table.column_names()))
         return (
-            "label.by: directory takes the folder in the path; for a column of the table set label.by: column and "
-            f"label.column (its columns are {names}), without labels label.by: none"
+            "label.by: directory takes the folder in the path; for a column of the table set label.by: column "
+            f"and label.column (its columns are {names}), without labels label.by: none"
         )
     if config.source.by not in ("files", "listing"):
         return "set label.by: column and label.column, or label.by: none"
@@ -225,8 +308,26 @@ def advise_on_folders(config: config_lib.Config, source: image_source.ImageSourc
     )
 
 
+def advise_on_repeated_key(config: config_lib.Config) -> str:
+    """Returns what to do about two images with one key; "" for a table."""
+    return _ON_REPEATED_KEY.get(config.source.by, "")
+
+
+_ON_REPEATED_KEY = {
+    "yolo": "name each image once: in one split, and once in its list (data.yaml, or source.yolo.images)",
+    "voc": "name each image in one list, and once in it (ImageSets/Main, or source.voc.images)",
+    "coco": "name each image in one file of source.coco.annotations, with one entry in its list of images",
+    "box_csv": "name each image in one file of source.box_csv.annotations; rows of one file may be anywhere in it",
+    "tar": "rename one of the two members, or leave one out",
+    "tfrecord": "remove one, or choose a feature of unique ids in source.tfrecord.key; by default "
+    "file and number are the key",
+}
+
+
 def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
-    """Returns a note on a table if the config does not name its label column."""
+    """Returns a note on a table whose label column the config does not name, or on classes without names."""
+    if isinstance(source, parquet.ParquetSource) and source.layout.note:
+        return (source.layout.note,)
     table = as_table(source)
     if table is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
         return ()
@@ -239,6 +340,19 @@ def notes_on_labels(config: config_lib.Config, source: image_source.ImageSource)
     return (
         "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
         f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
+    )
+
+
+def notes_on_folders(source: image_source.ImageSource) -> tuple[str, ...]:
+    """Returns a note on folders of images that are in no split."""
+    if not isinstance(source, (annotated_files.AnnotatedFilesSource, annotation_tables.AnnotationTableSource)):
+        return ()
+    if not source.unread:
+        return ()
+    folders = output_folder.name_some(list(source.unread))
+    return (
+        f"folders with images that belong to no split, and are not read: {folders}; "
+        "to read them, name them with the splits in the section of the source",
     )
 
 

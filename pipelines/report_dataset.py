@@ -7,7 +7,7 @@ import os
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, shard_names, snapshots, storage
 from imagebeam.pipelines import verify_dataset
-from imagebeam.transforms import output_folder, snapshot_report, tfds_metadata
+from imagebeam.transforms import object_classes, output_folder, snapshot_report, tfds_metadata
 from imagebeam.transforms.html_report import make_report, sample_records
 from imagebeam.transforms.images import pillow_decoder
 
@@ -16,6 +16,8 @@ _OWN_FILES = frozenset(
         catalog_lib.CATALOG_FILE,
         catalog_lib.DUPLICATES_FILE,
         catalog_lib.LABELS_FILE,
+        catalog_lib.MASK_LABELS_FILE,
+        object_classes.LABEL_MAP_FILE,
         catalog_lib.REJECTS_FILE,
         catalog_lib.REPORT_PAGE_FILE,
         catalog_lib.STATISTICS_FILE,

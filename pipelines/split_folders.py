@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from imagebeam import errors, storage
-from imagebeam.transforms.sources import annotated_files
+from imagebeam.transforms.sources import annotated_files, unread_folders
 
 SPLITS = ("train", "val", "valid", "validation", "test")  # names of folders, and keys of data.yaml
+_MAX_BESIDE = 100  # folders that are looked into
 _MAX_ENTRIES = 100_000  # folders are few, and come early in a listing of a bucket
 
 
@@ -38,6 +39,34 @@ def names_in(folder: str, kind: str = storage.DIRECTORY, suffixes: tuple[str, ..
         return sorted(entry.name for entry in entries if entry.kind == kind and entry.name.endswith(suffixes))
     except OSError as e:
         raise errors.ConfigError(f"{folder!r} cannot be listed ({e.strerror or e}); check --input") from e
+
+
+def find_unread(root: str, used: Iterable[str], skipped: Iterable[str], output: str) -> tuple[str, ...]:
+    """Returns the folders beside those of the splits that hold images, as paths below the root.
+
+    Folders are looked into at the root and beside each folder that is used: at most 100 in each place.
+
+    Args:
+        root: of the data set.
+        used: paths of the folders of images; "" is the root itself.
+        skipped: names of folders that hold annotations.
+        output: address that is not looked into.
+    """
+    read = set(used)
+    if not read or "" in read:
+        return ()
+    above = {path[:end] for path in read for end in range(len(path)) if path[end] == "/"}
+    found = []
+    for parent in sorted({"", *map(posixpath.dirname, read)}):
+        for name in names_in(storage.join(root, parent) if parent else root)[:_MAX_BESIDE]:
+            path = posixpath.join(parent, name)
+            address = storage.join(root, path)
+            is_other = path not in read and path not in above and name not in skipped and not name.startswith(".")
+            is_below = any(path.startswith(f"{each}/") for each in read)
+            is_other = is_other and not is_below and address != output
+            if is_other and annotated_files.holds(address, unread_folders.EXTENSIONS, if_unknown=False):
+                found.append(path)
+    return tuple(found)
 
 
 def path_below(path: str) -> str:

@@ -78,29 +78,46 @@ class SplitRule:
         Raises:
             ValueError: if there is no split for it.
         """
-        ref = self._apply(ref)
+        split = self._find(ref)
         for name, taken_from, first in self.carve:
-            if ref.split == taken_from and ref.position < first:
-                return ref.with_split(name)
-        return ref
+            if split == taken_from and ref.position < first:
+                split = name
+                break
+        return ref if split == ref.split else ref.with_split(split)
 
-    def _apply(self, ref: elements.ImageRef) -> elements.ImageRef:
+    def _find(self, ref: elements.ImageRef) -> str:
         if self.by == "index":
-            return ref.with_split(self.of_row(ref.position))
+            return self.of_row(ref.position)
         if self.by == "none":
-            return ref.with_split(self.name)
+            return self.name
         if self.by == "hash":
             value = hashing.hash64((self.grouped and ref.group) or ref.key, self.seed, PURPOSE)
-            return ref.with_split(self.of_hash(value))
+            return self.of_hash(value)
         given = ref.key.split("/")[0] if self.by == "directory" else ref.split
         if self.by == "directory" and given == ref.key:
             raise ValueError(f"{ref.key!r} is in no folder; expected split/image or split/label/image")
+        found = self._found.get(given)
+        if found is None:
+            found = self._found[given] = self._name_of(given)
+        return found
+
+    @functools.cached_property
+    def _found(self) -> dict[str, str]:
+        """The splits of the names met before: there are few, and each is checked once."""
+        return {}
+
+    def _name_of(self, given: str) -> str:
+        """Returns the split that the source names `given`.
+
+        Raises:
+            ValueError: if it is not allowed.
+        """
         name = dict(self.rename).get(given, given)
         if not shard_names.SPLIT_NAME.fullmatch(name):
             raise ValueError(f"split {name!r} must consist of letters, digits, '_', '.' and '-'; set split.rename")
         if self.declared is not None and name not in self.declared:
             raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")
-        return ref.with_split(name)
+        return name
 
 
 class _SplitFn(beam.DoFn):

@@ -31,6 +31,7 @@ from imagebeam.transforms import (
     elements,
     join_dead_letters,
     merge_statistics,
+    object_classes,
     output_paths,
     publish_dataset,
     run_report,
@@ -103,6 +104,7 @@ class Committer:
             dataset = commit_snapshot.continue_dataset(
                 self.settings.snapshot, staging, self._catalog(plan, written, duplicates), written, merged, changes
             )
+            dataset = self._name_object_classes(dataset)
             commit_checks.check_dataset(self.settings, plan, written, dataset.catalog)
             self._require_distinct(plan, dataset.catalog, duplicates)
             named = [each for each in written if each.split in dataset.catalog.splits]
@@ -250,6 +252,13 @@ class Committer:
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
+    def _name_object_classes(self, dataset: commit_snapshot.Continued) -> commit_snapshot.Continued:
+        """Returns the dataset with the classes of its objects in the catalog, also of those that it took over."""
+        reader = self.settings.policy.objects
+        counts = [each.get(object_classes.COUNTS, {}) for each in dataset.merged.values()]
+        names = object_classes.names_by_id(counts, {} if reader is None else reader.classes.texts())
+        return dataset._replace(catalog=dataclasses.replace(dataset.catalog, object_classes=names))
+
     def _stage_files(
         self,
         plan: elements.DatasetPlan,
@@ -278,6 +287,10 @@ class Committer:
         files[catalog_lib.STATISTICS_FILE] = json.dumps(described, indent=1).encode() + b"\n"
         if catalog.labels:
             files[catalog_lib.LABELS_FILE] = tfds_metadata.labels_text(list(catalog.labels))
+        if catalog.object_classes:
+            files[object_classes.LABEL_MAP_FILE] = object_classes.label_map(catalog.object_classes)
+        if (colors := self.settings.policy.masks.colors) is not None:
+            files[catalog_lib.MASK_LABELS_FILE] = tfds_metadata.labels_text(list(colors.names))
         for folder in {os.path.dirname(name) for name in files} - {""}:
             store.make_directories(storage.join(staging, folder))
         for name, data in files.items():

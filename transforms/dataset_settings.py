@@ -78,6 +78,7 @@ class DatasetSettings:
     stratified: bool = False  # whether each class is divided among the splits
     unknown_label_is_error: bool = False
     declared_splits: tuple[str, ...] | None = None
+    carve: tuple[tuple[str, str, int], ...] = ()  # as in SplitRule, for errors
     sizing: Sizing = Sizing()
     policy: prepare.ImagePolicy = prepare.AS_IT_IS
     read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD
@@ -92,6 +93,7 @@ class DatasetSettings:
     run_id: str = ""  # of the run that holds the lock; "" if each run of the pipeline needs a new one
     command: str = ""  # digest of config, input, output and overwrite: equal if the same command runs again
     report: str = ""  # address of the report of this run; "" writes none
+    on_repeated_key: str = ""  # what to do about two images with one key; "" for tables
     hints: tuple[str, ...] = ()  # notes on the config, known before the input is listed
     snapshot: snapshot_settings.SnapshotSettings | None = None  # None for a dataset without snapshots
     duplicates: duplicate_settings.DuplicateSettings = duplicate_settings.OFF

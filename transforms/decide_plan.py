@@ -195,7 +195,7 @@ def _find_error(
         example = f"; the first: {rejects.first.uri}: {rejects.first.detail}" if rejects.first else ""
         return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}{more}")
     if ranking.duplicates:
-        return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows))
+        return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows, settings.on_repeated_key))
     if settings.analyze == "train" and "train" not in plan.splits.keys() | known_splits:
         return errors.ConfigError(
             f"statistics.analyze is train, and no image goes to a split of that name; found are "
@@ -211,17 +211,30 @@ def _find_error(
     if missing:
         return errors.ConfigError(
             f"no image goes to the split {', '.join(missing)}; found are {', '.join(plan.splits) or 'none'}; "
-            "change split.fractions or split.names, or add images"
+            + (_advise_on_carve(settings, plan, missing) or "change split.fractions or split.names, or add images")
         )
     return None
 
 
-def _explain_repeated_key(ranking: summaries.Ranking, rows: Sequence[str]) -> str:
+def _advise_on_carve(settings: DatasetSettings, plan: elements.DatasetPlan, missing: Sequence[str]) -> str:
+    """Returns what to do if a split is empty because another took all of its rows; "" if none did."""
+    for name, taken_from, first in settings.carve:
+        if taken_from in missing and (taken := plan.splits.get(name)) is not None:
+            fewer = max(1, taken.num_records // 10)
+            return (
+                f"split.carve makes {name} of the first {first:,} rows of {taken_from}, which has "
+                f"{taken.num_records:,}: take fewer, such as --set split.carve.{name}.first={fewer}"
+            )
+    return ""
+
+
+def _explain_repeated_key(ranking: summaries.Ranking, rows: Sequence[str], remedy: str) -> str:
     repeated = ranking.duplicates[0]
     more = f" ({ranking.num_duplicates:,} keys are given more than once)" if ranking.num_duplicates > 1 else ""
     first, second = (f"{uri} ({row})" for uri, row in zip(repeated.uris, rows)) if rows else repeated.uris
-    remedy = "remove one, or name a column of unique ids in source.manifest.key"
-    if repeated.uris[0] == repeated.uris[1]:
+    is_table = not remedy
+    remedy = remedy or "remove one, or name a column of unique ids in source.manifest.key"
+    if is_table and repeated.uris[0] == repeated.uris[1]:
         remedy += "; if its rows are one example, sort them by image and set source.manifest.merge_rows: true"
     return f"two images have the key {repeated.key!r}{more}: {first} and {second}; {remedy}"
 

@@ -28,6 +28,7 @@ CONTENT_BYTES = STILL_BYTES + 16
 _FORMAT_VERSION = 2
 STATISTICS_FILE = f"{catalog_lib.STATE_DIRECTORY}/statistics.json"  # merged statistics that can be merged further
 _LEVEL = 1
+_OBJECTS = elements.Measures._fields.index("objects")  # the last field: older states do not have it
 
 
 class ImageState(NamedTuple):
@@ -70,7 +71,10 @@ def facts_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
         keep_position: whether the row in the source counts, as it does where the row decides the order.
     """
     # runs once per image: 2 us
-    return _digest_facts(ref, ref.version, ref.mask and ref.mask.version, ref.offset, keep_position, FACTS_BYTES)
+    place = f"{ref.offset} {ref.length}"
+    if ref.blocks is not None:
+        place += f" {ref.blocks}"
+    return _digest_facts(ref, ref.version, ref.mask and ref.mask.version, place, keep_position, FACTS_BYTES)
 
 
 def still_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
@@ -78,19 +82,20 @@ def still_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
 
     That is the version of the file and the place in it: a tar is packed anew, and its other members move.
     """
-    return _digest_facts(ref, 0, 0, 0, keep_position, STILL_BYTES)
+    length = ref.length if ref.blocks is None else ref.size  # the blocks around it change with its neighbours
+    return _digest_facts(ref, 0, 0, f"0 {length}", keep_position, STILL_BYTES)
 
 
 def _digest_facts(
     ref: elements.ImageRef,
     version: int,
     mask_version: int | None,
-    offset: int,
+    place: str,
     keep_position: bool,
     digest_size: int,
 ) -> bytes:
     name = ref.uri.rpartition("/")[2]
-    text = f"{name!r} {ref.size} {version} {offset} {ref.length} {ref.label!r} {ref.split}"
+    text = f"{name!r} {ref.size} {version} {place} {ref.label!r} {ref.split}"
     if ref.mask is not None or ref.columns or ref.expected is not None or keep_position:
         mask = ref.mask and (ref.mask.uri.rpartition("/")[2], ref.mask.size, mask_version)
         text += repr((mask, ref.columns, ref.expected, ref.position if keep_position else 0))
@@ -153,13 +158,18 @@ def encode_state(state: ShardState) -> bytes:
             "contents": _join_contents(contents),
             "reject_contents": _join_contents(of_rejects),
         }
+    objects = [each.objects for each in measures]
+    if any(each is not None for each in objects):
+        added["objects"] = objects
     fields = {
         "keys": keys,
         "facts": base64.b64encode(b"".join(facts)).decode(),
         "num_bytes": num_bytes,
         "positions": positions if any(positions) else [],
         "labels": labels if any(labels) else [],
-        "measures": _dump(list(zip(*measures))),  # a text, so that an update without a change does not parse it
+        "measures": _dump(
+            list(zip(*(each[:_OBJECTS] for each in measures)))
+        ),  # a text, so that an update without a change does not parse it
         "rejects": [[*reject, base64.b64encode(facts).decode(), *place] for facts, reject, *place, _ in state.rejects],
         **added,
     }
@@ -232,7 +242,9 @@ def decode_state(data: bytes, num_images: int, where: str, with_measures: bool =
         facts = [joined[start : start + FACTS_BYTES] for start in range(0, len(joined), FACTS_BYTES)]
         positions = fields["positions"] or itertools.repeat(0, len(keys))
         labels = map(tuple, fields["labels"] or itertools.repeat((), len(keys)))
-        measures = _decode_measures(fields["measures"]) if with_measures else itertools.repeat(None, len(keys))
+        measures: Iterator[elements.Measures | None] = itertools.repeat(None, len(keys))
+        if with_measures:
+            measures = _decode_measures(fields["measures"], fields.get("objects"))
         contents = _split_contents(fields.get("contents"), len(keys))
         rows = zip(keys, facts, fields["num_bytes"], positions, labels, measures, contents)
         images = [ImageState(*row) for row in rows]
@@ -257,9 +269,10 @@ def decode_state(data: bytes, num_images: int, where: str, with_measures: bool =
     return ShardState(images, rejects)
 
 
-def _decode_measures(text: str) -> Iterator[elements.Measures]:
-    *columns, sums = json.loads(text) or ((),) * len(elements.Measures._fields)
-    return map(elements.Measures, *columns, map(_decode_sums, sums))
+def _decode_measures(text: str, objects: Sequence[Any] | None) -> Iterator[elements.Measures]:
+    *columns, sums = json.loads(text) or ((),) * _OBJECTS
+    counted = itertools.repeat(None) if objects is None else objects
+    return map(elements.Measures, *columns, map(_decode_sums, sums), counted)
 
 
 def _decode_sums(sums: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:

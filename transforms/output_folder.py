@@ -9,12 +9,14 @@ from collections.abc import Iterator
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, shard_names, snapshots, storage, verify_shards
-from imagebeam.transforms import output_paths, tfds_metadata
+from imagebeam.transforms import object_classes, output_paths, tfds_metadata
 
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # names given by tf.Transform
 
 _WRITTEN_FILES = (
     catalog_lib.LABELS_FILE,
+    catalog_lib.MASK_LABELS_FILE,
+    object_classes.LABEL_MAP_FILE,
     catalog_lib.STATISTICS_FILE,
     catalog_lib.REPORT_PAGE_FILE,
     *tfds_metadata.LOADED_BY,

@@ -10,6 +10,7 @@ import bisect
 import collections
 import dataclasses
 import hashlib
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -116,13 +117,13 @@ class _SpreadFn(beam.DoFn):
     def start_bundle(self) -> None:
         self._pending, self._num_pending = collections.defaultdict(list), 0
 
-    def process(self, element: KeyedRef, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, PackedRows]]:
+    def process(self, element: KeyedRef, boundaries: Sequence[Any] = ()) -> Iterable[tuple[int, PackedRows]]:
+        # no generator: one for each reference takes as long as the rest
         name, ref = element
         value = self._order.value(ref)
         self._pending[self._order.interval(value, boundaries)].append((name, value, *ref))
         self._num_pending += 1
-        if self._num_pending >= _MAX_PENDING:
-            yield from self._take()
+        return self._take() if self._num_pending >= _MAX_PENDING else ()
 
     def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
         for packed in self._take():
@@ -150,6 +151,11 @@ class GroupInIntervals(beam.PTransform):
         return refs | "Spread" >> spread | "Group" >> beam.GroupByKey()
 
 
+# A row is the name of the set, the order value, and the fields of the reference, of which key and uri are the first.
+_REF = 2
+_value_key_and_uri = operator.itemgetter(1, _REF, _REF + 1)
+
+
 def open_interval(packed: Iterable[PackedRows], order: Order) -> Iterator[dict[str, list[elements.ImageRef]]]:
     """Yields the references of an interval by set, each set sorted.
 
@@ -173,32 +179,37 @@ def open_interval(packed: Iterable[PackedRows], order: Order) -> Iterator[dict[s
 
 def _open_part(packed: Iterable[bytes]) -> dict[str, list[elements.ImageRef]]:
     """Returns the references of a part of an interval by set, each set sorted."""
-    sets: dict[str, list[tuple[Any, elements.ImageRef]]] = {}
+    sets: dict[str, list[tuple[Any, ...]]] = collections.defaultdict(list)
     for rows in packed:
-        for name, value, *fields in elements.unpack_rows(rows):
-            sets.setdefault(name, []).append((value, elements.ImageRef(*fields)))
-    for valued in sets.values():
-        valued.sort(key=_by_value_and_key)
-    return {name: [ref for _, ref in valued] for name, valued in sorted(sets.items())}
+        for row in elements.unpack_rows(rows):
+            sets[row[0]].append(row)
+    for rows_of_set in sets.values():
+        rows_of_set.sort(key=_value_key_and_uri)
+    return {name: [elements.new_ref(row[_REF:]) for row in rows_of_set] for name, rows_of_set in sorted(sets.items())}
 
 
-def _by_value_and_key(valued: tuple[Any, elements.ImageRef]) -> tuple[Any, str, str]:
-    value, ref = valued
-    return value, ref.key, ref.uri
+def _columns_of(sets: Mapping[str, Sequence[elements.ImageRef]]) -> dict[str, Any]:
+    """Returns for each set an ImageRef whose every field is a tuple with the values of all references."""
+    return {name: elements.ImageRef(*zip(*refs)) for name, refs in sets.items()}
 
 
-def _digest(sets: Mapping[str, Sequence[elements.ImageRef]], order: Order) -> int:
+def _digest(columns: Mapping[str, Any], order: Order) -> int:
     """Returns a digest of everything that the output depends on.
 
     Folders are left out, so that a moved input is the same input; `inside` is, because offset and length imply it.
+
+    Args:
+        columns: of the references in each set.
+        order: in which they are.
     """
     digest = hashlib.blake2b(digest_size=DIGEST_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
-    for name, refs in sets.items():
-        every: Any = elements.ImageRef(*zip(*refs))  # each field: a tuple with the values of all references
+    for name, every in columns.items():
         file_names = [uri.rpartition("/")[2] for uri in every.uri]
-        masks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.version) for mask in every.mask]
-        facts = (
+        masks = list(every.mask)
+        if any(masks):
+            masks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.version) for mask in masks]
+        facts: tuple[Any, ...] = (
             name,
             every.key,
             file_names,
@@ -211,6 +222,8 @@ def _digest(sets: Mapping[str, Sequence[elements.ImageRef]], order: Order) -> in
             masks,
             every.expected,
         )
+        if any(every.blocks):
+            facts += (every.blocks,)
         digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 
@@ -249,12 +262,13 @@ class _SortFn(beam.DoFn):
 
     def _summarize(self, interval: int, sets: Mapping[str, Sequence[elements.ImageRef]]) -> IntervalSummary:
         duplicates = _find_duplicates(sets) if isinstance(self._order, HashOrder) else []
+        columns = _columns_of(sets)
         return IntervalSummary(
             interval,
             {name: len(refs) for name, refs in sets.items()},
-            {name: sum(ref.num_bytes for ref in refs) for name, refs in sets.items()},
-            {name: frozenset(label for ref in refs for label in ref.classes) for name, refs in sets.items()},
-            _digest(sets, self._order),
+            {name: elements.sum_bytes(every.size, every.mask) for name, every in columns.items()},
+            {name: frozenset(elements.all_classes(every.label)) for name, every in columns.items()},
+            _digest(columns, self._order),
             tuple(duplicates[:MAX_DUPLICATES]),
             len(duplicates),
             recorded_inputs.checksum_images(

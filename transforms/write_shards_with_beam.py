@@ -63,7 +63,7 @@ class _EncodeFn(beam.DoFn):
             if isinstance(image, elements.Reject):
                 rejects.append(image)
                 continue
-            counts.add(ref.classes, statistics.measure(ref.uri, image))
+            counts.add(ref.classes, statistics.measure(ref.uri, image, recipe.count_objects(ref, image)))
             counts.add_dropped(image.dropped_objects)
             yield split, b"".join(recipe.encode(ref, image))
         rejected = shard_writer.store_rejects(self._settings.paths.staging(plan.fingerprint), name, rejects)

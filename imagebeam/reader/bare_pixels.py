@@ -37,7 +37,7 @@ def is_raw(catalog: catalog_lib.Catalog, formats: Collection[str]) -> bool:
     if formats:
         return set(formats) == {FORMAT}
     encode = catalog.config.get("image", {}).get("encode", "keep")
-    return encode == FORMAT or (encode == "keep" and catalog.config.get("source", {}).get("by") == "idx")
+    return encode == FORMAT or (encode == "keep" and catalog.config.get("source", {}).get("by") in ("idx", "arrays"))
 
 
 def formats_in(statistics: Mapping[str, Any], split: str | None = None) -> frozenset[str]:

@@ -24,6 +24,7 @@ except ImportError:  # installed without a compiler, or without libjpeg-turbo
 
 _ALIGNMENT = 64  # bytes: TensorFlow uses an array aligned so without a copy, and copies any other
 _NUM_SPARES = 8  # examples read at once to find one that replaces another
+_FILTERS = {"bilinear": 1, "bicubic": 2}  # by the numbers of `_native.decode`
 _HEIGHT, _WIDTH = "image/height", "image/width"
 
 
@@ -36,8 +37,8 @@ def why_not(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> str |
     """Returns the reason why the decoder in C cannot read these records with these options; None if it can."""
     if _native is None:
         return "imagebeam was installed without its decoder in C: docs/reader.md lists what is needed to build it"
-    if options.crop is None or options.batch_size is None:
-        return "it makes batches of images of one size: batch_size, image_size and crop must be given"
+    if options.crop is None:
+        return "it makes images of one size: image_size and crop must be given"
     if plan.is_raw:
         return "it decodes only JPEG, and the images are stored as pixels"
     if plan.formats != {"jpeg"}:
@@ -54,6 +55,7 @@ class Parsed(NamedTuple):
     images: list[memoryview]  # encoded
     points: list[memoryview]  # entry points of each image, empty where it has none
     parts: np.ndarray  # int32 [k, 4]: top, left, height, width
+    frames: np.ndarray | None  # float64 [k, 4], as `crops.frames`, if images are resized with a filter
     flips: np.ndarray  # bool [k]
     columns: list[np.ndarray]  # the label if there is one, the extra features, and the packed lists
     troubles: dict[int, record_bytes.Trouble]  # of the other examples, by their place in the chunk
@@ -154,15 +156,27 @@ class BatchReader:
             columns[0] = (columns[0] + self._first_label).astype(np.int32)
         if self._has_lists:
             columns.append(np.array(packed, object))
-        uniforms = chunk.uniforms[kept]
-        parts = crops.windows(np.array(heights, int), np.array(widths, int), uniforms, self._options)
+        uniforms, sides = chunk.uniforms[kept], (np.array(heights, int), np.array(widths, int))
+        parts = crops.windows(*sides, uniforms, self._options)
+        frames = crops.frames(*sides, parts, self._options) if self._options.filters else None
         flips = (uniforms[:, -1] < 0.5) & self._options.flips
-        return Parsed(kept, list(images), list(points), parts, flips, columns, troubles)
+        return Parsed(kept, list(images), list(points), parts, frames, flips, columns, troubles)
 
     def decode(self, parsed: Parsed) -> tuple[np.ndarray, list[tuple[int, str]]]:
         """Returns the images, uint8 [k, height, width, 3], and the row and error of each one that cannot be decoded."""
         images = self._buffers.make((len(parsed.images), *self._options.size, 3))
-        failures = _native.decode(parsed.images, parsed.parts, parsed.flips, images, self._threads, parsed.points)
+        failures = _native.decode(
+            parsed.images,
+            parsed.parts,
+            parsed.flips,
+            images,
+            self._threads,
+            parsed.points,
+            parsed.frames,
+            _FILTERS[self._options.interpolation],
+            self._options.antialias,
+            self._options.dct == "accurate",
+        )
         return images, failures
 
     def _parse_record(self, content: bytes) -> tuple[Any, ...]:

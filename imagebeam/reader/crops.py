@@ -30,6 +30,8 @@ def windows(
         return random_windows(height, width, uniforms, options.area, options.aspect_ratio)
     if options.crop == "center":
         return center_windows(height, width, options.size, options.center_fraction)
+    if options.crop == "resize_shorter":
+        return _resized_windows(height, width, options)
     zeros = np.zeros(len(height), np.int32)
     return np.stack([zeros, zeros, height, width], axis=1).astype(np.int32)
 
@@ -75,3 +77,57 @@ def center_windows(height: np.ndarray, width: np.ndarray, size: tuple[int, int],
     part_width = np.clip(np.rint(scale * size[1]), 1, np.maximum(width, 1))
     top, left = (height - part_height) // 2, (width - part_width) // 2
     return np.stack([top, left, part_height, part_width], axis=1).astype(np.int32)
+
+
+def frames(height: np.ndarray, width: np.ndarray, parts: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:
+    """Returns where in its part the pixels of each resized image are, for resizing with a filter.
+
+    Args:
+        height: int [n], pixels.
+        width: int [n], pixels.
+        parts: int32 [n, 4], as `windows` returns it.
+        options: options of the reader, with a crop.
+
+    Returns:
+        float64 [n, 4]: top, row step, left, column step. Row y of the resized image has its middle
+        top + (y + 0.5) * row step below the first row of the part, in pixels of the image.
+    """
+    if options.crop == "resize_shorter":
+        found = _resized_frames(height, width, options)
+        found[:, 0] -= parts[:, 0]
+        found[:, 2] -= parts[:, 1]
+        return found
+    zeros = np.zeros(len(parts))
+    return np.stack([zeros, parts[:, 2] / options.size[0], zeros, parts[:, 3] / options.size[1]], axis=1)
+
+
+def _resized_frames(height: np.ndarray, width: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:
+    """Returns as `frames` the middle of each image that is resized until its shorter side is as long as wanted.
+
+    If `options.size` is not square, the side counts that is shorter compared with it. Sides are rounded as in
+    torchvision.transforms.Resize and CenterCrop, so that pixels are at the same places.
+    """
+    wanted = np.maximum(np.rint(np.array(options.size) / options.center_fraction), options.size)
+    sides = np.maximum(np.stack([height, width], axis=1), 1).astype(np.float64)  # float64: whole numbers are exact
+    is_limit = sides[:, 0] * wanted[1] <= sides[:, 1] * wanted[0]  # whether the height is the shorter side
+    shorter = np.where(is_limit, sides[:, 0], sides[:, 1])
+    target = np.where(is_limit, wanted[0], wanted[1])
+    longer = np.floor(target * np.where(is_limit, sides[:, 1], sides[:, 0]) / shorter)
+    resized = np.where(is_limit[:, None], np.stack([target, longer], 1), np.stack([longer, target], 1))
+    resized = np.maximum(resized, options.size)
+    step = sides / resized
+    start = np.rint((resized - options.size) / 2) * step
+    return np.stack([start[:, 0], step[:, 0], start[:, 1], step[:, 1]], axis=1)
+
+
+def _resized_windows(height: np.ndarray, width: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:
+    """Returns the part of each image that a filter needs for `_resized_frames`: the frame and a margin around it."""
+    found = _resized_frames(height, width, options)
+    support = {"bilinear": 1, "bicubic": 2}[options.interpolation]
+    ranges = []
+    for axis, side in enumerate((height, width)):
+        start, step = found[:, 2 * axis], found[:, 2 * axis + 1]
+        margin = support * np.maximum(step, 1) + 1
+        first = np.floor(np.maximum(start - margin, 0))
+        ranges += [first, np.minimum(np.ceil(start + step * options.size[axis] + margin), np.maximum(side, 1)) - first]
+    return np.stack([ranges[0], ranges[2], ranges[1], ranges[3]], axis=1).astype(np.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import operator
 import struct
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,11 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, missing_packages
 from imagebeam.reader import bare_pixels, batch_names, open_files, record_bytes
 from imagebeam.reader import selection as selection_lib
+
+try:
+    from imagebeam import _native
+except ImportError:  # installed without a compiler, or without libjpeg-turbo
+    _native = None  # type: ignore[assignment]
 
 
 class ExampleSource:
@@ -29,7 +35,7 @@ class ExampleSource:
         selection: the records.
         fetcher: reads the records of their split.
         catalog: catalog of the dataset.
-        decode: whether "image" is pixels, decoded with Pillow; else it comes as it is stored.
+        decode: whether "image" is pixels, decoded in C or with Pillow; else it comes as it is stored.
         is_raw: whether images are stored as bare pixels.
         wanted: keys of the features besides "image" and "label"; None for all others.
         lifetime: keeps the dataset's files open as long as this source lives.
@@ -166,10 +172,18 @@ def _to_rgb(pixels: bare_pixels.Pixels) -> np.ndarray:
 def _decode_image(encoded: bytes) -> np.ndarray:
     """Returns the pixels of an image as RGB, uint8 [height, width, 3]; transparency is dropped, as TensorFlow does.
 
+    Sound JPEGs in gray or color are decoded in C, to the same pixels in three quarters of the time. Pillow decodes all
+    others, and says what is wrong with an image.
+
     Raises:
         ValueError: if it cannot be decoded.
     """
     pillow = _import_pillow()
+    if _native is not None:
+        found = _native.decode_whole(encoded, pillow.MAX_IMAGE_PIXELS or sys.maxsize)
+        if found is not None:
+            pixels, height, width = found
+            return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
     try:
         with pillow.open(io.BytesIO(encoded)) as picture:
             if picture.mode.startswith("I;16"):  # gray of 16 bits, which Pillow would clip at 255
@@ -178,8 +192,8 @@ def _decode_image(encoded: bytes) -> np.ndarray:
             return np.array(picture.convert("RGB"))  # a copy: PyTorch warns about read-only arrays
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, pillow.DecompressionBombError) as e:
         # The text of UnidentifiedImageError holds a memory address.
-        found = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
-        raise ValueError(f"the image cannot be decoded, Pillow: {found}") from e
+        reason = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
+        raise ValueError(f"the image cannot be decoded, Pillow: {reason}") from e
 
 
 def _import_pillow() -> Any:

@@ -128,7 +128,7 @@ def _warn_of_places(extra: Sequence[features.Feature], asked: options_lib.ReadOp
     """Logs a warning if boxes or masks will not fit the images, because only the images are cropped or mirrored."""
     misplaced = [feature.key for feature in extra if feature.source.startswith(_IN_WHOLE_IMAGES)]
     has_masks = any(feature.source.startswith(_MASKS) for feature in extra)
-    if misplaced and (asked.crop in ("random", "center") or asked.flips):
+    if misplaced and (asked.crop in ("random", "center", "resize_shorter") or asked.flips):
         _LOGGER.warning(
             "%s %s to the whole stored image, but crop=%r, flip=%r change only the image; "
             'use crop="squash", flip=False%s',

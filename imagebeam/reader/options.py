@@ -10,7 +10,9 @@ from imagebeam import errors
 from imagebeam.reader import option_values, reader_state
 
 SHUFFLES = ("stream", "global", None)
-CROPS = ("random", "center", "squash", None)
+CROPS = ("random", "center", "resize_shorter", "squash", None)
+INTERPOLATIONS = ("bilinear", "bicubic")
+DCTS = ("fast", "accurate")
 DECODERS = ("auto", "native", "tensorflow")
 DTYPES = ("uint8", "float32", "bfloat16", "float16")
 IMAGENET_MEAN = (123.675, 116.28, 103.53)  # of pixels from 0 to 255; torchvision's 0.485, 0.456, 0.406
@@ -27,7 +29,9 @@ class ReadOptions:
         batch_size: number of examples in a batch of this process; None gives single examples.
         image_size: side in pixels, or (height, width); None keeps the size of each image.
         crop: "random" (a part of random area and aspect ratio, as Inception's), "center" (the largest square less a
-            border), "squash" (the whole image, whatever its aspect ratio), None (the image as it is).
+            border), "resize_shorter" (the image resized until its shorter side is image_size / center_fraction, and the
+            middle of that, as torchvision's Resize and CenterCrop), "squash" (the whole image, whatever its aspect
+            ratio), None (the image as it is).
         flip: whether half of the images are mirrored; by default only with the random crop.
         dtype: type of the pixels: "uint8" (0 to 255), "float32", "bfloat16" or "float16".
         normalize: (mean, std) of pixels from 0 to 255, one number or one for each channel; "imagenet"; "dataset" (those
@@ -65,6 +69,10 @@ class ReadOptions:
         area: least and greatest part of the image's area in the random crop.
         aspect_ratio: least and greatest width over height of the random crop.
         center_fraction: part of the shorter side in the center crop: 224 of 256 as in most evaluations.
+        interpolation: how pixels are computed when an image is resized: "bilinear" or "bicubic".
+        antialias: whether a pixel of an image that becomes smaller is computed from all pixels that it covers; without
+            it from the nearest 4 (bilinear) or 16 (bicubic).
+        dct: how the blocks of a JPEG are decoded: "fast" (as TensorFlow by default), "accurate" (as Pillow).
         shuffle_bytes: bytes of records that "stream" mixes.
         shuffle_records: the same as a number of records.
         threads: number of threads that read and decode; by default the number of cores that this process may use,
@@ -99,6 +107,9 @@ class ReadOptions:
     area: tuple[float, float] = (0.08, 1.0)
     aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     center_fraction: float = 224 / 256
+    interpolation: str = "bilinear"
+    antialias: bool = False
+    dct: str = "fast"
     shuffle_bytes: int = 256 << 20
     shuffle_records: int | None = None
     threads: int | None = None
@@ -130,6 +141,11 @@ class ReadOptions:
             raise errors.ConfigError(
                 f"crop is {self.crop!r} and image_size {self.image_size!r}: without a crop there is no size, and "
                 "without a size no crop; give both, or None for both"
+            )
+        if self.crop is None and (self.antialias or self.interpolation != "bilinear"):
+            raise errors.ConfigError(
+                f"interpolation is {self.interpolation!r} and antialias {self.antialias}, and crop=None resizes "
+                "nothing: leave them out, or give image_size and a crop"
             )
         if self.pad and (self.num_epochs is None or self.batch_size is None):
             raise errors.ConfigError(
@@ -165,6 +181,11 @@ class ReadOptions:
         """Height and width of the images in a batch, in pixels."""
         assert self.image_size is not None
         return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
+
+    @property
+    def filters(self) -> bool:
+        """Whether images are resized with a filter over their pixels; else bilinearly from the four nearest."""
+        return self.antialias or self.interpolation != "bilinear" or self.crop == "resize_shorter"
 
     @property
     def flips(self) -> bool:
@@ -210,6 +231,9 @@ _KINDS: Mapping[str, option_values.Convert] = {
     "area": option_values.pair,
     "aspect_ratio": option_values.pair,
     "center_fraction": option_values.number,
+    "interpolation": option_values.choice(INTERPOLATIONS),
+    "antialias": option_values.truth(),
+    "dct": option_values.choice(DCTS),
     "shuffle_bytes": option_values.whole(1),
     "shuffle_records": option_values.whole(1, may_be_none=True),
     "threads": option_values.whole(1, may_be_none=True),

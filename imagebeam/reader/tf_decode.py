@@ -11,6 +11,9 @@ from imagebeam.reader import bare_pixels
 from imagebeam.reader import options as options_lib
 
 REDUCTIONS = (1, 2, 4, 8)  # factors by which libjpeg can scale an image down while it decodes
+ANTIALIAS_GAP = 2  # with antialias an image is decoded reduced only while it stays this much larger than wanted
+_KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic"}  # TensorFlow's names
+_DCT_METHODS = {"fast": "INTEGER_FAST", "accurate": "INTEGER_ACCURATE"}
 
 
 def reductions(part: tf.Tensor, size: tuple[int, int], greatest: int) -> tf.Tensor:
@@ -42,14 +45,52 @@ def greatest_reduction(longest_side: int, options: options_lib.ReadOptions) -> i
     return max(allowed, default=1)
 
 
-def decode_jpeg_part(encoded: tf.Tensor, part: tf.Tensor, reduction_index: tf.Tensor | None) -> tf.Tensor:
-    """Returns a part of a JPEG, uint8 [height, width, 3], RGB; scaled down if `reduction_index` is given."""
+def frame_reductions(frame: tf.Tensor, antialias: bool, greatest: int) -> tf.Tensor:
+    """Returns as `reductions` the index of the largest one for an image that is resized with a filter: int32 [].
+
+    Args:
+        frame: float64 [4], as `crops.frames` returns it.
+        antialias: whether the filter averages.
+        greatest: the largest reduction to use.
+    """
+    index = tf.zeros([], tf.int32)
+    for reduction in REDUCTIONS[1:]:
+        if reduction <= greatest:
+            least = reduction * (ANTIALIAS_GAP if antialias else 1)
+            index += tf.cast((frame[1] >= least) & (frame[3] >= least), tf.int32)
+    return index
+
+
+def cover_part(part: tf.Tensor, reduction: int | tf.Tensor) -> tf.Tensor:
+    """Returns the pixels of a reduced image that a part touches: int32 [4]."""
+    start = part[:2] // reduction
+    return tf.concat([start, (part[:2] + part[2:] + reduction - 1) // reduction - start], axis=0)
+
+
+def decode_jpeg_part(
+    encoded: tf.Tensor,
+    part: tf.Tensor,
+    reduction_index: tf.Tensor | None,
+    dct: str = "fast",
+    covers: bool = False,
+) -> tf.Tensor:
+    """Returns a part of a JPEG, uint8 [height, width, 3], RGB; scaled down if `reduction_index` is given.
+
+    Args:
+        encoded: string [], the JPEG.
+        part: int32 [4], as `crops.windows` returns it.
+        reduction_index: int32 [], the index in REDUCTIONS.
+        dct: as in the options of the reader.
+        covers: whether all pixels that the part touches are taken; else as many as it has, rounded down.
+    """
+    method = _DCT_METHODS[dct]
     if reduction_index is None:
-        return tf.image.decode_and_crop_jpeg(encoded, part, channels=3)
+        return tf.image.decode_and_crop_jpeg(encoded, part, channels=3, dct_method=method)
 
     def reduced(reduction: int) -> Callable[[], tf.Tensor]:
         def decode() -> tf.Tensor:
-            return tf.image.decode_and_crop_jpeg(encoded, tf.maximum(part // reduction, [0, 0, 1, 1]), 3, reduction)
+            window = cover_part(part, reduction) if covers else tf.maximum(part // reduction, [0, 0, 1, 1])
+            return tf.image.decode_and_crop_jpeg(encoded, window, 3, reduction, dct_method=method)
 
         return decode
 
@@ -63,6 +104,33 @@ def resize(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
     """
     resized = tf.raw_ops.ResizeBilinear(images=image[None], size=size, half_pixel_centers=True)[0]
     return tf.cast(resized, tf.uint8)
+
+
+def resize_frame(
+    image: tf.Tensor, frame: tf.Tensor, part: tf.Tensor, reduction: tf.Tensor, options: options_lib.ReadOptions
+) -> tf.Tensor:
+    """Resizes with the filter of the options, and rounds to the nearest: uint8 [*options.size, 3].
+
+    Args:
+        image: uint8 [height, width, 3], the pixels of a reduced image that the part touches.
+        frame: float64 [4], as `crops.frames` returns it.
+        part: int32 [4], as `crops.windows` returns it.
+        reduction: int32 [], the factor by which the image was reduced.
+        options: options of the reader.
+    """
+    factor = tf.cast(reduction, tf.float64)
+    scale = factor / frame[1::2]
+    first = tf.cast(part[:2] // reduction, tf.float64)
+    start = (tf.cast(part[:2], tf.float64) + frame[::2]) / factor - first
+    resized = tf.raw_ops.ScaleAndTranslate(
+        images=image[None],
+        size=options.size,
+        scale=tf.cast(scale, tf.float32),
+        translation=tf.cast(-start * scale, tf.float32),
+        kernel_type=_KERNELS[options.interpolation],
+        antialias=options.antialias,
+    )[0]
+    return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, 255.0), tf.uint8)
 
 
 def make_decoder(
@@ -79,26 +147,48 @@ def make_decoder(
         is_raw: whether images are stored as bare pixels.
     """
 
-    def decode_part(example: dict[str, Any]) -> tf.Tensor:
+    def decode_part(example: dict[str, Any], index: tf.Tensor | None) -> tf.Tensor:
         encoded, part = example["encoded"], example["part"]
         if is_raw:
             return _crop(raw_image(encoded, example["shape"]), part)
-        index = reductions(part[None], options.size, largest_reduction)[0] if largest_reduction > 1 else None
         if only_jpeg:
-            return decode_jpeg_part(encoded, part, index)
+            return decode_jpeg_part(encoded, part, index, options.dct, options.filters)
         return tf.cond(
             starts_as_jpeg(encoded),
-            lambda: decode_jpeg_part(encoded, part, index),
+            lambda: decode_jpeg_part(encoded, part, index, options.dct, options.filters),
             lambda: _crop(_decode_any(encoded), part),
         )
 
+    def decode_filtered(example: dict[str, Any]) -> tf.Tensor:
+        part, frame = example["part"], example["frame"]
+        if is_raw or largest_reduction == 1:
+            return resize_frame(decode_part(example, None), frame, part, tf.constant(1), options)
+        index = frame_reductions(frame, options.antialias, largest_reduction)
+        if not only_jpeg:
+            index = tf.where(starts_as_jpeg(example["encoded"]), index, 0)
+        return resize_frame(decode_part(example, index), frame, part, tf.gather(REDUCTIONS, index), options)
+
+    def decode_whole(encoded: tf.Tensor) -> tf.Tensor:
+        def decode_jpeg() -> tf.Tensor:
+            return tf.io.decode_jpeg(encoded, 3, dct_method=_DCT_METHODS[options.dct])
+
+        if only_jpeg:
+            return decode_jpeg()
+        if options.dct == "fast":
+            return _decode_any(encoded)
+        return tf.cond(starts_as_jpeg(encoded), decode_jpeg, lambda: _decode_any(encoded))
+
     def decode(example: dict[str, Any]) -> tf.Tensor:
-        if options.crop is not None:
-            image = resize(decode_part(example), options.size)
+        if options.filters:
+            image = decode_filtered(example)
+        elif options.crop is not None:
+            shrinks = largest_reduction > 1 and not is_raw
+            index = reductions(example["part"][None], options.size, largest_reduction)[0] if shrinks else None
+            image = resize(decode_part(example, index), options.size)
         elif is_raw:
             image = raw_image(example["encoded"], example["shape"])
         else:
-            image = tf.io.decode_jpeg(example["encoded"], 3) if only_jpeg else _decode_any(example["encoded"])
+            image = decode_whole(example["encoded"])
         if options.flips:
             image = tf.cond(example["flip"], lambda: tf.reverse(image, [1]), lambda: image)
         image.set_shape((*(options.size if options.crop else (None, None)), 3))

@@ -147,7 +147,8 @@ def parse(
 
     Returns:
         "encoded", for `tf_decode.make_decoder`; for bare pixels their "shape", int64 [n, 3]; if the options ask for
-        them "part", int32 [n, 4], and "flip", bool [n]; "label" and the extra features, each [n].
+        them "part", int32 [n, 4], "frame", float64 [n, 4], as `crops.frames`, and "flip", bool [n];
+        "label" and the extra features, each [n].
     """
     image = plan.by_source[features.ENCODED]
     stored = [plan.by_source.get(source) for source in bare_pixels.SHAPE[: 3 if plan.is_raw else 2]]
@@ -165,6 +166,8 @@ def parse(
     if options.crop is not None:
         height, width = dimensions(parsed, stored[:2], parsed[image.key])
         chunk["part"] = draw_windows(height, width, uniforms, options)
+        if options.filters:
+            chunk["frame"] = frames(height, width, chunk["part"], options)
     for name, feature in zip(plan.column_names, plan.columns, strict=True):
         values = parsed[feature.key]
         chunk[name] = _label(values, feature.kind, plan, options) if name == "label" else values
@@ -182,6 +185,17 @@ def draw_windows(
 
     part = tf.numpy_function(draw, [height, width, uniforms], tf.int32, stateful=False)
     return tf.ensure_shape(part, [None, 4])
+
+
+def frames(height: tf.Tensor, width: tf.Tensor, part: tf.Tensor, options: options_lib.ReadOptions) -> tf.Tensor:
+    """Returns where in its part the pixels of each resized image are, float64 [n, 4], as `crops.frames`."""
+
+    def compute(height: np.ndarray, width: np.ndarray, part: np.ndarray) -> np.ndarray:
+        with python_calls.calls:
+            return crops.frames(height, width, part, options)
+
+    frame = tf.numpy_function(compute, [height, width, part], tf.float64, stateful=False)
+    return tf.ensure_shape(frame, [None, 4])
 
 
 def dimensions(

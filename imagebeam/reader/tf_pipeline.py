@@ -20,6 +20,8 @@ from imagebeam.reader import options as options_lib
 _UNENDING = 1 << 62
 # Batches that are read at once: one reads while the other decodes; eight hide the latency of a network.
 _LOCAL_CALLS, _REMOTE_CALLS = 2, 8
+# Single examples that one call decodes in C: a call takes 100 us, and an error in one of them is an error of all.
+_EXAMPLES_AT_ONCE = 16
 
 Batch = dict[str, tf.Tensor]
 # From begin to end; None: never ends.
@@ -101,10 +103,12 @@ def decodes_natively(plan: read_plan.ReadPlan, options: options_lib.ReadOptions)
 
 
 def _decode_natively(plan: read_plan.ReadPlan, options: options_lib.ReadOptions, threads: int) -> Read:
-    """Returns a function that reads batches of "image", "position", "label" and extra features, each with one call."""
+    """Returns a function that reads batches of "image", "position", "label" and extra features, each with one call.
+
+    Without a batch size it reads examples.
+    """
     reader = batch_reader.BatchReader(plan, options, threads)
-    size = options.batch_size
-    assert size is not None
+    size = options.batch_size or _EXAMPLES_AT_ONCE
     specs = {"image": tf.TensorSpec([None, *options.size, 3], tf.uint8), "position": tf.TensorSpec([None], tf.int64)}
     for name, feature in zip(plan.column_names, plan.columns, strict=True):
         is_class = name == "label" and feature.kind == features.INT64
@@ -120,11 +124,12 @@ def _decode_natively(plan: read_plan.ReadPlan, options: options_lib.ReadOptions,
             parts = zip(specs, columns, strict=True)
             return {name: tf.ensure_shape(column, specs[name].shape) for name, column in parts}
 
-        return tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
+        batches = tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
             read_batch,
             num_parallel_calls=_LOCAL_CALLS if plan.fetcher.is_local else _REMOTE_CALLS,
             deterministic=options.deterministic,
         )
+        return batches if options.batch_size is not None else batches.unbatch()
 
     return read
 
@@ -167,7 +172,7 @@ def _decode_with_tensorflow(plan: read_plan.ReadPlan, options: options_lib.ReadO
 
 
 def _decode(decode: Callable[[Batch], tf.Tensor], example: Batch) -> Batch:
-    kept = {name: value for name, value in example.items() if name not in ("encoded", "shape", "part", "flip")}
+    kept = {name: value for name, value in example.items() if name not in ("encoded", "shape", "part", "frame", "flip")}
     return {"image": decode(example)} | kept
 
 

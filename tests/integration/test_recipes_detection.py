@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, records
 from imagebeam.pipelines import config as config_lib
@@ -146,6 +147,14 @@ def test_bad_label_files_are_rejects_with_file_line_and_remedy(root: pathlib.Pat
     assert examples["3.jpg"]["image/object/bbox/xmax"] == [1.0]
     statistics = json.loads((output / "statistics.json").read_text())
     assert statistics["train"]["dropped_objects"] == {"object_without_area": 1}
+    stored = [text.decode() for each in examples.values() for text in each["image/object/class/text"]]
+    assert statistics["train"]["objects"] == {name: stored.count(name) for name in set(stored)}
+    assert result.catalog.object_classes == dict(enumerate(detection_sets.CLASSES))
+    assert imagebeam.open_dataset(output).catalog.object_classes == result.catalog.object_classes
+    items = "".join(
+        f'item {{\n  id: {label}\n  name: "{name}"\n}}\n' for label, name in enumerate(detection_sets.CLASSES)
+    )
+    assert (output / "label_map.pbtxt").read_text() == items
     assert result.catalog.counts.written == 4
 
 

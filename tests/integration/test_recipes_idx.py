@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -163,8 +164,16 @@ def test_mnist_of_a_file_cut_short_exits_2_and_names_it(tmp_path: pathlib.Path) 
 
 def test_mnist_of_too_few_pictures_to_carve_from_says_which_split_is_empty(tmp_path: pathlib.Path) -> None:
     idx_files.write_mnist(tmp_path / "in", 900, TEST)
-    with pytest.raises(errors.ConfigError, match="no image goes to the split train; found are test, validation"):
+    carved = "split.carve makes validation of the first 1,000 rows of train, which has 900: take fewer, such as --set "
+    message = f"no image goes to the split train; found are test, validation; {carved}split.carve.validation.first=90"
+    with pytest.raises(errors.ConfigError, match=re.escape(message)):
         convert_mnist(tmp_path / "in", tmp_path / "out")
+    result = convert_mnist(tmp_path / "in", tmp_path / "out", "split.carve.validation.first=90")
+    assert {name: split.num_examples for name, split in result.catalog.splits.items()} == {
+        "train": 810,
+        "test": 60,
+        "validation": 90,
+    }
 
 
 def test_file_replaced_while_it_is_converted_gives_rejects(

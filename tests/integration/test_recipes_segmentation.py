@@ -19,7 +19,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import config_source, convert
-from tests import datasets, image_sets
+from tests import datasets, image_sets, mask_forms
 
 SPEC = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
@@ -148,6 +148,66 @@ def test_mask_with_a_palette_is_stored_as_its_indices(
     stored = parsed["image/segmentation/class/encoded"].numpy()
     np.testing.assert_array_equal(tf.io.decode_png(stored, channels=1).numpy()[:, :, 0], pixels)
     np.testing.assert_array_equal(np.array(Image.open(io.BytesIO(stored))), pixels)
+
+
+def test_carvana_is_read_from_its_gifs(tmp_path: pathlib.Path) -> None:
+    expected = {}
+    for folder in ("train", "train_masks", "test"):
+        (tmp_path / "in" / folder).mkdir(parents=True)
+    for car in range(12):
+        for view in ("01", "16"):
+            pixels = classes(car, (31, 17), 2)
+            name = f"{car:012x}_{view}"
+            (tmp_path / "in/train" / f"{name}.jpg").write_bytes(image_sets.make_image(car, size=(31, 17)))
+            mask = mask_forms.save(mask_forms.indexed(pixels, [0, 0, 0, 255, 255, 255]), "GIF", optimize=False)
+            (tmp_path / "in/train_masks" / f"{name}_mask.gif").write_bytes(mask)
+            expected[f"train/{name}.jpg"] = np.array(Image.open(io.BytesIO(mask)))
+            np.testing.assert_array_equal(expected[f"train/{name}.jpg"], pixels)
+    (tmp_path / "in/test/0_01.jpg").write_bytes(image_sets.make_image(1))
+    config = config_lib.load_config("carvana", [f"source.uri={tmp_path / 'in'}", f"output.uri={tmp_path / 'out'}"])
+    result = convert.convert(config, workers=1)
+    assert result.catalog.counts == catalog_lib.Counts(24, 24, {}, {"mask": 24, "not_included": 1})
+    parts = [read(tmp_path / "out", split) for split in ("train", "validation")]
+    assert not {key[:18] for key in parts[0]} & {key[:18] for key in parts[1]}
+    for key, parsed in (parts[0] | parts[1]).items():
+        stored = tf.io.decode_png(parsed["image/segmentation/class/encoded"], channels=1).numpy()[..., 0]
+        np.testing.assert_array_equal(stored, expected[key])
+
+
+def test_camvid_is_read_by_its_colors(tmp_path: pathlib.Path) -> None:
+    colors = {"Animal": (64, 128, 64), "Void": (0, 0, 0), "Sky": (128, 128, 128), "Road": (128, 64, 128)}
+    numbers = {"Animal": 0, "Void": 255, "Sky": 1, "Road": 2}
+    lines = [f"{name}, {', '.join(map(str, color))}" for name, color in colors.items()]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/class_dict.csv").write_text("name,r,g,b\n" + "\n".join(lines))
+    expected = {}
+    for split in ("train", "val", "test"):
+        (tmp_path / "in" / split).mkdir()
+        (tmp_path / "in" / f"{split}_labels").mkdir()
+        for index in range(3):
+            name = f"0001TP_{index}"
+            choice = classes(index, (23, 19), 4)
+            drawn = np.array(list(colors.values()), np.uint8)[choice]
+            image = image_sets.make_image(index, "PNG", size=(23, 19))
+            (tmp_path / "in" / split / f"{name}.png").write_bytes(image)
+            Image.fromarray(drawn).save(tmp_path / "in" / f"{split}_labels" / f"{name}_L.png")
+            expected[f"{split}/{name}.png"] = np.array(list(numbers.values()))[choice]
+    overrides = [f"source.uri={tmp_path / 'in'}", f"output.uri={tmp_path / 'out'}"]
+    result = convert.convert(config_lib.load_config("camvid", overrides), workers=1)
+    assert result.catalog.counts == catalog_lib.Counts(9, 9, {}, {"mask": 9, "not_included": 1})
+    found = {
+        **read(tmp_path / "out", "train"),
+        **read(tmp_path / "out", "validation"),
+        **read(tmp_path / "out", "test"),
+    }
+    assert found.keys() == expected.keys()
+    for key, parsed in found.items():
+        stored = tf.io.decode_png(parsed["image/segmentation/class/encoded"], channels=1).numpy()[..., 0]
+        np.testing.assert_array_equal(stored, expected[key])
+    assert convert.convert(config_lib.load_config("camvid", overrides), workers=1).state == "kept"
+    (tmp_path / "in/class_dict.csv").write_text("name,r,g,b\n" + "\n".join(reversed(lines)))
+    with pytest.raises(errors.ConfigError, match="holds another dataset"):
+        convert.convert(config_lib.load_config("camvid", overrides), workers=1)
 
 
 def test_pair_that_is_not_whole_is_a_reject_that_names_the_mask(tmp_path: pathlib.Path) -> None:

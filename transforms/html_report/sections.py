@@ -23,7 +23,9 @@ _CHANGES = ("added", "changed", "removed", "unchanged")
 _KNOWN_COUNTS = frozenset(("formats", "colorspaces", "orientations", "labels", "shorter_side", "aspect_ratio"))
 _RANGES = ("height", "width", "bytes")
 _TITLES = {  # of tables of counts that a step of the converter may add
+    "dropped_objects": "Objects that are left out, and why",
     "misnamed": "Named like another format",
+    "objects": "Objects of each class",
     "orientations": "EXIF asks for a turn that was not applied",
     "reencoded": "Re-encoded, and why",
     "turned": "Turned upright",

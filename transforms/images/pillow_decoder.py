@@ -43,6 +43,9 @@ _PLUGINS = {"heic": ("HEIF", "pillow_heif"), "jxl": ("JXL", "pillow_jxl")}
 _ALSO = {"BMP": ("DIB",)}  # Pillow has two names where we have one
 _PACKAGES = {"heic": "pillow-heif", "jxl": "pillow-jxl-plugin"}
 
+_TILE_SIZE = (322, 323)  # tags of TIFF: width and height of a tile
+_MAX_TILE_PIXELS = 1 << 26  # with more, 1 MB of compressed zeros takes 1 GB of memory, whatever the size of the picture
+
 # Errors that Pillow's parsers, which are written in Python, raise on broken bytes. MemoryError is left out: it comes
 # from the machine, and a job that silently drops images on some days is worse than one that fails.
 _FAILURES = (
@@ -197,7 +200,24 @@ def open_lazily(data: bytes, format: str) -> PIL.Image.Image:
     module = pillow()
     with _as_bad_image(module):
         picture: PIL.Image.Image = module.open(io.BytesIO(data), formats=_pillow_names(format))
+    if format == "tiff":
+        _check_tiles(picture)
     return picture
+
+
+def _check_tiles(picture: PIL.Image.Image) -> None:
+    """Refuses a TIFF whose tiles are far larger than those of any program: each is decoded whole.
+
+    Raises:
+        BadImageError: if it has such tiles.
+    """
+    tags: Mapping[int, object] = getattr(picture, "tag_v2", {})
+    width, height = (tags.get(tag, 0) for tag in _TILE_SIZE)
+    if isinstance(width, int) and isinstance(height, int) and width * height > _MAX_TILE_PIXELS:
+        raise BadImageError(
+            Reason.TOO_LARGE,
+            f"a tiff with tiles of {height} x {width} pixels, expected up to {_MAX_TILE_PIXELS:,}: save it again",
+        )
 
 
 def _pillow_names(format: str) -> tuple[str, ...]:

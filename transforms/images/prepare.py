@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import (
     checked_image,
+    class_masks,
     colors,
     encoders,
     frame_reader,
@@ -75,6 +76,7 @@ class ImagePolicy:
     limits: limits.Limits = limits.NO_LIMITS
     sum_pixels: bool = False  # compute the sums for mean and deviation
     objects: image_objects.AnnotationReader | None = None  # of the file with each image's objects, if there is one
+    masks: class_masks.MaskPolicy = class_masks.NUMBERS  # of the masks with classes, if there are some
 
     def prepare(self, data: bytes, expected: tuple[int, int] | None = None) -> Image:
         """Returns the image to store.
@@ -189,7 +191,8 @@ class ImagePolicy:
     def _prepare_raw(self, data: bytes, shape: tuple[int, int, int], expected: tuple[int, int] | None) -> Image:
         """Prepares bare pixels."""
         image = structure.raw_image(data, shape)
-        self._check_header(image.height, image.width, checked_image.UPRIGHT, expected)
+        if self._checks_headers or expected is not None:
+            self._check_header(image.height, image.width, checked_image.UPRIGHT, expected)
         if self.encode == KEEP:
             return self._with_sums(image, pixels.from_bytes(data, shape)) if self.sum_pixels else image
         return self._encode_picture(pixels.from_bytes(data, shape), self.encode)

@@ -9,10 +9,12 @@ from typing import Any, cast
 
 from imagebeam import example, example_encoder, features
 from imagebeam.features import Feature
-from imagebeam.transforms import elements, hashing
+from imagebeam.transforms import elements, hashing, object_classes
 from imagebeam.transforms.images import checked_image, jpeg_entry_points, object_masks, orientations, turn_upright
+from imagebeam.transforms.objects import image_objects
 
 _BOX = tuple(f"image/object/bbox/{each}" for each in orientations.Box._fields)
+_NAMES = ("image/filename", "image/key", "image/source_id")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,22 +43,40 @@ class ExampleRecipe:
         )
 
     @functools.cached_property
+    def _has_names(self) -> bool:
+        return any(feature.source in _NAMES for feature in self.features)
+
+    @functools.cached_property
     def _has_entry_points(self) -> bool:
         return any(feature.source == features.ENTRY_POINTS for feature in self.features)
 
+    @functools.cached_property
+    def _object_places(self) -> tuple[int, int] | None:
+        """Places of the ids and names of objects' classes among the columns; None without objects."""
+        labels, texts = image_objects.CLASS_COLUMNS
+        return (self.columns.index(labels), self.columns.index(texts)) if labels in self.columns else None
+
+    def count_objects(self, ref: elements.ImageRef, image: checked_image.Image) -> dict[str, int] | None:
+        """Returns the numbers of the objects in an image by their class; None where no objects are known."""
+        if self._object_places is None:
+            return None
+        labels, texts = self._object_places
+        values: Any = (*image.objects, *ref.columns) if image.objects else ref.columns
+        return object_classes.count(values[labels], values[texts])
+
     def encode(self, ref: elements.ImageRef, image: checked_image.Image) -> tuple[bytes, bytes]:
         """Returns the serialized example in two pieces: all before the image's bytes, and these bytes, uncopied."""
-        key = hashing.encode_key(ref.key)
         values: dict[str, example_encoder.Values] = {
             "image/format": image.format.encode(),
             "image/height": image.height,
             "image/width": image.width,
             "image/channels": image.channels,
             "image/colorspace": image.colorspace.encode(),
-            "image/filename": hashing.encode_key(ref.uri.rpartition("/")[2]),
-            "image/key": key,
-            "image/source_id": key,
         }
+        if self._has_names:
+            key = hashing.encode_key(ref.key)
+            values["image/filename"] = hashing.encode_key(ref.uri.rpartition("/")[2])
+            values["image/key"] = values["image/source_id"] = key
         if isinstance(ref.label, str):
             values[features.LABEL] = self.label_ids[ref.label]
             values[features.TEXT] = self._text(ref.label)

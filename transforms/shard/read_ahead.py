@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from imagebeam import storage
 from imagebeam.storage import local
-from imagebeam.transforms import elements, gzip_content
+from imagebeam.transforms import broken_content, elements, snappy_blocks, unpacked_content
 from imagebeam.transforms.images import structure
 
 MAX_READS = 16  # local files opened ahead on a cold disk: the kernel reads them while earlier ones are encoded
@@ -47,8 +47,14 @@ def _read_file(path: str, size: int, version: int) -> bytes | None:
     return None
 
 
+def _read_part(descriptor: int, offset: int, length: int, version: int) -> bytes | None:
+    """Returns None: the C extension was not built."""
+    return None
+
+
 with contextlib.suppress(ImportError):
     from imagebeam._writer import read_file as _read_file
+    from imagebeam._writer import read_part as _read_part
 
 
 class ReadError(OSError):
@@ -85,8 +91,8 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
 
     While reads wait for a disk, local files are opened ahead and announced to the kernel: reads then overlap without
     threads. Handing an image from thread to thread would cost more than reading it from the page cache (13 us for
-    110 KB). Files on a network are requested ahead on threads, one for each request in flight. A byte range of a .gz
-    file is a range of its unpacked content.
+    110 KB). Files on a network are requested ahead on threads, one for each request in flight. A byte range of a
+    packed file (see unpacked_content) is a range of its unpacked content.
 
     Raises:
         OSError: if the machine or the network failed, not the image: too many open files, no answer.
@@ -99,10 +105,10 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
         shared = stack.enter_context(_SharedFiles())
         try:
             for ref in refs:
-                if not ahead and (data := _read_now(ref, kernel)) is not None:
+                if not ahead and (data := _read_now(ref, kernel, shared)) is not None:
                     yield ref, data
                     continue
-                if ref.length >= 0 and gzip_content.has_gzip_name(ref.uri):
+                if ref.length >= 0 and unpacked_content.is_packed(ref.uri):
                     ahead.append((ref, _find_too_large(ref)))
                 elif (store := storage.storage_of(ref.uri)).is_local:
                     ahead.append((ref, _open_ahead(ref, kernel, shared)))
@@ -110,10 +116,10 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
                     if threads is None:
                         threads = stack.enter_context(futures.ThreadPoolExecutor(limit.requests))
                     ahead.append((ref, threads.submit(_read_remote, store, ref)))
-                ahead_bytes += max(ref.size, 0)
+                ahead_bytes += _bytes_of(ref)
                 max_reads = kernel.max_reads if threads is None else limit.requests
                 while len(ahead) >= max_reads or ahead_bytes > limit.num_bytes:
-                    ahead_bytes -= max(ahead[0][0].size, 0)
+                    ahead_bytes -= _bytes_of(ahead[0][0])
                     yield _finish(*ahead.popleft(), kernel, shared)
             while ahead:
                 yield _finish(*ahead.popleft(), kernel, shared)
@@ -125,15 +131,28 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
                     opened.cancel()
 
 
-def _read_now(ref: elements.ImageRef, kernel: _Kernel) -> bytes | None:
-    """Returns the bytes of a local file as it was listed, while reads are fast; else None, and others read it."""
-    if kernel.to_announce or ref.length >= 0 or ref.offset or not 0 <= ref.size <= structure.MAX_IMAGE_BYTES:
+def _bytes_of(ref: elements.ImageRef) -> int:
+    """Returns how much is read for an image; compressed blocks may be larger than it."""
+    return max(ref.size, 0) if ref.blocks is None else max(ref.length, ref.blocks.num_bytes)
+
+
+def _read_now(ref: elements.ImageRef, kernel: _Kernel, shared: _SharedFiles) -> bytes | None:
+    """Returns the bytes of a local image as it was listed, while reads are fast; else None, and others read it."""
+    size = ref.size
+    if kernel.to_announce or ref.blocks is not None or size > structure.MAX_IMAGE_BYTES:
         return None
-    if not storage.storage_of(ref.uri).is_local:
-        return None
-    start = time.perf_counter()
-    data = _read_file(ref.uri, ref.size, ref.version)
-    kernel.note_read(time.perf_counter() - start, ref.size)
+    if ref.length >= 0:
+        size, descriptor = ref.length, shared.find(ref.uri)
+        if descriptor is None or size > structure.MAX_IMAGE_BYTES:
+            return None
+        start = time.perf_counter()
+        data = _read_part(descriptor, ref.offset, size, ref.version)
+    else:
+        if ref.offset or size < 0 or not storage.storage_of(ref.uri).is_local:
+            return None
+        start = time.perf_counter()
+        data = _read_file(ref.uri, size, ref.version)
+    kernel.note_read(time.perf_counter() - start, size)
     return data
 
 
@@ -200,6 +219,10 @@ class _SharedFiles:
                 os.close(self._descriptors.popitem(last=False)[1])
         return self._descriptors[uri]
 
+    def find(self, uri: str) -> int | None:
+        """Returns the descriptor of a file that is open; None of any other. It is valid until the next `open`."""
+        return self.open(uri) if uri in self._descriptors else None
+
     def __enter__(self) -> _SharedFiles:
         return self
 
@@ -240,7 +263,14 @@ def _read_remote(store: storage.Storage, ref: elements.ImageRef) -> bytes | Read
     if len(data) != expected:
         detail = f"came as {len(data):,} bytes, {expected:,} were listed; {_LIST_AGAIN}"
         return ReadError(elements.Reason.CHANGED, detail, len(data))
-    return data
+    return data if ref.blocks is None else _unpack_blocks(ref, data, ref.blocks)
+
+
+def _unpack_blocks(ref: elements.ImageRef, data: bytes, blocks: elements.SnappyBlocks) -> bytes | ReadError:
+    try:
+        return snappy_blocks.decode_blocks(data, blocks.num_bytes)[blocks.start : blocks.start + ref.size]
+    except OSError:
+        return ReadError(elements.Reason.CORRUPT, "the compressed page that holds it is damaged; fetch the file again")
 
 
 def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _SharedFiles) -> Fetched:
@@ -251,13 +281,13 @@ def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _S
     try:
         if opened is not None:
             data = _read_local(ref, opened, kernel)
-        elif gzip_content.has_gzip_name(ref.uri):
-            data = gzip_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length)
+        elif unpacked_content.is_packed(ref.uri):
+            data = unpacked_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length)
         else:
             data = _read_local(ref, shared.open(ref.uri), kernel)
     except ReadError as e:
         return ref, e
-    except gzip_content.BrokenGzipError as e:
+    except broken_content.BrokenContentError as e:
         return ref, ReadError(e.reason, f"the file {e.detail}")
     except storage.ChangedError:
         return ref, ReadError(elements.Reason.CHANGED, f"was written since it was listed; {_LIST_AGAIN}")
@@ -268,7 +298,7 @@ def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _S
             os.close(opened)
     if 0 <= ref.length != len(data):
         return ref, ReadError(elements.Reason.TRUNCATED, f"the file ends {ref.length - len(data):,} bytes early")
-    return ref, data
+    return ref, data if ref.blocks is None else _unpack_blocks(ref, data, ref.blocks)
 
 
 def _read_local(ref: elements.ImageRef, descriptor: int, kernel: _Kernel) -> bytes:

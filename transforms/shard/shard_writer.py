@@ -182,7 +182,7 @@ class ShardWriter:
                     states.add_reject(ref, image)
                 continue
             writer.write(*self.recipe.encode(ref, image))
-            measures = statistics.measure(ref.uri, image)
+            measures = statistics.measure(ref.uri, image, self.recipe.count_objects(ref, image))
             counts.add(ref.classes, measures)
             counts.add_dropped(image.dropped_objects)
             if states is not None:
@@ -405,7 +405,7 @@ def _add_mask(
     if isinstance(data, read_ahead_lib.ReadError):
         return elements.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
     try:
-        return class_masks.with_mask(image, data, policy.check)
+        return class_masks.with_mask(image, data, policy.check, policy.masks)
     except checked_image.BadImageError as e:
         return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from imagebeam.transforms import elements
+from imagebeam.transforms import elements, object_classes
 from imagebeam.transforms.images import checked_image, image_formats
 
 _RANGES = ("height", "width", "bytes")
@@ -30,8 +30,14 @@ _DROPPED = "dropped_objects"
 _BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
 
 
-def measure(uri: str, image: checked_image.Image) -> elements.Measures:
-    """Returns what is counted of the image in a file."""
+def measure(uri: str, image: checked_image.Image, objects: dict[str, int] | None = None) -> elements.Measures:
+    """Returns what is counted of the image in a file.
+
+    Args:
+        uri: address of the file.
+        image: as it is stored.
+        objects: see object_classes.count; None where no objects are known.
+    """
     return elements.Measures(
         image.format,
         image.colorspace,
@@ -43,14 +49,17 @@ def measure(uri: str, image: checked_image.Image) -> elements.Measures:
         image.reencoded,
         _misname(uri, image.source_format or image.format),
         None if image.sums is None else (image.sums.num_pixels, image.sums.totals, image.sums.squares),
+        objects,
     )
 
 
 def _misname(uri: str, format: str) -> str:
     """Returns "png named jpg" where the name of a file states another format; "" where it does not."""
+    if format == image_formats.RAW:
+        return ""
     extension = uri.rpartition(".")[2].lower()
     named = image_formats.BY_EXTENSION.get(extension, format)
-    return "" if named == format or format == image_formats.RAW else f"{format} named {extension}"
+    return "" if named == format else f"{format} named {extension}"
 
 
 class StatisticsBuilder:
@@ -65,6 +74,7 @@ class StatisticsBuilder:
         self._bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
         self._changes: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _CHANGES}
         self._dropped: collections.Counter[str] = collections.Counter()
+        self._objects: collections.Counter[str] | None = None
         self._pixels: dict[str, Any] = {}
 
     def add(self, classes: Iterable[str], image: elements.Measures) -> None:
@@ -87,7 +97,7 @@ class StatisticsBuilder:
         EXIF's, 2 to 8, which ask for a turn; upright images are left out. Where there are any: "reencoded", images that
         were encoded again although bytes are kept, by cause; "turned", images that were turned upright, by their
         orientation; "misnamed", images whose name states another format, such as "png named jpg"; "dropped_objects",
-        objects that are left out of the records, by kind.
+        objects that are left out of the records, by kind; "objects", by the id and name of their class.
         """
         self._count()
         formats: collections.Counter[str] = collections.Counter()
@@ -102,6 +112,7 @@ class StatisticsBuilder:
         counters |= {"labels": self._labels} | self._bins
         counters |= {name: counter for name, counter in self._changes.items() if counter}
         counters |= {_DROPPED: self._dropped} if self._dropped else {}
+        counters |= {object_classes.COUNTS: self._objects} if self._objects is not None else {}
         counted = {name: _ordered(name, counter) for name, counter in counters.items()}
         return counted | self._ranges | {_PIXELS: self._pixels}
 
@@ -119,6 +130,10 @@ class StatisticsBuilder:
         for name, column in zip(_RANGES, (columns["height"], columns["width"], columns["num_bytes"])):
             newest = {"min": min(column), "max": max(column), "sum": sum(column)}
             self._ranges[name] = _merge_ranges([self._ranges[name], newest])
+        for objects in columns["objects"]:
+            if objects is not None:
+                self._objects = collections.Counter() if self._objects is None else self._objects
+                self._objects.update(objects)
         sums = [{"images": 1} | dict(zip(_SUMS, each)) for each in columns["sums"] if each is not None]
         self._pixels = _merge_pixels([self._pixels, *sums])
         self._images.clear()
@@ -197,6 +212,8 @@ def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:
     described = {name: value for name, value in merged.items() if name != _PIXELS}
     if labels := merged.get("labels"):
         described["class_weights"] = class_weights(labels)
+    if object_classes.COUNTS in merged:
+        described[object_classes.COUNTS] = object_classes.by_name(merged[object_classes.COUNTS])
     if sums := merged.get(_PIXELS):
         described[_PIXELS] = {"images": sums["images"]} | _mean_and_std(sums)
     return described

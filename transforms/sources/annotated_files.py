@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from imagebeam import errors, look_ahead, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.objects import image_objects
-from imagebeam.transforms.sources import files, find_entries, image_source, table_rows, walk_folders
+from imagebeam.transforms.sources import files, find_entries, image_source, table_rows, unread_folders, walk_folders
 
 # Kinds of files that are counted, beside those of `files`.
 ANNOTATIONS = "annotation_file"  # beside the images
@@ -101,6 +101,7 @@ class AnnotatedFilesSource:
     exclude: str = ""  # address below the root that is not listed: the output folder
     # For lists of names without folder and extension: folder of the images, "" for lists of paths.
     named_in: str = ""
+    unread: tuple[str, ...] = ()  # paths of folders whose images are in no split, and are counted
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields all images."""
@@ -129,6 +130,10 @@ class AnnotatedFilesSource:
         if problem := self._find_shared(hashes):
             last = image_source.ListingBuilder()
             last.problems.append(problem)
+            yield last.take()
+        if self.unread:
+            last = image_source.ListingBuilder()
+            last.passed_over.update(unread_folders.count_images(self.root, self.unread, self.exclude))
             yield last.take()
 
     def _read_part(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
@@ -382,12 +387,12 @@ def _find(uri: str, store: storage.Storage, known: find_entries.Entries) -> stor
     raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
 
 
-def holds(folder: str, extension: str, if_unknown: bool = True) -> bool:
+def holds(folder: str, extension: str | tuple[str, ...], if_unknown: bool = True) -> bool:
     """Returns whether a file with this extension is in a folder or below it.
 
     Args:
         folder: address.
-        extension: such as ".txt".
+        extension: such as ".txt", or several.
         if_unknown: returned if there is none among the first files of the first folders, and there are more.
     """
     waiting = [folder]

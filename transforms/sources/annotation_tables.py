@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import files, image_source, object_tables, table_rows
+from imagebeam.transforms.sources import files, image_source, object_tables, table_rows, unread_folders
 
 # Kinds of files that are passed over and counted, beside the objects that become none.
 NOT_ANNOTATED = "not_in_annotations"
@@ -68,6 +68,7 @@ class AnnotationTableSource:
     splits: tuple[AnnotatedSplit, ...]
     without_objects: bool = True
     fields: table_rows.RowFields = table_rows.NO_FIELDS
+    unread: tuple[str, ...] = ()  # paths of folders whose images are in no split, and are counted
 
     OPTION: ClassVar[str]  # section of the config, for errors
 
@@ -140,6 +141,7 @@ class AnnotationTableSource:
                     f"{split.annotations!r} and {self._folder(split)!r}"
                 )
         found.passed_over.update(folders.unused())
+        found.passed_over.update(unread_folders.count_images(self.root, self.unread))
         yield found.take()
 
     def _folder(self, split: AnnotatedSplit) -> str:
@@ -186,7 +188,10 @@ class AnnotationTableSource:
     ) -> elements.ImageRef:
         uri = self._locate(split, images.names[number])
         if entry is None or entry.kind == storage.BROKEN_LINK:
-            raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no file {uri!r}")
+            raise table_rows.BadRowError(
+                elements.Reason.NOT_FOUND,
+                f"there is no file {uri!r}; if the images are elsewhere, name their folder in {self.OPTION}.images",
+            )
         if entry.kind != storage.FILE:
             raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
         return elements.ImageRef(

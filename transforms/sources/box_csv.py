@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import math
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,9 @@ COLUMNS = image_objects.COLUMNS
 
 _NAMES = ("filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax")
 _BOX = ("class", "xmin", "ymin", "xmax", "ymax")
+_CORNER, _SIZE = ("xmax", "ymax"), ("box_width", "box_height")  # a box has either of them
+_SEPARATORS = ";\t|"
+_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16
 _SLACK_PX = 0.5
 _BUFFER_BYTES = 1 << 20
 
@@ -34,19 +38,26 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
     classes: tuple[str, ...] | None = None  # in the order of their ids; None takes those in all files, sorted
     base: int = 1  # id of the first class
     rejects_outside: bool = False
+    columns: tuple[tuple[str, str], ...] = ()  # names in the file of columns that are named otherwise
+    delimiter: str = ","
 
     OPTION: ClassVar[str] = "source.box_csv"
 
     def check_head(self, split: annotation_tables.AnnotatedSplit, head: bytes) -> None:
         option = f"{self.OPTION}.annotations.{split.name}: {split.annotations!r}"
+        if head.startswith(_BYTE_ORDER_MARKS) or b"\0" in head:
+            raise errors.ConfigError(f"{option} looks like UTF-16 text; save it as UTF-8")
         line = next(iter(head.decode("utf-8-sig", "replace").splitlines()), "")
-        names = next(csv.reader([line]), [])
-        if missing := [name for name in _NAMES if name not in names]:
+        names = next(csv.reader([line], delimiter=self.delimiter), [])
+        wanted = [self._named.get(name, name) for name in self._wanted]
+        if missing := [name for name in wanted if name not in names]:
+            other = next((each for each in _SEPARATORS if len(names) == 1 and each in line), None)
+            remedy = f"source.box_csv.delimiter: {other!r}" if other else "source.box_csv.columns for other names"
             raise errors.ConfigError(
                 f"{option} has no column {', '.join(missing)}; its first line names {', '.join(names) or 'none'}, "
-                f"expected {','.join(_NAMES)}"
+                f"expected {','.join(wanted)}: set {remedy}"
             )
-        if repeated := [name for name in _NAMES if names.count(name) > 1]:
+        if repeated := [name for name in wanted if names.count(name) > 1]:
             raise errors.ConfigError(f"{option} has the column {repeated[0]!r} twice; rename one of them")
 
     def read(
@@ -56,9 +67,9 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
         images = object_tables.ImageTable()
         objects = object_tables.ObjectTable(0, dict(classes.texts()))
         lines: list[int] = []  # of the first row of each image
-        for line, row in _read_rows(split.annotations):
+        for line, row in self._read_rows(split.annotations):
             number = _number_of(row, line, images, objects, lines)
-            if number in images.faults or all(not (row.get(name) or "").strip() for name in _BOX):
+            if number in images.faults or all(not (row.get(name) or "").strip() for name in self._of_box):
                 continue
             try:
                 self._add(row, number, images, objects, classes, found)
@@ -75,9 +86,31 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
     def values_of(self, image_id: int | str, objects: object_tables.Objects) -> tuple[Any, ...]:
         return objects[: len(COLUMNS)]
 
+    @functools.cached_property
+    def _named(self) -> Mapping[str, str]:
+        return dict(self.columns)
+
+    @property
+    def _wanted(self) -> tuple[str, ...]:
+        """Columns that must be there, by our names."""
+        return tuple(name for name in _NAMES if name not in _CORNER) + _SIZE if _SIZE[0] in self._named else _NAMES
+
+    @property
+    def _of_box(self) -> tuple[str, ...]:
+        return tuple(name for name in self._wanted if name in (*_BOX, *_SIZE))
+
+    def _read_rows(self, uri: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+        """Yields the line number and the cells of each row, by our names of the columns; see `_read_rows`."""
+        rows = _read_rows(uri, self.delimiter)
+        if not self.columns:
+            return rows
+        pairs = [(name, self._named.get(name, name)) for name in self._wanted]
+        return ((line, {name: row.get(column) or "" for name, column in pairs}) for line, row in rows)
+
     def _collect_classes(self) -> tuple[str, ...]:
         """Returns the names of the classes in all files, sorted: all splits have the same ids."""
-        names = {(row.get("class") or "").strip() for split in self.splits for _, row in _read_rows(split.annotations)}
+        every = (row for split in self.splits for _, row in self._read_rows(split.annotations))
+        names = {(row.get("class") or "").strip() for row in every}
         return tuple(sorted(names - {""}))
 
     def _add(
@@ -96,7 +129,11 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
             raise _UnknownClassError(
                 f"the class {object_tables.show(name)} is none of {self.OPTION}.classes: add it there, or leave it out"
             )
-        xmin, xmax, ymin, ymax = (_pixels(row, edge) for edge in ("xmin", "xmax", "ymin", "ymax"))
+        xmin, ymin = _pixels(row, "xmin"), _pixels(row, "ymin")
+        if _SIZE[0] in self._named:
+            xmax, ymax = xmin + _pixels(row, _SIZE[0]), ymin + _pixels(row, _SIZE[1])
+        else:
+            xmax, ymax = _pixels(row, "xmax"), _pixels(row, "ymax")
         if xmin > xmax or ymin > ymax:
             raise ValueError(f"the box ends before it begins: {xmin:g} to {xmax:g}, {ymin:g} to {ymax:g}")
         box = image_objects.ObjectsBuilder(len(COLUMNS), f"{self.OPTION}.outside" if self.rejects_outside else "")
@@ -158,7 +195,7 @@ def _pixels(row: Mapping[str, str], name: str) -> float:
     return number
 
 
-def _read_rows(uri: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+def _read_rows(uri: str, delimiter: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Yields the line number and the cells of each row.
 
     Raises:
@@ -167,7 +204,8 @@ def _read_rows(uri: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     """
     raw: Any = storage.storage_of(uri).open_read(uri)
     with io.TextIOWrapper(io.BufferedReader(raw, _BUFFER_BYTES), "utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file, strict=True)  # else a quote that is not closed takes the rows after it
+        # Unless it is strict, a quote that is not closed takes the rows after it.
+        rows = csv.DictReader(file, delimiter=delimiter, strict=True)
         try:
             for row in rows:
                 yield rows.line_num, row

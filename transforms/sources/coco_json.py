@@ -16,7 +16,7 @@ from imagebeam import features, storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import object_masks
 from imagebeam.transforms.objects import image_objects
-from imagebeam.transforms.sources import object_tables
+from imagebeam.transforms.sources import json_depth, object_tables
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 
@@ -192,14 +192,17 @@ def open_file(uri: str) -> Iterator[AnnotationFile]:
 
     Raises:
         OSError: if it cannot be read.
+        AnnotationFileError: if it is nested too deep.
     """
     store = storage.storage_of(uri)
     with io.BufferedReader(store.open_read(uri), _BUFFER_BYTES) as file:  # type: ignore[type-var]
         if store.is_local:
+            json_depth.check_depth(file, uri)
             yield AnnotationFile(uri, file)
             return
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(file, copy, _BUFFER_BYTES)
+            json_depth.check_depth(copy, uri)
             yield AnnotationFile(uri, copy)
 
 

@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -56,6 +57,7 @@ class ContainerSource(abc.ABC):
     FILE_NAME: ClassVar[re.Pattern[str]]  # matches the base names of such files
     EXPECTED: ClassVar[str]  # the same pattern in words
     CELL: ClassVar[str]  # name of a cell in errors
+    KEY_OPTION: ClassVar[str] = "source.tfrecord.key"
 
     root: str
     include: tuple[str, ...] = files.EVERYTHING
@@ -68,24 +70,11 @@ class ContainerSource(abc.ABC):
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of all files."""
-        finder = _Finder(self.root, self.include, self.exclude, file_name=self.FILE_NAME)
-        containers: list[Container] = []
         names: set[str] = set()
         found = image_source.ListingBuilder()
-        for part in finder.list_all():
-            containers += [
-                Container(ref.key, ref.uri, ref.size, ref.version) for ref in elements.unpack_refs(part.packed_refs)
-            ]
-            found.passed_over.update(part.passed_over)
-            found.problems += part.problems
-        if not containers and not found.problems:
-            passed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.passed_over.items())) or "nothing"
-            found.problems.append(
-                f"there is no {self.NOUN} in {self.root!r}, {self.EXPECTED} (passed over: {passed}); "
-                "check --input and source.include"
-            )
+        containers, found.problems = self.find_containers(found.passed_over)
         num_images = 0
-        for each in self._scan_all(sorted(containers)):
+        for each in self._scan_all(containers):
             if isinstance(each, elements.ImageRef):
                 found.refs.append(each._replace(position=num_images))
                 num_images += 1
@@ -104,6 +93,30 @@ class ContainerSource(abc.ABC):
         if num_images:
             found.problems += self._find_absent(names)
         yield found.take()
+
+    def find_containers(self, passed_over: Counter[str] | None = None) -> tuple[list[Container], list[str]]:
+        """Returns the files in the order of their paths, and error texts if there are none or not all are found.
+
+        Args:
+            passed_over: other files are counted there, by kind.
+        """
+        finder = _Finder(self.root, self.include, self.exclude, file_name=self.FILE_NAME)
+        passed_over = Counter() if passed_over is None else passed_over
+        containers: list[Container] = []
+        problems: list[str] = []
+        for part in finder.list_all():
+            containers += [
+                Container(ref.key, ref.uri, ref.size, ref.version) for ref in elements.unpack_refs(part.packed_refs)
+            ]
+            passed_over.update(part.passed_over)
+            problems += part.problems
+        if not containers and not problems:
+            passed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(passed_over.items())) or "nothing"
+            problems.append(
+                f"there is no {self.NOUN} in {self.root!r}, {self.EXPECTED} (passed over: {passed}); "
+                "check --input and source.include"
+            )
+        return sorted(containers), problems
 
     def _scan_all(self, containers: list[Container]) -> Iterator[Found]:
         """Yields the content of all files in their order; threads read ahead over a network."""
@@ -139,7 +152,7 @@ class ContainerSource(abc.ABC):
     def _keys_of(self, absent: Sequence[str]) -> list[str]:
         """Returns the config keys that ask for these cells, with the setting to use without such a cell."""
         fields = self.fields
-        asked = {fields.key: "source.tfrecord.key", fields.label: "label.column (without labels label={by: none})"}
+        asked = {fields.key: self.KEY_OPTION, fields.label: "label.column (without labels label={by: none})"}
         asked |= {fields.split: "split.column (without splits split={by: none})", fields.group: "split.group"}
         asked |= dict.fromkeys(fields.label_flags, "label.columns")
         return list(dict.fromkeys(asked.get(name, f"columns.{name}") for name in absent))

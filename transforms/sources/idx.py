@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import errors, plural, storage
-from imagebeam.transforms import elements, gzip_content
+from imagebeam.transforms import broken_content, elements, gzip_content, unpacked_content
 from imagebeam.transforms.sources import image_source, table_rows
 
 LABEL = "label"  # the only column
@@ -209,11 +209,13 @@ def _open(uri: str, what: str, dimensions: tuple[int, ...]) -> IdxFile:
     """
     try:
         version = storage.storage_of(uri).stat(uri).version
-        with gzip_content.open_content(uri) as file:
+        with unpacked_content.open_content(uri) as file:
             head = file.read(_MAGIC_BYTES + 4 * max(dimensions))
             num_bytes = file.seek(0, io.SEEK_END)
+    except broken_content.BrokenContentError as e:
+        raise errors.ConfigError(f"{uri!r} {e.detail}") from e
     except OSError as e:
-        detail = e.detail if isinstance(e, gzip_content.BrokenGzipError) else f"cannot be read ({e.strerror or e})"
+        detail = f"cannot be read ({e.strerror or e})"
         raise errors.ConfigError(f"{uri!r} {detail}") from e
     found = IdxFile(uri, version, _read_shape(uri, head, what, dimensions))
     expected = found.start + math.prod(found.shape)
@@ -252,6 +254,6 @@ def _read_array(file: IdxFile) -> bytes:
         OSError: if the file cannot be read, or changed since it was checked.
     """
     length = math.prod(file.shape)
-    if gzip_content.has_gzip_name(file.uri):
-        return gzip_content.unpack(file.uri, file.version).read(file.start, length)
+    if unpacked_content.is_packed(file.uri):
+        return unpacked_content.unpack(file.uri, file.version).read(file.start, length)
     return storage.storage_of(file.uri).read(file.uri, file.start, length, version=file.version)

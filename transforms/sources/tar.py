@@ -13,10 +13,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import storage
-from imagebeam.transforms import elements, gzip_content
+from imagebeam.transforms import elements, unpacked_content
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.sources import containers, files, table_rows, tar_members
+from imagebeam.transforms.sources import containers, files, range_window, table_rows, tar_members
 
 STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
 
@@ -120,48 +119,10 @@ class TarSource(containers.ContainerSource):
 
 def _open(container: containers.Container) -> tuple[Callable[[int, int], bytes], int]:
     """Returns a function that reads a range of the (unpacked) tar, and the tar's size in bytes."""
-    if gzip_content.has_gzip_name(container.uri):
-        unpacked = gzip_content.unpack(container.uri, container.version)
-        return _RangeWindow(unpacked.read, _LOCAL).read, unpacked.size
-    store = storage.storage_of(container.uri)
-
-    def read(offset: int, length: int) -> bytes:
-        length = min(length, container.size - offset)
-        return store.read(container.uri, offset, length, version=container.version) if length > 0 else b""
-
-    return _RangeWindow(read, _LOCAL if store.is_local else _REMOTE).read, container.size
-
-
-class _ReadSizes(NamedTuple):
-    """Numbers of bytes to read at once."""
-
-    least: int
-    most: int
-    near: int  # a gap up to this size is read, not skipped
-
-
-_LOCAL = _ReadSizes(4 << 10, 128 << 10, 16 << 10)
-_REMOTE = _ReadSizes(64 << 10, 4 << 20, 1 << 20)  # a request takes as long as reading about 1 MB
-
-
-class _RangeWindow:
-    """Reads ahead further while members are small, so that one read covers many headers; less otherwise."""
-
-    def __init__(self, read: Callable[[int, int], bytes], ahead: _ReadSizes):
-        self._read = read
-        self._ahead = ahead
-        self._num_bytes = ahead.least
-        self._start, self._data = 0, b""
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Returns `length` bytes from `offset`; fewer at the end of the file."""
-        first = offset - self._start
-        if first < 0 or first + length > len(self._data):
-            is_near = abs(first - len(self._data)) <= self._ahead.near
-            wanted = self._num_bytes * 2 if is_near else self._num_bytes // 2
-            self._num_bytes = min(max(wanted, self._ahead.least), self._ahead.most)
-            self._start, self._data, first = offset, self._read(offset, max(length, self._num_bytes)), 0
-        return self._data[first : first + length]
+    if unpacked_content.is_packed(container.uri):
+        unpacked = unpacked_content.unpack(container.uri, container.version)
+        return range_window.RangeWindow(unpacked.read, range_window.LOCAL).read, unpacked.size
+    return range_window.open_window(container.uri, container.size, container.version).read, container.size
 
 
 def _split_name(

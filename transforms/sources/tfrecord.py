@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from imagebeam import errors, example, features, plural, records, shard_names, storage
-from imagebeam.transforms import elements, gzip_content, kept_features
+from imagebeam.transforms import elements, kept_features, unpacked_content
 from imagebeam.transforms.sources import containers, table_rows
 
 SPLIT = "split"  # cell of every record: the split in the file's name, unless a feature has this name
@@ -118,8 +118,8 @@ def split_of(name: str) -> str | None:
 
 
 def _open(container: containers.Container) -> BinaryIO:
-    if gzip_content.has_gzip_name(container.uri):
-        return gzip_content.open_unpacked(container.uri, container.version)
+    if unpacked_content.is_packed(container.uri):
+        return unpacked_content.open_unpacked(container.uri, container.version)
     return storage.storage_of(container.uri).open_read(container.uri)
 
 
@@ -136,7 +136,7 @@ def _reject(
 
 
 def _lost(container: containers.Container, num_read: int, error: errors.RecordError) -> containers.ListingProblem:
-    lost = "" if gzip_content.has_gzip_name(container.uri) else f", {container.size - error.offset:,} bytes"
+    lost = "" if unpacked_content.is_packed(container.uri) else f", {container.size - error.offset:,} bytes"
     return containers.ListingProblem(
         f"TFRecord file {container.uri!r}: {error}, after {plural.count(num_read, 'record')}; those from there on "
         f"would be lost{lost}: fetch the file again, or leave it out with source.include"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 from imagebeam import look_ahead, storage
 
@@ -53,9 +54,11 @@ class _FolderToSearch:
     ways: frozenset[tuple[str, ...]]
     ancestors: tuple[tuple[int, int], ...]  # identities of this folder and those above, which reveal loops of links
 
-    def matches(self, name: str) -> bool:
-        """Returns whether a file of this name matches the glob."""
-        return any(len(way) == 1 and fnmatch.fnmatchcase(name, way[0]) for way in self.ways)
+    @functools.cached_property
+    def matches(self) -> Callable[[str], object]:
+        """Tells whether a file of this name matches the glob; one regular expression, since folders hold 100,000."""
+        last = sorted(fnmatch.translate(way[0]) for way in self.ways if len(way) == 1)
+        return re.compile("|".join(last) or "(?!)").match
 
     def enter(self, name: str) -> frozenset[tuple[str, ...]]:
         """Returns the parts of the glob that are left in the folder `name`; none if nothing in it can match."""

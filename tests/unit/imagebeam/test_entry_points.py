@@ -77,6 +77,22 @@ def test_part_has_the_same_pixels_with_entry_points(data: strategies.DataObject)
             _turn.turn_jpeg(found[0], 1, 1 << 30)  # refuses whatever libjpeg warns of
 
 
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("side", [20, 60, 300])
+@pytest.mark.parametrize("part", [MIDDLE, (0, 0, 300, 400), (17, 33, 201, 305), (299, 399, 1, 1)])
+def test_filters_make_the_same_pixels_with_entry_points(part: Part, side: int, antialias: bool) -> None:
+    encoded = encode(photo(400, 300))
+    height, width = part[2:]
+    frame = np.array([[0.25 * height, height / side / 2, 0, width / side]])
+    made = []
+    for points in (b"", _native.find_entry_points(encoded)):
+        out = np.zeros((1, side, side, 3), np.uint8)
+        arguments = [encoded], np.array([part], np.int32), np.zeros(1, bool), out, 1, [points], frame, 2, antialias
+        assert _native.decode(*arguments) == []
+        made.append(out)
+    assert (made[0] == made[1]).all() and made[0].any()
+
+
 @pytest.mark.parametrize("optimize", [False, True], ids=["standard-tables", "own-tables"])
 @pytest.mark.parametrize(("mode", "options"), KINDS, ids=str)
 def test_crop_is_cut_out_of_every_kind_of_image(mode: str, options: dict[str, Any], optimize: bool) -> None:
@@ -219,9 +235,12 @@ def test_batches_are_the_same_with_entry_points(folder: pathlib.Path, monkeypatc
     native_decode = _native.decode
 
     def batches(uses_points: bool) -> list[bytes]:
-        def decode_or_record(images: Any, parts: Any, flips: Any, out: Any, threads: int, points: Any) -> Any:
+        def decode_or_record(
+            images: Any, parts: Any, flips: Any, out: Any, threads: int, points: Any, *options: Any
+        ) -> Any:
             passed.extend(map(bytes, points))
-            return native_decode(images, parts, flips, out, threads, *([points] if uses_points else []))
+            used = points if uses_points else [b""] * len(points)
+            return native_decode(images, parts, flips, out, threads, used, *options)
 
         monkeypatch.setattr(_native, "decode", decode_or_record)
         read = imagebeam.open_dataset(str(folder)).as_numpy(

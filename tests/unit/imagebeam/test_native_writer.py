@@ -63,6 +63,26 @@ def test_file_as_it_was_listed_is_read(tmp_path: pathlib.Path) -> None:
         assert _writer.read_file(str(path), size, 0) == content
 
 
+def test_part_of_an_open_file_is_read_or_left_to_python(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "images.idx"
+    path.write_bytes(b"0123456789")
+    version = path.stat().st_mtime_ns
+    with open(path, "rb") as file:
+        descriptor = file.fileno()
+        for offset, length in [(0, 10), (3, 4), (10, 0)]:
+            assert _writer.read_part(descriptor, offset, length, version) == b"0123456789"[offset : offset + length]
+        assert _writer.read_part(descriptor, 9, 1, 0) == b"9"
+        assert _writer.read_part(descriptor, 9, 2, version) is None
+        assert _writer.read_part(descriptor, 0, 1, version + 1) is None
+        assert _writer.read_part(descriptor, -1, 1, 0) is None
+        assert _writer.read_part(descriptor, 0, -1, 0) is None
+    assert _writer.read_part(descriptor, 0, 1, 0) is None
+    with pytest.raises(TypeError, match="read_part takes 4 arguments, 1 were given"):
+        _writer.read_part(0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        _writer.read_part("0", 0, 1, 0)  # type: ignore[arg-type]
+
+
 def test_file_that_is_not_as_it_was_listed_is_left_to_python(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "image.jpg"
     path.write_bytes(b"image")

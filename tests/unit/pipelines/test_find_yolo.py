@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import config_objects, find_yolo
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import config_objects, find_yolo, open_source
+from imagebeam.transforms.sources import annotated_files
 
 NAMES = "names: [cat, dog]\n"
 
@@ -208,3 +210,24 @@ def test_folder_above_the_data_set_is_refused_with_the_right_one(tmp_path: pathl
     message = rf"^--input '{tmp_path}' holds the data set in its folder 'pets': give '{tmp_path}/pets'$"
     with pytest.raises(errors.ConfigError, match=message):
         find(tmp_path)
+
+
+def test_folders_have_the_names_of_the_config(tmp_path: pathlib.Path) -> None:
+    make_folders(tmp_path, "pictures/train", "pictures/val", "boxes/train")
+    found = find(tmp_path, image_folder="pictures", classes=("cat",))
+    assert folders_of(found) == [("train", "pictures/train", False), ("val", "pictures/val", False)]
+    make_folders(tmp_path / "roboflow", "train/pictures", "valid/pictures")
+    found = find(tmp_path / "roboflow", image_folder="pictures", classes=("cat",))
+    assert folders_of(found) == [("train", "train/pictures", False), ("valid", "valid/pictures", False)]
+
+
+def test_folders_of_no_split_are_found(tmp_path: pathlib.Path) -> None:
+    for name in ("images/train/a", "images/extra/b", "labels/extra/c", "test/images/d", "images/train/in/f"):
+        make_folders(tmp_path, str(pathlib.Path(name).parent))
+        (tmp_path / f"{name}.jpg").write_bytes(b"x")
+    fields: dict[str, Any] = {"source": {"by": "yolo", "uri": str(tmp_path)}, "output": {"uri": f"{tmp_path}/more"}}
+    fields["source"]["yolo"] = {"images": {"train": "images/train"}, "classes": ["cat"], "without_labels": "reject"}
+    source = open_source.make_source(config_lib.parse_config(fields, "test"))
+    assert isinstance(source, annotated_files.AnnotatedFilesSource)
+    assert source.unread == ("test", "images/extra")
+    assert {"image_outside_splits": 2} in [dict(found.passed_over) for found in source.list_all()]

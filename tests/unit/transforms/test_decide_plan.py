@@ -233,6 +233,15 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
             id="duplicate",
         ),
         pytest.param(
+            {"on_repeated_key": "name each image once"},
+            ranking_of({"train": 2}, duplicates=(RepeatedKey("1", ("/a/1", "/a/1"), (0, 0)),), num_duplicates=1),
+            Tally(2, {}, ()),
+            NO_REJECTS,
+            2,
+            "two images have the key '1': /a/1 and /a/1; name each image once",
+            id="duplicate-elsewhere",
+        ),
+        pytest.param(
             {},
             ranking_of(
                 {"train": 4},

@@ -118,6 +118,8 @@ def test_still_covers_what_facts_do_but_versions() -> None:
     larger = FULL._replace(mask=FULL.mask._replace(size=FULL.mask.size + 1))
     for other in (FULL._replace(size=FULL.size + 1), FULL._replace(label="other"), larger):
         assert image_states.still_of(other, keep_position=True) != still
+    among_others = FULL._replace(offset=100, length=200, blocks=elements.SnappyBlocks(300, 4))
+    assert image_states.still_of(among_others, keep_position=True) == still
 
 
 def test_content_tells_the_bytes_of_image_and_mask_apart() -> None:
@@ -141,6 +143,7 @@ def test_facts_cover_all_that_a_record_is_made_of_but_folders() -> None:
     }  # the key is what is compared; the group decides the split
     assert FULL.mask is not None
     changes = {field: (value, value) for field, value in FULL._asdict().items()}
+    changes["blocks"] = elements.SnappyBlocks(1, 2)
     changes |= {"uri": "other.png", "split": "other", "mask": FULL.mask._replace(size=FULL.mask.size + 1)}
     for field, value in changes.items():
         other = image_states.facts_of(FULL._replace(**{field: value}), keep_position=True)

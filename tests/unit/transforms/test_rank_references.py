@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import apache_beam as beam
 import pytest
@@ -171,9 +171,13 @@ def test_listed_order_spreads_any_number_of_chosen_values_evenly(num_chosen: int
 PETS = [ref("cat/1.jpg", 0, label="cat"), ref("cat/2.jpg", 1, label="cat"), ref("dog/1.jpg", 2, label="dog")]
 
 
+def digest(sets: Mapping[str, Sequence[ImageRef]], order: Order) -> int:
+    return rank_references._digest(rank_references._columns_of(sets), order)
+
+
 def digest_of(order: Order, refs: Sequence[rank_references.KeyedRef]) -> int:
     """The digest of references that are all in one interval."""
-    return rank_references._digest(dict(sorted(rank_plainly(refs, order).items())), order)
+    return digest(dict(sorted(rank_plainly(refs, order).items())), order)
 
 
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
@@ -215,7 +219,7 @@ def test_digest_depends_on_every_field_but_those_left_out_on_purpose(order: Orde
     left_out = {"inside", "facts", "content", "replaces", "frame"} | ({"position"} if order == BY_HASH else set())
     value = Mask("/masks/1.png") if field == "mask" else "another value"
     other = PETS[0]._replace(**{field: value})
-    digests = {rank_references._digest({"train": [each]}, order) for each in (PETS[0], other)}
+    digests = {digest({"train": [each]}, order) for each in (PETS[0], other)}
     assert (len(digests) == 1) == (field in left_out)
 
 

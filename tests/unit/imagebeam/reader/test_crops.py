@@ -14,7 +14,7 @@ def uniforms(count: int, seed: int = 0) -> np.ndarray:
     return order.uniforms(np.arange(count), np.zeros(count, np.int64), order.make_key(seed), crops.NUM_UNIFORMS)
 
 
-@pytest.mark.parametrize("crop", ["random", "center", "squash"])
+@pytest.mark.parametrize("crop", ["random", "center", "resize_shorter", "squash"])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_window_is_inside_an_image_of_any_shape(crop: str, dtype: type) -> None:
     height, width = np.repeat(HEIGHTS, 200).astype(dtype), np.repeat(WIDTHS, 200).astype(dtype)
@@ -28,7 +28,7 @@ def test_window_is_inside_an_image_of_any_shape(crop: str, dtype: type) -> None:
         assert (rows == height).all() and (columns == width).all()
 
 
-@pytest.mark.parametrize("crop", ["random", "center", "squash"])
+@pytest.mark.parametrize("crop", ["random", "center", "resize_shorter", "squash"])
 def test_windows_of_no_images_are_empty(crop: str) -> None:
     nothing = np.zeros(0, np.int64)
     options = options_lib.ReadOptions(crop=crop)

@@ -5,21 +5,26 @@ from __future__ import annotations
 import dataclasses
 import io
 import pathlib
+import random
 import sys
+import warnings
 import zlib
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies
 from PIL import Image
 
 import imagebeam
 from imagebeam import errors, example_encoder
 from imagebeam.pipelines import convert
+from imagebeam.reader import example_source
 from imagebeam.reader.example_source import ExampleSource
-from tests import datasets, image_sets
+from tests import datasets, image_sets, pictures
 from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL, SIZE, keys_of
 
 
@@ -76,7 +81,7 @@ def test_source_decodes_every_kind_of_png_as_tensorflow_does(tmp_path: pathlib.P
     (tmp_path / "in" / "a").mkdir(parents=True)
     rng = np.random.default_rng(0)
     colors = rng.integers(0, 256, (9, 7, 4), np.uint8)
-    pictures = {
+    by_mode = {
         "RGB": Image.fromarray(colors[:, :, :3].copy()),
         "RGBA": Image.fromarray(colors),
         "LA": Image.fromarray(colors[:, :, :2].copy(), "LA"),
@@ -85,7 +90,7 @@ def test_source_decodes_every_kind_of_png_as_tensorflow_does(tmp_path: pathlib.P
         "1": Image.fromarray(colors[:, :, 0].copy()).convert("1"),
         "I;16": Image.fromarray(rng.integers(0, 65536, (9, 7)).astype(np.uint16)),
     }
-    for mode, picture in pictures.items():
+    for mode, picture in by_mode.items():
         assert picture.mode == mode
         picture.save(tmp_path / "in" / "a" / f"{mode}.png")
     datasets.make(tmp_path / "in", tmp_path / "out")
@@ -96,7 +101,7 @@ def test_source_decodes_every_kind_of_png_as_tensorflow_does(tmp_path: pathlib.P
     for index, each in enumerate(expected.as_numpy_iterator()):
         assert (source[index]["image"] == each["image"]).all(), source[index]["image/key"]
         count += 1
-    assert count == len(pictures)
+    assert count == len(by_mode)
 
 
 def test_source_read_by_many_threads_gives_what_one_reads(source: ExampleSource) -> None:
@@ -196,3 +201,60 @@ def test_source_at_a_record_of_another_writer_names_it(
     source = ExampleSource(dataset.select("train"), stub, dataset.catalog)  # type: ignore[arg-type]
     with pytest.raises(errors.ExampleError, match=rf"record 2 of shard .*, key '.+', byte offset \d+: {message}"):
         source[2]
+
+
+def _decode_with_pillow(encoded: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(encoded)) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+JPEG_KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("RGB", {"subsampling": 0}),
+    ("RGB", {"subsampling": 1}),
+    ("RGB", {"subsampling": 2}),
+    ("RGB", {"quality": 30, "optimize": True, "restart_marker_blocks": 3}),
+    ("RGB", {"progressive": True}),
+    ("RGB", {"keep_rgb": True}),
+    ("L", {}),
+    ("L", {"progressive": True}),
+    ("CMYK", {}),
+]
+
+
+@pytest.mark.parametrize(("mode", "options"), JPEG_KINDS)
+@pytest.mark.parametrize("size", [(70, 50), (1, 1), (33, 17), (640, 401)])
+def test_jpeg_has_the_pixels_of_pillow(size: tuple[int, int], mode: str, options: dict[str, Any]) -> None:
+    encoded = pictures.encode(pictures.photo(*size).convert(mode), **options)
+    found = example_source._decode_image(encoded)
+    assert found.flags.writeable and (found == _decode_with_pillow(encoded)).all()
+    if example_source._native is not None:
+        assert (example_source._native.decode_whole(encoded, 1 << 30) is None) == (mode == "CMYK")
+        assert example_source._native.decode_whole(encoded, size[0] * size[1] - 1) is None
+
+
+@hypothesis.given(strategies.integers(0, 2**32 - 1))
+@hypothesis.settings(max_examples=200, deadline=None)
+def test_broken_jpeg_is_decoded_or_refused_as_by_pillow(seed: int) -> None:
+    rng = random.Random(seed)
+    mode, options = rng.choice(JPEG_KINDS)
+    broken = pictures.damage(pictures.encode(pictures.photo(70, 50).convert(mode), **options), rng)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", 1 << 20)
+        outcomes = []
+        for native in (example_source._native, None):
+            patch.setattr(example_source, "_native", native)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    outcomes.append(example_source._decode_image(broken).tobytes())
+                except ValueError as e:
+                    outcomes.append(str(e))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_jpeg_is_decoded_by_many_threads_at_once() -> None:
+    encoded = [pictures.encode(pictures.photo(90 + 10 * index, 60)) for index in range(6)]
+    expected = [_decode_with_pillow(each) for each in encoded] * 5
+    with futures.ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(example_source._decode_image, encoded * 5))
+    assert all((one == other).all() for one, other in zip(found, expected, strict=True))

@@ -17,9 +17,10 @@ from imagebeam.transforms.shard import read_ahead
 
 @pytest.fixture(autouse=True, params=["in-c", "in-python"])
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What reads whole local files."""
+    """What reads local files, and parts of open ones."""
     if request.param == "in-python":
         monkeypatch.setattr(read_ahead, "_read_file", lambda path, size, version: None)
+        monkeypatch.setattr(read_ahead, "_read_part", lambda descriptor, offset, length, version: None)
     return request.param
 
 
@@ -149,6 +150,22 @@ def test_fetch_of_byte_range_past_the_end_yields_how_much_is_missing(tmp_path: p
     path.write_bytes(b"0123456789")
     error = read_error(ImageRef("member", str(path), size=2000, offset=8, length=2000))
     assert (error.reason, error.detail) == (Reason.TRUNCATED, "the file ends 1,998 bytes early")
+
+
+def test_fetch_of_byte_ranges_after_the_file_changed_yields_the_reason_of_each(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "images-idx3-ubyte"
+    path.write_bytes(b"0123456789")
+    listed = path.stat().st_mtime_ns
+    refs = [ImageRef("k", str(path), 3, listed, offset=offset, length=3) for offset in (0, 3, 8, 6)]
+    fetched = read_ahead.fetch(refs)
+    assert [next(fetched)[1], next(fetched)[1]] == [b"012", b"345"]
+    _, error = next(fetched)
+    assert isinstance(error, read_ahead.ReadError)
+    assert (error.reason, error.detail) == (Reason.TRUNCATED, "the file ends 1 bytes early")
+    os.utime(path, ns=(0, listed + 1))
+    _, error = next(fetched)
+    assert isinstance(error, read_ahead.ReadError)
+    assert (error.reason, error.detail) == (Reason.CHANGED, f"was written since it was listed; {AGAIN}")
 
 
 @pytest.mark.parametrize("listed", [1, 9, 11, 2_000_000], ids="size-listed-{}".format)

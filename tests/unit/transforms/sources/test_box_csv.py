@@ -40,6 +40,73 @@ def write_rows(root: pathlib.Path, rows: str, encoding: str = "utf-8") -> None:
     (root / "train.csv").write_bytes(f"{detection_sets.CSV_HEADER}\n{rows}".encode(encoding))
 
 
+def test_columns_have_other_names_and_boxes_their_size(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_image(tmp_path / "images/0.jpg", 0)
+    (tmp_path / "data").mkdir()
+    rows = "id;w;h;label;x;y;bw;bh;other\n0.jpg;40;20;cat;10;5;20;10;1\n0.jpg;40;20;;;;;;\n"
+    (tmp_path / "data/train.csv").write_text(rows)
+    columns = {"filename": "id", "width": "w", "height": "h", "class": "label", "xmin": "x", "ymin": "y"}
+    for names, expected in (
+        (("box_width", "box_height"), (0.25, 0.75, 0.25, 0.75)),
+        (("xmax", "ymax"), (0.25, 0.5, 0.25, 0.5)),
+    ):
+        section = {**columns, names[0]: "bw", names[1]: "bh"}
+        refs, rejects, _ = listed(open_csv(tmp_path, columns=section, delimiter=";"))
+        assert not rejects
+        edges = dict(zip(box_csv.COLUMNS, refs["images/0.jpg"].columns, strict=True))
+        found = [edges[f"image/object/bbox/{edge}"] for edge in ("xmin", "xmax", "ymin", "ymax")]
+        assert found == [(each,) for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("head", "section", "message"),
+    [
+        pytest.param(
+            detection_sets.CSV_HEADER.replace(",", ";"),
+            {},
+            r"has no column filename, .*: set source.box_csv.delimiter: ';'",
+            id="semicolons",
+        ),
+        pytest.param("\ufeff", {}, "looks like UTF-16 text; save it as UTF-8", id="utf-16"),
+        pytest.param(
+            detection_sets.CSV_HEADER,
+            {"columns": {"xmin": "left"}},
+            r"has no column left; its first .*filename,width,height,class,left,.*set source.box_csv.columns for other",
+            id="renamed",
+        ),
+        pytest.param(
+            detection_sets.CSV_HEADER, {"columns": {"box_width": "w"}}, "box_width and box_height go together", id="one"
+        ),
+        pytest.param(
+            detection_sets.CSV_HEADER,
+            {"columns": {"box_width": "w", "box_height": "h", "xmax": "r"}},
+            "in place of xmax and ymax",
+            id="both",
+        ),
+    ],
+)
+def test_head_that_does_not_fit_is_refused_with_the_setting(
+    tmp_path: pathlib.Path, head: str, section: dict[str, Any], message: str
+) -> None:
+    detection_sets.write_image(tmp_path / "images/0.jpg", 0)
+    encoding = "utf-16-le" if head == "\ufeff" else "utf-8"
+    (tmp_path / "train.csv").write_bytes(f"{head}\n{ROW}".encode(encoding))
+    with pytest.raises(errors.ConfigError, match=message):
+        open_csv(tmp_path, **section)
+
+
+def test_images_outside_of_all_splits_are_counted_and_their_folders_named(tmp_path: pathlib.Path) -> None:
+    write_rows(tmp_path, ROW)
+    for name in ("unlabeled/deep/2.PNG", "unlabeled/deep/3.txt", ".cache/4.jpg", "notes/a.txt"):
+        detection_sets.write_image(tmp_path / name, 1)
+    source = open_csv(tmp_path)
+    assert source.unread == ("unlabeled",)
+    _, _, passed_over = listed(source)
+    assert passed_over["image_outside_splits"] == 1
+    (note,) = open_source.notes_on_folders(source)
+    assert note.startswith("folders with images that belong to no split, and are not read: unlabeled; to read them")
+
+
 def test_rows_of_an_image_are_joined_wherever_they_are(tmp_path: pathlib.Path) -> None:
     detection_sets.write_csv(tmp_path / "train_labels.csv", tmp_path / "images" / "train", range(8))
     refs, rejects, passed_over = listed(open_csv(tmp_path))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms import gzip_content
+from imagebeam.transforms import unpacked_content
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import table_rows, tar
 from tests import image_sets, tars
@@ -179,7 +179,7 @@ def test_tar_gz_is_listed_like_its_content(tmp_path: pathlib.Path) -> None:
     found = list_tar(tmp_path, fields=table_rows.RowFields(label="cls"))
     assert [(ref.key, ref.label) for ref in found.refs] == [(f"x.tar.gz/{index}", "3") for index in range(9)]
     for ref in found.refs:
-        assert gzip_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length) == JPEG
+        assert unpacked_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length) == JPEG
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms import gzip_content
+from imagebeam.transforms import unpacked_content
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import table_rows, tfrecord
 from tests import image_sets, tars
@@ -94,7 +94,7 @@ def test_records_are_byte_ranges_with_their_features(tmp_path: pathlib.Path, com
         weights, name, none = ref.columns
         assert (name, none) == (f"n{number}".encode(), b"-")
         assert [struct.pack("<f", each) for each in weights] == [struct.pack("<f", each) for each in (0.1, number)]
-        data = gzip_content.unpack(ref.uri).read(ref.offset, ref.length) if compression else tars.read_ref(ref)
+        data = unpacked_content.unpack(ref.uri).read(ref.offset, ref.length) if compression else tars.read_ref(ref)
         assert data == image_sets.make_image(number)
     assert found.refs[5].key == f"train-00001-of-00002.tfrecord{suffix}/1"
 

@@ -5,11 +5,12 @@ import gzip
 import io
 import os
 import pathlib
+from collections.abc import Iterator
 
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.transforms import gzip_content
+from imagebeam.transforms import broken_content, unpacked_content
 from imagebeam.transforms.elements import Reason
 
 CONTENT = b"".join(index.to_bytes(4, "big") for index in range(50_000))
@@ -21,7 +22,7 @@ def write(path: pathlib.Path, data: bytes) -> str:
 
 
 def unpacked(path: pathlib.Path, data: bytes) -> bytes:
-    with gzip_content.open_unpacked(write(path, data)) as file:
+    with unpacked_content.open_unpacked(write(path, data)) as file:
         return file.read()
 
 
@@ -39,7 +40,7 @@ def test_open_unpacked_of_joined_files_yields_all_of_them(tmp_path: pathlib.Path
 
 def test_open_unpacked_is_seekable_and_each_file_has_its_own_position(tmp_path: pathlib.Path) -> None:
     uri = write(tmp_path / "a.gz", gzip.compress(CONTENT))
-    with gzip_content.open_unpacked(uri) as one, gzip_content.open_unpacked(uri) as other:
+    with unpacked_content.open_unpacked(uri) as one, unpacked_content.open_unpacked(uri) as other:
         assert one.seek(-4, io.SEEK_END) == len(CONTENT) - 4
         assert (one.read(), one.read(), other.read(8)) == (CONTENT[-4:], b"", CONTENT[:8])
         other.seek(4, io.SEEK_CUR)
@@ -55,7 +56,7 @@ def test_open_unpacked_is_seekable_and_each_file_has_its_own_position(tmp_path: 
     ],
 )
 def test_unpack_reads_ranges(tmp_path: pathlib.Path, offset: int, length: int, expected: bytes) -> None:
-    assert gzip_content.unpack(write(tmp_path / "a.gz", gzip.compress(CONTENT))).read(offset, length) == expected
+    assert unpacked_content.unpack(write(tmp_path / "a.gz", gzip.compress(CONTENT))).read(offset, length) == expected
 
 
 def flip(data: bytes, position: int) -> bytes:
@@ -99,20 +100,20 @@ def test_unpack_of_broken_gzip_raises_the_same_error_each_time(
 ) -> None:
     uri = write(tmp_path / "a.gz", data)
     for _ in range(2):
-        with pytest.raises(gzip_content.BrokenGzipError) as caught:
-            gzip_content.unpack(uri)
+        with pytest.raises(broken_content.BrokenContentError) as caught:
+            unpacked_content.unpack(uri)
         assert (caught.value.reason, caught.value.detail) == (reason, detail)
 
 
 def count_unpacking(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     unpacked = []
-    unpack = gzip_content._unpack_to_disk
+    unpack = unpacked_content._unpack_to_disk
 
-    def counted(uri: str, version: int) -> gzip_content.UnpackedFile:
+    def counted(uri: str, version: int) -> unpacked_content.UnpackedFile:
         unpacked.append(os.path.basename(uri))
         return unpack(uri, version)
 
-    monkeypatch.setattr(gzip_content, "_unpack_to_disk", counted)
+    monkeypatch.setattr(unpacked_content, "_unpack_to_disk", counted)
     return unpacked
 
 
@@ -120,7 +121,7 @@ def test_unpack_by_many_threads_reads_each_file_once(tmp_path: pathlib.Path, mon
     unpacked = count_unpacking(monkeypatch)
     uris = [write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)) for index in range(3)]
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
-        found = list(threads.map(lambda index: gzip_content.unpack(uris[index % 3]).read(index, 4), range(600)))
+        found = list(threads.map(lambda index: unpacked_content.unpack(uris[index % 3]).read(index, 4), range(600)))
     assert found == [CONTENT[index : index + 4] for index in range(600)]
     assert sorted(unpacked) == ["0.gz", "1.gz", "2.gz"]
 
@@ -129,8 +130,8 @@ def test_unpack_of_broken_gzip_reads_it_once(tmp_path: pathlib.Path, monkeypatch
     unpacked = count_unpacking(monkeypatch)
     uri = write(tmp_path / "a.gz", WHOLE[:-1])
     for _ in range(3):
-        with pytest.raises(gzip_content.BrokenGzipError):
-            gzip_content.unpack(uri)
+        with pytest.raises(broken_content.BrokenContentError):
+            unpacked_content.unpack(uri)
     assert unpacked == ["a.gz"]
 
 
@@ -138,58 +139,58 @@ def test_unpack_of_broken_gzip_reads_it_once(tmp_path: pathlib.Path, monkeypatch
 def test_unpack_keeps_a_bounded_number_and_drops_the_least_recently_used(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, bound: tuple[str, int]
 ) -> None:
-    monkeypatch.setattr(gzip_content, "_UNPACKED", gzip_content._UnpackedFiles())
-    monkeypatch.setattr(gzip_content, *bound)
+    monkeypatch.setattr(unpacked_content, "_UNPACKED", unpacked_content._UnpackedFiles())
+    monkeypatch.setattr(unpacked_content, *bound)
     unpacked = count_unpacking(monkeypatch)
     uris = [write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)) for index in range(3)]
-    with gzip_content.open_unpacked(uris[0]) as file:
+    with unpacked_content.open_unpacked(uris[0]) as file:
         for index in (1, 2, 1, 2, 0):
-            assert gzip_content.unpack(uris[index]).read(0, 8) == CONTENT[:8]
+            assert unpacked_content.unpack(uris[index]).read(0, 8) == CONTENT[:8]
         assert unpacked == ["0.gz", "1.gz", "2.gz", "0.gz"]
         assert file.read() == CONTENT  # dropped, but still open here
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc")
 def test_unpack_closes_the_file_that_it_drops(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gzip_content, "_UNPACKED", gzip_content._UnpackedFiles())
-    monkeypatch.setattr(gzip_content, "MAX_FILES", 2)
+    monkeypatch.setattr(unpacked_content, "_UNPACKED", unpacked_content._UnpackedFiles())
+    monkeypatch.setattr(unpacked_content, "MAX_FILES", 2)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = len(os.listdir("/proc/self/fd"))
     for index in range(9):
-        gzip_content.unpack(write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)))
-        with pytest.raises(gzip_content.BrokenGzipError):
-            gzip_content.unpack(write(tmp_path / f"broken-{index}.gz", WHOLE[:-1]))
+        unpacked_content.unpack(write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)))
+        with pytest.raises(broken_content.BrokenContentError):
+            unpacked_content.unpack(write(tmp_path / f"broken-{index}.gz", WHOLE[:-1]))
     assert len(os.listdir("/proc/self/fd")) - before <= 2
 
 
 def test_unpack_leaves_no_file_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    gzip_content.unpack(write(tmp_path / "a.gz", WHOLE))
+    unpacked_content.unpack(write(tmp_path / "a.gz", WHOLE))
     assert os.listdir(tmp_path) == ["a.gz"]
 
 
 def test_unpack_of_file_changed_since_the_listing_raises(tmp_path: pathlib.Path) -> None:
     uri = write(tmp_path / "a.gz", WHOLE)
     listed = os.stat(uri).st_mtime_ns
-    assert gzip_content.unpack(uri, listed).read(0, 4) == CONTENT[:4]
+    assert unpacked_content.unpack(uri, listed).read(0, 4) == CONTENT[:4]
     write(tmp_path / "a.gz", gzip.compress(b"other"))
     os.utime(uri, ns=(0, listed + 1))
-    assert gzip_content.unpack(uri).read(0, 9) == b"other"
+    assert unpacked_content.unpack(uri).read(0, 9) == b"other"
     with pytest.raises(storage.ChangedError):
-        gzip_content.unpack(uri, listed - 1)
+        unpacked_content.unpack(uri, listed - 1)
 
 
 def test_unpack_reads_files_of_a_remote_storage(tmp_path: pathlib.Path) -> None:
     store = storage.storage_of("memory://x")
     store.write_whole("memory://zipped/a.gz", WHOLE)
-    assert gzip_content.unpack("memory://zipped/a.gz").read(4, 8) == CONTENT[4:12]
-    with gzip_content.open_content("memory://zipped/a.gz") as file:
+    assert unpacked_content.unpack("memory://zipped/a.gz").read(4, 8) == CONTENT[4:12]
+    with unpacked_content.open_content("memory://zipped/a.gz") as file:
         assert file.read() == CONTENT
 
 
 def test_open_content_of_plain_file_yields_its_bytes(tmp_path: pathlib.Path) -> None:
-    with gzip_content.open_content(write(tmp_path / "a.gzip", WHOLE)) as file:
-        assert (file.read(), gzip_content.has_gzip_name("a.gzip"), gzip_content.has_gzip_name("a.gz")) == (
+    with unpacked_content.open_content(write(tmp_path / "a.gzip", WHOLE)) as file:
+        assert (file.read(), unpacked_content.is_packed("a.gzip"), unpacked_content.is_packed("a.gz")) == (
             WHOLE,
             False,
             True,
@@ -198,7 +199,7 @@ def test_open_content_of_plain_file_yields_its_bytes(tmp_path: pathlib.Path) -> 
 
 def test_unpack_of_missing_file_raises(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError):
-        gzip_content.unpack(str(tmp_path / "a.gz"))
+        unpacked_content.unpack(str(tmp_path / "a.gz"))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
@@ -208,4 +209,33 @@ def test_unpack_without_room_names_the_folder_and_the_remedy(
     monkeypatch.setattr("tempfile.tempdir", "/scratch")
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: io.FileIO("/dev/full", "r+"))
     with pytest.raises(errors.ImagebeamError, match=r"a.gz cannot be unpacked to /scratch .*; set TMPDIR"):
-        gzip_content.unpack(write(tmp_path / "a.gz", WHOLE))
+        unpacked_content.unpack(write(tmp_path / "a.gz", WHOLE))
+
+
+def spell(uri: str, version: int, part: str) -> Iterator[bytes]:
+    """Yields the bytes of a file and the name of a part."""
+    store = storage.storage_of(uri)
+    yield store.read(uri, 0, store.stat(uri).size, version=version)
+    yield part.encode()
+
+
+@pytest.mark.parametrize("part", ["x", "train/images", "a#b", "50 %", "ä.gzip"])
+def test_unpack_of_a_part_yields_what_its_format_reads(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(unpacked_content, "_PARTS", {".parts": spell})
+    uri = write(tmp_path / "a#1.parts", b"file ")
+    address = unpacked_content.part_of(uri, part)
+    assert "/" not in address.removeprefix(uri)
+    assert (unpacked_content.is_packed(address), unpacked_content.is_packed(uri)) == (True, False)
+    assert (unpacked_content.split_part(address), unpacked_content.split_part(uri)) == ((uri, part), (uri, ""))
+    assert unpacked_content.unpack(address).read(0, 99) == b"file " + part.encode()
+    with pytest.raises(storage.ChangedError):
+        unpacked_content.unpack(address, 1)
+
+
+@pytest.mark.parametrize("address", ["a.parts", "a.parts#", "a.parts#b/c", "b#c", "#", ""])
+def test_split_part_of_other_addresses_finds_no_part(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(unpacked_content, "_PARTS", {".parts": spell})
+    assert unpacked_content.split_part(address) == (address, "")
+    assert not unpacked_content.is_packed(address)

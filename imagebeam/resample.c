@@ -1,0 +1,144 @@
+// Resizes a part of an RGB image with a filter, without Python's lock.
+//
+// The result has the pixels of TensorFlow's ScaleAndTranslate and of Pillow's resize, but for rounding: a row is the
+// weighted sum of rows, kept with a fraction of 6 bits, and its pixels are weighted sums of pixels. All arithmetic on
+// pixels is in whole numbers: the result does not depend on the processor.
+
+#include "resample.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+enum {
+  WEIGHT_BITS = 14,  // a weight of 1 is 16,384; weights of one pixel are between -1 and 2
+  FRACTION_BITS = 6,  // of the values of a row: 255 and what bicubic adds to it fit into 16 bits
+  DOWN_SHIFT = WEIGHT_BITS - FRACTION_BITS,
+  ACROSS_SHIFT = WEIGHT_BITS + FRACTION_BITS,
+  VALUES_AT_ONCE = 16,
+  CHANNELS = 3,
+};
+
+// The weights that make one row or column of the result.
+typedef struct {
+  int first, count;  // rows or columns of the source; count is even, and the last weight may be 0
+  const int16_t *weights;
+} Taps;
+
+static size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
+
+static size_t room_for_weights(const Side *side) { return round_up(count_weights(side), 2); }
+
+// Fills `taps`, whose weights go to `weights`. `exact` has room for the weights of one pixel.
+static void make_taps(const Side *side, Taps *taps, int16_t *weights, double *exact) {
+  size_t room = room_for_weights(side);
+  for (int i = 0; i < side->result_size; i++, weights += room) {
+    int first, count = weigh_pixels(side, i, &first, exact), before = 0;
+    double sum = 0;
+    for (int k = 0; k < count; k++) {  // sums are rounded, so that they end at 1: a plain area keeps its value
+      sum += exact[k];
+      int until = (int)floor(sum * (1 << WEIGHT_BITS) + 0.5);
+      weights[k] = (int16_t)(until - before);
+      before = until;
+    }
+    if (count & 1) weights[count++] = 0;
+    taps[i] = (Taps){first, count, weights};
+  }
+}
+
+// Writes the weighted sum of rows, VALUES_AT_ONCE by VALUES_AT_ONCE. A last row of weight 0 is not read.
+static void sum_rows(const uint8_t *pixels, size_t stride, int num_rows, const Taps *taps, size_t num_values,
+                     int16_t *to) {
+  const uint8_t *start = pixels + (size_t)taps->first * stride;
+  for (size_t x = 0; x < num_values; x += VALUES_AT_ONCE) {
+    const uint8_t *row = start + x;
+#if defined(__SSE2__)
+    const __m128i zero = _mm_setzero_si128(), half = _mm_set1_epi32(1 << (DOWN_SHIFT - 1));
+    __m128i sums[4] = {half, half, half, half};
+    for (int k = 0; k < taps->count; k += 2, row += 2 * stride) {
+      int32_t pair;
+      memcpy(&pair, taps->weights + k, sizeof pair);
+      __m128i weights = _mm_set1_epi32(pair), one = _mm_loadu_si128((const __m128i *)row);
+      __m128i two = taps->first + k + 1 < num_rows ? _mm_loadu_si128((const __m128i *)(row + stride)) : zero;
+      __m128i low = _mm_unpacklo_epi8(one, two), high = _mm_unpackhi_epi8(one, two);
+      sums[0] = _mm_add_epi32(sums[0], _mm_madd_epi16(_mm_unpacklo_epi8(low, zero), weights));
+      sums[1] = _mm_add_epi32(sums[1], _mm_madd_epi16(_mm_unpackhi_epi8(low, zero), weights));
+      sums[2] = _mm_add_epi32(sums[2], _mm_madd_epi16(_mm_unpacklo_epi8(high, zero), weights));
+      sums[3] = _mm_add_epi32(sums[3], _mm_madd_epi16(_mm_unpackhi_epi8(high, zero), weights));
+    }
+    for (int i = 0; i < 4; i++) sums[i] = _mm_srai_epi32(sums[i], DOWN_SHIFT);
+    _mm_storeu_si128((__m128i *)(to + x), _mm_packs_epi32(sums[0], sums[1]));
+    _mm_storeu_si128((__m128i *)(to + x + 8), _mm_packs_epi32(sums[2], sums[3]));
+#else
+    int32_t sums[VALUES_AT_ONCE];
+    for (int i = 0; i < VALUES_AT_ONCE; i++) sums[i] = 1 << (DOWN_SHIFT - 1);
+    for (int k = 0; k < taps->count && taps->first + k < num_rows; k++, row += stride)
+      for (int i = 0; i < VALUES_AT_ONCE; i++) sums[i] += taps->weights[k] * row[i];
+    for (int i = 0; i < VALUES_AT_ONCE; i++) to[x + i] = (int16_t)(sums[i] >> DOWN_SHIFT);
+#endif
+  }
+}
+
+// Writes one pixel: the weighted sum of pixels of a row. Reads one value behind the last pixel.
+static void sum_pixels(const int16_t *row, const Taps *taps, uint8_t *to) {
+  const int16_t *pixel = row + CHANNELS * taps->first;
+#if defined(__SSE2__)
+  __m128i sum = _mm_set1_epi32(1 << (ACROSS_SHIFT - 1));
+  for (int k = 0; k < taps->count; k += 2, pixel += 2 * CHANNELS) {
+    int32_t pair;
+    memcpy(&pair, taps->weights + k, sizeof pair);
+    __m128i one = _mm_loadl_epi64((const __m128i *)pixel), two = _mm_loadl_epi64((const __m128i *)(pixel + CHANNELS));
+    sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm_unpacklo_epi16(one, two), _mm_set1_epi32(pair)));
+  }
+  sum = _mm_srai_epi32(sum, ACROSS_SHIFT);
+  sum = _mm_packs_epi32(sum, sum);
+  int32_t values = _mm_cvtsi128_si32(_mm_packus_epi16(sum, sum));
+  memcpy(to, &values, CHANNELS);
+#else
+  for (int c = 0; c < CHANNELS; c++) {
+    int32_t sum = 1 << (ACROSS_SHIFT - 1);
+    for (int k = 0; k < taps->count; k++) sum += taps->weights[k] * pixel[CHANNELS * k + c];
+    sum >>= ACROSS_SHIFT;
+    to[c] = sum < 0 ? 0 : sum > 255 ? 255 : (uint8_t)sum;
+  }
+#endif
+}
+
+// Resizes a part of an image, and mirrors it if `flip` is set. Pixels outside of the part count nothing.
+//
+// `pixels` is the first pixel of the part; its rows are `stride` bytes apart, and RESAMPLE_SLACK bytes follow the last
+// one. Returns whether there was memory for it.
+int resample_rgb(const uint8_t *pixels, size_t stride, const Side *across, const Side *down, int flip, uint8_t *out,
+                 Scratch *scratch) {
+  size_t num_values = (size_t)CHANNELS * across->source_size;
+  size_t room_across = room_for_weights(across), room_down = room_for_weights(down);
+  size_t num_taps = (size_t)across->result_size + down->result_size;
+  size_t num_weights = across->result_size * room_across + down->result_size * room_down;
+  // The row is longer than its values: whole VALUES_AT_ONCE, and a pixel of weight 0 with one value behind it.
+  size_t row_size = round_up(num_values, VALUES_AT_ONCE) + 2 * CHANNELS + 2;
+  size_t num_exact = room_across > room_down ? room_across : room_down;
+  size_t size = num_taps * sizeof(Taps) + num_exact * sizeof(double) + (num_weights + row_size) * sizeof(int16_t);
+  if (size > scratch->size) {
+    free(scratch->at);
+    scratch->at = malloc(size);
+    scratch->size = scratch->at ? size : 0;
+    if (!scratch->at) return 0;
+  }
+  Taps *columns = scratch->at, *rows = columns + across->result_size;
+  double *exact = (double *)(rows + down->result_size);
+  int16_t *weights = (int16_t *)(exact + num_exact), *row = weights + num_weights;
+  make_taps(across, columns, weights, exact);
+  make_taps(down, rows, weights + across->result_size * room_across, exact);
+  memset(row, 0, row_size * sizeof *row);
+  int width = across->result_size;
+  for (int y = 0; y < down->result_size; y++) {
+    sum_rows(pixels, stride, down->source_size, &rows[y], num_values, row);
+    uint8_t *to = out + (size_t)CHANNELS * width * y;
+    for (int x = 0; x < width; x++) sum_pixels(row, &columns[x], to + CHANNELS * (flip ? width - 1 - x : x));
+  }
+  return 1;
+}

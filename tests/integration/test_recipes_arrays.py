@@ -1,0 +1,162 @@
+"""The presets of data sets that are arrays: pictures and labels are compared with what NumPy and pickle read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pathlib
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import imagebeam
+from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import convert, verify_dataset
+from tests import array_sets, datasets
+
+
+def run(preset: str, source: pathlib.Path, output: pathlib.Path, *overrides: str) -> convert.ConvertResult:
+    given = (f"source.uri={source}", f"output.uri={output}", *overrides)
+    result = convert.convert(config_lib.load_config(preset, given), workers=1)
+    assert verify_dataset.verify(str(output), decode=True).problems == ()
+    return result
+
+
+def read(output: pathlib.Path, split: str) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Returns pictures and examples of a split, in the order of the keys."""
+    examples = sorted(datasets.read(output, split), key=lambda each: each["image/key"])
+    pictures = [np.array(PIL.Image.open(io.BytesIO(each["image/encoded"]))) for each in examples]
+    return np.array(pictures), examples
+
+
+def read_pickle(path: pathlib.Path) -> dict[bytes, Any]:
+    return pickle.loads(path.read_bytes(), encoding="bytes")  # type: ignore[no-any-return]
+
+
+def test_cifar10_preset_writes_what_its_own_instructions_read(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "in" / "cifar-10-batches-py"
+    array_sets.write_cifar10(folder)
+    result = run("cifar10", tmp_path / "in", tmp_path / "out")
+    assert result.catalog.labels == array_sets.CIFAR10
+    for split, names in (("train", [f"data_batch_{number}" for number in range(1, 6)]), ("test", ["test_batch"])):
+        batches = [read_pickle(folder / name) for name in names]
+        expected = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        labels = [label for batch in batches for label in batch[b"labels"]]
+        pictures, examples = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(pictures, expected)
+        assert [each["image/class/label"] for each in examples] == labels
+        assert [each["image/class/text"].decode() for each in examples] == [array_sets.CIFAR10[n] for n in labels]
+        assert {each["image/format"] for each in examples} == {b"png"}
+
+
+@pytest.mark.parametrize("overrides", [(), ("image.encode=keep",)], ids=["png", "pixels"])
+def test_cifar10_preset_writes_the_same_of_both_versions(tmp_path: pathlib.Path, overrides: tuple[str, ...]) -> None:
+    array_sets.write_cifar10(tmp_path / "python")
+    written = array_sets.write_cifar10_binary(tmp_path / "binary")
+    for version in ("python", "binary"):
+        run("cifar10", tmp_path / version, tmp_path / f"out-{version}", *overrides)
+    python, binary = (datasets.read(tmp_path / f"out-{version}", "test") for version in ("python", "binary"))
+    assert python == binary
+    batch = next(iter(imagebeam.open_dataset(str(tmp_path / "out-binary")).as_numpy(
+        "test", 3, image_size=32, crop="squash", num_epochs=1, features=("image/key",)
+    )))  # fmt: skip
+    order = [int(key.decode().rpartition("/")[2]) for key in batch["image/key"]]
+    np.testing.assert_array_equal(batch["image"], written["test"][0][order])
+    np.testing.assert_array_equal(batch["label"], written["test"][1][order])
+
+
+@pytest.mark.parametrize("is_binary", [False, True], ids=["python", "binary"])
+def test_cifar100_preset_writes_fine_and_coarse_labels(tmp_path: pathlib.Path, is_binary: bool) -> None:
+    written = array_sets.write_cifar100(tmp_path / "in", is_binary=is_binary)
+    result = run("cifar100", tmp_path / "in", tmp_path / "out")
+    assert result.catalog.labels == array_sets.FINE
+    for split, (expected, labels) in written.items():
+        pictures, examples = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(pictures, expected)
+        found = [(each["coarse_label"].decode(), each["image/class/label"]) for each in examples]
+        assert found == [(array_sets.COARSE[coarse], fine) for coarse, fine in labels]
+    run("cifar100", tmp_path / "in", tmp_path / "numbers", "columns.coarse_label.type=int", "split.names=[train,test]")
+    _, examples = read(tmp_path / "numbers", "test")
+    assert [each["coarse_label"] for each in examples] == written["test"][1][:, 0].tolist()
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=["stored", "deflated"])
+def test_npz_preset_writes_medmnist(tmp_path: pathlib.Path, save: Callable[..., None]) -> None:
+    given = {}
+    for seed, split in enumerate(("train", "val", "test")):
+        given[f"{split}_images"] = array_sets.pictures(seed, 6, 28, 28, 3)
+        given[f"{split}_labels"] = array_sets.numbers(seed, 6, 4).astype(np.uint8)[:, None]
+    given["train_labels"][0] = 4
+    save(tmp_path / "pathmnist.npz", **given)
+    result = run("npz", tmp_path / "pathmnist.npz", tmp_path / "out")
+    assert result.catalog.labels == tuple("01234")
+    for split, name in (("train", "train"), ("validation", "val"), ("test", "test")):
+        pictures, examples = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(pictures, given[f"{name}_images"])
+        assert [each["image/class/label"] for each in examples] == given[f"{name}_labels"][:, 0].tolist()
+
+
+def test_npz_preset_divides_one_set(tmp_path: pathlib.Path) -> None:
+    images, labels = array_sets.pictures(0, 30, 8, 8), array_sets.numbers(0, 30)
+    np.savez_compressed(tmp_path / "digits.npz", images=images, labels=labels)
+    shares = "split={by: hash, fractions: {train: 0.5, test: 0.5}}"
+    run("npz", tmp_path / "digits.npz", tmp_path / "out", shares, "label.type=int")
+    found = {split: read(tmp_path / "out", split) for split in ("train", "test")}
+    assert sum(len(pictures) for pictures, _ in found.values()) == 30
+    for pictures, examples in found.values():
+        rows = [int(each["image/key"].decode().rpartition("/")[2]) for each in examples]
+        np.testing.assert_array_equal(pictures, images[rows])
+        assert [each["image/class/label"] for each in examples] == labels[rows].tolist()
+
+
+EMOTIONS = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")
+USAGES = {"train": "Training", "validation": "PublicTest", "test": "PrivateTest"}
+
+
+@pytest.mark.parametrize(
+    "columns", [("emotion", "pixels", "Usage"), ("emotion", " Usage", " pixels")], ids=["", "icml"]
+)
+def test_fer2013_preset_writes_what_a_csv_reader_reads(tmp_path: pathlib.Path, columns: tuple[str, ...]) -> None:
+    pictures, emotions = array_sets.pictures(0, 9, 48, 48), array_sets.numbers(0, 9, 7)
+    with open(tmp_path / "fer2013.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for index, picture in enumerate(pictures):
+            cells = {
+                "emotion": emotions[index],
+                "pixels": " ".join(map(str, picture.ravel())),
+                "Usage": list(USAGES.values())[index % 3],
+            }
+            writer.writerow([cells[name.strip()] for name in columns])
+    result = run("fer2013", tmp_path / "fer2013.csv", tmp_path / "out")
+    assert result.catalog.labels == EMOTIONS
+    for number, split in enumerate(USAGES):
+        found, examples = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(found, pictures[number::3])
+        assert [each["image/class/label"] for each in examples] == emotions[number::3].tolist()
+
+
+@pytest.mark.parametrize("has_header", [True, False])
+def test_mnist_csv_preset_writes_what_numpy_reads(tmp_path: pathlib.Path, has_header: bool) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    header = ",".join(["label", *(f"{row}x{column}" for row in range(1, 29) for column in range(1, 29))])
+    for seed, split in enumerate(("train", "test")):
+        rows = np.column_stack([array_sets.numbers(seed, 6, 24), array_sets.pictures(seed, 6, 784)])
+        np.savetxt(
+            folder / f"sign_mnist_{split}.csv", rows, "%d", ",", header=header if has_header else "", comments=""
+        )
+    run("mnist_csv", folder, tmp_path / "out")
+    for split in ("train", "test"):
+        given = np.loadtxt(folder / f"sign_mnist_{split}.csv", np.int64, delimiter=",", skiprows=int(has_header))
+        pictures, examples = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(pictures, given[:, 1:].reshape(-1, 28, 28))
+        assert [each["image/class/label"] for each in examples] == given[:, 0].tolist()
+    result = run("mnist_csv", folder, tmp_path / "classes", "label.type=class")
+    assert result.catalog.labels[:3] == ("0", "1", "2")
+    for each in datasets.read(tmp_path / "classes", "test"):
+        assert each["image/class/text"].decode() == str(each["image/class/label"])

@@ -1,0 +1,348 @@
+"""Masks in every format, with the numbers and the colors that Pillow or NumPy read from the same pixels."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import checked_image, class_masks, mask_colors, npy_array, structure
+from tests import image_sets, mask_forms
+from tests.mask_forms import bmp, gray_png, indexed, npy, save, tiff
+
+SIZE = (29, 18)  # width, height; no whole bytes in a row of less than 8 bits
+IMAGE = structure.check_image(image_sets.make_image(1, size=SIZE))
+ROAD, SKY, EDGE = (128, 64, 128), (70, 130, 180), (224, 224, 192)
+COLORS = mask_colors.MaskColors((("road", ROAD), ("edge", EDGE), ("sky", SKY)), frozenset({"edge"}))
+DRAWN = class_masks.MaskPolicy(COLORS)
+SIXTEEN = class_masks.MaskPolicy(bits=16)
+
+
+def classes(num_classes: int = 256, dtype: type = np.uint8) -> np.ndarray:
+    values = np.random.default_rng(1).integers(0, num_classes, (SIZE[1], SIZE[0])).astype(dtype)
+    values[0, :2] = 0, num_classes - 1
+    return values
+
+
+def stored(mask: bytes, policy: class_masks.MaskPolicy = class_masks.NUMBERS) -> np.ndarray:
+    data = class_masks.with_mask(IMAGE, mask, policy=policy).mask
+    found = structure.check_image(data, "decode")
+    assert (found.format, found.colorspace) == ("png", "GRAY")
+    assert data[24] == policy.bits
+    return np.array(Image.open(io.BytesIO(data)))
+
+
+def ramp(depth: int) -> list[int]:
+    return [level for index in range(1 << depth) for level in [index * 255 // ((1 << depth) - 1)] * 3]
+
+
+def numbers_ramp(depth: int) -> list[int]:
+    """A palette that shows each number as itself: Pillow takes it for none."""
+    return [level for index in range(1 << depth) for level in [index] * 3]
+
+
+NUMBERS: dict[str, tuple[Callable[[np.ndarray], bytes], int]] = {
+    "png 1 bit": (lambda v: gray_png(v, 1), 2),
+    "png 2 bits": (lambda v: gray_png(v, 2), 4),
+    "png 4 bits": (lambda v: gray_png(v, 4), 16),
+    "png 8 bits": (lambda v: gray_png(v, 8), 256),
+    "png palette": (lambda v: save(indexed(v), "PNG"), 256),
+    "png palette 2 bits": (lambda v: save(indexed(v), "PNG", bits=2), 4),
+    "gif of carvana": (lambda v: save(indexed(v, [0, 0, 0, 255, 255, 255]), "GIF"), 2),
+    "gif colored": (lambda v: save(indexed(v), "GIF", optimize=False), 256),
+    "gif gray": (lambda v: save(Image.fromarray(v), "GIF", optimize=False), 256),
+    "gif interlaced": (lambda v: save(indexed(v), "GIF", interlace=1, optimize=False), 64),
+    "bmp 1 bit": (lambda v: bmp(v, 1), 2),
+    "bmp 1 bit black and white": (lambda v: bmp(v, 1, ramp(1)), 2),
+    "bmp 4 bits": (lambda v: bmp(v, 4), 16),
+    "bmp 4 bits gray": (lambda v: bmp(v, 4, ramp(4)), 16),
+    "bmp 4 bits gray by number": (lambda v: bmp(v, 4, numbers_ramp(4)), 16),
+    "bmp 8 bits": (lambda v: bmp(v, 8), 256),
+    "bmp 8 bits gray": (lambda v: bmp(v, 8, ramp(8)), 256),
+    "bmp 8 bits two colors": (lambda v: bmp(v, 8, ramp(1), colors=2), 2),
+    "bmp of pillow": (lambda v: save(Image.fromarray(v), "BMP"), 256),
+    "tiff 1 bit": (lambda v: tiff(v, 1), 2),
+    "tiff 2 bits": (lambda v: tiff(v, 2), 4),
+    "tiff 4 bits": (lambda v: tiff(v, 4), 16),
+    "tiff 8 bits": (lambda v: tiff(v, 8), 256),
+    "tiff 1 bit white is zero": (lambda v: tiff(v, 1, photometric=0), 2),
+    "tiff 2 bits white is zero": (lambda v: tiff(v, 2, photometric=0), 4),
+    "tiff 8 bits white is zero": (lambda v: tiff(v, 8, photometric=0), 256),
+    "tiff 16 bits": (lambda v: tiff(v, 16), 256),
+    "tiff 32 bits": (lambda v: tiff(v, 32), 256),
+    "tiff palette": (lambda v: save(indexed(v), "TIFF"), 256),
+    "tiff lzw": (lambda v: save(Image.fromarray(v), "TIFF", compression="tiff_lzw"), 256),
+    "tiff fax": (lambda v: save(Image.fromarray(v > 0), "TIFF", compression="group4"), 2),
+    "npy uint8": (npy, 256),
+    "npy bool": (lambda v: npy(v > 0), 2),
+    "npy int64": (lambda v: npy(v.astype(np.int64)), 256),
+    "npy big-endian": (lambda v: npy(v.astype(">u2")), 256),
+    "npy by columns": (lambda v: npy(np.asfortranarray(v)), 256),
+    "npy with an axis of 1": (lambda v: npy(v[..., None]), 256),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_class_is_the_number_in_the_file(name: str) -> None:
+    encode, num_classes = NUMBERS[name]
+    values = classes(num_classes)
+    np.testing.assert_array_equal(stored(encode(values)), values)
+    wide = stored(encode(values), SIXTEEN)
+    np.testing.assert_array_equal(wide, values)
+    assert wide.dtype == np.uint16
+
+
+@pytest.mark.parametrize("encode", [lambda v: tiff(v, 16), npy], ids=["tiff", "npy"])
+def test_classes_above_255_take_sixteen_bits(encode: Callable[[np.ndarray], bytes]) -> None:
+    values = classes(40_000, np.uint16)
+    np.testing.assert_array_equal(stored(encode(values), SIXTEEN), values)
+    with pytest.raises(
+        checked_image.BadImageError, match=r"bad_value: the pixel .* 39999, .* 0 to 255: set .*bits: 16"
+    ):
+        stored(encode(values))
+
+
+@pytest.mark.parametrize("name", ["gif colored", "tiff 4 bits", "npy int64", "png 1 bit"])
+def test_mask_turns_with_its_image(name: str) -> None:
+    encode, num_classes = NUMBERS[name]
+    values = classes(num_classes)
+    turned = IMAGE._replace(height=SIZE[0], width=SIZE[1], turned=6, annotation_turn=6)
+    found = class_masks.with_mask(turned, encode(values)).mask
+    np.testing.assert_array_equal(np.array(Image.open(io.BytesIO(found))), np.rot90(values, -1))
+    upright = np.ascontiguousarray(np.rot90(values, -1))
+    with pytest.raises(checked_image.BadImageError, match=r"set image.annotations: upright"):
+        class_masks.with_mask(turned, encode(upright))
+    found = class_masks.with_mask(turned._replace(annotation_turn=1), encode(upright)).mask
+    np.testing.assert_array_equal(np.array(Image.open(io.BytesIO(found))), upright)
+
+
+# --- colors ----------------------------------------------------------------------------------------------------------
+
+CHOICE = np.random.default_rng(2).integers(0, 3, (SIZE[1], SIZE[0]))  # places in COLORS
+RGB = np.array([ROAD, EDGE, SKY], np.uint8)[CHOICE]
+EXPECTED = np.array([0, 255, 1])[CHOICE]
+PALETTE = [9, 9, 9, *ROAD, *SKY, *EDGE, *bytes(3 * 252)]
+INDICES = np.array([1, 3, 2], np.uint8)[CHOICE]
+CLEAR = np.dstack([RGB, np.arange(RGB[..., 0].size).reshape(SIZE[::-1]) % 256]).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        pytest.param(save(Image.fromarray(RGB), "PNG"), id="png"),
+        pytest.param(save(Image.fromarray(CLEAR, "RGBA"), "PNG"), id="png with alpha, which is not read"),
+        pytest.param(save(indexed(INDICES, PALETTE), "PNG", bits=8), id="png with a palette"),
+        pytest.param(save(indexed(INDICES, PALETTE[:12]), "PNG", bits=2), id="png with a palette of 2 bits"),
+        pytest.param(save(Image.fromarray(RGB), "BMP"), id="bmp"),
+        pytest.param(bmp(INDICES, 4, PALETTE[:48]), id="bmp with a palette"),
+        pytest.param(save(Image.fromarray(RGB), "TIFF"), id="tiff"),
+        pytest.param(save(indexed(INDICES, PALETTE), "TIFF"), id="tiff with a palette"),
+        pytest.param(save(indexed(INDICES, PALETTE), "GIF"), id="gif"),
+        pytest.param(npy(RGB), id="npy"),
+    ],
+)
+def test_class_is_the_place_of_the_color(mask: bytes) -> None:
+    np.testing.assert_array_equal(stored(mask, DRAWN), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda v: gray_png(v, 1),
+        lambda v: tiff(v, 1),
+        lambda v: tiff(v, 1, 0),
+        lambda v: bmp(v, 1, ramp(1)),
+        lambda v: save(Image.fromarray(v * 255), "PNG"),
+        lambda v: save(Image.fromarray(v * 255).convert("LA"), "PNG"),
+    ],
+    ids=["png", "tiff", "tiff white is zero", "bmp", "png 8 bits", "png with alpha"],
+)
+def test_black_and_white_are_colors(encode: Callable[[np.ndarray], bytes]) -> None:
+    colors = mask_colors.MaskColors((("white", (255, 255, 255)), ("black", (0, 0, 0))))
+    values = classes(2)
+    mask = encode(values)
+    seen = np.asarray(Image.open(io.BytesIO(mask)).convert("RGB"))[..., 0]
+    np.testing.assert_array_equal(stored(mask, class_masks.MaskPolicy(colors)), np.where(seen == 255, 0, 1))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        save(Image.fromarray(np.where(np.arange(SIZE[0])[None, :, None] == 5, 77, RGB).astype(np.uint8)), "PNG"),
+        save(
+            indexed(np.where(np.arange(SIZE[0]) == 5, 4, INDICES).astype(np.uint8), [*PALETTE[:12], 77, 77, 77]), "PNG"
+        ),
+    ],
+    ids=["colors", "palette"],
+)
+def test_color_of_no_class_is_named_with_its_pixel(mask: bytes) -> None:
+    with pytest.raises(
+        checked_image.BadImageError,
+        match=r"bad_value: the pixel in row 0, column 5 \(from 0\) has the color \[77, 77, 77\], .*source.masks.colors",
+    ):
+        stored(mask, DRAWN)
+
+
+def test_unknown_color_below_the_first_strip_is_named_with_its_row() -> None:
+    tall = np.broadcast_to(np.array(ROAD, np.uint8), (600, 4, 3)).copy()
+    tall[555, 2] = 1
+    image = IMAGE._replace(height=600, width=4)
+    with pytest.raises(checked_image.BadImageError, match=r"row 555, column 2"):
+        class_masks.with_mask(image, npy(tall), policy=DRAWN)
+
+
+# --- rejects ---------------------------------------------------------------------------------------------------------
+
+
+def npy_of(header: str, data: bytes = b"", version: int = 1) -> bytes:
+    return npy_array.SIGNATURE + bytes((version, 0)) + struct.pack("<H", len(header)) + header.encode() + data
+
+
+def several(format: str) -> bytes:
+    pictures = [indexed(classes(9)), indexed(classes(8))]
+    return save(pictures[0], format, save_all=True, append_images=pictures[1:])
+
+
+HUGE = "{'descr': '<i8', 'fortran_order': False, 'shape': (1000000, 1000000), }\n"
+PLAIN = "{'descr': '|u1', 'fortran_order': False, 'shape': (18, 29), }"
+WEBP = save(Image.fromarray(RGB), "WEBP", lossless=True)
+
+
+@pytest.mark.parametrize(
+    ("mask", "reason", "detail"),
+    [
+        pytest.param(save(Image.fromarray(RGB), "JPEG"), Reason.UNSUPPORTED_FORMAT, "blurs classes", id="jpeg"),
+        pytest.param(WEBP, Reason.UNSUPPORTED_FORMAT, "blurs classes", id="webp"),
+        pytest.param(
+            save(Image.fromarray(RGB), "TIFF", compression="jpeg"), Reason.UNSUPPORTED_FORMAT, "blurs", id="tiff jpeg"
+        ),
+        pytest.param(several("GIF"), Reason.SEVERAL_FRAMES, "a gif of several", id="gif of several"),
+        pytest.param(several("TIFF"), Reason.SEVERAL_FRAMES, "a tiff of several", id="tiff of several"),
+        pytest.param(save(Image.fromarray(RGB), "BMP"), Reason.UNSUPPORTED_FORMAT, "source.masks.colors", id="colors"),
+        pytest.param(npy(RGB), Reason.UNSUPPORTED_FORMAT, "source.masks.colors", id="npy of colors"),
+        pytest.param(save(Image.fromarray(RGB[:-1]), "BMP"), Reason.BAD_VALUE, "17 x 29 pixels", id="size"),
+        pytest.param(npy(classes()[:-1]), Reason.BAD_VALUE, "17 x 29 pixels", id="npy size"),
+        pytest.param(npy(classes().astype(float)), Reason.UNSUPPORTED_FORMAT, "float64", id="npy floats"),
+        pytest.param(
+            save(Image.fromarray(classes().astype(np.float32)), "TIFF"),
+            Reason.UNSUPPORTED_FORMAT,
+            "mode F",
+            id="floats",
+        ),
+        pytest.param(
+            npy(classes().astype(int) - 1), Reason.BAD_VALUE, "value -1, expected 0 to 255: store", id="negative"
+        ),
+        pytest.param(npy(classes()[None]), Reason.BAD_VALUE, "(1, 18, 29), expected (height, width)", id="npy axes"),
+        pytest.param(npy(classes()[:0]), Reason.BAD_VALUE, "(0, 29)", id="npy empty"),
+        pytest.param(npy(classes().astype(object)), Reason.UNSUPPORTED_FORMAT, "never unpickled", id="npy objects"),
+        pytest.param(npy(classes().astype("<M8[s]")), Reason.UNSUPPORTED_FORMAT, "<M8", id="npy dates"),
+        pytest.param(
+            npy(np.zeros((18, 29), [("a", "u1")])), Reason.CORRUPT, "not that of a plain array", id="npy fields"
+        ),
+        pytest.param(npy_of(HUGE, bytes(64)), Reason.TRUNCATED, "takes 8,000,000,000,000", id="npy giant"),
+        pytest.param(npy_of(PLAIN, bytes(18 * 29 + 1)), Reason.CORRUPT, "523 bytes follow", id="npy long"),
+        pytest.param(
+            npy_of(PLAIN.replace("(18", "(-18"), b""), Reason.CORRUPT, "not that of a plain", id="npy negative"
+        ),
+        pytest.param(
+            npy_of(PLAIN.replace("18", "1" * 30), b""), Reason.CORRUPT, "has the shape (1111", id="npy digits"
+        ),
+        pytest.param(npy_of(PLAIN.replace("u1", "u7"), b""), Reason.CORRUPT, "names the type '|u7'", id="npy type"),
+        pytest.param(npy_of(PLAIN, version=9), Reason.CORRUPT, "version", id="npy version"),
+        pytest.param(npy(classes())[:9], Reason.CORRUPT, "version", id="npy cut at its length"),
+        pytest.param(npy(classes())[:40], Reason.CORRUPT, "header has", id="npy cut in its header"),
+        pytest.param(npy_of("__import__('os').system('false')"), Reason.CORRUPT, "plain array", id="npy code"),
+        pytest.param(b"P5 29 18 255\n" + classes().tobytes(), Reason.UNSUPPORTED_FORMAT, "ppm", id="pgm"),
+    ],
+)
+def test_mask_that_holds_no_classes_is_a_bad_image(mask: bytes, reason: Reason, detail: str) -> None:
+    with pytest.raises(checked_image.BadImageError) as caught:
+        stored(mask)
+    assert caught.value.reason is reason
+    assert detail in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("mask", "detail"),
+    [
+        pytest.param(gray_png(classes(), 8)[:-1], "no IEND chunk", id="cut"),
+        pytest.param(npy(classes()), "none of source.masks.colors|leave source.masks.colors out", id="npy"),
+        pytest.param(
+            save(Image.fromarray(classes(300, np.uint16)), "PNG"), "leave source.masks.colors out", id="16 bits"
+        ),
+        pytest.param(
+            save(indexed(np.full((18, 29), 3, np.uint8), PALETTE), "PNG", bits=8).replace(b"PLTE", b"PLTX"),
+            "CRC|chunk",
+            id="no palette",
+        ),
+        pytest.param(
+            bmp(np.full((18, 29), 9, np.uint8), 8, PALETTE, colors=4), "index 9, and the palette 4", id="index"
+        ),
+    ],
+)
+def test_mask_without_the_expected_colors_is_a_bad_image(mask: bytes, detail: str) -> None:
+    with pytest.raises(checked_image.BadImageError, match=detail):
+        stored(mask, DRAWN)
+
+
+@pytest.mark.parametrize(
+    "name", ["png 2 bits", "gif colored", "bmp 4 bits gray", "bmp 8 bits", "tiff lzw", "npy int64"]
+)
+def test_damaged_mask_is_a_bad_image_or_one_of_the_images_size(name: str) -> None:
+    encode, num_classes = NUMBERS[name]
+    whole = encode(classes(num_classes))
+    rng = random.Random(name)
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for _ in range(rng.randrange(1, 6)):
+            damaged[rng.randrange(min(len(damaged), 200 if rng.random() < 0.7 else len(damaged)))] = rng.randrange(256)
+        if rng.random() < 0.2:
+            del damaged[rng.randrange(len(damaged)) :]
+        for policy in (class_masks.NUMBERS, DRAWN):
+            try:
+                found = structure.check_image(class_masks.with_mask(IMAGE, bytes(damaged), policy=policy).mask)
+            except checked_image.BadImageError as e:
+                assert e.detail
+            else:
+                assert (found.format, found.height, found.width) == ("png", IMAGE.height, IMAGE.width)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        pytest.param(tiff(classes(), 8).replace(struct.pack("<I", SIZE[0]), struct.pack("<I", 60_000)), id="tiff"),
+        pytest.param(bmp(classes(), 8)[:18] + struct.pack("<ii", 50_000, 50_000) + bmp(classes(), 8)[26:], id="bmp"),
+        pytest.param(b"GIF89a\xff\xff\xff\xff" + save(indexed(classes()), "GIF")[10:], id="gif"),
+    ],
+)
+def test_mask_of_giant_size_is_not_decoded(mask: bytes) -> None:
+    with pytest.raises(checked_image.BadImageError, match=r"bad_value: .* pixels, and the image has|too_large"):
+        stored(mask)
+    height, width = (SIZE[1], 60_000) if mask.startswith(b"II") else (50_000, 50_000)
+    image = IMAGE._replace(height=height, width=width)  # as its image says too
+    with pytest.raises(checked_image.BadImageError):
+        class_masks.with_mask(image, mask)
+
+
+def test_tiff_with_a_giant_tile_is_not_decoded() -> None:
+    compressed = zlib.compress(bytes(1 << 16))
+    tags = ((256, 29), (257, 18), (258, 8), (259, 8), (262, 1), (277, 1), (322, 32_752), (323, 32_752), (324, 8))
+    directory = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in (*tags, (325, len(compressed))))
+    mask = struct.pack("<2sHI", b"II", 42, 8 + len(compressed)) + compressed + struct.pack("<H", 10) + directory
+    with pytest.raises(checked_image.BadImageError, match=r"too_large: a tiff with tiles of 32752 x 32752 pixels"):
+        stored(mask + bytes(4))
+
+
+def test_masks_of_the_tests_are_read_by_pillow_as_written() -> None:
+    values = classes(16)
+    seen = np.asarray(Image.open(io.BytesIO(mask_forms.bmp(values, 4))).convert("RGB"))
+    np.testing.assert_array_equal(seen, np.array(mask_forms.COLORED, np.uint8).reshape(-1, 3)[values])
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(tiff(values, 4)))), values * 17)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(gray_png(values, 4)))), values * 17)

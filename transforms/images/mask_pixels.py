@@ -1,0 +1,217 @@
+"""Decodes the file of a mask to the numbers, or the colors, that its pixels have in the file.
+
+Decoders for pictures return what is to be seen: they stretch 1, 2 and 4 bits to 0 to 255, and show a palette's colors.
+A mask is made of the numbers in the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import (
+    checked_image,
+    image_formats,
+    limits,
+    npy_array,
+    pillow_decoder,
+    png_chunks,
+    png_pixels,
+    source_kinds,
+    structure,
+)
+from imagebeam.transforms.images.checked_image import BadImageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import PIL.Image
+
+NPY = "npy"
+_LOSSY = (image_formats.JPEG, image_formats.WEBP, "heic", "avif", "jp2", "jxl")
+_INDEXED = ("gif", "bmp", "tiff")
+_GRAY = ("1", "L")  # modes of Pillow
+_WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+# Tags of TIFF: the bits of a number, and whether 0 is white or black.
+_BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
+_WHITE_IS_ZERO = 0
+_BMP_FILE_HEADER_BYTES = 14
+_BMP_OLD_HEADER_BYTES = 12  # of OS/2: its palette has three bytes a color
+
+
+class MaskPixels(NamedTuple):
+    """The pixels of a mask: numbers, numbers with a palette, or colors."""
+
+    numbers: np.ndarray | None = None  # integers [height, width]
+    palette: np.ndarray | None = None  # uint8 [number of colors, 3], RGB; of gray, its shades; None for wide numbers
+    colors: np.ndarray | None = None  # uint8 [height, width, 3], RGB, without alpha
+
+
+class OpenedMask(NamedTuple):
+    """A mask whose header was read."""
+
+    format: str
+    height: int  # pixels
+    width: int
+    data: bytes
+    picture: PIL.Image.Image | None = None  # not yet decoded; None for a PNG or .npy
+    array: np.ndarray | None = None  # of a .npy
+
+
+def open_mask(data: bytes, check: str) -> OpenedMask:
+    """Returns a mask with its size, before its pixels are decoded.
+
+    Args:
+        data: the bytes of the file.
+        check: of a PNG, one of structure.CHECKS.
+
+    Raises:
+        BadImageError: if it is no file that can hold classes.
+    """
+    if data.startswith(npy_array.SIGNATURE):
+        array = npy_array.read(data)
+        if array.ndim == 3 and array.shape[2] == 1:
+            array = array[..., 0]
+        is_colors = array.ndim == 3 and array.shape[2] == 3 and array.dtype.itemsize == 1
+        if (array.ndim != 2 and not is_colors) or 0 in array.shape:
+            raise BadImageError(Reason.BAD_VALUE, f"a .npy file of the shape {array.shape}, expected (height, width)")
+        if array.dtype.kind == "f":
+            raise checked_image.unsupported(
+                f"a .npy file of {array.dtype}", "save the classes as integers, such as array.astype('uint8')"
+            )
+        return OpenedMask(NPY, array.shape[0], array.shape[1], data, array=array)
+    format = image_formats.sniff_format(data)
+    if format in _LOSSY:
+        raise _lossy(format)
+    if format not in _INDEXED:
+        found = structure.check_image(data, check)
+        return OpenedMask(found.format, found.height, found.width, data)
+    structure.check_size(data)
+    picture = pillow_decoder.open_lazily(data, str(format))
+    if source_kinds.is_lossy(picture, data, str(format)):
+        raise _lossy(f"{format} compressed with loss")
+    return OpenedMask(str(format), picture.height, picture.width, data, picture)
+
+
+def _lossy(format: str) -> BadImageError:
+    return BadImageError(
+        Reason.UNSUPPORTED_FORMAT,
+        f"{format}, which blurs classes at their edges: masks must be png, exported again from where they were drawn",
+    )
+
+
+def read_pixels(mask: OpenedMask) -> MaskPixels:
+    """Returns the pixels of an opened mask.
+
+    Raises:
+        BadImageError: if they cannot be decoded, or there are several pictures.
+    """
+    limits.NO_LIMITS.check_decoded(mask.height, mask.width, f"a {mask.format} mask")
+    if mask.array is not None:
+        return MaskPixels(colors=mask.array) if mask.array.ndim == 3 else MaskPixels(mask.array)
+    if mask.picture is None:
+        return _read_png(mask.data)
+    if getattr(mask.picture, "is_animated", False):
+        raise BadImageError(Reason.SEVERAL_FRAMES, f"a {mask.format} of several pictures, expected one: split it")
+    if mask.format == "bmp":
+        return _read_bmp(mask.data, mask.picture)
+    return _read_picture(mask.picture)
+
+
+def _read_png(png: bytes) -> MaskPixels:
+    import numpy as np
+
+    header = png_pixels.read_header(png)
+    if header.color_type == png_chunks.GRAY:
+        return MaskPixels(gray_numbers(png), _shades(header.depth) if header.depth <= 8 else None)
+    picture = pillow_decoder.decode_any(png, image_formats.PNG)
+    if header.depth == 16:
+        raise checked_image.unsupported("a png with colors of 16 bits", "save it with 8 bits a channel")
+    if header.color_type != png_chunks.PALETTE_INDEX:
+        return _read_picture(picture)
+    entries = next(chunk.data for chunk in png_chunks.read_chunks(png) if chunk.kind == png_chunks.PALETTE)
+    return MaskPixels(np.asarray(picture), np.frombuffer(entries, np.uint8).reshape(-1, 3))
+
+
+def gray_numbers(png: bytes) -> np.ndarray:
+    """Returns the numbers of a checked gray PNG of any depth, uint8 or uint16 [height, width].
+
+    Raises:
+        BadImageError: if the pixels cannot be decoded.
+    """
+    header = png_pixels.read_header(png)
+    chunks = (chunk.data for chunk in png_chunks.read_chunks(png) if chunk.kind == png_chunks.PIXELS)
+    values = png_pixels.decompress(b"".join(chunks), header)
+    if header.depth < 16:
+        return values[..., 0]
+    return values.view(">u2")[..., 0].astype("uint16")
+
+
+def _read_picture(picture: PIL.Image.Image) -> MaskPixels:
+    """Returns the pixels of a TIFF or GIF, or of a PNG with 8 bits a channel."""
+    import numpy as np
+
+    pillow_decoder.load(picture)
+    mode = picture.mode
+    if mode == "P":
+        entries = picture.getpalette() or []
+        return MaskPixels(np.asarray(picture), np.array(entries, np.uint8).reshape(-1, 3))
+    if mode in _WIDE:
+        return MaskPixels(np.asarray(picture))
+    if mode in _GRAY:
+        return _read_gray(picture)
+    if mode not in ("RGB", "RGBA", "LA"):
+        raise checked_image.unsupported(
+            f"{(picture.format or '').lower()} of Pillow's mode {mode}, which is neither a class nor a color a pixel",
+            "save it as a png of 8-bit classes",
+        )
+    return MaskPixels(colors=np.asarray(picture.convert("RGB")))
+
+
+def _read_gray(picture: PIL.Image.Image) -> MaskPixels:
+    """Returns the numbers in a gray GIF or TIFF: of TIFF's, Pillow stretches 1, 2 and 4 bits, and inverts some."""
+    import numpy as np
+
+    numbers = np.asarray(picture).astype(np.uint8)
+    tags = getattr(picture, "tag_v2", None)
+    if tags is None:
+        return MaskPixels(numbers, _shades(1 if picture.mode == "1" else 8))
+    bits = tags.get(_BITS_PER_SAMPLE, 1)
+    depth = bits[0] if isinstance(bits, tuple) else bits
+    highest = (1 << depth) - 1
+    if picture.mode == "L":
+        numbers //= 255 // highest
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        return MaskPixels(np.uint8(highest) - numbers, _shades(depth)[::-1])
+    return MaskPixels(numbers, _shades(depth))
+
+
+def _shades(depth: int) -> np.ndarray:
+    """Returns the colors as which gray numbers of up to 8 bits are shown: uint8 [2**depth, 3]."""
+    import numpy as np
+
+    highest = (1 << depth) - 1
+    return np.repeat((np.arange(highest + 1) * (255 // highest)).astype(np.uint8)[:, None], 3, axis=1)
+
+
+def _read_bmp(data: bytes, picture: PIL.Image.Image) -> MaskPixels:
+    """Returns the pixels of a BMP.
+
+    Pillow takes a palette that looks gray for none, and then 4-bit numbers for 8-bit ones (tried with 12.3). With a
+    color in its place it keeps the palette and returns its indices.
+    """
+    import numpy as np
+
+    if not data.startswith(b"BM") or picture.mode not in (*_GRAY, "P"):
+        return _read_picture(picture)
+    (header_bytes,) = struct.unpack_from("<I", data, _BMP_FILE_HEADER_BYTES)
+    start = _BMP_FILE_HEADER_BYTES + header_bytes
+    entry = 3 if header_bytes == _BMP_OLD_HEADER_BYTES else 4
+    (pixels_start,) = struct.unpack_from("<I", data, 10)
+    palette = np.frombuffer(data[start : max(start, pixels_start)][: 256 * entry], np.uint8)
+    palette = palette[: len(palette) // entry * entry].reshape(-1, entry)[:, 2::-1]  # it is stored as BGR
+    colored = data[:start] + b"\1\2\3" + data[start + 3 :]
+    indexed = pillow_decoder.decode_any(colored, "bmp")
+    if indexed.mode != "P":
+        raise checked_image.corrupt(f"a bmp without a palette, which Pillow takes for its mode {indexed.mode}")
+    return MaskPixels(np.asarray(indexed), palette)

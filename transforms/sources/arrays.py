@@ -1,0 +1,178 @@
+"""Images that are the rows of arrays: CIFAR's batches, NumPy's .npy and .npz, and others; labels are other arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam.transforms import elements
+from imagebeam.transforms.arrays import found_array
+from imagebeam.transforms.sources import image_source, table_rows
+
+LABEL = "label"  # cell with the label, if the files give it no other name
+_MAX_FILLED = 10_000  # different labels whose fields are kept
+_AFTER_POSITION = elements.ImageRef._fields.index("position") + 1  # fields from here on depend on the cells alone
+
+
+class ImageRows(NamedTuple):
+    """Images of one array, one after another, each as its height, width and channels."""
+
+    address: str  # of the file, or of the part of it that is to be unpacked
+    version: int
+    start: int  # byte offset of the first image
+    num_images: int
+
+
+class LabelArray(NamedTuple):
+    """One array with a value for each image."""
+
+    cell: str
+    uri: str
+    version: int
+    array: found_array.FoundArray
+    names: tuple[tuple[str, str], ...] = ()  # class of each value, both as texts; () takes the values themselves
+
+
+class ArrayPart(NamedTuple):
+    """Images and labels that belong together."""
+
+    images: ImageRows
+    labels: tuple[LabelArray, ...]
+
+
+class ArraySplit(NamedTuple):
+    """The arrays of one split, in their order."""
+
+    name: str  # "" if the files name none
+    parts: tuple[ArrayPart, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraysSource:
+    """Splits whose images all have one shape."""
+
+    splits: tuple[ArraySplit, ...]
+    image_shape: tuple[int, int, int]  # height and width in pixels, and channels
+    fields: table_rows.RowFields = table_rows.NO_FIELDS
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes in the order of their ids, as the files state it; () if they do not."""
+        found = (
+            tuple(dict.fromkeys(name for _, name in label.names))
+            for split in self.splits
+            for part in split.parts
+            for label in part.labels
+            if label.cell == self.fields.label
+        )
+        return next(found, ())
+
+    def list_all(self) -> Iterator[image_source.Listing]:
+        """Yields a reference for each image, in the order of the arrays."""
+        found = image_source.ListingBuilder()
+        for split in self.splits:
+            position = 0
+            for part in split.parts:
+                try:
+                    for image in self._list_part(split, part, position):
+                        found.add(image)
+                        if found.is_full:
+                            yield found.take()
+                except OSError as e:
+                    found.problems.append(
+                        f"the labels of {part.images.address!r} cannot be read ({e.strerror or e}); run the command "
+                        "again"
+                    )
+                position += part.images.num_images
+        yield found.take()
+
+    def _list_part(
+        self, split: ArraySplit, part: ArrayPart, position: int
+    ) -> Iterator[elements.ImageRef | elements.Reject]:
+        images, size = part.images, math.prod(self.image_shape)
+        unfilled = elements.ImageRef("", images.address, split=split.name)
+        filled: dict[tuple[str | None, ...], tuple[Any, ...] | table_rows.BadRowError] = {}
+        names = [label.cell for label in part.labels]
+        rows = zip(*map(read_texts, part.labels)) if part.labels else [()] * images.num_images
+        for index, values in enumerate(rows):
+            known = filled.get(values)
+            if known is None:
+                known = self._fill(unfilled, dict(zip(names, values)), part.labels)
+                if len(filled) < _MAX_FILLED:
+                    filled[values] = known
+            key = f"{split.name or 'images'}/{position + index:05d}"
+            if isinstance(known, table_rows.BadRowError):
+                where = f"row {index} of {images.address}: {known.detail}"
+                yield elements.Reject(key, images.address, "list", known.reason, where)
+            else:
+                offset = images.start + index * size
+                yield elements.ImageRef(
+                    key, images.address, size, images.version, offset, size, position + index, *known
+                )
+
+    def _fill(
+        self, ref: elements.ImageRef, values: Mapping[str, str | None], labels: Sequence[LabelArray]
+    ) -> tuple[Any, ...] | table_rows.BadRowError:
+        try:
+            cells = {label.cell: _name(label, values[label.cell]) for label in labels}
+            return self.fields.fill(ref, cells)[_AFTER_POSITION:]
+        except table_rows.BadRowError as e:
+            return e
+
+
+def _name(label: LabelArray, value: str | None) -> str | None:
+    """Returns the class of a value.
+
+    Raises:
+        BadRowError: if it has none.
+    """
+    if value is not None and value.startswith(_SEVERAL):
+        raise table_rows.BadRowError(
+            elements.Reason.BAD_VALUE, f"{label.array.name!r} has {value.removeprefix(_SEVERAL)} of its values set to 1"
+        )
+    if not label.names or value is None:
+        return value
+    name = dict(label.names).get(value)
+    if name is None:
+        raise table_rows.BadRowError(
+            elements.Reason.UNKNOWN_LABEL,
+            f"{label.array.name!r} is {value}, and the classes are {_as_text(label.names)}",
+        )
+    return name
+
+
+def _as_text(names: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{value}: {name}" for value, name in names[:20]) + ", ..." * (len(names) > 20)
+
+
+_SEVERAL = "\0"  # begins the text for a row that is not one-hot
+
+
+def read_texts(label: LabelArray) -> list[str | None]:
+    """Reads the values of an array, one for each image, as texts; None for NaN.
+
+    Raises:
+        OSError: if the file cannot be read, or changed since it was checked.
+    """
+    from imagebeam.transforms.arrays import array_files  # late: NumPy
+
+    values = array_files.load(label.uri, label.version, label.array)
+    if isinstance(values, list):
+        return list(values)
+    if values.size and values.size != max(values.shape):  # one-hot: [count, classes]
+        is_set = values == 1
+        others = ((values != 0) & ~is_set).any(1)
+        hot = is_set.argmax(1).tolist()
+        counts = is_set.sum(1).tolist()
+        return [
+            str(index) if number == 1 and not other else f"{_SEVERAL}{number}"
+            for index, number, other in zip(hot, counts, others.tolist())
+        ]
+    flat = values.ravel().tolist()
+    if values.dtype.kind == "S":
+        return [text.decode("utf-8", "surrogateescape") for text in flat]
+    if values.dtype.kind == "f":
+        return [None if value != value else str(int(value)) if value.is_integer() else repr(value) for value in flat]
+    return [str(int(value)) if values.dtype.kind == "b" else str(value) for value in flat]

@@ -1,0 +1,272 @@
+"""Images whose bytes are in a column of Parquet files, as on the Hugging Face Hub; the other columns are cells.
+
+    data/train-00000-of-00005.parquet: image {bytes, path}, label, ...
+
+A reference is a byte range of the file where the column is not compressed, a range of compressed blocks with Snappy,
+and a range of the unpacked column otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
+
+from imagebeam import errors, plural, storage
+from imagebeam.transforms import (
+    broken_content,
+    elements,
+    gzip_content,
+    parquet_content,
+    pickled_fields,
+    unpacked_content,
+)
+from imagebeam.transforms.sources import containers, parquet_columns, parquet_pages, range_window, table_rows
+
+_MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
+_TAIL_BYTES = 8  # length of the footer, and the magic number
+_READABLE = {"UNCOMPRESSED": False, "SNAPPY": True}  # compressions of pages that are located, and if it is Snappy
+
+_OF = re.compile(r"(?P<split>.+?)[-_.]\d{3,}-of-\d{3,}(?:[-_.].*)?")  # train-00000-of-00005-1a2b3c.parquet
+_NUMBER = re.compile(r"[-_.]?\d*")
+_SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation")
+
+
+@dataclasses.dataclass(frozen=True)
+class ParquetSource(pickled_fields.PickledFields, containers.ContainerSource):
+    """The Parquet files of a folder."""
+
+    NOUN = parquet_columns.NOUN
+    FILE_NAME = re.compile(r".+\.(parquet|pq)")
+    EXPECTED = "a file whose name ends in .parquet"
+    CELL = "column"
+    KEY_OPTION = "source.parquet.key"
+
+    image: str = ""  # column with the images; "" finds it
+    names_classes: bool = True  # replace the ids in the label's column by the names of the classes, if these are known
+
+    @functools.cached_property
+    def layout(self) -> parquet_columns.Layout:
+        """Returns what the first file holds, by which the others are checked.
+
+        Raises:
+            ConfigError: if there is no such file, it cannot be read, or its column of images cannot be told.
+        """
+        found, problems = self.find_containers()
+        if not found:
+            raise errors.ConfigError(problems[0])
+        first = found[0]
+        try:
+            _check_ends(first)
+            with parquet_content.open_parquet(first.uri) as parquet:
+                return self._lay_out(first, parquet)
+        except OSError as e:
+            raise errors.ConfigError(f"{self.NOUN} {first.uri!r} {_explain(e)}") from e
+
+    def scan(self, container: containers.Container) -> Iterator[containers.Found]:
+        """Yields the rows of one file. Of the other columns it reads only those that are needed."""
+        try:
+            _check_ends(container)
+            with parquet_content.open_parquet(container.uri) as parquet:
+                try:
+                    yield from self._scan_rows(container, parquet, self._lay_out(container, parquet))
+                except errors.ConfigError as e:
+                    yield containers.ListingProblem(str(e))
+        except broken_content.BrokenContentError as e:
+            yield containers.ListingProblem(f"{self.NOUN} {container.uri!r} {e.detail}")
+
+    def _scan_rows(
+        self, container: containers.Container, parquet: Any, layout: parquet_columns.Layout
+    ) -> Iterator[containers.Found]:
+        if layout.names != self.layout.names:
+            here, first = parquet_columns.few(layout.names), parquet_columns.few(self.layout.names)
+            yield containers.ListingProblem(
+                f"{self.NOUN} {container.uri!r} names the classes in the column {self.fields.label!r} {here or 'not'}, "
+                f"the first file names them {first or 'not'}: convert them apart, or set label.type: int, which keeps "
+                "the numbers"
+            )
+            return
+        places = _Places(container, parquet, layout.image)
+        split = _split_of(container)
+        cells_of = parquet_columns.CellReader(self.fields, layout, split)
+        number = 0
+        for group in range(parquet.metadata.num_row_groups):
+            rows = cells_of.rows(parquet, group)
+            for place in places.in_group(group):
+                cells = next(rows, None)
+                if cells is None:
+                    detail = f"has columns of different lengths in row group {group}: fetch it again"
+                    raise parquet_content.BrokenParquetError(elements.Reason.CORRUPT, detail)
+                yield self._make(container, number, place, cells, places)
+                number += 1
+        yield containers.Cells(frozenset({*layout.columns, *([parquet_columns.SPLIT] if split else [])}))
+
+    def _make(
+        self,
+        container: containers.Container,
+        number: int,
+        place: parquet_pages.Place | None,
+        cells: Mapping[str, Any] | table_rows.BadRowError,
+        places: _Places,
+    ) -> elements.ImageRef | elements.Reject:
+        try:
+            if isinstance(cells, table_rows.BadRowError):
+                raise cells
+            if place is None:
+                raise table_rows.BadRowError(
+                    elements.Reason.BAD_ROW,
+                    f"column {places.column!r} is empty; where images are named by path alone, store their bytes: "
+                    "Dataset.to_parquet of `datasets` does",
+                )
+            ref = elements.ImageRef(
+                self._key(container, number, cells),
+                container.uri if places.are_located else places.unpacked,
+                place.size,
+                container.version,
+                offset=place.offset,
+                length=place.length,
+                blocks=place.blocks,
+            )
+            return containers.fill(self.fields, ref, cells)
+        except table_rows.BadRowError as e:
+            key = f"{container.path}/{number}"
+            return elements.Reject(key, container.uri, "list", e.reason, f"row {number} of {container.uri}: {e.detail}")
+
+    def _lay_out(self, container: containers.Container, parquet: Any) -> parquet_columns.Layout:
+        label = self.fields.label if self.names_classes else None
+        return parquet_columns.lay_out(container.uri, parquet, self.image, label)
+
+    def _key(self, container: containers.Container, number: int, cells: Mapping[str, Any]) -> str:
+        if self.fields.key is None:
+            return f"{container.path}/{number}"
+        key = table_rows.text_in(cells, self.fields.key)
+        if not key:
+            detail = f"column {self.fields.key!r} (source.parquet.key) is empty"
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, detail)
+        return key
+
+
+class _Places:
+    """Finds the bytes of the images of one file."""
+
+    def __init__(self, container: containers.Container, parquet: Any, column: str):
+        self.column = column
+        self.unpacked = unpacked_content.part_of(container.uri, column)
+        self.are_located = True  # of the last image: else its place is in the unpacked column
+        self._container, self._parquet = container, parquet
+        schema = parquet.schema
+        paths = (schema.column(index).path for index in range(len(schema)))
+        self._index = next((index for index, path in enumerate(paths) if path == column), None)
+        self._read = range_window.open_window(container.uri, container.size, container.version).read
+        self._num_bytes = 0  # of the values before, in the unpacked column
+
+    def in_group(self, group: int) -> Iterator[parquet_pages.Place | None]:
+        """Yields the place of each image in a row group, None for null.
+
+        Raises:
+            BrokenParquetError: if the row group has another number of images than of rows.
+        """
+        num_rows = self._parquet.metadata.row_group(group).num_rows
+        found = 0
+        chunk = self._chunk(group)
+        self.are_located = chunk is not None
+        if chunk is not None:
+            places = parquet_pages.locate_values(self._read, chunk)
+            try:
+                for place in places:
+                    found += 1
+                    self._num_bytes += place.size if place else 0
+                    yield place
+            except parquet_pages.NotLocatedError:
+                self.are_located = False
+        if not self.are_located:
+            found = yield from self._after_unpacking(group, found)
+        if found != num_rows:
+            detail = f"holds {plural.count(found, 'image')} in row group {group}, its footer says {num_rows:,}"
+            raise parquet_content.BrokenParquetError(elements.Reason.CORRUPT, f"{detail}: fetch it again")
+
+    def _after_unpacking(self, group: int, skipped: int) -> Generator[parquet_pages.Place | None, None, int]:
+        """Yields the places in the unpacked column of a row group's images after the first ones; returns how many."""
+        import pyarrow.compute
+
+        found = 0
+        for values in parquet_content.binary_values(self._parquet, self.column, group):
+            for size in pyarrow.compute.binary_length(values).to_pylist():
+                found += 1
+                if found > skipped:
+                    yield None if size is None else parquet_pages.Place(size, self._num_bytes, size)
+                    self._num_bytes += size or 0
+        return found
+
+    def _chunk(self, group: int) -> parquet_pages.Chunk | None:
+        """Returns where the column lies in a row group; None if its pages are of a kind that only pyarrow reads."""
+        if self._index is None:
+            return None
+        about = self._parquet.metadata.row_group(group).column(self._index)
+        column = self._parquet.schema.column(self._index)
+        if about.compression not in _READABLE or column.max_repetition_level or column.physical_type != "BYTE_ARRAY":
+            return None
+        start = about.data_page_offset
+        if about.dictionary_page_offset is not None and 0 < about.dictionary_page_offset < start:
+            start = about.dictionary_page_offset
+        end = start + about.total_compressed_size
+        if not len(_MAGIC) <= start <= end <= self._container.size - _TAIL_BYTES:
+            return None
+        is_snappy = _READABLE[about.compression]
+        return parquet_pages.Chunk(start, end, about.num_values, is_snappy, column.max_definition_level)
+
+
+def _split_of(container: containers.Container) -> str | None:
+    """Returns the split in the path of a file, as it is written there; None if there is none.
+
+    That is what comes before `-00000-of-00005`, or a name that splits have: of the file, or else of a folder above it.
+    Of a file whose name is a number, it is its folder.
+    """
+    *folders, name = container.path.split("/")
+    stem = name.rpartition(".")[0]
+    if match := _OF.fullmatch(stem):
+        return match["split"]
+    word = stem.rstrip("0123456789").rstrip("-_.")
+    if word.lower() in _SPLITS:
+        return word
+    for folder in reversed(folders):
+        if folder.lower() in _SPLITS:
+            return folder
+    if _NUMBER.fullmatch(stem):
+        above = folders or container.uri.split("/")[:-1]
+        return above[-1] if above else None
+    return None
+
+
+def _check_ends(container: containers.Container) -> None:
+    """Checks both ends of a file, so that the error says what it is instead.
+
+    Raises:
+        BrokenParquetError: if it is not a complete Parquet file.
+        OSError: if it cannot be read.
+    """
+    store = storage.storage_of(container.uri)
+    head = store.read(container.uri, 0, len(_LFS), version=container.version)
+    detail = ""
+    if head.startswith(_LFS):
+        detail = "is a pointer of Git LFS, not the file: run `git lfs pull` in its folder"
+    elif head.startswith(_ENCRYPTED):
+        detail = "is encrypted: decrypt it before"
+    elif head.startswith(gzip_content.MAGIC):
+        detail = "is gzip: unpack it"
+    elif not head.startswith(_MAGIC):
+        detail = f"is not Parquet: it begins with {head[:8]!r}, expected {_MAGIC!r}" if head else "is empty"
+    else:
+        tail = store.read(container.uri, max(0, container.size - len(_MAGIC)), len(_MAGIC), version=container.version)
+        if tail != _MAGIC or container.size < len(_MAGIC) + _TAIL_BYTES:
+            detail = f"was cut short: it ends with {tail!r}, expected {_MAGIC!r}; fetch it again"
+    if detail:
+        raise parquet_content.BrokenParquetError(elements.Reason.CORRUPT, detail)
+
+
+def _explain(error: OSError) -> str:
+    if isinstance(error, broken_content.BrokenContentError):
+        return error.detail
+    return f"cannot be read ({error.strerror or error}); check the address"

@@ -1,0 +1,198 @@
+"""Reads the columns of a Parquet file beside its images, and finds out which column holds these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import errors
+from imagebeam.transforms import class_names, elements, parquet_content
+from imagebeam.transforms.sources import hugging_face, table_rows
+
+NOUN = "Parquet file"
+SPLIT = "split"  # cell of every row: the split in the file's path, unless a column has this name
+BYTES = "bytes"  # field of a column of images that holds their bytes
+_ROWS_AT_ONCE = 1024
+_MAX_NAMED = 20
+
+
+class Layout(NamedTuple):
+    """What one file holds."""
+
+    uri: str
+    image: str  # path of the column with the bytes of the images
+    columns: tuple[str, ...]  # names of all columns; of a struct the paths of its fields, too
+    names: tuple[str, ...]  # of classes, in the order of the ids in the label's column; () if it holds no such ids
+    note: str  # what the user should know
+
+
+def lay_out(uri: str, parquet: Any, image: str, label: str | None) -> Layout:
+    """Returns what a file holds.
+
+    Args:
+        uri: its address, for errors.
+        parquet: a pyarrow.parquet.ParquetFile.
+        image: the column with the images; "" finds it.
+        label: the column whose names of classes are wanted; None for none.
+
+    Raises:
+        ConfigError: if its column of images cannot be told.
+    """
+    schema = parquet.schema_arrow
+    said = hugging_face.read_columns(parquet.metadata.metadata)
+    image = image or _find_image(uri, schema, said)
+    columns = tuple(_paths_in(schema))
+    if image not in columns:
+        raise errors.ConfigError(
+            f"{NOUN} {uri!r} has no column {image!r}; its columns are {few(columns)}; set source.parquet.image"
+        )
+    path = f"{image}.{BYTES}" if f"{image}.{BYTES}" in columns else image
+    if not _is_binary(_type_at(schema, path)):
+        raise errors.ConfigError(
+            f"{NOUN} {uri!r}: column {image!r} holds {_type_at(schema, path)}, and images are "
+            f"binary, or a struct with a field {BYTES!r}; set source.parquet.image"
+        )
+    note = ""
+    if said.problem:
+        note = (
+            f"{uri}: the key {hugging_face.KEY.decode()!r} of its metadata {said.problem}, so the names "
+            "of classes are not known"
+        )
+    names = said.names.get(label, ()) if label is not None else ()
+    return Layout(uri, path, columns, tuple(map(class_names.spell, names)), note)
+
+
+class CellReader:
+    """Reads the needed columns of a file."""
+
+    def __init__(self, fields: table_rows.RowFields, layout: Layout, split: str | None):
+        self._fields, self._names, self._split = fields, layout.names, split
+        known = set(layout.columns)
+        self._needed = [name for name in fields.needed if name in known]
+        self._absent = [
+            name
+            for name in fields.needed
+            if name not in known
+            and name != SPLIT
+            and not any(column.name == name and column.missing == "default" for column in fields.columns)
+        ]
+
+    def rows(self, parquet: Any, group: int) -> Iterator[Mapping[str, Any] | table_rows.BadRowError]:
+        """Yields the cells of each row of a row group by name, or why they cannot be used."""
+        if self._absent:
+            detail = f"the file has no column {', '.join(map(repr, self._absent))}"
+            error = table_rows.BadRowError(elements.Reason.BAD_ROW, detail)
+            while True:
+                yield error
+        if not self._needed:
+            while True:
+                yield {SPLIT: self._split}
+        for batch in parquet.iter_batches(_ROWS_AT_ONCE, [group], self._needed, use_threads=False):
+            try:
+                rows = batch.to_pylist()
+            except (ValueError, OverflowError, TypeError) as e:
+                detail = f"the rows around it cannot be read ({parquet_content.explain(e)})"
+                error = table_rows.BadRowError(elements.Reason.BAD_VALUE, detail)
+                yield from (error for _ in range(batch.num_rows))
+                continue
+            for row in rows:
+                yield self._cells(row)
+
+    def _cells(self, row: Mapping[str, Any]) -> Mapping[str, Any] | table_rows.BadRowError:
+        cells = {SPLIT: self._split} | {name: _look_up(row, name) for name in self._needed}
+        label = self._fields.label
+        if self._names and label is not None:
+            try:
+                value = cells[label]
+                several = isinstance(value, list)
+                cells[label] = [self._name_of(each) for each in value] if several else self._name_of(value)
+            except table_rows.BadRowError as e:
+                return e
+        return cells
+
+    def _name_of(self, value: Any) -> Any:
+        """Returns the name of the class with an id."""
+        if value is None or (isinstance(value, str) and value in self._names):
+            return value
+        if value == hugging_face.NO_LABEL:
+            raise table_rows.BadRowError(
+                elements.Reason.NO_LABEL,
+                f"column {self._fields.label!r} is -1, which `datasets` stores where the class is not published: leave "
+                "such files out with source.include, or convert them apart with label={by: none}",
+            )
+        if not isinstance(value, int) or not 0 <= value < len(self._names):
+            raise table_rows.BadRowError(
+                elements.Reason.UNKNOWN_LABEL,
+                f"column {self._fields.label!r} is {value!r}, and its classes have the ids 0 to {len(self._names) - 1}",
+            )
+        return self._names[value]
+
+
+def _find_image(uri: str, schema: Any, said: hugging_face.Columns) -> str:
+    """Returns the column of images: what the metadata say, else the only one of a fitting type.
+
+    Raises:
+        ConfigError: if there is none, or are several.
+    """
+    known = set(schema.names)
+    found = [name for name in said.images if name in known]
+    if not found:
+        found = [
+            field.name
+            for field in schema
+            if field.type.num_fields and _is_binary(_type_at(schema, f"{field.name}.{BYTES}"))
+        ]
+    if not found:
+        found = [field.name for field in schema if _is_binary(field.type)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        detail = f"several columns of images, {few(found)}: name one in source.parquet.image"
+    else:
+        detail = (
+            f"no column of images; its columns are {few(schema.names)}: where one holds paths, set source.by: manifest"
+        )
+    raise errors.ConfigError(f"{NOUN} {uri!r} has {detail}")
+
+
+def _paths_in(schema: Any) -> Iterator[str]:
+    """Yields the names of all columns, and the paths of the fields of structs."""
+    waiting = [(field.name, field.type) for field in schema]
+    for path, type_ in waiting:
+        yield path
+        if _is_struct(type_):
+            waiting += [(f"{path}.{field.name}", field.type) for field in type_]
+
+
+def _type_at(schema: Any, path: str) -> Any:
+    """Returns the type of a column or of a field of a struct; None if there is none."""
+    if schema.get_field_index(path) >= 0:
+        return schema.field(path).type
+    name, dot, field = path.rpartition(".")
+    above = _type_at(schema, name) if dot else None
+    if above is None or not _is_struct(above) or above.get_field_index(field) < 0:
+        return None
+    return above.field(field).type
+
+
+def _is_struct(type_: Any) -> bool:
+    import pyarrow.types
+
+    return bool(pyarrow.types.is_struct(type_))
+
+
+def _is_binary(type_: Any) -> bool:
+    return type_ is not None and str(type_) in ("binary", "large_binary", "binary_view")
+
+
+def _look_up(row: Mapping[str, Any], path: str) -> Any:
+    if path in row:
+        return row[path]
+    first, dot, rest = path.partition(".")
+    inner = row.get(first) if dot else None
+    return _look_up(inner, rest) if isinstance(inner, Mapping) else None
+
+
+def few(names: Sequence[str]) -> str:
+    """Names the first of several."""
+    return ", ".join(map(repr, names[:_MAX_NAMED])) + (", ..." if len(names) > _MAX_NAMED else "")

@@ -1,0 +1,330 @@
+"""Finds where the values of a binary column lie in a Parquet file, so that one can be read without the others.
+
+Reads pages that are not compressed, or by Snappy, and hold their values one after the other, in plain or dictionary
+encoding: what `datasets` and pyarrow write. pyarrow reads everything else.
+
+Source: https://github.com/apache/parquet-format (README.md, Encodings.md, src/main/thrift/parquet.thrift) and the
+compact protocol of Thrift, https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam.transforms import elements, snappy_blocks
+
+MAX_PAGE_BYTES = 1 << 30  # of a compressed page, which is read as a whole to find its values
+_MAX_PAGE_VALUES = 1 << 24  # a page of a few bytes may claim any number of nulls
+_DATA, _DICTIONARY, _DATA_2 = 0, 2, 3  # types of pages
+_PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8  # encodings
+_BY_INDEX = (_PLAIN_DICTIONARY, _RLE_DICTIONARY)
+_HEADER_BYTES = (4 << 10, 16 << 20)  # read at first and at most: statistics may hold two whole values
+_LENGTH = struct.Struct("<I")
+_MAX_DEPTH = 8  # of structs in a page header: there are three
+
+
+class NotLocatedError(ValueError):
+    """The values cannot be found: the pages are of another kind, or damaged."""
+
+
+class Chunk(NamedTuple):
+    """The values of a column in one row group."""
+
+    start: int  # byte offset of the first page
+    end: int
+    num_values: int  # with nulls
+    is_snappy: bool  # else it is not compressed
+    max_level: int  # definition level of a value that is not null
+
+
+class Place(NamedTuple):
+    """Where one value lies."""
+
+    size: int  # bytes
+    offset: int  # byte offset in the file
+    length: int  # bytes to read
+    blocks: elements.SnappyBlocks | None = None  # set if these bytes are compressed
+
+
+Read = Callable[[int, int], bytes]  # offset and length of a range of a file -> its bytes, fewer at the end
+
+
+def locate_values(read: Read, chunk: Chunk) -> Iterator[Place | None]:
+    """Yields the place of each value of a chunk, None for null.
+
+    Holds one page in memory where pages are compressed; else it reads only the length of each value.
+
+    Raises:
+        NotLocatedError: if a page is of a kind that is not read here, is damaged or larger than `MAX_PAGE_BYTES`.
+        OSError: if the file cannot be read.
+    """
+    at, found = chunk.start, 0
+    dictionary: Sequence[Place] | None = None
+    while found < chunk.num_values:
+        header, at = _read_header(read, at, chunk.end)
+        kind, stored = header.get(1), _number(header, 3)
+        _check(stored <= chunk.end - at, "a page leaves its column")
+        if kind == _DICTIONARY:
+            about = _struct(header, 7)
+            _check(about.get(2) in (_PLAIN, _PLAIN_DICTIONARY), "an unknown encoding of a dictionary")
+            page = _open_page(read, at, header, 0, is_snappy=chunk.is_snappy)
+            dictionary = list(page.values(0, _count(about)))
+        elif kind in (_DATA, _DATA_2):
+            about = _struct(header, 5 if kind == _DATA else 8)
+            count = _count(about)
+            left = chunk.num_values - found
+            _check(0 < count <= min(left, _MAX_PAGE_VALUES), "a page with another number of values")
+            yield from _locate_in_page(read, at, header, about, chunk, dictionary)
+            found += count
+        at += stored
+
+
+def _locate_in_page(
+    read: Read,
+    at: int,
+    header: dict[int, Any],
+    about: dict[int, Any],
+    chunk: Chunk,
+    dictionary: Sequence[Place] | None,
+) -> Iterator[Place | None]:
+    is_second = header[1] == _DATA_2
+    encoding, count = about.get(4 if is_second else 2), _count(about)
+    _check(encoding == _PLAIN or (encoding in _BY_INDEX and dictionary is not None), "an unknown encoding of values")
+    if is_second:  # levels are before the values, never compressed
+        num_levels = _number(about, 5)
+        _check(num_levels <= header[3] and about.get(6) == 0, "other levels")
+        levels = read(at, num_levels) if num_levels else b""
+        page = _open_page(read, at, header, num_levels, is_snappy=chunk.is_snappy and about.get(7, True))
+        start = 0
+    else:
+        page = _open_page(read, at, header, 0, is_snappy=chunk.is_snappy)
+        levels, start = b"", 0
+        if chunk.max_level:
+            _check(about.get(3) == _RLE, "an unknown encoding of levels")
+            (num_levels,) = _LENGTH.unpack(page.read(0, _LENGTH.size))
+            start = _LENGTH.size + num_levels
+            levels = page.read(_LENGTH.size, num_levels)
+    is_there: list[bool] | None = None  # None: all are
+    num_there = count
+    if chunk.max_level:
+        decoded = decode_levels(levels, chunk.max_level.bit_length(), count)
+        if any(level != chunk.max_level for level in decoded):
+            is_there = [level == chunk.max_level for level in decoded]
+            num_there = sum(is_there)
+    places = page.values(start, num_there) if encoding == _PLAIN else _by_index(page, start, num_there, dictionary)
+    if is_there is None:
+        yield from places
+    else:
+        yield from (next(places) if there else None for there in is_there)
+
+
+def _by_index(page: _Page, start: int, count: int, dictionary: Sequence[Place] | None) -> Iterator[Place]:
+    assert dictionary is not None
+    if not count:
+        return
+    data = page.read(start, page.num_bytes - start)
+    _check(bool(data) and data[0] <= 32, "an unknown width of indexes")
+    for index in decode_levels(data[1:], data[0], count):
+        _check(index < len(dictionary), "an index that is not in the dictionary")
+        yield dictionary[index]
+
+
+def decode_levels(data: bytes, width: int, count: int) -> list[int]:
+    """Decodes numbers of `width` bits in the hybrid of runs and packed bits.
+
+    Raises:
+        NotLocatedError: if there are fewer than `count`.
+    """
+    numbers: list[int] = []
+    at, num_bytes, mask = 0, (width + 7) // 8, (1 << width) - 1
+    while len(numbers) < count:
+        try:
+            header, at = _varint(data, at)
+        except IndexError as e:
+            raise NotLocatedError("numbers that end early") from e
+        if header & 1:
+            groups = min(header >> 1, (count - len(numbers) + 7) // 8)  # of eight numbers
+            packed = data[at : at + groups * width]
+            _check(len(packed) == groups * width, "numbers that end early")
+            at += (header >> 1) * width
+            for first in range(0, len(packed), width) if width else ():
+                bits = int.from_bytes(packed[first : first + width], "little")
+                numbers += [bits >> shift & mask for shift in range(0, 8 * width, width)]
+            if not width:
+                numbers += [0] * (8 * groups)
+        else:
+            value = data[at : at + num_bytes]
+            _check(len(value) == num_bytes, "numbers that end early")
+            at += num_bytes
+            numbers += [int.from_bytes(value, "little")] * min(header >> 1, count - len(numbers))
+        _check(bool(header >> 1), "an empty run of numbers")
+    del numbers[count:]
+    return numbers
+
+
+class _Page:
+    """The content of a page that is not compressed: its bytes stay in the file."""
+
+    def __init__(self, read: Read, start: int, num_bytes: int):
+        self._read, self._start = read, start
+        self.num_bytes = num_bytes
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Returns a range of the page.
+
+        Raises:
+            NotLocatedError: if it leaves the page.
+        """
+        _check(0 <= length <= self.num_bytes - offset, "a value that leaves its page")
+        data = self._read_at(offset, length)
+        _check(len(data) == length, "a page that is cut short")
+        return data
+
+    def values(self, start: int, count: int) -> Iterator[Place]:
+        """Yields the places of `count` plain values, which must end where the page does."""
+        at = start
+        for _ in range(count):
+            (size,) = _LENGTH.unpack(self.read(at, _LENGTH.size))
+            at += _LENGTH.size
+            _check(size <= self.num_bytes - at, "a value that leaves its page")
+            yield self._place(at, size)
+            at += size
+        _check(at == self.num_bytes, "a page with more bytes than its values have")
+
+    def _read_at(self, offset: int, length: int) -> bytes:
+        return self._read(self._start + offset, length)
+
+    def _place(self, offset: int, size: int) -> Place:
+        return Place(size, self._start + offset, size)
+
+
+class _SnappyPage(_Page):
+    """The content of a page that was unpacked in memory."""
+
+    def __init__(self, data: bytes, start: int, num_bytes: int):
+        _check(num_bytes <= MAX_PAGE_BYTES and len(data) <= MAX_PAGE_BYTES, "a page of more than 1 GB")
+        blocks = snappy_blocks.find_blocks(data, num_bytes)
+        _check(blocks is not None, "Snappy that is damaged, or in blocks of another size")
+        assert blocks is not None
+        self._blocks = blocks
+        super().__init__(lambda _, __: b"", start, num_bytes)
+        try:
+            self._plain = snappy_blocks.decode_blocks(data[blocks[0] :], num_bytes)
+        except OSError as e:
+            raise NotLocatedError("Snappy that is damaged") from e
+
+    def _read_at(self, offset: int, length: int) -> bytes:
+        return self._plain[offset : offset + length]
+
+    def _place(self, offset: int, size: int) -> Place:
+        first, last = offset // snappy_blocks.BLOCK_BYTES, -(-(offset + size) // snappy_blocks.BLOCK_BYTES)
+        if not size:
+            return Place(0, self._start, 0)
+        plain_start = first * snappy_blocks.BLOCK_BYTES
+        num_bytes = min(last * snappy_blocks.BLOCK_BYTES, self.num_bytes) - plain_start
+        start, end = self._blocks[first], self._blocks[last]
+        within = elements.SnappyBlocks(num_bytes, offset - plain_start)
+        return Place(size, self._start + start, end - start, within)
+
+
+def _open_page(read: Read, at: int, header: dict[int, Any], skipped: int, *, is_snappy: bool) -> _Page:
+    """Returns the content of a page without its first `skipped` bytes."""
+    stored, num_bytes = header[3] - skipped, _number(header, 2)
+    _check(num_bytes >= skipped, "a page that is shorter than its levels")
+    if not is_snappy or not stored:
+        return _Page(read, at + skipped, stored)
+    _check(stored <= MAX_PAGE_BYTES, "a page of more than 1 GB")
+    return _SnappyPage(read(at + skipped, stored), at + skipped, num_bytes - skipped)
+
+
+def _count(about: dict[int, Any]) -> int:
+    """Returns the number of values in a page."""
+    return _number(about, 1)
+
+
+def _number(fields: dict[int, Any], number: int) -> int:
+    found = fields.get(number)
+    _check(isinstance(found, int) and found >= 0, "a page header without a number that it must have")
+    assert isinstance(found, int)
+    return found
+
+
+def _struct(fields: dict[int, Any], number: int) -> dict[int, Any]:
+    found = fields.get(number)
+    _check(isinstance(found, dict), "a page without its header")
+    assert isinstance(found, dict)
+    return found
+
+
+def _check(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise NotLocatedError(what)
+
+
+# --- compact protocol of Thrift --------------------------------------------------------------------------------------
+
+
+def _read_header(read: Read, at: int, end: int) -> tuple[dict[int, Any], int]:
+    """Returns the fields of the page header at `at` by number, and where it ends."""
+    least, most = _HEADER_BYTES
+    num_bytes = least
+    while True:
+        data = read(at, min(num_bytes, end - at))
+        try:
+            fields, length = _read_struct(data, 0, 0)
+            return fields, at + length
+        except IndexError:
+            _check(num_bytes < min(most, end - at), "a page header that is cut short")
+            num_bytes *= 8
+
+
+def _read_struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
+    fields: dict[int, Any] = {}
+    number = 0
+    _check(depth < _MAX_DEPTH, "a page header of too many levels")
+    while True:
+        head = data[at]
+        at += 1
+        if not head:
+            return fields, at
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _zigzag(data, at)
+        kind = head & 0xF
+        if kind in (1, 2):  # a boolean is in its kind
+            fields[number] = kind == 1
+        elif kind in (3, 4, 5, 6):
+            if kind == 3:
+                fields[number], at = data[at], at + 1
+            else:
+                fields[number], at = _zigzag(data, at)
+        elif kind == 8:  # bytes: statistics, which are not needed
+            length, at = _varint(data, at)
+            at += length
+            data[at - 1]  # raises IndexError if they end early
+        elif kind == 12:
+            fields[number], at = _read_struct(data, at, depth + 1)
+        else:
+            raise NotLocatedError(f"a page header with a field of type {kind}")
+
+
+def _zigzag(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _varint(data, at)
+    return number >> 1 ^ -(number & 1), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if at >= len(data):
+            raise IndexError("the number ends early")
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        _check(shift < 64, "a number of more than 64 bits")
