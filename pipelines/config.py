@@ -6,6 +6,7 @@ import difflib
 import importlib.resources
 import os
 import re
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args
 
@@ -400,7 +401,17 @@ def _explain(error: Any) -> str:
         return f"{location}: {text.removeprefix('columns: ')}" if text.startswith("columns: ") else text
     text = _EXPECTED.get(error["type"], error["msg"][:1].lower() + error["msg"][1:])
     hint = _mapping_meant(error) if error["type"] in _MAPPINGS else _FORMS.get(location, "")
-    return f"{location}: {text}, got {error['input']!r}" + (hint and f"; {hint}")
+    return f"{location}: {text}, got {_show(error['input'])}" + (hint and f"; {hint}")
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxstring = 3, 8, 8, 8, 400
+
+
+def _show(value: Any) -> str:
+    """Returns a value for an error, shortened if it is long."""
+    short = _SHORT.repr(value)
+    return short if "..." in short else repr(value)
 
 
 def _key_meant(location: Sequence[str | int], value: Any) -> str:

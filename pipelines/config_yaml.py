@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -35,7 +36,7 @@ def parse(text: str, where: str) -> Any:
         where: the file or argument with the document, for errors.
 
     Raises:
-        ConfigError: if a mapping has a key twice, or a key lacks the space after its colon.
+        ConfigError: if a mapping has a key twice, or a key lacks the space after its colon, or aliases repeat too much.
         YAMLError: if it is not YAML; see `explain`.
     """
     loader = yaml.SafeLoader(text)
@@ -44,9 +45,27 @@ def parse(text: str, where: str) -> Any:
         if node is None:
             return None
         _check(node, "", where, set())
+        if _count(node, {}) > _MAX_VALUES:
+            raise errors.ConfigError(
+                f"{where}: its aliases (*name) repeat values more than {_MAX_VALUES:,} times, or within themselves; "
+                "write the values out"
+            )
         return loader.construct_document(node)
     finally:
         loader.dispose()
+
+
+_MAX_VALUES = 100_000
+
+
+def _count(node: yaml.Node, counts: dict[int, float]) -> float:
+    """Returns how many values a node has in which every alias is written out; infinity if it is in itself."""
+    if id(node) not in counts:
+        counts[id(node)] = math.inf  # until all nodes in it are counted
+        inner = node.value if isinstance(node, (yaml.SequenceNode, yaml.MappingNode)) else ()
+        pairs = ((each,) if isinstance(each, yaml.Node) else each for each in inner)
+        counts[id(node)] = 1 + sum(_count(each, counts) for pair in pairs for each in pair)
+    return counts[id(node)]
 
 
 def _check(node: yaml.Node, path: str, where: str, seen: set[int]) -> None:

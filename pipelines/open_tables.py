@@ -199,6 +199,10 @@ def _root_of(root: str | None, table: str) -> str | None:
         return None
     uri = source_places.resolve(root, posixpath.dirname(table) or ".")
     if not source_places.is_folder(uri):
+        if not storage.storage_of(table).exists(table):  # the first thing to correct
+            raise errors.ConfigError(
+                f"there is no table {table!r}: check --input and source.manifest.path, which names the table below it"
+            )
         raise errors.ConfigError(
             f"source.manifest.root {root!r}: {uri!r} is not a folder; give it relative to the folder of {table!r}, "
             "or as an address"

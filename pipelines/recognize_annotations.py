@@ -166,13 +166,14 @@ def _names_annotations(name: str) -> bool:
 def shape_of_json(head: bytes) -> dict[str, dict[str, Any]]:
     """Returns what the beginning of a JSON file shows: each key of the object, with the first object in its list.
 
-    The key "" is for a file that is a list itself.
+    The key "" is for a file that is a list itself. There are none for a file with too many keys, or nested too deeply.
     """
     import ijson  # takes 10 ms, and is needed only here
 
     found: dict[str, dict[str, Any]] = {}
+    text = head.removeprefix(b"\xef\xbb\xbf")
     try:
-        for prefix, event, value in ijson.parse(io.BytesIO(head.removeprefix(b"\xef\xbb\xbf")), use_float=True):
+        for prefix, event, value in ijson.parse(io.BytesIO(text), buf_size=_BUFFER_BYTES, use_float=True):
             parts = prefix.split(".") if prefix else []
             if event == "map_key" and not prefix:
                 found.setdefault(value, {})
@@ -185,14 +186,16 @@ def shape_of_json(head: bytes) -> dict[str, dict[str, Any]]:
                 holder = found.get(above[-1] if len(parts) == 3 else "", {})
                 if key in holder and holder[key] is None:
                     holder[key] = value if event != "start_array" else ()
-            if len(found) > _MAX_KEYS:
-                break
+            if len(found) > _MAX_KEYS or len(prefix) > _MAX_PREFIX:
+                return {}
     except (ijson.JSONError, ValueError, RecursionError):  # the head ends within the file
         pass
     return found
 
 
 _MAX_KEYS = 200
+_BUFFER_BYTES = 1_024  # that ijson parses at once: it takes quadratic time for nested lists
+_MAX_PREFIX = 1_000  # characters of the names of the lists and objects around a value
 
 
 def _is_coco(shape: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -114,7 +114,7 @@ def find_tfrecords(survey: Survey, at: str) -> Iterator[Finding]:
 
 
 _IMAGE_KEYS = ("image/encoded", "image", "image_raw", "encoded", "img", "jpeg", "image_bytes")
-_LABEL_KEYS = ("image/class/label", "label", "class", "target", "labels", "image/label")
+_LABEL_KEYS = ("image/class/label", "label", "class", "target", "labels", "image/label", "fine_label")
 
 
 def _keys_of(uri: str) -> set[str]:
@@ -133,15 +133,23 @@ def find_parquet(survey: Survey, at: str) -> Iterator[Finding]:
     """Finds Parquet files that hold the bytes of images, as those of Hugging Face."""
     for folder in _places(survey, at):
         names = folder.ending(".parquet")
-        kinds = _image_columns(survey.uri(folder.below(names[0]))) if names else ()
+        kinds, others = _columns_of(survey.uri(folder.below(names[0]))) if names else ((), ())
         if kinds:
             where = f" in {folder.path}" if folder.path else ""
             evidence = f"{folder.count(len(names), 'Parquet file')}{where} with images in the column {name_some(kinds)}"
-            yield Finding("parquet", Strength.CERTAIN, evidence)
+            settings: dict[str, Any] = {"source.parquet.image": kinds[0]} if len(kinds) > 1 else {}
+            label = next((name for name in _LABEL_KEYS if name in others), None)
+            if label is None:
+                settings["label"] = {"by": "none"}
+            elif label != "label":
+                settings["label.column"] = label
+            shown = ", ".join(others) or "none"
+            yield Finding("parquet", Strength.CERTAIN, evidence, settings, (f"its other columns are {shown}",))
             return
 
 
-def _image_columns(uri: str) -> tuple[str, ...]:
+def _columns_of(uri: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the columns that may hold the bytes of images, and the others; none of both if that is not known."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -149,14 +157,15 @@ def _image_columns(uri: str) -> tuple[str, ...]:
         with storage.storage_of(uri).open_read(uri) as file:
             schema = pyarrow.parquet.ParquetFile(file).schema_arrow
     except (OSError, ValueError, ImportError, errors.ConfigError):
-        return ()
+        return (), ()
     is_bytes = pyarrow.types.is_binary, pyarrow.types.is_large_binary
-    return tuple(
+    found = tuple(
         field.name
         for field in schema
         if any(test(field.type) for test in is_bytes)
         or (pyarrow.types.is_struct(field.type) and {"bytes", "path"} & {inner.name for inner in field.type})
     )
+    return found, tuple(name for name in schema.names if name not in found)
 
 
 def find_arrays(survey: Survey, at: str) -> Iterator[Finding]:

@@ -80,8 +80,12 @@ class Recognition(NamedTuple):
         """The candidate that fits beyond doubt: no other one is as strong; None if there is none."""
         if not self.candidates or self.candidates[0].strength < Strength.LIKELY:
             return None
-        first, *others = self.candidates
-        return first if all(each.strength < first.strength for each in others) else None
+        return self.candidates[0] if len(self.strongest) == 1 else None
+
+    @property
+    def strongest(self) -> tuple[Finding, ...]:
+        """The candidates that are as strong as the best one."""
+        return tuple(each for each in self.candidates if each.strength == self.candidates[0].strength)
 
     def address(self, finding: Finding) -> str:
         """Returns what to give as --input for a candidate."""
@@ -144,7 +148,7 @@ def _find_at(survey: Survey, at: str) -> list[Finding]:
             continue
         for each in _usable(sign(survey, at)):
             found.append(each if each.input or not at else dataclasses.replace(each, input=at))
-    return found
+    return list({(each.preset, each.input): each for each in reversed(found)}.values())[::-1]
 
 
 def _usable(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -237,6 +241,12 @@ def explain(recognition: Recognition, config: config_lib.Config) -> str:
 def _differs(finding: Finding, config: config_lib.Config) -> bool:
     """Returns whether a candidate reads a folder in another way than a config."""
     fields = config_lib.load_config(finding.preset, overrides_of(finding))
+    if fields.source.by == config.source.by == "manifest":  # another table, if the one of the config is not there
+        path = config.source.manifest.path
+        place = storage.join(storage.normalize(str(config.source.uri)), str(path))
+        return (
+            isinstance(path, str) and not any(mark in path for mark in "*?[") and split_folders.kind_of(place) is None
+        )
     return (fields.source.by, fields.label.by) != (config.source.by, config.label.by)
 
 

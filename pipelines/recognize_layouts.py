@@ -139,8 +139,8 @@ _UTKFACE = re.compile(r"\d{1,3}_[01]_[0-4]_\d+\.")
 _CATS_DOGS = re.compile(r"(cat|dog)\.\d+\.jpg")
 _SYNSET_FILE = re.compile(r"n\d{8}_.*\.JPEG")
 _NUMBERED = re.compile(r"(?P<label>.*?[^\d_\-. ])(?P<between>[_\-. ]*)(?P<open>\(?)\d+(?P<close>\)?)\.\w+")
-_ANONYMOUS = re.compile(
-    r"(?i)(img|image|dsc[nf]?|photo|picture|pic|frame|p|screenshot|scan|file|page|sample)s?[_\-. ]*"
+_NO_CLASS = re.compile(
+    r"(?i)^(img|image|dsc[nf]?|photo|picture|pic|p|screenshot|scan|file|page|sample)s?$|frame|mask|\d"
 )
 _MANY = 10  # images that share a name before their numbers
 
@@ -185,7 +185,7 @@ def _find_numbered(folder: Folder, where: str, settings: Mapping[str, Any]) -> I
     (between, open_, close), number = forms.most_common(1)[0]
     classes = sorted(prefixes)
     few = [name for name in classes if prefixes[name] < min(_MANY, number // 20 + 2)]
-    is_name = len(classes) > 1 and not few and not any(map(_ANONYMOUS.fullmatch, classes))
+    is_name = len(classes) > 1 and not few and not any(map(_NO_CLASS.search, classes))
     if number < 0.9 * len(folder.images) or not is_name or len(classes) > number // 5:
         return
     pattern = rf"(?P<label>.+?){re.escape(between)}{re.escape(open_)}\d+{re.escape(close)}\.\w+"

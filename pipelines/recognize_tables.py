@@ -168,7 +168,7 @@ def _read_json(survey: Survey, path: str) -> Table | None:
 
     head = survey.head(path)
     shape = recognize_annotations.shape_of_json(head)
-    lists = [name for name, first in shape.items() if first]
+    lists = [name for name, first in shape.items() if first and name not in ("categories", "licenses", "classes")]
     if not lists:
         return None
     items = "" if "" in lists else next((n for n in lists if _has_image(shape[n])), lists[0])
@@ -254,13 +254,13 @@ def _find_in_table(survey: Survey, at: str, table: Table) -> Iterator[Finding]:
     path = table.path.removeprefix(f"{at}/") if at else table.path
     shown = f"{path} has the columns {name_some(table.columns, 6)}"
     if {"emotion", "pixels"} <= columns:
-        yield Finding("fer2013", Strength.CERTAIN, shown, input=table.path)
+        yield Finding("fer2013", Strength.CERTAIN, shown)
         return
     if _is_pixels(table):
         yield Finding("mnist_csv", Strength.CERTAIN, f"{path} has {len(table.columns):,} columns of pixels", {})
         return
     if columns >= _BOX_COLUMNS:
-        yield from _find_boxes(at, table, shown)
+        yield from _find_boxes(survey, at, table, shown)
         return
     place = find_place(survey, at, table)
     if place is None:
@@ -349,13 +349,22 @@ def _kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
     return "int" if len(distinct) > 60 and len(distinct) * 4 > len(values) else "class"
 
 
-def _find_boxes(at: str, table: Table, shown: str) -> Iterator[Finding]:
+def _find_boxes(survey: Survey, at: str, table: Table, shown: str) -> Iterator[Finding]:
     path = table.path.removeprefix(f"{at}/") if at else table.path
-    if posixpath.basename(path) == "_annotations.csv":  # found beside the images
+    place = find_place(survey, at, table)
+    if posixpath.basename(path) == "_annotations.csv" or place is None:  # those are found beside the images
         return
+    folder = place.folder.removeprefix(f"{at}/") if at else place.folder
+    split = split_meant(posixpath.basename(path)) or "train"
     is_usual = re.fullmatch(r"(train|val|valid|validation|test)(_labels)?\.csv", path) is not None
-    settings = {} if is_usual else {"source.box_csv.annotations": {split_meant(path) or "train": path}}
-    yield Finding("box_csv", Strength.CERTAIN, f"{shown}: a row for each box", settings)
+    settings: dict[str, Any] = {}
+    if not is_usual:
+        settings = {"source.box_csv.annotations": {split: path}}
+    if not is_usual and folder not in (posixpath.dirname(path), f"images/{split}", split, "images"):
+        settings["source.box_csv.images"] = {split: folder or "."}
+    yield Finding(
+        "box_csv", Strength.CERTAIN, f"{shown}: a row for each box, of images in {folder or 'its folder'}", settings
+    )
 
 
 def _find_metadata(table: Table, folders: Sequence[Folder], at: str) -> Iterator[Finding]:

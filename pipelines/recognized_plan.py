@@ -73,7 +73,7 @@ def _list(found: recognize_folder.Recognition) -> Choice:
     rows += [("note", each) for each in found.remarks]
     if not found.candidates or found.candidates[0].strength is Strength.POSSIBLE:
         return Choice(tuple(rows))
-    number = plural.count(len(found.candidates), "preset")
+    number = plural.count(len(found.strongest), "preset")
     return Choice(
         tuple(rows),
         error=f"{number} fit {found.given!r}, and none of them better than the others: give the options of one, or "

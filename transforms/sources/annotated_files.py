@@ -258,6 +258,12 @@ class AnnotatedFilesSource:
                 line = file.readline(_MAX_LINE_BYTES)
                 if not line:
                     return
+                if len(line) == _MAX_LINE_BYTES:
+                    found.problems.append(
+                        f"line {number + 1} of {uri!r} has more than {_MAX_LINE_BYTES >> 10} KiB, so this is no "
+                        "list of images: write the path of one image on each line"
+                    )
+                    return
                 name = line.decode("utf-8-sig" if number == 0 else "utf-8", "surrogateescape").strip()
                 if not name:
                     continue

@@ -28,6 +28,7 @@ SPECIAL = "special_file"
 LINK_LOOP = "link_loop"
 NOT_INCLUDED = "not_included"
 OUTPUT = "output_folder"
+UNREAD = "unread"  # of formats of pictures that are not read, with the extension: unread_tga
 MASK = "mask"
 WITHOUT_MASK = "image_without_mask"
 
@@ -197,7 +198,7 @@ class FilesSource:
         if is_image:
             found.refs.append(elements.ImageRef(path, uri, entry.size, entry.version))
         else:
-            found.passed_over[NON_IMAGE] += 1
+            found.passed_over[_UNREAD_KINDS.get(extension.lower() if stem else "", NON_IMAGE)] += 1
 
 
 def _list_or_cut(store: storage.RangeLister, uri: str, directory: Directory) -> Iterator[storage.Entry | Directory]:
@@ -227,6 +228,26 @@ _NAMELESS_FOLDER = (
     "folder {}//: two slashes follow each other in the names of its objects, which no path below the input can "
     "tell, so the images in it would be lost: rename the objects, or move them away"
 )
+# Pictures that no signature shows, or that are known and not read, by extension.
+_UNREAD_KINDS = {
+    extension: f"{UNREAD}_{extension}"
+    for extension in (
+        "dcm",
+        "dds",
+        "eps",
+        "fits",
+        "icns",
+        "nii",
+        "pcx",
+        "pdf",
+        "qoi",
+        "sgi",
+        "svg",
+        "tga",
+        "xcf",
+        "xpm",
+    )
+}
 _REMEDIES = {
     elements.Reason.NOT_FOUND: "run again when nothing removes files there",
     elements.Reason.UNREADABLE: "grant read access, or leave it out with source.include",

@@ -152,6 +152,22 @@ def test_override_of_regular_expression_needs_no_quotes(pattern: str) -> None:
     assert config.label.pattern == pattern
 
 
+@pytest.mark.parametrize("last", ["output: *a8", "output: &b [*b]"], ids=["bomb", "in-itself"])
+def test_aliases_that_repeat_too_much_are_refused(tmp_path: pathlib.Path, last: str) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]  # 9 ** 9 texts
+    (tmp_path / "bomb.yaml").write_text("\n".join([*lines, last]))
+    with pytest.raises(
+        errors.ConfigError, match=r"bomb.yaml: its aliases \(\*name\) repeat values more than 100,000 times"
+    ):
+        config_lib.load_config(str(tmp_path / "bomb.yaml"))
+
+
+def test_long_value_is_shortened_in_its_error() -> None:
+    with pytest.raises(errors.ConfigError, match=r"output: input should be a mapping, got \['0', '1', .*\.\.\.\]$"):
+        config_lib.parse_config({"output": [str(n) for n in range(100_000)]}, "a test")
+
+
 def test_overrides_go_on_top_of_the_preset_in_their_order() -> None:
     config = config_lib.load_config("cats_dogs", ["output.num_shards=2", "output.num_shards=3"])
     assert config.output.num_shards == 3

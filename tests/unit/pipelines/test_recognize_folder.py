@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import random
 
 import pytest
 
@@ -154,6 +155,48 @@ def test_a_sign_finds_only_the_presets_that_it_names(tmp_path: pathlib.Path, sha
     survey = Survey(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])))
     for sign, presets in recognize_folder.SIGNS.items():
         assert {each.preset for each in sign(survey, "")} <= {*presets}
+
+
+@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
+def test_no_content_of_files_breaks_a_sign(tmp_path: pathlib.Path, shape: str) -> None:
+    """Each file of a shape with other bytes: random ones, its own cut short, and its own with flipped bytes."""
+    rng = random.Random(shape)
+    folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])
+    paths = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for kind in ("random", "cut", "flipped", "empty"):
+        for path in paths:
+            data = bytearray(path.read_bytes() or b"x")
+            if kind == "flipped":
+                for _ in range(4):
+                    data[rng.randrange(len(data))] = rng.randrange(256)
+            changed = {"random": rng.randbytes(200), "cut": data[: rng.randrange(len(data))], "flipped": data}
+            path.write_bytes(changed.get(kind, b""))
+        recognize_folder.recognize(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"[" * 60_000, id="deep-json"),
+        pytest.param(b'{"a":' * 10_000, id="deep-objects"),
+        pytest.param(b"a," * 30_000 + b"\n" + b"1," * 1000, id="many-columns"),
+        pytest.param(b'"' + b"a,\n" * 20_000, id="open-quote"),
+        pytest.param(b"image,label\n" + b"x" * 70_000, id="long-line"),
+        pytest.param(b"PAR1" + b"\xff" * 100 + b"PAR1", id="parquet"),
+        pytest.param(b"\xff\xfea\0,\0b\0", id="utf-16"),
+        pytest.param(b"image\xff,l\n1.jpg\xff,2", id="latin-1"),
+        pytest.param(b"image,image\n0.jpg,0.jpg\n", id="column-twice"),
+        pytest.param(b"\xff" * 300, id="tfrecord-of-a-lying-length"),
+    ],
+)
+def test_no_head_of_a_file_breaks_a_sign(tmp_path: pathlib.Path, head: bytes) -> None:
+    folder_shapes.write(tmp_path, images("#.jpg"))
+    extensions = ("csv", "tsv", "json", "jsonl", "parquet", "txt", "yaml", "tar", "tfrecord", "npz", "h5", "zip")
+    for name in (*(f"train.{extension}" for extension in extensions), "0.txt", "0.json", "via.json", "metadata.csv"):
+        (tmp_path / name).write_bytes(head)
+    recognize_folder.recognize(str(tmp_path))
+    for name in ("train.csv", "train.json", "train.parquet", "train.txt"):
+        recognize_folder.recognize(str(tmp_path / name))
 
 
 # --- bounds ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import pickle
+import re
 
 import pytest
 
@@ -110,6 +111,14 @@ def test_list_gives_its_images_and_rejects_what_is_not_there(tmp_path: pathlib.P
     }
     assert len(rejects) == 4
     assert passed_over == {annotated_files.MISSING: 1}
+
+
+def test_line_too_long_for_a_path_is_a_problem(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.txt").write_text("1.jpg\n" + "x" * 200_000)
+    listings = list(source(tmp_path, annotated_files.Part("train", "train.txt", is_list=True)).list_all())
+    (problem,) = [problem for listing in listings for problem in listing.problems]
+    assert re.search("line 2 of .* has more than 64 KiB, so this is no list of images: write the path of one", problem)
+    assert sum(len(listing.rejects) for listing in listings) <= 1
 
 
 def test_missing_list_is_a_problem(tmp_path: pathlib.Path) -> None:

@@ -65,6 +65,16 @@ def test_root_that_is_no_folder_is_an_error(tmp_path: pathlib.Path) -> None:
         open_table(tmp_path / "t.csv", "source.manifest.root=pictures")
 
 
+def test_table_that_is_not_there_is_named_before_its_root(tmp_path: pathlib.Path) -> None:
+    put(tmp_path, "train/a1.jpg", "train/b2.jpg", "train/c3.jpg")
+    (tmp_path / "train.csv").write_text("id,breed\na1,pug\nb2,boxer\nc3,pug\n")
+    config = config_lib.load_config("kaggle", [f"source.uri={tmp_path}", "output.uri=/tmp/no_output"])
+    with pytest.raises(errors.ConfigError, match=r"there is no table '.*/labels.csv': check --input and") as found:
+        open_source.make_source(config)
+    assert "looks like the preset kaggle: train.csv has the columns id, breed" in str(found.value)
+    assert "--set source.manifest.path=train.csv" in str(found.value)
+
+
 def test_root_with_files_in_order_is_an_error() -> None:
     with pytest.raises(errors.ConfigError, match=r"source.manifest.files is relative to the table's folder"):
         open_table("x.csv", "source.manifest={image: null, files: '*.png', root: images}")
