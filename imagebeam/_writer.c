@@ -1,4 +1,4 @@
-// The inner loops of the converter's writer in C: they read a file, check a JPEG, and put a record into a buffer.
+// The inner loops of the converter's writer in C: they read a file, check a JPEG, and make a record.
 //
 // Python code beside each caller does the same. Here only the usual case is handled: whatever is odd about a file or an
 // image is left to the Python code, which alone words the errors.
@@ -273,6 +273,95 @@ static PyObject *check_jpeg(PyObject *module, PyObject *data) {
   return Py_BuildValue("(iiinn)", jpeg.height, jpeg.width, jpeg.num_components, jpeg.exif, jpeg.exif_end);
 }
 
+// --- examples -------------------------------------------------------------------------------------------------------
+
+enum { MAX_PIECES = 128, BYTES_LIST = 0x0A, IN_MAP = 0x0A, VALUE = 0x12 };
+
+static int varint_size(uint64_t value) {
+  int size = 1;
+  while (value >>= 7) size++;
+  return size;
+}
+
+static uint8_t *put_varint(uint8_t *at, uint64_t value) {
+  for (; value > 0x7F; value >>= 7) *at++ = (uint8_t)(value | 0x80);
+  *at++ = (uint8_t)value;
+  return at;
+}
+
+static uint8_t *put_field(uint8_t *at, int tag, uint64_t size) {
+  *at++ = (uint8_t)tag;
+  return put_varint(at, size);
+}
+
+// Finds the next pieces of the example: bytes with what precedes them, or the entry of a number. Returns how many there
+// are; 0 if they were not met before, and -1 if looking fails.
+static int find_pieces(PyObject *feature, PyObject *values, PyObject **pieces) {
+  PyObject *entries = PyTuple_GET_ITEM(feature, 3), *heads = PyTuple_GET_ITEM(feature, 4), *length;
+  PyObject *value = PyDict_GetItemWithError(values, PyTuple_GET_ITEM(feature, 0));
+  if (!value) return PyErr_Occurred() ? -1 : 0;
+  if (PyDict_Check(heads)) {
+    if (!PyBytes_Check(value) || !(length = PyLong_FromSsize_t(PyBytes_GET_SIZE(value)))) return PyErr_Occurred() ? -1 : 0;
+    pieces[0] = PyDict_GetItemWithError(heads, length);
+    pieces[1] = value;
+    Py_DECREF(length);
+    return pieces[0] ? 2 : PyErr_Occurred() ? -1 : 0;
+  }
+  if (!PyDict_Check(entries)) return 0;
+  pieces[0] = PyDict_GetItemWithError(entries, value);
+  return pieces[0] ? 1 : PyErr_Occurred() ? -1 : 0;
+}
+
+PyDoc_STRVAR(encode_prefix_doc,
+             "encode_prefix(plain: list, values: dict, key: bytes, tag: int, size: int) -> bytes | None\n\n"
+             "Returns all bytes of an Example before its image of `size` bytes, from what `ExampleEncoder` has cached\n"
+             "of its features. Returns None if a part is not cached, or there are many features.\n\n"
+             "Args:\n    plain: the features of an ExampleEncoder.\n    values: by their sources.\n"
+             "    key: the encoded key of the image.\n    tag: of the list in the image's Feature.\n"
+             "    size: of the image, or of its packed numbers, in bytes.");
+
+static PyObject *encode_prefix(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+  if (count != 5) return PyErr_Format(PyExc_TypeError, "encode_prefix takes 5 arguments, %zd were given", count);
+  PyObject *plain = arguments[0], *values = arguments[1], *key = arguments[2], *pieces[MAX_PIECES];
+  if (!PyList_Check(plain) || !PyDict_Check(values) || !PyBytes_Check(key))
+    return PyErr_Format(PyExc_TypeError, "encode_prefix takes a list, a dict and bytes first");
+  int tag = (int)PyLong_AsLong(arguments[3]), num_pieces = 0;
+  Py_ssize_t size = PyLong_AsSsize_t(arguments[4]);
+  if (PyErr_Occurred()) return NULL;
+  if (size < 0) Py_RETURN_NONE;
+  uint64_t in_entries = 0;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(plain); i++) {
+    PyObject *feature = PyList_GET_ITEM(plain, i);
+    if (num_pieces > MAX_PIECES - 2 || !PyTuple_Check(feature) || PyTuple_GET_SIZE(feature) != 5) Py_RETURN_NONE;
+    int found = find_pieces(feature, values, pieces + num_pieces);
+    if (found < 0) return NULL;
+    if (!found) Py_RETURN_NONE;
+    for (; found; found--, num_pieces++) {
+      if (!PyBytes_Check(pieces[num_pieces])) Py_RETURN_NONE;
+      in_entries += PyBytes_GET_SIZE(pieces[num_pieces]);
+    }
+  }
+  // From the inside to the outside: the list of values, the Feature, the entry of the map, and the map.
+  uint64_t in_list = 1 + varint_size(size) + (uint64_t)size;
+  uint64_t in_feature = 1 + varint_size(in_list) + in_list;
+  uint64_t in_entry = PyBytes_GET_SIZE(key) + 1 + varint_size(in_feature) + in_feature;
+  uint64_t in_map = in_entries + 1 + varint_size(in_entry) + in_entry;
+  Py_ssize_t before = 1 + varint_size(in_map) + (Py_ssize_t)(in_map - size);
+  PyObject *prefix = PyBytes_FromStringAndSize(NULL, before);
+  if (!prefix) return NULL;
+  uint8_t *at = put_field((uint8_t *)PyBytes_AS_STRING(prefix), IN_MAP, in_map);
+  for (int i = 0; i < num_pieces; i++) {
+    memcpy(at, PyBytes_AS_STRING(pieces[i]), PyBytes_GET_SIZE(pieces[i]));
+    at += PyBytes_GET_SIZE(pieces[i]);
+  }
+  at = put_field(at, IN_MAP, in_entry);
+  memcpy(at, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key));
+  at = put_field(at + PyBytes_GET_SIZE(key), VALUE, in_feature);
+  at = put_field(at, tag, in_list);
+  put_field(at, BYTES_LIST, size);
+  return prefix;
+}
+
 // --- records --------------------------------------------------------------------------------------------------------
 
 // crc32c, reflected, without the inversion before and after. Source: RFC 3720, appendix B.4; the three streams and the
@@ -406,6 +495,7 @@ static PyMethodDef methods[] = {
     {"read_file", (PyCFunction)(void (*)(void))read_file, METH_FASTCALL, read_file_doc},
     {"read_part", (PyCFunction)(void (*)(void))read_part, METH_FASTCALL, read_part_doc},
     {"find_marker", find_marker, METH_VARARGS, find_marker_doc},
+    {"encode_prefix", (PyCFunction)(void (*)(void))encode_prefix, METH_FASTCALL, encode_prefix_doc},
     {"check_jpeg", check_jpeg, METH_O, check_jpeg_doc},
     {NULL, NULL, 0, NULL},
 };

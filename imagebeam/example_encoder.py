@@ -5,9 +5,10 @@ Three times as fast as the protobuf class. Source: tensorflow/core/example/{exam
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from imagebeam import features as features_lib
@@ -18,6 +19,12 @@ Values = Value | Sequence[Value]  # a sequence for a feature that is a list
 
 _MAX_CACHED = 4096
 _TAGS = {features_lib.BYTES: b"\x0a", features_lib.FLOAT: b"\x12", features_lib.INT64: b"\x1a"}  # fields of a Feature
+
+
+# See its docstring; None where the C extension was not built.
+_encode_prefix: Callable[[list[Any], Mapping[str, Any], bytes, int, int], bytes | None] | None = None
+with contextlib.suppress(ImportError):
+    from imagebeam._writer import encode_prefix as _encode_prefix
 
 
 class EncodedValues(bytes):
@@ -45,6 +52,7 @@ class ExampleEncoder:
             key = wire_format.delimited(b"\x0a", feature.key.encode())
             self._plain.append((feature.source, feature.kind, key, entries, heads))
         self._image_key = wire_format.delimited(b"\x0a", features[-1].key.encode()) if self._has_image else b""
+        self._image_tag = _TAGS[self._image_kind][0] if self._has_image else 0
         self._size, self._before = -1, b""  # of the previous image
 
     def encode(self, values: Mapping[str, Any], image: Any) -> tuple[bytes, bytes]:
@@ -55,6 +63,12 @@ class ExampleEncoder:
             image: the encoded image as bytes. If it is stored as numbers: its pixels, as bytes or as a C-contiguous
                 array of uint8. Ignored if the image is not a feature.
         """
+        if self._has_image and self._image_kind != features_lib.BYTES:
+            image = _pack_pixels(self._image_kind, image)
+        if self._has_image and _encode_prefix is not None and type(values) is dict:
+            prefix = _encode_prefix(self._plain, values, self._image_key, self._image_tag, len(image))
+            if prefix is not None:
+                return prefix, image
         parts: list[bytes] = []
         for source, kind, key, cache, heads in self._plain:
             value = values[source]
@@ -68,8 +82,6 @@ class ExampleEncoder:
         entries = b"".join(parts)
         if not self._has_image:
             return wire_format.delimited(b"\x0a", entries), b""
-        if self._image_kind != features_lib.BYTES:
-            image = _pack_pixels(self._image_kind, image)
         size = len(image)
         if size != self._size:  # with bare pixels all images have one size
             self._size, self._before = size, self._before_image(size)

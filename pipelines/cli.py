@@ -109,6 +109,8 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     _quieten(known.verbose)
     for name, near_name in known.misspelt:
         _warn(f"there is no option for the environment variable {name}; did you mean {near_name}?")
+    # to look for plugins of pydantic, the first model that is defined reads the metadata of all packages
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with _stopped_by_signals() as stopped_by:
         try:
             outputs.open()
@@ -204,8 +206,6 @@ def _say(text: str, stream: TextIO | None = None) -> None:
 
 
 def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
-    # to look for plugins of pydantic, its import reads the metadata of all packages
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from imagebeam.pipelines import config
 
     addresses = [("source.uri", known.input), ("output.uri", known.output)]

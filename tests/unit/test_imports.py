@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -106,6 +108,18 @@ def test_import_of_every_module_of_the_trainer_brings_nothing_heavy() -> None:
     modules = [name for name in modules_of_the_trainer() if name not in IN_TENSORFLOW]
     assert {"imagebeam", "imagebeam.records", "imagebeam.verify_shards"} <= set(modules)
     assert import_afresh(*modules) & HEAVY == set()
+
+
+def test_command_that_reads_a_config_looks_for_no_plugins_of_pydantic() -> None:
+    # to find them, pydantic reads the metadata of all packages, once the first model is defined
+    script = """
+import importlib.metadata, sys
+importlib.metadata.entry_points = None
+from imagebeam.pipelines import cli
+sys.exit(cli.main(["convert", "--config", "nowhere.yaml"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("nowhere.yaml")) == (2, 1)
 
 
 @pytest.mark.parametrize("module", sorted(name for name in PATHS if name.startswith("imagebeam.transforms.shard.")))

@@ -46,6 +46,21 @@ def test_encoded_example_parses_to_the_same_values(
     assert parsed == {key: found for key, (_, found) in expected.items()}
 
 
+PLAIN = [Feature("name", "columns/name", BYTES), Feature("label", "columns/label", INT64)]
+
+
+@pytest.mark.parametrize("kind", [BYTES, INT64, FLOAT])
+@pytest.mark.parametrize("size", [0, 1, *(1 << bits for bits in (7, 14, 21))], ids="of-{}".format)
+def test_prefix_in_c_is_that_of_python(monkeypatch: pytest.MonkeyPatch, kind: str, size: int) -> None:
+    wanted = [*PLAIN, Feature("the image", features.ENCODED, kind)]
+    images = [bytes([7]) * near for near in range(max(size - 70, 0), size + 2, 3)]
+    values = {"columns/name": b"n" * (size % 300), "columns/label": size}
+    in_c, in_python = example_encoder.ExampleEncoder(wanted), example_encoder.ExampleEncoder(wanted)
+    found = [in_c.encode(values, image) for image in images]
+    monkeypatch.setattr(example_encoder, "_encode_prefix", None)
+    assert found == [in_python.encode(values, image) for image in images]
+
+
 @pytest.mark.parametrize("value", INT64_EXTREMES)
 def test_int64_extremes_survive(value: int) -> None:
     data = encode({"key": (INT64, value)})

@@ -1,4 +1,4 @@
-"""The writer's inner loops in C: markers, files, checksums and records, against the same in Python."""
+"""The writer's inner loops in C: markers, files, examples, checksums and records, against the same in Python."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import pathlib
 import random
 import subprocess
 import sys
+from typing import Any
 
 import google_crc32c
 import hypothesis
 import pytest
 from hypothesis import strategies
 
-from imagebeam import records
+from imagebeam import example_encoder, features, records
+from imagebeam.features import Feature
 from imagebeam.transforms.images import jpeg_structure
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
@@ -53,6 +55,32 @@ def test_markers_are_found_without_avx2_too() -> None:
     environment = os.environ | {"IMAGEBEAM_NO_AVX2": "1"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)
     assert done.stdout.strip() == str(len(EDGES))
+
+
+def test_prefix_that_is_not_cached_is_left_to_python() -> None:
+    encoder = example_encoder.ExampleEncoder(
+        [
+            Feature("name", "columns/name", features.BYTES),
+            Feature("label", "columns/label", features.INT64),
+            Feature("i", features.ENCODED, features.BYTES),
+        ]
+    )
+    values: dict[str, Any] = {"columns/name": b"cat", "columns/label": 3}
+    arguments = encoder._image_key, encoder._image_tag, 5
+    assert _writer.encode_prefix(encoder._plain, values, *arguments) is None
+    expected, _ = encoder.encode(values, bytes(5))
+    assert _writer.encode_prefix(encoder._plain, values, *arguments) == expected
+    assert _writer.encode_prefix(encoder._plain, values, *arguments[:2], -1) is None
+    assert _writer.encode_prefix(encoder._plain * 64, values, *arguments) is None
+    for other in ({"columns/name": "cat"}, {"columns/name": b"dogs"}, {"columns/label": 4}):
+        assert _writer.encode_prefix(encoder._plain, values | other, *arguments) is None
+    assert _writer.encode_prefix(encoder._plain, {}, *arguments) is None
+    with pytest.raises(TypeError, match="unhashable"):
+        _writer.encode_prefix(encoder._plain, values | {"columns/label": []}, *arguments)
+    with pytest.raises(TypeError, match="takes a list, a dict and bytes first"):
+        _writer.encode_prefix((), values, *arguments)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="encode_prefix takes 5 arguments, 1 were given"):
+        _writer.encode_prefix([])  # type: ignore[call-arg]
 
 
 def test_file_as_it_was_listed_is_read(tmp_path: pathlib.Path) -> None:

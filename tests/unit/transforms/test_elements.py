@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,9 +29,17 @@ refs = st.builds(
 plans = st.builds(SplitPlan, num_records=st.integers(1, 10**12), num_bytes=st.just(0), num_shards=st.integers(1, 10**6))
 
 
-@given(st.lists(refs, max_size=5))
-def test_unpack_refs_is_the_inverse_of_pack_refs(batch: list[ImageRef]) -> None:
-    assert elements.unpack_refs(elements.pack_refs(batch)) == batch
+@given(st.lists(refs, max_size=5), st.sampled_from([1, 100]))
+def test_unpack_refs_is_the_inverse_of_pack_refs(batch: list[ImageRef], times: int) -> None:
+    assert elements.unpack_refs(elements.pack_refs(batch * times)) == batch * times
+
+
+@pytest.mark.parametrize(("count", "is_compressed"), [(1, False), (10, False), (100, True)])
+def test_pack_refs_compresses_many_references_alone(count: int, is_compressed: bool) -> None:
+    batch = [ImageRef(f"cat/{i:06d}.jpg", f"/data/pets/cat/{i:06d}.jpg", 100_000 + i, i) for i in range(count)]
+    packed = elements.pack_refs(batch)
+    assert packed.startswith(pickle.PROTO) != is_compressed
+    assert elements.unpack_refs(packed) == batch
 
 
 def test_pack_refs_of_neighbours_takes_less_than_60_bytes_each() -> None:
