@@ -36,8 +36,8 @@ def install(replace: Replace = setattr) -> None:
     statecache = sys.modules.get("apache_beam.runners.worker.statecache")
     statesampler = sys.modules.get("apache_beam.runners.worker.statesampler")
     userstate = sys.modules.get("apache_beam.transforms.userstate")
-    if _is_beams(core, "get_signature"):
-        replace(core, "get_signature", _keep_signatures(core))
+    if _is_beams(core, "get_function_args_defaults"):
+        replace(core, "get_function_args_defaults", _keep_arguments(core))
     if _is_beams(core, "_check_fn_use_yield_and_return"):
         replace(core, "_check_fn_use_yield_and_return", _assume_either)
     if _is_beams(userstate, "get_dofn_specs") and hasattr(core, "_DoFnParam"):
@@ -59,20 +59,21 @@ def _is_beams(owner: Any, name: str) -> bool:
     return function is not None and getattr(function, "__module__", "").startswith("apache_beam.")
 
 
-def _keep_signatures(core: Any) -> Any:
-    """Beam looks 7,000 times at the signature of a method of some DoFn. A signature never changes."""
-    look = core.get_signature
-    kept: weakref.WeakKeyDictionary[Any, inspect.Signature] = weakref.WeakKeyDictionary()
+def _keep_arguments(core: Any) -> Any:
+    """Beam looks 600 times at the arguments of a method of some DoFn. They never change."""
+    look = core.get_function_args_defaults
+    kept: weakref.WeakKeyDictionary[Any, tuple[list[str], list[Any]]] = weakref.WeakKeyDictionary()
 
-    def get_signature(function: Any) -> Any:
+    def get_function_args_defaults(function: Any) -> tuple[list[str], list[Any]]:
         if not isinstance(function, types.MethodType):
             return look(function)
-        signature = kept.get(function.__func__)
-        if signature is None:
-            signature = kept[function.__func__] = look(function)
-        return signature
+        found = kept.get(function.__func__)
+        if found is None:
+            found = kept[function.__func__] = look(function)
+        names, defaults = found
+        return names.copy(), defaults.copy()
 
-    return get_signature
+    return get_function_args_defaults
 
 
 def _assume_either(function: Any) -> bool:

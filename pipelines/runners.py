@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import functools
 import gc
 import importlib
 import io
@@ -242,12 +243,7 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
         arguments.append("--experiments=disable_logging_submission_environment")
         if is_prism(arguments):
             arguments += prism.added_arguments(arguments)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for group in pipeline_options.PipelineOptions.__subclasses__():
-        if hasattr(group, "_add_argparse_args"):
-            with contextlib.suppress(argparse.ArgumentError):
-                group._add_argparse_args(parser)
-    flags = {option for action in parser._actions for option in action.option_strings}
+    parser = _parser_of(tuple(pipeline_options.PipelineOptions.__subclasses__()))
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -257,10 +253,22 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
         raise errors.ConfigError(f"Beam cannot use its options: {cause}") from e
     if unknown:
         flag = unknown[0].partition("=")[0]
+        flags = {option for action in parser._actions for option in action.option_strings}
         near = difflib.get_close_matches(flag, [*flags, *(own for own in _OWN_FLAGS if own != flag)], n=1)
         hint = f"; did you mean {near[0]}?" if near else "; see imagebeam convert --help, and Beam's pipeline options"
         raise errors.ConfigError(f"unknown option {flag}{hint}")
     return pipeline_options.PipelineOptions(arguments)
+
+
+@functools.lru_cache(1)
+def _parser_of(groups: tuple[type, ...]) -> argparse.ArgumentParser:
+    """Returns a parser of Beam's options, 350 of them: to make it takes longer than to read the arguments."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for group in groups:
+        if hasattr(group, "_add_argparse_args"):
+            with contextlib.suppress(argparse.ArgumentError):
+                group._add_argparse_args(parser)
+    return parser
 
 
 _OWN_FLAGS = (

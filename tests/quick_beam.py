@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
+import enum
 import functools
+import logging
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -48,6 +51,7 @@ def patched() -> Iterator[None]:
             patch.setattr(options, "_visible_option_list", _list_options)
         if hasattr(parser, "_get_formatter"):
             patch.setattr(parser, "add_argument", _keep_formatter(parser))
+            patch.setattr(options, "__init__", _keep_parsers(options, parser))
         if hasattr(hints, "from_callable"):
             patch.setattr(hints, "from_callable", staticmethod(_keep_annotations(hints)))
         if hasattr(hints, "_make_origin"):
@@ -86,15 +90,20 @@ def _keep_return_types(inference: Any) -> Any:
 
     def infer(function: Any, input_types: Any, debug: bool = False, depth: int = 0) -> Any:
         try:
-            if any(isinstance(each, inference.Const) for each in input_types):  # those of 1 and True are equal
-                raise TypeError
-            key = _identity_of(function), tuple(input_types), debug, depth
+            types_of = [_seen_of(each.value) if isinstance(each, inference.Const) else each for each in input_types]
+            key = _identity_of(function), tuple(types_of), debug, depth
             is_kept = key in kept
         except (TypeError, ValueError):  # also of a type without a hash, and of an empty cell
             return look(function, input_types, debug, depth)
         if not is_kept:
-            kept[key] = look(function, input_types, debug, depth)
-        return kept[key]
+            try:
+                kept[key] = look(function, input_types, debug, depth), None
+            except Exception as e:  # Beam takes any type instead
+                kept[key] = None, e.with_traceback(None)
+        found, error = kept[key]
+        if error is not None:
+            raise error
+        return found
 
     return infer
 
@@ -111,6 +120,23 @@ def _identity_of(value: Any) -> Any:
         raise TypeError(f"{value!r} is not known by its code")
     around = tuple(_identity_of(cell.cell_contents) for cell in value.__closure__ or ())
     return value.__code__, value.__code__.co_filename, id(value.__globals__), around
+
+
+def _seen_of(constant: Any) -> Any:
+    """Returns what the types that a method returns can depend on: the classes of its object and of all in its fields.
+
+    Raises:
+        TypeError: if a value shows no fields.
+    """
+    if constant is None or isinstance(constant, (str, bytes, bool, int, float, enum.Enum)):
+        return type(constant)
+    if isinstance(constant, (list, tuple, set, frozenset)):
+        return type(constant), tuple(map(_seen_of, constant))
+    if isinstance(constant, Mapping):
+        return type(constant), tuple((_seen_of(key), _seen_of(value)) for key, value in constant.items())
+    if isinstance(constant, (type, types.FunctionType)):
+        return _identity_of(constant)
+    return type(constant), tuple((name, _seen_of(value)) for name, value in vars(constant).items())
 
 
 def _keep_annotations(hints: Any) -> Any:
@@ -160,6 +186,34 @@ def _keep_formatter(parser_class: Any) -> Any:
             vars(self).pop("_get_formatter", None)  # absent after a patch inside of another
 
     return add_argument
+
+
+def _keep_parsers(options: Any, parser_class: Any) -> Any:
+    """Beam makes a parser for each of the 14 views of a job's options. A class of views has the same one in each job.
+
+    The lists of a parser's defaults are copied, since jobs add to theirs.
+    """
+    make = options.__init__
+
+    @functools.cache
+    def parser_of(view_class: Any) -> Any:
+        parser = parser_class(allow_abbrev=False)
+        for each in view_class.mro()[: view_class.mro().index(options)]:
+            if "_add_argparse_args" in vars(each):
+                each._add_argparse_args(parser)
+        return parser
+
+    def __init__(self: Any, flags: Any = None, **overrides: Any) -> None:
+        if isinstance(flags, str):  # an error
+            make(self, flags)
+        logging.basicConfig()
+        found, _ = parser_of(type(self)).parse_known_args(flags)
+        self._flags = flags
+        values = {name: copy.copy(value) for name, value in vars(found).items()}
+        self._visible_options = argparse.Namespace(**values)
+        self._all_options = {**values, **overrides}
+
+    return __init__
 
 
 def _keep_compressed(bz2: Any) -> Any:

@@ -20,6 +20,8 @@ from apache_beam.typehints import decorators, trivial_inference, typehints
 from tests import quick_beam
 from tests.dofns import Adder, Plain, Stateful
 
+RUNNER = "FnApiRunner"  # without a name Beam looks for Prism first
+
 
 class Mixed(beam.DoFn):
     def process(self, element: int) -> Any:
@@ -62,6 +64,31 @@ def test_inferred_types_are_those_of_beam() -> None:
     assert found == [trivial_inference.infer_return_type(lambda element: element, each) for each in constants]
 
 
+class Adds:
+    """A DoFn in the eyes of the inference: what it returns depends on the type of a field."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def process(self, element: Any) -> Any:
+        return [(element, self.value)]
+
+    def fail(self, element: Any) -> Any:
+        return self.value.missing(element).missing
+
+
+@pytest.mark.parametrize("method", ["process", "fail"])
+def test_inferred_types_of_methods_depend_on_the_types_of_fields(method: str) -> None:
+    def infer() -> list[Any]:
+        values = [1, "a", None, [1], ["a"], {"a": 1}, Adds(1), Adds("a"), len, Adds, 2, "b"]
+        return [trivial_inference.infer_return_type(getattr(Adds(each), method), [int]) for each in values]
+
+    expected = infer()
+    with quick_beam.patched():
+        for _ in range(2):
+            assert infer() == expected
+
+
 def test_options_are_those_of_beam_at_each_access() -> None:
     for context in (contextlib.nullcontext(), quick_beam.patched()):
         with context:
@@ -78,6 +105,28 @@ def test_options_are_those_of_beam_at_each_access() -> None:
                 "job_name": "n",
                 "experiments": ["e"],
             }
+
+
+def test_views_of_options_are_those_of_beam_and_share_no_list() -> None:
+    flags = ["--runner=A", "--experiments=e", "--experiments=f", "--other=1", "--update", "--num_workers=3"]
+
+    def views() -> dict[str, Any]:
+        classes = [pipeline_options.PipelineOptions, *pipeline_options.PipelineOptions.__subclasses__()]
+        views = [each(flags, job_name="n") for each in classes if each.__module__ == pipeline_options.__name__]
+        return {type(each).__name__: (vars(each), list(vars(each._visible_options))) for each in views}
+
+    expected = views()
+    assert expected["DebugOptions"][0]["_all_options"]["experiments"] == ["e", "f"]
+    with quick_beam.patched():
+        for _ in range(2):
+            found = views()
+            assert found == expected
+            found["DebugOptions"][0]["_all_options"]["experiments"].append("g")
+        one, other = (pipeline_options.DebugOptions([]) for _ in range(2))
+        one.add_experiment("e")
+        assert (one.experiments, other.experiments) == (["e"], None)
+        with pytest.raises(ValueError, match="not a single string"):
+            pipeline_options.PipelineOptions("--runner=A")
 
 
 def test_option_with_a_wrong_metavar_is_refused_as_by_argparse() -> None:
@@ -118,7 +167,7 @@ def test_wrong_type_is_refused_with_the_step_and_the_types() -> None:
             decorators.TypeCheckError,
             match=r"ParDo\(Plain\)' requires PCollections of type '<class 'int'>' but was applied to .*'str'",
         ),
-        test_pipeline.TestPipeline() as pipeline,
+        test_pipeline.TestPipeline(runner=RUNNER) as pipeline,
     ):
         _ = pipeline | beam.Create(["a"]) | beam.ParDo(Plain()).with_input_types(int)
 
@@ -171,6 +220,6 @@ def test_test_pipeline_is_written_for_the_worker_as_it_was_built(monkeypatch: py
     monkeypatch.setattr(
         beam.Pipeline, "to_runner_api", lambda self, **options: written.append(self) or write(self, **options)
     )
-    with quick_beam.patched(), test_pipeline.TestPipeline() as pipeline:
+    with quick_beam.patched(), test_pipeline.TestPipeline(runner=RUNNER) as pipeline:
         util.assert_that(pipeline | beam.Create([1, 2]) | beam.ParDo(Plain()), util.equal_to([1, 2]))
     assert set(written) == {pipeline}  # and no copy of it
