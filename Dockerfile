@@ -25,11 +25,11 @@ ENV PATH=/opt/imagebeam/bin:$PATH \
     PIP_NO_CACHE_DIR=1 \
     PYTHONUNBUFFERED=1
 
-# For the code in C, if the base is Debian: gcc builds it; libjpeg-turbo is needed to build and to run it.
+# For the code in C, if the base is Debian: gcc builds it; libjpeg-turbo and libpng are needed to build and to run it.
 # hadolint ignore=DL3008
 RUN if command -v apt-get > /dev/null; then \
       apt-get update --quiet \
-      && apt-get install --quiet --yes --no-install-recommends gcc libc6-dev libjpeg-dev \
+      && apt-get install --quiet --yes --no-install-recommends gcc libc6-dev libjpeg-dev libpng-dev \
       && rm -rf /var/lib/apt/lists/*; \
     fi
 

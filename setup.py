@@ -88,10 +88,19 @@ DECODER = setuptools.Extension(  # the reader's; TensorFlow decodes instead
         "imagebeam/crc32c.h",
         "imagebeam/filter_weights.h",
         "imagebeam/resample.h",
+        "imagebeam/png_decoder.h",
     ],
     libraries=["jpeg", "m"],
     extra_compile_args=["-O3", "-pthread"],
     extra_link_args=["-pthread"],
+    optional=True,
+)
+PNG_DECODER = setuptools.Extension(  # for PNGs in the reader's; TensorFlow decodes splits with PNGs instead
+    "imagebeam._png",
+    ["imagebeam/_png.c"],
+    depends=["imagebeam/png_decoder.h"],
+    libraries=["png"],
+    extra_compile_args=["-O3"],
     optional=True,
 )
 TURNER = setuptools.Extension(  # the converter's; Pillow decodes, turns and encodes instead, with some loss
@@ -142,7 +151,7 @@ setuptools.setup(
     # imagebeam/{pipelines,transforms,configs} are links to the folders beside it. With links, unlike package_dir, one
     # name finds a module wherever it is imported: a checkout, an editable install, a wheel, a worker's sdist, mypy.
     packages=setuptools.find_packages(include=["imagebeam", "imagebeam.*"]),
-    ext_modules=[DECODER, TURNER, RESIZER, WRITER],
+    ext_modules=[DECODER, PNG_DECODER, TURNER, RESIZER, WRITER],
     package_data={"imagebeam.configs": ["*.yaml"], "imagebeam": ["*.pyi"]},
     # What every process needs, also a worker that gets only Beam and this sdist (--setup_file). Beam brings the other
     # packages of the extra `convert`; these two are small and need nothing themselves.

@@ -1,6 +1,6 @@
 // The inner loops of the reader in C: they read records, find features in them and decode JPEGs, without Python's lock.
 //
-// Only the wanted part of an image is decoded: the columns outside are not transformed, the rows above are only
+// Only the wanted part of a JPEG is decoded: the columns outside are not transformed, the rows above are only
 // entropy-decoded, the rows below are not read, and libjpeg scales down if the part is at least twice the wanted size.
 // With entry points (entry_points.c), columns and rows outside are not entropy-decoded either.
 // The part is then resized and written, mirrored if asked for, to its place in the batch: bilinearly from the four nearest
@@ -25,6 +25,7 @@
 
 #include "crc32c.h"
 #include "entry_points.h"
+#include "png_decoder.h"
 #include "resample.h"
 
 #ifndef LIBJPEG_TURBO_VERSION_NUMBER
@@ -255,7 +256,10 @@ typedef struct {
   int *columns;      // offsets in `blended` of the left and of the right pixel for each column of the resized image
   int16_t *weights;  // of the right pixels: four equal values for each
   Scratch scratch;
+  PngImage png;
 } Worker;
+
+static DecodePng *decode_png;  // NULL if imagebeam was built without libpng
 
 static void fail(Worker *worker, const char *text) {
   snprintf(worker->failure, JMSG_LENGTH_MAX, "%s", text);
@@ -410,6 +414,37 @@ static int is_fitting_side(double start, double step, int count, int side) {
   return start >= 0 && step > 0 && start + step * count <= side + 0.01;  // not if one is NaN
 }
 
+// Checks that the part is inside of the image, and the frame inside of the part.
+static void check_part(Worker *worker, const Batch *batch, Part part, const Frame *frame, unsigned width,
+                       unsigned height) {
+  if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 ||
+      (int64_t)part.top + part.height > height || (int64_t)part.left + part.width > width) {
+    char text[JMSG_LENGTH_MAX];
+    snprintf(text, sizeof text, "the picture has %u x %u pixels, not those that the record says", width, height);
+    fail(worker, text);
+  }
+  if (frame && !(is_fitting_side(frame->top, frame->row_step, batch->height, part.height) &&
+                 is_fitting_side(frame->left, frame->column_step, batch->width, part.width)))
+    fail(worker, "the frame is not inside of the part");
+}
+
+// Resizes the decoded part and writes it to its place in the batch.
+static void write_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
+                       Part part, Part reduced, int reduction) {
+  int flip = batch->flips && batch->flips[index];
+  uint8_t *out = batch->out + (size_t)index * batch->height * batch->width * 3;
+  if (batch->frames) {
+    resize_with_filter(worker, batch, pixels, stride, part, reduced, reduction, &batch->frames[index], flip, out);
+    return;
+  }
+  size_t num_values = 3 * (size_t)reduced.width + 1;
+  if (num_values > worker->num_blended) {
+    worker->blended = grow(worker, worker->blended, num_values * sizeof(int16_t));
+    worker->num_blended = num_values;
+  }
+  resize(worker, batch, pixels, stride, reduced.width, reduced.height, flip, out);
+}
+
 // Each image gets a decompressor of its own, which takes 1 us to make: libjpeg keeps quantization and Huffman tables
 // for abbreviated streams (libjpeg.txt, "Abbreviated datastreams and multiple images"), so a JPEG without tables, such
 // as a frame of Motion JPEG, would be decoded with the tables of the image before it.
@@ -419,17 +454,8 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
   jpeg_create_decompress(jpeg);
   jpeg_mem_src(jpeg, data, size);
   jpeg_read_header(jpeg, TRUE);
-  if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 ||
-      (int64_t)part.top + part.height > jpeg->image_height || (int64_t)part.left + part.width > jpeg->image_width) {
-    char text[JMSG_LENGTH_MAX];
-    snprintf(text, sizeof text, "the picture has %u x %u pixels, not those that the record says", jpeg->image_width,
-             jpeg->image_height);
-    fail(worker, text);
-  }
   const Frame *frame = batch->frames ? &batch->frames[index] : NULL;
-  if (frame && !(is_fitting_side(frame->top, frame->row_step, batch->height, part.height) &&
-                 is_fitting_side(frame->left, frame->column_step, batch->width, part.width)))
-    fail(worker, "the frame is not inside of the part");
+  check_part(worker, batch, part, frame, jpeg->image_width, jpeg->image_height);
   int reduction = choose_reduction(batch, part, frame);
   int is_cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
   jpeg->out_color_space = is_cmyk ? JCS_CMYK : JCS_RGB;
@@ -447,10 +473,6 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
     worker->pixels = grow(worker, worker->pixels, stride * height + RESAMPLE_SLACK);
     worker->num_pixel_bytes = stride * height;
   }
-  if (3 * (size_t)width + 1 > worker->num_blended) {
-    worker->blended = grow(worker, worker->blended, (3 * (size_t)width + 1) * sizeof(int16_t));
-    worker->num_blended = 3 * (size_t)width + 1;
-  }
   if (top > 0) jpeg_skip_scanlines(jpeg, top);
   for (int y = 0; y < height;) {
     JSAMPROW rows[ROWS_AT_ONCE];
@@ -465,12 +487,21 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
   if (is_cmyk)
     for (int y = 0; y < height; y++) cmyk_to_rgb(worker->pixels + y * stride, num_columns, is_inverted);
   const uint8_t *pixels = worker->pixels + 3 * (left - (int)first_column);
-  int flip = batch->flips && batch->flips[index];
-  uint8_t *out = batch->out + (size_t)index * batch->height * batch->width * 3;
-  if (frame)
-    resize_with_filter(worker, batch, pixels, stride, part, reduced, reduction, frame, flip, out);
-  else
-    resize(worker, batch, pixels, stride, width, height, flip, out);
+  write_part(worker, batch, index, pixels, stride, part, reduced, reduction);
+}
+
+static int is_png(const Py_buffer *image) { return image->len >= 8 && !memcmp(image->buf, "\x89PNG\r\n\x1a\n", 8); }
+
+// A PNG can only be decoded whole.
+static void decode_png_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
+  const Py_buffer *image = &batch->images[index];
+  char message[PNG_MESSAGE_SIZE];
+  Part part = batch->parts[index];
+  PngImage *png = &worker->png;
+  if (!decode_png(image->buf, image->len, png, message)) fail(worker, message);
+  check_part(worker, batch, part, batch->frames ? &batch->frames[index] : NULL, png->width, png->height);
+  size_t stride = (size_t)3 * png->width;
+  write_part(worker, batch, index, png->pixels + part.top * stride + 3 * part.left, stride, part, part, 1);
 }
 
 // Decodes the part out of a smaller JPEG. Returns 0 if there are no entry points, or they do not fit the image: an image
@@ -515,7 +546,11 @@ static void *decode_next(void *argument) {
     worker.failure = batch->failures[index];
     if (!worker.weights)
       snprintf(worker.failure, JMSG_LENGTH_MAX, "out of memory");
-    else if (!setjmp(worker.on_error))
+    else if (setjmp(worker.on_error))
+      ;  // it failed
+    else if (decode_png && is_png(&batch->images[index]))
+      decode_png_part(&worker, batch, index);
+    else
       decode_part(&worker, batch, index, batch->images[index].buf, batch->images[index].len, batch->parts[index]);
     jpeg_destroy_decompress(&worker.jpeg);
   }
@@ -525,6 +560,7 @@ static void *decode_next(void *argument) {
   free(worker.columns);
   free(worker.weights);
   free(worker.scratch.at);
+  free(worker.png.pixels);
   return NULL;
 }
 
@@ -553,8 +589,8 @@ static PyObject *failures_of(const Batch *batch) {
 PyDoc_STRVAR(decode_doc,
              "decode(images, parts, flips, out, threads, points=None, frames=None, filter=1, antialias=False,\n"
              "    accurate_dct=False) -> list[tuple[int, str]]\n\n"
-             "Decodes a part of each JPEG, resized, into a batch; other Python threads go on meanwhile.\n\n"
-             "Args:\n    images: a list of bytes or memoryviews.\n"
+             "Decodes a part of each image, resized, into a batch; other Python threads go on meanwhile.\n\n"
+             "Args:\n    images: a list of bytes or memoryviews: JPEGs, and PNGs if DECODES_PNG is 1.\n"
              "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
              "    flips: uint8 or bool [n], contiguous: whether to mirror the image.\n"
              "    out: uint8 [n, height, width, 3], contiguous; RGB is written to it.\n"
@@ -771,5 +807,10 @@ PyMODINIT_FUNC PyInit__native(void) {
   PyObject *module = PyModule_Create(&definition);
   if (module && PyModule_AddStringConstant(module, "LIBRARY", "libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION)))
     Py_CLEAR(module);
+  PyObject *png = module ? PyImport_ImportModule("imagebeam._png") : NULL;
+  if (png) decode_png = (DecodePng *)PyCapsule_Import(PNG_DECODER, 0);
+  Py_XDECREF(png);
+  if (module && !decode_png) PyErr_Clear();
+  if (module && PyModule_AddIntConstant(module, "DECODES_PNG", decode_png != NULL)) Py_CLEAR(module);
   return module;
 }

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 LIBRARY: str
+DECODES_PNG: int
 
 def find_features(record: bytes, keys: tuple[bytes, ...]) -> tuple[Any, ...]: ...
 def read_record(descriptor: int, start: int, stop: int) -> bytes | None: ...

@@ -25,6 +25,7 @@ except ImportError:  # installed without a compiler, or without libjpeg-turbo
 _ALIGNMENT = 64  # bytes: TensorFlow uses an array aligned so without a copy, and copies any other
 _NUM_SPARES = 8  # examples read at once to find one that replaces another
 _FILTERS = {"bilinear": 1, "bicubic": 2}  # by the numbers of `_native.decode`
+_PNG_START = b"\x89PNG\r\n\x1a\n"
 _HEIGHT, _WIDTH = "image/height", "image/width"
 
 
@@ -41,8 +42,10 @@ def why_not(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> str |
         return "it makes images of one size: image_size and crop must be given"
     if plan.is_raw:
         return "it decodes only JPEG, and the images are stored as pixels"
-    if plan.formats != {"jpeg"}:
-        return f"it decodes only JPEG, and the split holds {', '.join(sorted(plan.formats)) or 'unknown formats'}"
+    decoded = {"jpeg": "JPEG", "png": "PNG"} if _native.DECODES_PNG else {"jpeg": "JPEG"}
+    if not plan.formats or not plan.formats <= decoded.keys():
+        found = ", ".join(sorted(plan.formats)) or "unknown formats"
+        return f"it decodes only {' and '.join(decoded.values())}, and the split holds {found}"
     if _HEIGHT not in plan.by_source or _WIDTH not in plan.by_source:
         return "it needs image/height and image/width, which the config dropped"
     return None
@@ -110,8 +113,9 @@ class BatchReader:
         troubles = dict(parsed.troubles)
         for row, failure in failures:
             record = int(chunk.records[parsed.kept[row]])
+            library = "libpng" if parsed.images[row][: len(_PNG_START)] == _PNG_START else "libjpeg"
             troubles[parsed.kept[row]] = self.records.trouble(
-                record, f"the image cannot be decoded, libjpeg: {failure}"
+                record, f"the image cannot be decoded, {library}: {failure}"
             )
         for index in sorted(troubles):
             self.records.lose(int(chunk.positions[index]), troubles[index])

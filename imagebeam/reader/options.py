@@ -78,7 +78,8 @@ class ReadOptions:
         threads: number of threads that read and decode; by default the number of cores that this process may use,
             within the CPU limit of its container.
         decoder: "native" (in C, a batch in one call), "tensorflow" (its operations, for any format), "auto" (native if
-            it was built and every image of the split is a JPEG). Their pixels differ slightly: see docs/reader.md.
+            it was built and every image of the split is a JPEG or a PNG). Their pixels differ slightly, as
+            docs/reader.md says.
     """
 
     batch_size: int | None = None

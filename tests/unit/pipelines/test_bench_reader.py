@@ -93,7 +93,7 @@ def test_stages_do_what_the_reader_does(pets: pathlib.Path) -> None:
     assert specs["augment"] == tf.TensorSpec([16, 16, 3], tf.bfloat16)
     assert specs["batch"] == tf.TensorSpec([4, 16, 16, 3], tf.uint8)
     decoded = np.stack(list(stages["decode"].elements.take(10).as_numpy_iterator()))
-    read = dataset.as_tf("train", 10, image_size=16, flip=False)
+    read = dataset.as_tf("train", 10, image_size=16, flip=False, decoder="tensorflow")
     np.testing.assert_array_equal(decoded, next(read.as_numpy_iterator())["image"])
 
 

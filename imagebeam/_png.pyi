@@ -1,0 +1,3 @@
+"""In C: decodes PNGs for `_native`."""
+
+LIBRARY: str

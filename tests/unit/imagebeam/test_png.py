@@ -1,0 +1,171 @@
+"""PNGs in the decoder in C: the pixels of TensorFlow's decoder, and its verdict on broken files."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+import random
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies
+
+import imagebeam
+from imagebeam import errors, features
+from imagebeam.reader import batch_reader
+from tests import encoded_images
+from tests.encoded_images import chunk, insert
+from tests.pictures import photo
+from tests.unit.imagebeam.reader import written
+from tests.unit.transforms.images.test_turn_png import KINDS, random_png
+
+tf = pytest.importorskip("tensorflow")
+if os.environ.get("IMAGEBEAM_CI") != "1":  # there they must be built
+    pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
+    pytest.importorskip("imagebeam._png", reason="was not built here: docs/reader.md tells what it needs")
+_native = batch_reader._native
+
+TRANSPARENT = {0: b"\0\1", 2: b"\0\1\0\2\0\3", 3: b"\x80\0\x7f"}  # tRNS of gray, RGB and palette
+
+
+def decode(encoded: bytes, height: int, width: int, part: tuple[int, int, int, int] | None = None) -> np.ndarray | str:
+    """Returns the pixels of a part in their own size, or the reason why it cannot be decoded."""
+    part = part or (0, 0, height, width)
+    out = np.full((1, *part[2:], 3), 77, np.uint8)
+    failures = _native.decode([encoded], np.array([part], np.int32), np.zeros(1, bool), out, 1)
+    if failures:
+        assert (out == 77).all()
+        return failures[0][1]
+    return out[0]
+
+
+def tensorflow_pixels(encoded: bytes) -> np.ndarray | None:
+    try:
+        return tf.io.decode_png(encoded, 3).numpy()
+    except tf.errors.InvalidArgumentError:
+        return None
+
+
+@pytest.mark.parametrize("is_transparent", [False, True], ids=["opaque", "tRNS"])
+@pytest.mark.parametrize("is_interlaced", [False, True], ids=["plain", "interlaced"])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_every_kind_has_the_pixels_of_tensorflow(
+    kind: tuple[int, int], is_interlaced: bool, is_transparent: bool
+) -> None:
+    for seed, (height, width) in enumerate([(7, 13), (1, 9), (9, 1), (8, 8), (1, 1), (21, 34)]):
+        encoded = random_png(kind, height, width, is_interlaced, seed)
+        if is_transparent and kind[0] in TRANSPARENT:
+            position = encoded.index(b"IDAT") - 4
+            encoded = insert(encoded, position, chunk(b"tRNS", TRANSPARENT[kind[0]]))
+        expected = tensorflow_pixels(encoded)
+        found = decode(encoded, height, width)
+        assert expected is not None and not isinstance(found, str)
+        assert (found == expected).all()
+        part = (height // 2, width // 3, height - height // 2, max(width // 2, 1))
+        top, left, rows, columns = part
+        cut = decode(encoded, height, width, part)
+        assert (cut == expected[top : top + rows, left : left + columns]).all()
+
+
+@pytest.mark.parametrize("name", encoded_images.PNGS)
+def test_png_of_pillow_has_the_pixels_of_tensorflow(name: str) -> None:
+    encoded = encoded_images.PNGS[name]
+    expected = tensorflow_pixels(encoded)
+    assert expected is not None
+    assert (decode(encoded, *expected.shape[:2]) == expected).all()
+
+
+def damaged(encoded: bytes, rng: random.Random) -> bytes:
+    broken = bytearray(encoded)
+    action = rng.choice(["change", "cut", "lose", "change"])
+    position = rng.randrange(8, len(broken))
+    if action == "cut":
+        del broken[position:]
+    elif action == "lose":
+        del broken[position : position + rng.randint(1, 20)]
+    else:
+        for _ in range(rng.randint(1, 4)):
+            broken[rng.randrange(8, len(broken))] = rng.randrange(256)
+    return encoded_images.with_right_crcs(bytes(broken)) if rng.random() < 0.7 else bytes(broken)
+
+
+@hypothesis.given(strategies.integers(0, 2**32 - 1))
+@hypothesis.settings(max_examples=400, deadline=None)
+def test_broken_png_is_decoded_or_refused_as_in_tensorflow(seed: int) -> None:
+    rng = random.Random(seed)
+    height, width = rng.randint(1, 20), rng.randint(1, 20)
+    broken = damaged(random_png(rng.choice(KINDS), height, width, rng.random() < 0.3, seed), rng)
+    if int.from_bytes(broken[16:18], "big") or int.from_bytes(broken[20:22], "big"):
+        return  # a side above 65,535, for which both would take gigabytes
+    expected = tensorflow_pixels(broken)
+    found = decode(broken, height, width)
+    if expected is None:
+        assert isinstance(found, str)
+    elif expected.shape[:2] == (height, width):
+        assert not isinstance(found, str) and (found == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("encoded", "message"),
+    [
+        (encoded_images.PNGS["rgb"][:-20], "the file is cut short"),
+        (encoded_images.PNGS["rgb"][:8], "the file is cut short"),
+        (encoded_images.PNGS["rgb"].replace(b"IHDR", b"IHDX"), "CRC|chunk"),
+    ],
+    ids=["cut", "signature", "header"],
+)
+def test_broken_png_is_a_failure_with_its_reason(encoded: bytes, message: str) -> None:
+    found = decode(encoded, 8, 8)
+    assert isinstance(found, str) and any(each in found for each in message.split("|")), found
+
+
+def test_png_of_another_size_than_its_record_is_a_failure() -> None:
+    found = decode(random_png((2, 8), 7, 13, False, 0), 8, 13)
+    assert found == "the picture has 13 x 7 pixels, not those that the record says"
+
+
+def png_of(width: int, height: int) -> bytes:
+    buffer = io.BytesIO()
+    photo(width, height).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write(folder: pathlib.Path, images: list[bytes], sizes: list[tuple[int, int]]) -> imagebeam.ImageDataset:
+    examples = [
+        written.jpeg_values(index, width, height)
+        | ({features.ENCODED: encoded, "image/format": b"png"} if encoded else {})
+        for index, (encoded, (width, height)) in enumerate(zip(images, sizes, strict=True))
+    ]
+    formats = {"png": sum(map(bool, images)), "jpeg": sum(not each for each in images)}
+    counted = {"formats": {name: count for name, count in formats.items() if count}}
+    return written.write(folder, written.IMAGE, examples, num_shards=1, statistics=counted)
+
+
+@pytest.mark.parametrize("crop", ["random", "center", "squash", "resize_shorter"])
+def test_decoders_make_the_same_batches_of_png_and_jpeg(tmp_path: pathlib.Path, crop: str) -> None:
+    sizes = [(300, 200), (40, 60), (17, 13), (28, 28)]
+    images = [png_of(*size) for size in sizes[:2]] + [b""] + [png_of(28, 28)]
+    dataset = write(tmp_path / "out", images, sizes)
+    options = {"image_size": 28, "crop": crop, "num_epochs": 1, "shuffle": None}
+    native, tensorflow, chosen = (
+        next(dataset.as_numpy("train", 4, decoder=decoder, **options))["image"].astype(int)
+        for decoder in ("native", "tensorflow", "auto")
+    )
+    assert (chosen == native).all()
+    assert np.abs(native - tensorflow).max() <= 2
+    assert np.abs(native - tensorflow).mean() < 0.6
+    if crop == "squash":
+        assert (native[3] == np.asarray(photo(28, 28))).all()
+
+
+def test_broken_png_is_named_or_skipped(tmp_path: pathlib.Path) -> None:
+    whole = png_of(30, 20)
+    position = whole.index(b"IDAT") + 30
+    broken = whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]
+    dataset = write(tmp_path / "out", [whole, broken, whole], [(30, 20)] * 3)
+    options = {"image_size": 16, "num_epochs": 1, "shuffle": None, "drop_remainder": False, "decoder": "native"}
+    with pytest.raises(errors.ExampleError, match=r"record 1 of shard .*: the image cannot be decoded, libpng: IDAT"):
+        next(dataset.as_numpy("train", 3, **options))
+    assert len(next(dataset.as_numpy("train", 3, on_error="skip", **options))["image"]) == 2
