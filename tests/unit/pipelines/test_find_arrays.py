@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -333,3 +334,13 @@ def test_find_at_a_storage_on_a_network_reads_the_same(tmp_path: pathlib.Path) -
     np.savez(tmp_path / "a.npz", x_train=X, y_train=Y)
     store.write_whole("memory://plain/a.npz", (tmp_path / "a.npz").read_bytes())
     check(find("memory://plain/a.npz"), train=(X, Y))
+
+
+def test_find_never_reads_texts_of_any_length_in_hdf5(tmp_path: pathlib.Path) -> None:
+    """A broken one keeps HDF5's library in an endless loop."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x_train"], file["y_train"] = X, np.array(list("abcab"), dtype=h5py.string_dtype())
+    with pytest.raises(
+        errors.ConfigError, match=r"the labels 'y_train' are of type object; .* \(save y.astype\('S'\)\)"
+    ):
+        find(tmp_path)
