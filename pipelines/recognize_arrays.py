@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.pipelines import array_places, config_arrays
-from imagebeam.transforms.arrays import array_names, layouts, pickled_arrays
+from imagebeam.transforms.arrays import layouts, pickled_arrays
 from imagebeam.transforms.sources import arrays
 
 _MAX_NAMED = 12
@@ -116,9 +116,7 @@ def recognize(files: array_places.Files) -> Roles:
     for place in places:
         stem = posixpath.basename(place.uri).rpartition(".")[0]
         inside, outside = array_places.role_of(place.array.name), array_places.role_of(stem)
-        if place.uri.endswith(array_names.NPY):
-            inside = outside
-        kind = inside.kind
+        kind = inside.kind or (outside.kind if len(files.open(place.uri)) == 1 else "")
         if kind:
             found[kind].setdefault(inside.split or outside.split, []).append(place)
     if not found["images"]:

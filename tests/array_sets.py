@@ -29,43 +29,31 @@ def planar(images: np.ndarray) -> np.ndarray:
     return images.transpose(0, 3, 1, 2).reshape(len(images), -1)
 
 
-def write_pickle(path: pathlib.Path, value: Any, protocol: int = 2) -> None:
-    """Pickles a value; protocol 2 is that of Python 2."""
-    path.write_bytes(pickle.dumps(value, protocol))
+def write_pickle(path: pathlib.Path, value: Any) -> None:
+    """Pickles a value as Python 2 does."""
+    path.write_bytes(pickle.dumps(value, 2))
 
 
-def write_cifar10(folder: pathlib.Path, count: int = 3, protocol: int = 2) -> Written:
-    """Writes five batches of `count` pictures and one of as many for the test, as Python's version has them."""
+def write_cifar10(folder: pathlib.Path, count: int = 3, is_binary: bool = False) -> Written:
+    """Writes five batches of `count` pictures and one of as many for the test."""
     folder.mkdir(parents=True)
     written = {}
     for split, names in {"train": [f"data_batch_{n}" for n in range(1, 6)], "test": ["test_batch"]}.items():
         images, labels = pictures(len(names), len(names) * count, 32, 32, 3), numbers(len(names), len(names) * count)
         for index, name in enumerate(names):
             part = slice(index * count, (index + 1) * count)
-            batch = {
-                b"batch_label": b"a batch",
-                b"labels": labels[part].tolist(),
-                b"data": planar(images[part]),
-                b"filenames": [b"a_s_000004.png"] * count,
-            }
-            write_pickle(folder / name, batch, protocol)
+            flat = planar(images[part])
+            if is_binary:
+                records = np.concatenate([labels[part, None].astype(np.uint8), flat], axis=1)
+                (folder / f"{name}.bin").write_bytes(records.tobytes())
+            else:
+                batch = {b"labels": labels[part].tolist(), b"data": flat, b"filenames": [b"a_s_000004.png"] * count}
+                write_pickle(folder / name, {b"batch_label": b"a batch", **batch})
         written[split] = images, labels
-    write_pickle(folder / "batches.meta", {b"num_vis": 3072, b"label_names": [name.encode() for name in CIFAR10]})
-    return written
-
-
-def write_cifar10_binary(folder: pathlib.Path, count: int = 3) -> Written:
-    """Writes the same as the binary version."""
-    folder.mkdir(parents=True)
-    written = {}
-    for split, names in {"train": [f"data_batch_{n}" for n in range(1, 6)], "test": ["test_batch"]}.items():
-        images, labels = pictures(len(names), len(names) * count, 32, 32, 3), numbers(len(names), len(names) * count)
-        for index, name in enumerate(names):
-            part = slice(index * count, (index + 1) * count)
-            records = np.concatenate([labels[part, None].astype(np.uint8), planar(images[part])], axis=1)
-            (folder / f"{name}.bin").write_bytes(records.tobytes())
-        written[split] = images, labels
-    (folder / "batches.meta.txt").write_text("\n".join(CIFAR10) + "\n\n")
+    if is_binary:
+        (folder / "batches.meta.txt").write_text("\n".join(CIFAR10) + "\n\n")
+    else:
+        write_pickle(folder / "batches.meta", {b"num_vis": 3072, b"label_names": [name.encode() for name in CIFAR10]})
     return written
 
 

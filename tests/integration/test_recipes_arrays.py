@@ -58,7 +58,7 @@ def test_cifar10_preset_writes_what_its_own_instructions_read(tmp_path: pathlib.
 @pytest.mark.parametrize("overrides", [(), ("image.encode=keep",)], ids=["png", "pixels"])
 def test_cifar10_preset_writes_the_same_of_both_versions(tmp_path: pathlib.Path, overrides: tuple[str, ...]) -> None:
     array_sets.write_cifar10(tmp_path / "python")
-    written = array_sets.write_cifar10_binary(tmp_path / "binary")
+    written = array_sets.write_cifar10(tmp_path / "binary", is_binary=True)
     for version in ("python", "binary"):
         run("cifar10", tmp_path / version, tmp_path / f"out-{version}", *overrides)
     python, binary = (datasets.read(tmp_path / f"out-{version}", "test") for version in ("python", "binary"))

@@ -12,6 +12,7 @@ from imagebeam.transforms.arrays import (
     cifar_binary,
     found_array,
     hdf5_files,
+    idx_files,
     layouts,
     matlab_files,
     numpy_files,
@@ -35,6 +36,7 @@ FORMATS: Mapping[str, Format] = {  # by array_names.ENDS
     array_names.MATLAB: Format(matlab_files.list_arrays, matlab_files.read_values),
     **dict.fromkeys(array_names.HDF5, Format(hdf5_files.list_arrays, hdf5_files.read_values)),
     array_names.BINARY: Format(cifar_binary.list_arrays, cifar_binary.read_values),
+    **dict.fromkeys(array_names.IDX, Format(idx_files.list_arrays, idx_files.read_values)),
     **dict.fromkeys(array_names.PICKLED, _PICKLED),
 }
 

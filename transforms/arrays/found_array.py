@@ -73,3 +73,22 @@ def read_exactly(file: BinaryIO, num_bytes: int, what: str) -> Iterator[bytes]:
             raise cut_short(what)
         num_bytes -= len(piece)
         yield piece
+
+
+def check_size(array: FoundArray, item_bytes: int, num_bytes: int, what: str) -> None:
+    """Checks that the file has the bytes of an array's values, and no others.
+
+    Args:
+        array: as its header says.
+        item_bytes: of one value.
+        num_bytes: in the file.
+        what: begins the error, such as `is a .npy file that`.
+
+    Raises:
+        BrokenContentError: if it has not.
+    """
+    expected = array.num_values * item_bytes
+    if num_bytes < expected:
+        raise cut_short(f"{what} has {num_bytes:,} bytes of values, its header says {expected:,}: it")
+    if num_bytes > expected:
+        raise broken(f"{what} has {num_bytes:,} bytes of values, its header says {expected:,}; save it again")

@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from imagebeam import missing_packages, storage
 from imagebeam.transforms import broken_content
 from imagebeam.transforms.arrays import found_array
@@ -41,9 +39,6 @@ def read_values(uri: str, version: int, array: found_array.FoundArray) -> Iterat
     """Yields the values of a dataset in their order; errors are those of `list_arrays`."""
     with _open(uri, version) as file:
         dataset = file[array.name]
-        if array.dtype == found_array.TEXT:
-            yield b"".join(bytes(text) + b"\0" for text in np.ravel(dataset[()]).tolist())
-            return
         if not dataset.shape:
             yield dataset[()].tobytes()
             return
@@ -103,17 +98,14 @@ def _walk(group: Any, path: str, depth: int, found: list[found_array.FoundArray]
 
 
 def _describe(name: str, dataset: Any) -> found_array.FoundArray:
-    import h5py
-
     if dataset.is_virtual or dataset.external:
         raise found_array.broken(
             f"has the dataset {name!r}, whose values are in other files; they are not opened: copy the data "
             "into one file"
         )
     shape = tuple(int(side) for side in dataset.shape or ())
-    text = h5py.check_string_dtype(dataset.dtype)
-    if text is not None and text.length is None:
-        return found_array.FoundArray(name, shape, found_array.TEXT)
+    if dataset.dtype.hasobject:  # texts of any length: a broken one keeps the library in an endless loop
+        return found_array.FoundArray(name, shape, dataset.dtype.str)
     num_bytes, stored = math.prod(shape) * dataset.dtype.itemsize, dataset.id.get_storage_size()
     if num_bytes > stored * _MAX_RATIO + found_array.PIECE_BYTES:
         raise found_array.broken(

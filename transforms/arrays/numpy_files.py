@@ -42,7 +42,7 @@ def list_npy(uri: str, version: int) -> list[found_array.FoundArray]:
     """
     with found_array.open_version(uri, version) as file:
         found = _read_header(file, ONLY)
-        _check_size(found, file.seek(0, 2) - found.start, "is a .npy file")
+        _check_size(found, file.seek(0, 2) - found.start, "is a .npy file that")
         return [found]
 
 
@@ -140,10 +140,4 @@ def _read_header(file: BinaryIO, name: str) -> found_array.FoundArray:
 
 
 def _check_size(array: found_array.FoundArray, num_bytes: int, what: str) -> None:
-    expected = array.num_values * np.dtype(array.dtype).itemsize
-    if num_bytes < expected:
-        raise found_array.cut_short(f"{what} has {num_bytes:,} bytes of values, its header says {expected:,}: it")
-    if num_bytes > expected:
-        raise found_array.broken(
-            f"{what} has {num_bytes:,} bytes of values, its header says {expected:,}; save it again"
-        )
+    found_array.check_size(array, np.dtype(array.dtype).itemsize, num_bytes, what)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import pathlib
 import pickle
 from collections.abc import Callable
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
-from imagebeam import errors
+from imagebeam import errors, storage
 from imagebeam.pipelines import config_arrays, find_arrays
 from imagebeam.transforms import elements
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import arrays, table_rows
-from tests import array_sets
+from tests import array_sets, idx_files
 
 LABELLED = table_rows.RowFields(label="label")
 X, Y = array_sets.pictures(0, 5, 4, 4), array_sets.numbers(0, 5)
@@ -61,6 +64,15 @@ def save(folder: pathlib.Path, **arrays: np.ndarray) -> None:
         np.save(folder / f"{name}.npy", array)
 
 
+def save_alone(folder: pathlib.Path, **arrays: np.ndarray) -> None:
+    """Saves files with one array without a name, as those of Kuzushiji-49."""
+    for name, array in arrays.items():
+        np.savez_compressed(folder / f"k49-{name}.npz", array)
+
+
+WAYS = {"stored": np.savez, "deflated": np.savez_compressed, "npy": save, "alone": save_alone}
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -70,10 +82,12 @@ def save(folder: pathlib.Path, **arrays: np.ndarray) -> None:
         pytest.param(("images_training", "targets_training", "images_testing", "targets_testing"), id="long"),
     ],
 )
-@pytest.mark.parametrize("way", [np.savez, np.savez_compressed, save], ids=["stored", "deflated", "npy"])
+@pytest.mark.parametrize(
+    "way", [np.savez, np.savez_compressed, save, save_alone], ids=["stored", "deflated", "npy", "alone"]
+)
 def test_find_knows_usual_names(tmp_path: pathlib.Path, names: tuple[str, ...], way: Callable[..., None]) -> None:
     given = dict(zip(names, (X, Y, X[:2], Y[:2, None])))
-    way(tmp_path if way is save else tmp_path / "data.npz", **given)
+    way(tmp_path if way in (save, save_alone) else tmp_path / "data.npz", **given)
     check(find(tmp_path), train=(X, Y), test=(X[:2], Y[:2]))
 
 
@@ -266,7 +280,7 @@ def test_find_of_cifar_without_its_names_takes_the_numbers(tmp_path: pathlib.Pat
 
 
 def test_find_of_binary_cifar_cut_short_names_the_file(tmp_path: pathlib.Path) -> None:
-    array_sets.write_cifar10_binary(tmp_path / "cifar")
+    array_sets.write_cifar10(tmp_path / "cifar", is_binary=True)
     path = tmp_path / "cifar" / "data_batch_3.bin"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(errors.ConfigError, match=r"data_batch_3.bin' does not consist of records of 3,073 bytes"):
@@ -290,3 +304,43 @@ def test_find_of_a_part_of_cifar_says_what_is_missing(tmp_path: pathlib.Path) ->
         array_sets.write_pickle(tmp_path / "cifar" / f"data_batch_{number}", {b"labels": [1]})
     with pytest.raises(errors.ConfigError, match=r"the files of the split train in .* hold no array of images"):
         find(tmp_path, fields=table_rows.NO_FIELDS, kind=None)
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_find_turns_idx_files_whose_pixels_are_in_the_order_of_columns(tmp_path: pathlib.Path, packed: str) -> None:
+    """As EMNIST's are."""
+    for name, array in (("images-idx3", X.transpose(0, 2, 1)), ("labels-idx1", Y)):
+        idx_files.write(tmp_path / f"emnist-letters-train-{name}-ubyte{packed}", array)
+    wanted: dict[str, Any] = {"images": {"train": "*train-images*"}, "labels": {"train": "*train-labels*"}}
+    check(find(tmp_path, layout="NWH", **wanted), train=(X, Y))
+    path = tmp_path / f"emnist-letters-train-images-idx3-ubyte{packed}"
+    for data, message in (
+        (b"none", "is not an IDX file of bytes: it begins with 0x6e6f6e65"),
+        (b"\0\0\x08\3\0", "is an IDX file that was cut short"),
+        (idx_files.encode(X)[:-1], "has 79 bytes of values, its header says 80: it was cut short"),
+    ):
+        path.write_bytes(gzip.compress(data) if packed else data)
+        os.utime(path, ns=(0, len(data)))
+        with pytest.raises(errors.ConfigError, match=message):
+            find(tmp_path, **wanted)
+
+
+def test_find_at_a_storage_on_a_network_reads_the_same(tmp_path: pathlib.Path) -> None:
+    written = array_sets.write_cifar10(tmp_path / "cifar")
+    store = storage.storage_of("memory://cifar")
+    for path in (tmp_path / "cifar").iterdir():
+        store.write_whole(f"memory://cifar/batches/{path.name}", path.read_bytes())
+    check(find("memory://cifar", kind="int64"), **written)
+    np.savez(tmp_path / "a.npz", x_train=X, y_train=Y)
+    store.write_whole("memory://plain/a.npz", (tmp_path / "a.npz").read_bytes())
+    check(find("memory://plain/a.npz"), train=(X, Y))
+
+
+def test_find_never_reads_texts_of_any_length_in_hdf5(tmp_path: pathlib.Path) -> None:
+    """A broken one keeps HDF5's library in an endless loop."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x_train"], file["y_train"] = X, np.array(list("abcab"), dtype=h5py.string_dtype())
+    with pytest.raises(
+        errors.ConfigError, match=r"the labels 'y_train' are of type object; .* \(save y.astype\('S'\)\)"
+    ):
+        find(tmp_path)

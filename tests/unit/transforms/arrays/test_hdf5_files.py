@@ -41,11 +41,11 @@ def test_hdf5_holds_what_h5py_wrote(tmp_path: pathlib.Path, options: dict[str, A
         data, uri = (tmp_path / "a.h5").read_bytes(), "memory://arrays/a.h5"
         storage.storage_of(uri).write_whole(uri, data)
     found = {each.name: each for each in hdf5_files.list_arrays(uri, 0)}
-    loaded = {name: array_files.load(uri, 0, each) for name, each in found.items()}
+    loaded = {name: array_files.load(uri, 0, each) for name, each in found.items() if name != "texts"}
+    assert found["texts"].dtype == "|O"  # of any length: never read
     np.testing.assert_array_equal(loaded.pop("plain"), IMAGES)
     np.testing.assert_array_equal(loaded.pop("packed"), IMAGES)
     np.testing.assert_array_equal(loaded.pop("group/big-endian"), range(9))
-    assert loaded.pop("texts") == ["cat", "a dog", "größer"]
     assert {name: value.tolist() for name, value in loaded.items()} == {"bytes": [b"cat", b"dog"], "number": 3}
     assert storage.storage_of(uri).read(uri, found["plain"].start, IMAGES.nbytes) == IMAGES.tobytes()
     assert found["packed"].start == -1
