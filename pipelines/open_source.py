@@ -136,9 +136,8 @@ def mask_policy(config: config_lib.Config) -> class_masks.MaskPolicy:
         ConfigError: if the file with the colors of the classes cannot be read.
     """
     masks = config.source.masks
-    return class_masks.MaskPolicy(
-        None if masks.colors is None else color_files.read_colors(masks, _root_of(config)), masks.bits
-    )
+    colors = None if masks.colors is None else color_files.read_colors(masks, _root_of(config))
+    return class_masks.MaskPolicy(colors, bits=masks.bits)
 
 
 def _root_of(config: config_lib.Config) -> str:

@@ -35,8 +35,8 @@ class MaskPolicy:
     """Says what the pixels of masks mean, and how their classes are stored."""
 
     colors: mask_colors.MaskColors | None = None  # of the classes; None takes the numbers in the file
-    segments: int = -1  # place in ImageRef.columns of the packed segments of panoptic masks; -1 for other masks
     bits: int = 8  # of a class; 16 stores every mask with 16, 8 keeps a gray PNG of 16 bits
+    segments: int = -1  # place in ImageRef.columns of the packed segments of panoptic masks; -1 for other masks
 
 
 NUMBERS = MaskPolicy()
