@@ -104,20 +104,21 @@ def test_include_leaves_other_files_out(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "is_problem"),
+    ("name", "data", "is_gzip"),
     [
         ("a.tar", gzip_content.MAGIC + b"\x08", True),
         ("a.tar.gz", gzip_content.MAGIC + b"\x08", False),
         ("a.tar", b"no gzip", False),
     ],
 )
-def test_find_gzip_of_gzip_under_another_name_says_so(
-    tmp_path: pathlib.Path, name: str, data: bytes, is_problem: bool
-) -> None:
+def test_gzip_under_another_name_is_read_as_such(tmp_path: pathlib.Path, name: str, data: bytes, is_gzip: bool) -> None:
     (tmp_path / name).write_bytes(data)
-    found = containers.find_gzip(containers.Container(name, str(tmp_path / name), len(data), 1))
-    expected = f"'{tmp_path}/{name}' is gzip: give it a name that ends in .gz, by which gzip is known here"
-    assert found == (containers.ListingProblem(expected) if is_problem else None)
+    container = containers.Container(name, str(tmp_path / name), len(data), 1)
+    found = containers.as_gzip(container)
+    assert (found is not None) == is_gzip
+    if found is not None:
+        assert (found.uri, found.address) == (container.uri, f"{container.uri}#.gz")
+        assert containers.as_gzip(found) is None
 
 
 @pytest.mark.parametrize(
