@@ -18,7 +18,6 @@ from imagebeam.pipelines import (
     job_progress,
     launch,
     open_source,
-    recognize_folder,
     remote_job,
     run_journal,
     run_remotely,
@@ -203,6 +202,8 @@ def _advice(config: AnyConfig, plan: elements.DatasetPlan) -> str:
     """Returns which preset fits an input without one image that can be used; "" if some can, or nothing is known."""
     if plan.action != "refuse" or sum(plan.rejected.values()) < plan.listed:
         return ""
+    from imagebeam.pipelines import recognize_folder  # late, as it is needed only here
+
     advice = recognize_folder.advise(call_arguments.as_config(config))
     return f"; {advice}" if advice else ""
 

@@ -15,7 +15,6 @@ from imagebeam.pipelines import (
     open_objects,
     open_tables,
     recognize_boxes,
-    recognize_folder,
     source_places,
 )
 from imagebeam.pipelines import config as config_lib
@@ -67,6 +66,8 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
     try:
         return _open(config, storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri)))
     except errors.ConfigError as e:
+        from imagebeam.pipelines import recognize_folder  # takes 20 ms, and is needed only here
+
         advice = "" if "--config" in str(e) else recognize_folder.advise(config)
         if not advice:
             raise

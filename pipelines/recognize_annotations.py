@@ -130,6 +130,9 @@ def find_exports(survey: Survey, at: str) -> Iterator[Finding]:
         yield Finding(preset, Strength.CERTAIN, evidence, settings)
 
 
+BOX_SIGNS = (find_yolo, find_voc, find_exports)  # of folders that look like classes
+
+
 def find_coco(survey: Survey, at: str) -> Iterator[Finding]:
     """Finds JSON with images, annotations and categories, and the folder of the images of each."""
     root = survey.look(at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imagebeam import errors
-from imagebeam.pipelines import recognize_folder
+from imagebeam.pipelines import recognize_annotations
 from imagebeam.pipelines.recognize_survey import Bounds, Finding, Survey
 
 _BOUNDS = Bounds(entries=1_000)  # one request for each folder; classes are more only where nothing is to be recognized
@@ -27,4 +27,4 @@ def refuse_boxes(root: str) -> None:
 
 def _find(root: str) -> Finding | None:
     survey = Survey(root, _BOUNDS)
-    return next((each for sign in recognize_folder.BOXES for each in sign(survey, "")), None)
+    return next((each for sign in recognize_annotations.BOX_SIGNS for each in sign(survey, "")), None)

@@ -87,7 +87,7 @@ def find_tfrecords(survey: Survey, at: str) -> Iterator[Finding]:
             for name, size in folder.files.items()
             if size and (tfrecord.TfrecordSource.FILE_NAME.fullmatch(name) or _RECORD.fullmatch(name))
         ]
-        names = [name for name in names if not name.endswith((".json", ".txt", ".py", ".md", ".index"))]
+        names = [name for name in names if not name.endswith((".json", ".txt", ".py", ".md", ".index", ".parquet"))]
         if not names:
             continue
         if "catalog.json" in folder.files:

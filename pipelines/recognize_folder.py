@@ -25,14 +25,11 @@ from imagebeam.transforms.sources import table_formats
 
 Sign: TypeAlias = Callable[[Survey, str], Iterator[Finding]]  # called with a folder below the root of the survey
 
-BOXES: Mapping[Sign, tuple[str, ...]] = {  # with the presets that each may name
+# The presets that each sign may name. A new preset is added here. One that does not exist, or not yet, is never named.
+SIGNS: Mapping[Sign, tuple[str, ...]] = {
     recognize_annotations.find_yolo: ("yolo",),
     recognize_annotations.find_voc: ("voc",),
     recognize_annotations.find_exports: ("box_csv", "coco"),
-}
-# A new preset is added here. One that does not exist, or not yet, is never named.
-SIGNS: Mapping[Sign, tuple[str, ...]] = {
-    **BOXES,
     recognize_annotations.find_coco: ("coco",),
     recognize_annotations.find_json_per_image: ("labelme", "via"),
     recognize_annotations.find_masks: ("segmentation",),

@@ -55,6 +55,7 @@ _BOX = "0 0.5 0.5 0.2 0.2\n"
 _XML = detection_sets.voc_xml([detection_sets.Box("cat", 1, 1, 5, 5)])
 _BOX_ROWS = table(detection_sets.CSV_HEADER, (f"{n}.jpg,40,20,cat,1,1,5,5" for n in range(4)))
 _SPLITS = ("train", "val")
+_USAGES = ("Training", "Training", "PublicTest", "PrivateTest")
 _NUMBERS = range(20)
 
 
@@ -200,6 +201,24 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         20,
         images("img/#a.jpg", numbers=_NUMBERS)
         | {"data.jsonl": "\n".join(_rows('{{"image": "img/{n}a.jpg", "label": "{v}"}}', ("cat", "dog")))},
+    ),
+    "pixels-of-faces": (
+        "fer2013",
+        4,
+        {
+            "fer2013.csv": table(
+                "emotion,pixels,Usage",
+                (f"{n},{' '.join('7' * 2304)},{split}" for n, split in enumerate(_USAGES)),
+            )
+        },
+    ),
+    "pixels-of-digits": (
+        "mnist_csv",
+        4,
+        {
+            f"mnist_{split}.csv": table(f"label,{','.join(f'pixel{n}' for n in range(784))}", ["3" + ",9" * 784] * 2)
+            for split in ("train", "test")
+        },
     ),
     "metadata": (
         "imagefolder_metadata",
