@@ -53,8 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path.is_relative_to(_TESTS / "unit"), item.path not in long))
 
 
+def pytest_collection() -> None:
+    """Keeps the garbage collector from walking through the modules again and again while they are imported."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Spares the garbage collector the millions of objects of TensorFlow and Beam, which stay to the end."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -42,6 +42,17 @@ COMMANDS = {  # arguments, exit code
     "version": ("--version", 0),
     "no-command": ("", 2),
 }
+# The streams of all commands are prepared and left in one place (terminal.py). So each way to lose them is tried with a
+# command that writes files, one that is refused, one that a Python starts afresh and one that prints alone; every
+# command, with both streams unread and with all of them closed.
+OF_EACH_KIND = ("convert", "convert-nothing", "verify", "version")
+LOST_BY_ALL = ("both-unread", "all-closed")
+CASES = [
+    pytest.param(*command, redirection, id=f"{name}-{lost}")
+    for name, command in COMMANDS.items()
+    for lost, redirection in REDIRECTIONS.items()
+    if name in OF_EACH_KIND or lost in LOST_BY_ALL
+]
 QUICK = [COMMANDS[name][0] for name in ("verify", "verify-broken", "version", "no-command")]  # to start as a Python
 BENCH = "bench {dataset} --batch-size 4 --image-size 16 --seconds 0.01 --threads 1"
 MEASURE_NOTHING = """
@@ -133,8 +144,7 @@ def run_in_shell(
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("redirection", REDIRECTIONS.values(), ids=REDIRECTIONS)
-@pytest.mark.parametrize(("arguments", "exit_code"), COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(("arguments", "exit_code", "redirection"), CASES)
 def test_command_without_a_reader_does_its_work_and_keeps_its_exit_code(
     shared: pathlib.Path, tmp_path: pathlib.Path, gone: int, arguments: str, exit_code: int, redirection: Redirection
 ) -> None:
