@@ -18,8 +18,10 @@ from imagebeam.reader import batch_reader, gaps, list_features, read_plan, tf_de
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
-# Batches that are read at once: one reads while the other decodes; eight hide the latency of a network.
+# Batches that are read at once: one reads while the other decodes; eight hide the latency of a network. A call reads
+# its records one after the other, so many cores need more calls than two: benchmarks/many_cores.py.
 _LOCAL_CALLS, _REMOTE_CALLS = 2, 8
+_THREADS_FOR_A_CALL = 8
 # Single examples that one call decodes in C: a call takes 100 us, and an error in one of them is an error of all.
 _EXAMPLES_AT_ONCE = 16
 
@@ -75,6 +77,11 @@ def num_threads(options: options_lib.ReadOptions) -> int:
     return options.threads or cpu_count.available_cores()
 
 
+def num_calls(is_local: bool, threads: int) -> int:
+    """Returns the number of batches that are read and decoded at once: 2 for up to 23 threads, at most 8."""
+    return min(max(threads // _THREADS_FOR_A_CALL, _LOCAL_CALLS), _REMOTE_CALLS) if is_local else _REMOTE_CALLS
+
+
 def tf_options(options: options_lib.ReadOptions, threads: int) -> tf.data.Options:
     """Returns the tf.data options: a private thread pool, no parallelism inside operations, no automatic sharding.
 
@@ -126,7 +133,7 @@ def _decode_natively(plan: read_plan.ReadPlan, options: options_lib.ReadOptions,
 
         batches = tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
             read_batch,
-            num_parallel_calls=_LOCAL_CALLS if plan.fetcher.is_local else _REMOTE_CALLS,
+            num_parallel_calls=num_calls(plan.fetcher.is_local, threads),
             deterministic=options.deterministic,
         )
         return batches if options.batch_size is not None else batches.unbatch()

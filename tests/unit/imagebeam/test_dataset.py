@@ -409,6 +409,12 @@ def test_decoder_is_the_requested_one_or_one_that_can_read_the_split(
         assert read(mixed, batch_size=2)[0]["image"].shape == (2, 16, 16, 3)
 
 
+@pytest.mark.parametrize(("threads", "calls"), [(1, 2), (2, 2), (23, 2), (24, 3), (64, 8), (200, 8)])
+def test_many_threads_get_more_batches_at_once(threads: int, calls: int) -> None:
+    assert tf_pipeline.num_calls(True, threads) == calls
+    assert tf_pipeline.num_calls(False, threads) == 8
+
+
 @any_decoder
 def test_open_finds_a_missing_and_a_short_shard(copy: pathlib.Path) -> None:
     shard = copy / "train-00002-of-00005.tfrecord"
