@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import struct
-import tokenize
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,19 +15,15 @@ from typing import BinaryIO
 
 import numpy as np
 
-from imagebeam.transforms import broken_content
+from imagebeam.transforms import broken_content, npy_header
 from imagebeam.transforms.arrays import found_array
 
 ONLY = "array"  # name of the array of a .npy file
-_MAX_HEADER_BYTES = 10_000
 _LOCAL_HEADER_BYTES = 30  # of a zip's member; its name and extra field follow
 _ENCRYPTED = 1  # bit of a member's flags
 _BROKEN_ZIP = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError,
     struct.error,
-)  # fmt: skip
-_BROKEN_HEADER = (
-    ValueError, TypeError, SyntaxError, KeyError, RecursionError, MemoryError, tokenize.TokenError,
 )  # fmt: skip
 
 
@@ -119,24 +113,16 @@ def _read_header(file: BinaryIO, name: str) -> found_array.FoundArray:
     """Reads the header of an array; `start` is then where the values begin, counted from the header's first byte."""
     first = file.tell()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # headers that Python 2 wrote
-            major = np.lib.format.read_magic(file)[0]
-            read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}.get(major)
-            if read is None:
-                raise ValueError(f"version {major} of the format")
-            shape, is_fortran, dtype = read(file, max_header_size=_MAX_HEADER_BYTES)
-    except _BROKEN_HEADER as e:
-        raise found_array.broken(f"has no valid header of the array {name!r} ({str(e)[:200]}); save it again") from e
+        shape, is_fortran, dtype = npy_header.read(file)
+    except npy_header.BrokenHeaderError as e:
+        raise found_array.broken(f"has no valid header of the array {name!r} ({e}); save it again") from e
     if dtype.hasobject:
         raise found_array.broken(
             f"holds Python objects as the array {name!r}; they are never read, since that can run any code: "
             "save it as an array of numbers"
         )
-    if any(not isinstance(side, int) or side < 0 for side in shape):
-        raise found_array.broken(f"says that the array {name!r} has the shape {shape}; save it again")
     order = "F" if is_fortran and len(shape) > 1 else "C"
-    return found_array.FoundArray(name, tuple(shape), dtype.str, order, file.tell() - first)
+    return found_array.FoundArray(name, shape, dtype.str, order, file.tell() - first)
 
 
 def _check_size(array: found_array.FoundArray, num_bytes: int, what: str) -> None:

@@ -14,7 +14,6 @@ from imagebeam.transforms.images import (
     checked_image,
     image_formats,
     limits,
-    npy_array,
     pillow_decoder,
     png_chunks,
     png_pixels,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     import PIL.Image
 
 NPY = "npy"
+NPY_SIGNATURE = b"\x93NUMPY"
 _LOSSY = (image_formats.JPEG, image_formats.WEBP, "heic", "avif", "jp2", "jxl")
 _INDEXED = ("gif", "bmp", "tiff")
 _GRAY = ("1", "L")  # modes of Pillow
@@ -68,7 +68,9 @@ def open_mask(data: bytes, check: str) -> OpenedMask:
     Raises:
         BadImageError: if it is no file that can hold classes.
     """
-    if data.startswith(npy_array.SIGNATURE):
+    if data.startswith(NPY_SIGNATURE):
+        from imagebeam.transforms.images import npy_array  # late: a writer process needs 15 MB more with NumPy
+
         array = npy_array.read(data)
         if array.ndim == 3 and array.shape[2] == 1:
             array = array[..., 0]
