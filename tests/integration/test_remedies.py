@@ -251,7 +251,7 @@ def test_repeated_key_of_other_formats_names_lines_or_rows(folder: pathlib.Path)
         pytest.param(
             "table.csv",
             LABELLED[1:],
-            "label.by: column needs source.by: manifest, idx, coco, tar, tfrecord; not files",
+            "label.by: column needs source.by: manifest, idx, coco, tar, tfrecord, arrays; not files",
             "table.csv",
             LABELLED,
             id="table-without-source.by",
