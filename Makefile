@@ -105,7 +105,7 @@ $(BIN)/python:
 
 # Runs again only after a change of the lock, setup.py or the code in C, and then updates the environment. uv takes
 # 25 s, pip two minutes. But uv does not read pip's configuration, so pip installs if it names an index, or if uv fails.
-$(INSTALLED): requirements.lock setup.py imagebeam/_native.c imagebeam/entry_points.c imagebeam/entry_points.h imagebeam/crc32c.c imagebeam/crc32c.h imagebeam/filter_weights.c imagebeam/filter_weights.h imagebeam/resample.c imagebeam/resample.h imagebeam/_png.c imagebeam/png_decoder.h imagebeam/_turn.c imagebeam/_resize.c imagebeam/_writer.c | $(BIN)/python
+$(INSTALLED): requirements.lock setup.py $(wildcard imagebeam/*.c imagebeam/*.h) | $(BIN)/python
 	@echo "installing requirements.lock into $(VENV) (3 GB): about half a minute on a fast network"
 	@if ! $(BIN)/python -m pip config list | grep -q index \
 	  && $(BIN)/python -m pip install --quiet --constraint requirements.lock uv \

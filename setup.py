@@ -78,12 +78,18 @@ DECODER = setuptools.Extension(  # the reader's; TensorFlow decodes instead
     "imagebeam._native",
     [
         "imagebeam/_native.c",
+        "imagebeam/read_records.c",
+        "imagebeam/decode_parts.c",
+        "imagebeam/decode_whole.c",
+        "imagebeam/bilinear.c",
         "imagebeam/entry_points.c",
         "imagebeam/crc32c.c",
         "imagebeam/filter_weights.c",
         "imagebeam/resample.c",
     ],
     depends=[
+        "imagebeam/native_methods.h",
+        "imagebeam/bilinear.h",
         "imagebeam/entry_points.h",
         "imagebeam/crc32c.h",
         "imagebeam/filter_weights.h",

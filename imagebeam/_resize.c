@@ -44,7 +44,6 @@
 #endif
 
 enum {
-  WEIGHT_BITS = 14,  // a weight of 1 is 16,384: bicubic and Lanczos stay below 2
   COLUMNS_AT_ONCE = 16,
   MAX_PLANES = 3,
   MAX_SAMPLING = 4,  // T.81, B.2.2
@@ -76,12 +75,6 @@ typedef struct {
   int width, height;
 } Plane;
 
-// The weights that make one row of a scaled plane.
-typedef struct {
-  int first, count;  // rows of the source; weights[count] is 0 if count is odd
-  const int16_t *weights;
-} Taps;
-
 static void on_libjpeg_error(j_common_ptr jpeg) {
   Resize *resize = jpeg->client_data;
   longjmp(resize->on_error, 1);
@@ -97,8 +90,6 @@ static void *allocate(Resize *resize, size_t size) {
   return jpeg->mem->alloc_large(jpeg, JPOOL_PERMANENT, size);
 }
 
-static size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
-
 static Plane make_plane(Resize *resize, int width, int height, size_t columns, size_t rows) {
   Plane plane = {.stride = round_up(columns, COLUMNS_AT_ONCE), .width = width, .height = height};
   plane.pixels = allocate(resize, plane.stride * round_up(rows, COLUMNS_AT_ONCE));
@@ -107,23 +98,11 @@ static Plane make_plane(Resize *resize, int width, int height, size_t columns, s
 
 // --- scaling --------------------------------------------------------------------------------------------------------
 
-static Taps *make_taps(Resize *resize, const Side *side) {
-  size_t room = round_up(count_weights(side), 2);
+static Taps *allocate_taps(Resize *resize, const Side *side) {
+  size_t room = room_for_weights(side);
   Taps *taps = allocate(resize, side->result_size * sizeof *taps);
   int16_t *weights = allocate(resize, side->result_size * room * sizeof *weights);
-  double *exact = allocate(resize, room * sizeof *exact);
-  for (int i = 0; i < side->result_size; i++, weights += room) {
-    int first, count = weigh_pixels(side, i, &first, exact), before = 0;
-    double sum = 0;
-    for (int k = 0; k < count; k++) {  // sums are rounded, so that they end at 1: a plain area keeps its value
-      sum += exact[k];
-      int until = (int)floor(sum * (1 << WEIGHT_BITS) + 0.5);
-      weights[k] = (int16_t)(until - before);
-      before = until;
-    }
-    if (count & 1) weights[count] = 0;
-    taps[i] = (Taps){first, count, weights};
-  }
+  make_taps(side, taps, weights, allocate(resize, room * sizeof(double)));
   return taps;
 }
 
@@ -195,7 +174,7 @@ static Plane transpose(Resize *resize, const Plane *from) {
 
 static Plane scale_rows(Resize *resize, const Plane *from, int height, double start, double step) {
   Plane to = make_plane(resize, from->width, height, from->stride, height);
-  const Taps *taps = make_taps(resize, &(Side){from->height, height, start, step, resize->filter});
+  const Taps *taps = allocate_taps(resize, &(Side){from->height, height, start, step, resize->filter});
   for (int y = 0; y < height; y++) sum_rows(from, &taps[y], to.pixels + y * to.stride);
   return to;
 }
@@ -413,7 +392,7 @@ typedef struct {
 
 // Returns the taps, to be freed, with the weights behind them; NULL if there is no memory.
 static PillowTaps *make_pillow_taps(const Side *side) {
-  size_t room = round_up(count_weights(side), 2), count_all = side->result_size;
+  size_t room = room_for_weights(side), count_all = side->result_size;
   PillowTaps *taps = malloc(count_all * (sizeof *taps + room * sizeof(int32_t)) + room * sizeof(double));
   if (!taps) return NULL;
   double *exact = (double *)(taps + count_all);

@@ -32,6 +32,11 @@ size_t count_weights(const Side *side) {
   return 2 * (size_t)ceil(FILTERS[side->filter].support * widening_of(side)) + 1;
 }
 
+size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
+
+// Returns how many weights of a pixel there are at most, and one more where that is odd.
+size_t room_for_weights(const Side *side) { return round_up(count_weights(side), 2); }
+
 // Computes the weights of pixel i of the result and returns their number. When an image is reduced, the filter is widened
 // by the same factor, which is what avoids aliasing. Each operation is the one of Pillow, in the same order, so that
 // the last bit is the same.
@@ -52,4 +57,22 @@ int weigh_pixels(const Side *side, int i, int *first, double *weights) {
   for (int k = 0; k < count; k++) weights[k] /= total;
   *first = begin;
   return count;
+}
+
+// Fills `taps` for each pixel of the result. Their weights go to `weights`, which has room_for_weights() for each;
+// `exact` has it for one.
+void make_taps(const Side *side, Taps *taps, int16_t *weights, double *exact) {
+  size_t room = room_for_weights(side);
+  for (int i = 0; i < side->result_size; i++, weights += room) {
+    int first, count = weigh_pixels(side, i, &first, exact), before = 0;
+    double sum = 0;
+    for (int k = 0; k < count; k++) {  // sums are rounded, so that they end at 1: a plain area keeps its value
+      sum += exact[k];
+      int until = (int)floor(sum * (1 << WEIGHT_BITS) + 0.5);
+      weights[k] = (int16_t)(until - before);
+      before = until;
+    }
+    if (count & 1) weights[count] = 0;
+    taps[i] = (Taps){first, count, weights};
+  }
 }

@@ -6,7 +6,6 @@
 
 #include "resample.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,40 +14,12 @@
 #endif
 
 enum {
-  WEIGHT_BITS = 14,  // a weight of 1 is 16,384; weights of one pixel are between -1 and 2
   FRACTION_BITS = 6,  // of the values of a row: 255 and what bicubic adds to it fit into 16 bits
   DOWN_SHIFT = WEIGHT_BITS - FRACTION_BITS,
   ACROSS_SHIFT = WEIGHT_BITS + FRACTION_BITS,
   VALUES_AT_ONCE = 16,
   CHANNELS = 3,
 };
-
-// The weights that make one row or column of the result.
-typedef struct {
-  int first, count;  // rows or columns of the source; count is even, and the last weight may be 0
-  const int16_t *weights;
-} Taps;
-
-static size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
-
-static size_t room_for_weights(const Side *side) { return round_up(count_weights(side), 2); }
-
-// Fills `taps`, whose weights go to `weights`. `exact` has room for the weights of one pixel.
-static void make_taps(const Side *side, Taps *taps, int16_t *weights, double *exact) {
-  size_t room = room_for_weights(side);
-  for (int i = 0; i < side->result_size; i++, weights += room) {
-    int first, count = weigh_pixels(side, i, &first, exact), before = 0;
-    double sum = 0;
-    for (int k = 0; k < count; k++) {  // sums are rounded, so that they end at 1: a plain area keeps its value
-      sum += exact[k];
-      int until = (int)floor(sum * (1 << WEIGHT_BITS) + 0.5);
-      weights[k] = (int16_t)(until - before);
-      before = until;
-    }
-    if (count & 1) weights[count++] = 0;
-    taps[i] = (Taps){first, count, weights};
-  }
-}
 
 // Writes the weighted sum of rows, VALUES_AT_ONCE by VALUES_AT_ONCE. A last row of weight 0 is not read.
 static void sum_rows(const uint8_t *pixels, size_t stride, int num_rows, const Taps *taps, size_t num_values,

@@ -35,14 +35,6 @@ class LabelError(ValueError):
 _parse_number = functools.lru_cache(maxsize=4096)(table_rows.parse_number)  # classes repeat: a sixth of the time
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 @dataclasses.dataclass(frozen=True)
 class LabelRule(pickled_fields.PickledFields):
     """Rule that finds the label of a reference."""
@@ -78,7 +70,7 @@ class LabelRule(pickled_fields.PickledFields):
             try:
                 return ref.with_label(_parse_number(str(self.kind), label), group)
             except ValueError as e:
-                advice = "" if _is_number(label) else "; for class names set label.type: class"
+                advice = "" if table_rows.is_number(label) else "; for class names set label.type: class"
                 raise LabelError(elements.Reason.BAD_VALUE, f"label: {e}{advice}") from e
         if self.by == "column":
             label = class_names.spell(label)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ _OPERATIONS = (  # names in the module pickle
 )
 _BROKEN = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
-    pickle.UnpicklingError,
+    pickle.UnpicklingError, struct.error,
 )  # fmt: skip
 
 

@@ -152,6 +152,15 @@ def _parse_flag(name: str, cell: str | None) -> bool:
     return _FLAGS[text]
 
 
+def is_number(text: str) -> bool:
+    """Returns whether a text is a number in any notation, also `nan`."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def parse_number(kind: str, text: str) -> int | float:
     """Parses an int64, or a float that is finite in 32 bits.
 

@@ -14,6 +14,7 @@ COMMANDS = (
     "convert",
     "plan",
     "init",
+    "index",
     "compact",
     "snapshots",
     "status",
@@ -25,6 +26,7 @@ COMMANDS = (
 )
 POSITIONAL = {
     "init": ["FOLDER"],
+    "index": ["DIR"],
     "compact": ["DIR"],
     "snapshots": ["DIR"],
     "status": ["OUT"],

@@ -1,0 +1,455 @@
+// Decodes a part of each image of a batch, without Python's lock: functions of `imagebeam._native`.
+//
+// Only the wanted part of a JPEG is decoded: the columns outside are not transformed, the rows above are only
+// entropy-decoded, the rows below are not read, and libjpeg scales down if the part is at least twice the wanted size.
+// With entry points (entry_points.c), columns and rows outside are not entropy-decoded either.
+// The part is then resized and written, mirrored if asked for, to its place in the batch: from the four nearest pixels
+// (bilinear.c), or with a filter (resample.c).
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#include "bilinear.h"
+#include "entry_points.h"
+#include "native_methods.h"
+#include "resample.h"
+
+#ifndef LIBJPEG_TURBO_VERSION_NUMBER
+#error "libjpeg-turbo is needed: other libjpegs do not decode parts of an image"
+#endif
+
+// With a filter that averages, an image is decoded reduced only while it stays this much larger than wanted.
+#define ANTIALIAS_GAP 2
+
+enum { MAX_REDUCTION = 8, ROWS_AT_ONCE = 16, MAX_THREADS = 1024 };
+
+// Where the pixels of the resized image are in a part, in pixels of the image.
+typedef struct {
+  double top, row_step, left, column_step;
+} Frame;
+
+typedef struct {
+  Py_ssize_t count;
+  Py_buffer *images;
+  Py_buffer *points;  // entry points of each image, empty if there are none
+  const Part *parts;
+  const Frame *frames;  // NULL: parts are resized from the nearest pixels, without a filter
+  int filter, is_antialiased;  // of the filter
+  J_DCT_METHOD dct_method;
+  const uint8_t *flips;
+  int height, width;  // of the images in the batch
+  ResizeRow *resize_row;
+  uint8_t *out;
+  char (*failures)[JMSG_LENGTH_MAX];  // empty for an image that was decoded
+  atomic_size_t next;
+} Batch;
+
+typedef struct {
+  struct jpeg_decompress_struct jpeg;
+  struct jpeg_error_mgr errors;
+  jmp_buf on_error;
+  char *failure;
+  int refuses_warnings;
+  CutJpeg cut;
+  uint8_t *pixels;  // the decoded part
+  size_t num_pixel_bytes;
+  Bilinear bilinear;
+  size_t num_blended;
+  Scratch scratch;
+  PngImage png;
+} Worker;
+
+DecodePng *decode_png;
+
+static void fail(Worker *worker, const char *text) {
+  snprintf(worker->failure, JMSG_LENGTH_MAX, "%s", text);
+  longjmp(worker->on_error, 1);
+}
+
+static void on_libjpeg_error(j_common_ptr jpeg) {
+  Worker *worker = jpeg->client_data;
+  jpeg->err->format_message(jpeg, worker->failure);
+  longjmp(worker->on_error, 1);
+}
+
+static void on_libjpeg_message(j_common_ptr jpeg, int level) {
+  Worker *worker = jpeg->client_data;
+  int is_cut_short = jpeg->err->msg_code == JWRN_JPEG_EOF;
+  if (level < 0 && (is_cut_short || worker->refuses_warnings)) on_libjpeg_error(jpeg);
+}
+
+static void *grow(Worker *worker, void *memory, size_t size) {
+  void *grown = realloc(memory, size);
+  if (!grown) fail(worker, "out of memory");
+  return grown;
+}
+
+static void cmyk_to_rgb(uint8_t *pixels, int width, int is_inverted) {
+  for (int x = 0; x < width; x++) {
+    uint8_t *from = pixels + 4 * x, *to = pixels + 3 * x;
+    int black = is_inverted ? from[3] : 255 - from[3];
+    for (int c = 0; c < 3; c++) to[c] = (is_inverted ? from[c] : 255 - from[c]) * black / 255;
+  }
+}
+
+static int smaller(int value, int reduction) { return value / reduction > 1 ? value / reduction : 1; }
+
+// Decides at which part of its size an image is decoded: 1, 1/2, 1/4 or 1/8, whose pixels are still as near as wanted.
+static int choose_reduction(const Batch *batch, Part part, const Frame *frame) {
+  int reduction = 1, gap = batch->is_antialiased ? ANTIALIAS_GAP : 1;
+  if (frame)
+    while (reduction < MAX_REDUCTION && frame->column_step >= 2 * reduction * gap &&
+           frame->row_step >= 2 * reduction * gap)
+      reduction *= 2;
+  else
+    while (reduction < MAX_REDUCTION && part.width >= 2 * reduction * batch->width &&
+           part.height >= 2 * reduction * batch->height)
+      reduction *= 2;
+  return reduction;
+}
+
+// Pixels of the reduced image that hold the part: all that it touches if it is resized with a filter.
+static Part reduce_part(Part part, int reduction, const Frame *frame) {
+  int top = part.top / reduction, left = part.left / reduction;
+  if (!frame) return (Part){top, left, smaller(part.height, reduction), smaller(part.width, reduction)};
+  int bottom = (part.top + part.height + reduction - 1) / reduction;
+  int right = (part.left + part.width + reduction - 1) / reduction;
+  return (Part){top, left, bottom - top, right - left};
+}
+
+static void resize_with_filter(Worker *worker, const Batch *batch, const uint8_t *pixels, size_t stride, Part part,
+                               Part reduced, int reduction, const Frame *frame, int flip, uint8_t *out) {
+  double left = (part.left + frame->left) / reduction - reduced.left;
+  double top = (part.top + frame->top) / reduction - reduced.top;
+  Side across = {reduced.width, batch->width, left, frame->column_step / reduction, batch->filter,
+                 !batch->is_antialiased};
+  Side down = {reduced.height, batch->height, top, frame->row_step / reduction, batch->filter, !batch->is_antialiased};
+  if (!resample_rgb(pixels, stride, &across, &down, flip, out, &worker->scratch)) fail(worker, "out of memory");
+}
+
+// A frame fits if its pixels are inside of the part.
+static int is_fitting_side(double start, double step, int count, int side) {
+  return start >= 0 && step > 0 && start + step * count <= side + 0.01;  // not if one is NaN
+}
+
+// Checks that the part is inside of the image, and the frame inside of the part.
+static void check_part(Worker *worker, const Batch *batch, Part part, const Frame *frame, unsigned width,
+                       unsigned height) {
+  if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 ||
+      (int64_t)part.top + part.height > height || (int64_t)part.left + part.width > width) {
+    char text[JMSG_LENGTH_MAX];
+    snprintf(text, sizeof text, "the picture has %u x %u pixels, not those that the record says", width, height);
+    fail(worker, text);
+  }
+  if (frame && !(is_fitting_side(frame->top, frame->row_step, batch->height, part.height) &&
+                 is_fitting_side(frame->left, frame->column_step, batch->width, part.width)))
+    fail(worker, "the frame is not inside of the part");
+}
+
+// Resizes the decoded part and writes it to its place in the batch.
+static void write_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
+                       Part part, Part reduced, int reduction) {
+  int flip = batch->flips && batch->flips[index];
+  uint8_t *out = batch->out + (size_t)index * batch->height * batch->width * 3;
+  if (batch->frames) {
+    resize_with_filter(worker, batch, pixels, stride, part, reduced, reduction, &batch->frames[index], flip, out);
+    return;
+  }
+  size_t num_values = 3 * (size_t)reduced.width + 1;
+  if (num_values > worker->num_blended) {
+    worker->bilinear.blended = grow(worker, worker->bilinear.blended, num_values * sizeof(int16_t));
+    worker->num_blended = num_values;
+  }
+  resize_bilinear(&worker->bilinear, pixels, stride, reduced.width, reduced.height, flip, out);
+}
+
+// Each image gets a decompressor of its own, which takes 1 us to make: libjpeg keeps quantization and Huffman tables
+// for abbreviated streams (libjpeg.txt, "Abbreviated datastreams and multiple images"), so a JPEG without tables, such
+// as a frame of Motion JPEG, would be decoded with the tables of the image before it.
+static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *data, size_t size,
+                        Part part) {
+  struct jpeg_decompress_struct *jpeg = &worker->jpeg;
+  jpeg_create_decompress(jpeg);
+  jpeg_mem_src(jpeg, data, size);
+  jpeg_read_header(jpeg, TRUE);
+  const Frame *frame = batch->frames ? &batch->frames[index] : NULL;
+  check_part(worker, batch, part, frame, jpeg->image_width, jpeg->image_height);
+  int reduction = choose_reduction(batch, part, frame);
+  int is_cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
+  jpeg->out_color_space = is_cmyk ? JCS_CMYK : JCS_RGB;
+  jpeg->scale_num = 1;
+  jpeg->scale_denom = reduction;
+  jpeg->dct_method = batch->dct_method;
+  jpeg_start_decompress(jpeg);
+
+  Part reduced = reduce_part(part, reduction, frame);
+  int left = reduced.left, top = reduced.top, width = reduced.width, height = reduced.height;
+  JDIMENSION first_column = left, num_columns = width;
+  if (num_columns < jpeg->output_width) jpeg_crop_scanline(jpeg, &first_column, &num_columns);  // to whole blocks
+  size_t stride = (size_t)num_columns * (is_cmyk ? 4 : 3);
+  if (stride * height > worker->num_pixel_bytes) {
+    worker->pixels = grow(worker, worker->pixels, stride * height + RESAMPLE_SLACK);
+    worker->num_pixel_bytes = stride * height;
+  }
+  if (top > 0) jpeg_skip_scanlines(jpeg, top);
+  for (int y = 0; y < height;) {
+    JSAMPROW rows[ROWS_AT_ONCE];
+    int num_rows = height - y < ROWS_AT_ONCE ? height - y : ROWS_AT_ONCE;
+    for (int i = 0; i < num_rows; i++) rows[i] = worker->pixels + (size_t)(y + i) * stride;
+    y += jpeg_read_scanlines(jpeg, rows, num_rows);
+  }
+  // A part that reaches the last row is read to the end of the file: damage there is refused, as TensorFlow does. After
+  // a part that ends above it, nothing more is read.
+  if (jpeg->output_scanline == jpeg->output_height) jpeg_finish_decompress(jpeg);
+  int is_inverted = jpeg->saw_Adobe_marker;
+  if (is_cmyk)
+    for (int y = 0; y < height; y++) cmyk_to_rgb(worker->pixels + y * stride, num_columns, is_inverted);
+  const uint8_t *pixels = worker->pixels + 3 * (left - (int)first_column);
+  write_part(worker, batch, index, pixels, stride, part, reduced, reduction);
+}
+
+static int is_png(const Py_buffer *image) { return image->len >= 8 && !memcmp(image->buf, "\x89PNG\r\n\x1a\n", 8); }
+
+// A PNG can only be decoded whole.
+static void decode_png_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
+  const Py_buffer *image = &batch->images[index];
+  char message[PNG_MESSAGE_SIZE];
+  Part part = batch->parts[index];
+  PngImage *png = &worker->png;
+  if (!decode_png(image->buf, image->len, png, message)) fail(worker, message);
+  check_part(worker, batch, part, batch->frames ? &batch->frames[index] : NULL, png->width, png->height);
+  size_t stride = (size_t)3 * png->width;
+  write_part(worker, batch, index, png->pixels + part.top * stride + 3 * part.left, stride, part, part, 1);
+}
+
+// Decodes the part out of a smaller JPEG. Returns 0 if there are no entry points, or they do not fit the image: an image
+// that has them is whole, so libjpeg warns of nothing if they fit.
+static int decode_cut(Worker *worker, const Batch *batch, Py_ssize_t index) {
+  const Py_buffer *image = &batch->images[index], *points = &batch->points[index];
+  char unused[JMSG_LENGTH_MAX];
+  if (!points->len || !cut_jpeg(image->buf, image->len, points->buf, points->len, batch->parts[index], &worker->cut))
+    return 0;
+  worker->failure = unused;
+  worker->refuses_warnings = 1;
+  volatile int is_decoded = 0;
+  if (!setjmp(worker->on_error)) {
+    decode_part(worker, batch, index, worker->cut.data, worker->cut.size, worker->cut.part);
+    is_decoded = 1;
+  }
+  worker->refuses_warnings = 0;
+  jpeg_destroy_decompress(&worker->jpeg);
+  return is_decoded;
+}
+
+static void prepare_worker(Worker *worker) {
+  worker->jpeg.err = jpeg_std_error(&worker->errors);
+  worker->errors.error_exit = on_libjpeg_error;
+  worker->errors.emit_message = on_libjpeg_message;
+  worker->jpeg.client_data = worker;
+}
+
+static void *decode_next(void *argument) {
+  Batch *batch = argument;
+  Worker worker = {0};
+  char unused[JMSG_LENGTH_MAX];
+  volatile size_t index = 0;
+  worker.failure = unused;
+  prepare_worker(&worker);
+  worker.bilinear = (Bilinear){.height = batch->height, .width = batch->width, .resize_row = batch->resize_row};
+  if (!setjmp(worker.on_error)) {
+    worker.bilinear.columns = grow(&worker, NULL, 2 * batch->width * sizeof(int));
+    worker.bilinear.weights = grow(&worker, NULL, 4 * batch->width * sizeof(int16_t));
+  }
+  while ((index = atomic_fetch_add(&batch->next, 1)) < (size_t)batch->count) {
+    if (worker.bilinear.weights && decode_cut(&worker, batch, index)) continue;
+    worker.failure = batch->failures[index];
+    if (!worker.bilinear.weights)
+      snprintf(worker.failure, JMSG_LENGTH_MAX, "out of memory");
+    else if (setjmp(worker.on_error))
+      ;  // it failed
+    else if (decode_png && is_png(&batch->images[index]))
+      decode_png_part(&worker, batch, index);
+    else
+      decode_part(&worker, batch, index, batch->images[index].buf, batch->images[index].len, batch->parts[index]);
+    jpeg_destroy_decompress(&worker.jpeg);
+  }
+  free(worker.cut.data);
+  free(worker.pixels);
+  free(worker.bilinear.blended);
+  free(worker.bilinear.columns);
+  free(worker.bilinear.weights);
+  free(worker.scratch.at);
+  free(worker.png.pixels);
+  return NULL;
+}
+
+static void decode_all(Batch *batch, int num_threads) {
+  pthread_t threads[MAX_THREADS];
+  int num_started = 0;
+  if (num_threads > batch->count) num_threads = (int)batch->count;
+  if (num_threads > MAX_THREADS) num_threads = MAX_THREADS;
+  while (num_started < num_threads - 1 && !pthread_create(&threads[num_started], NULL, decode_next, batch))
+    num_started++;
+  decode_next(batch);  // if no thread can be started, this one decodes all images
+  for (int i = 0; i < num_started; i++) pthread_join(threads[i], NULL);
+}
+
+static PyObject *failures_of(const Batch *batch) {
+  PyObject *failures = PyList_New(0);
+  for (Py_ssize_t i = 0; failures && i < batch->count; i++) {
+    if (!batch->failures[i][0]) continue;
+    PyObject *failure = Py_BuildValue("(ns)", i, batch->failures[i]);
+    if (!failure || PyList_Append(failures, failure)) Py_CLEAR(failures);
+    Py_XDECREF(failure);
+  }
+  return failures;
+}
+
+PyDoc_STRVAR(decode_doc,
+             "decode(images, parts, flips, out, threads, points=None, frames=None, filter=1, antialias=False,\n"
+             "    accurate_dct=False) -> list[tuple[int, str]]\n\n"
+             "Decodes a part of each image, resized, into a batch; other Python threads go on meanwhile.\n\n"
+             "Args:\n    images: a list of bytes or memoryviews: JPEGs, and PNGs if DECODES_PNG is 1.\n"
+             "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
+             "    flips: uint8 or bool [n], contiguous: whether to mirror the image.\n"
+             "    out: uint8 [n, height, width, 3], contiguous; RGB is written to it.\n"
+             "    threads: at least 1.\n"
+             "    points: a list of bytes or memoryviews: the entry points of each image, empty where it has none.\n"
+             "    frames: float64 [n, 4], contiguous: top, row step, left, column step. Row y of an image is the part's\n"
+             "        row top + (y + 0.5) * row step, in pixels of the image, of which a filter takes those around it.\n"
+             "        None resizes the whole part bilinearly, from the four nearest pixels.\n"
+             "    filter: with frames: 1 bilinear, 2 bicubic.\n"
+             "    antialias: with frames: whether the filter is as wide as a pixel of a reduced image.\n"
+             "    accurate_dct: whether blocks are decoded by libjpeg's accurate method; else by its fast one.\n\n"
+             "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");
+
+static PyObject *decode(PyObject *module, PyObject *arguments) {
+  PyObject *images, *points = NULL, *failures = NULL;
+  Py_buffer parts = {0}, flips = {0}, out = {0}, frames = {0};
+  Batch batch = {.filter = FILTER_BILINEAR};
+  Py_ssize_t num_points = 0;
+  int num_threads, is_accurate = 0;
+  PyObject *parts_object, *flips_object, *out_object, *frames_object = Py_None;
+  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!Oipp:decode", &PyList_Type, &images, &parts_object, &flips_object,
+                        &out_object, &num_threads, &PyList_Type, &points, &frames_object, &batch.filter,
+                        &batch.is_antialiased, &is_accurate))
+    return NULL;
+  Py_ssize_t count = PyList_GET_SIZE(images);
+  if (PyObject_GetBuffer(parts_object, &parts, PyBUF_ND) || PyObject_GetBuffer(flips_object, &flips, PyBUF_ND) ||
+      PyObject_GetBuffer(out_object, &out, PyBUF_ND | PyBUF_WRITABLE) ||
+      (frames_object != Py_None && PyObject_GetBuffer(frames_object, &frames, PyBUF_ND)))
+    goto done;
+  int is_fitting = out.ndim == 4 && out.itemsize == 1 && out.shape[0] == count && out.shape[3] == 3 &&
+                   out.shape[1] > 0 && out.shape[2] > 0 && out.shape[1] < 1 << 15 && out.shape[2] < 1 << 15 &&
+                   parts.len == count * (Py_ssize_t)sizeof(Part) && parts.itemsize == 4 && flips.len == count &&
+                   (!points || PyList_GET_SIZE(points) == count);
+  if (!is_fitting) {
+    PyErr_SetString(PyExc_ValueError, "images, parts, flips, out and points do not fit each other");
+    goto done;
+  }
+  if (frames.obj && (frames.len != count * (Py_ssize_t)sizeof(Frame) || frames.itemsize != 8)) {
+    PyErr_SetString(PyExc_ValueError, "images and frames do not fit each other");
+    goto done;
+  }
+  if (batch.filter != FILTER_BILINEAR && batch.filter != FILTER_BICUBIC) {
+    PyErr_Format(PyExc_ValueError, "filter is %d, expected 1 or 2", batch.filter);
+    goto done;
+  }
+  batch.images = PyMem_Calloc(count + 1, sizeof *batch.images);
+  batch.points = PyMem_Calloc(count + 1, sizeof *batch.points);
+  batch.failures = PyMem_Calloc(count + 1, sizeof *batch.failures);
+  if (!batch.images || !batch.points || !batch.failures) {
+    PyErr_NoMemory();
+    goto done;
+  }
+  while (batch.count < count) {
+    PyObject *image = PyList_GetItem(images, batch.count);
+    if (PyObject_GetBuffer(image, &batch.images[batch.count], PyBUF_SIMPLE)) goto done;
+    batch.count++;
+  }
+  for (; points && num_points < count; num_points++)
+    if (PyObject_GetBuffer(PyList_GetItem(points, num_points), &batch.points[num_points], PyBUF_SIMPLE)) goto done;
+  batch.parts = parts.buf;
+  batch.frames = frames.buf;
+  batch.dct_method = is_accurate ? JDCT_ISLOW : JDCT_IFAST;  // TensorFlow's default is the fast one
+  batch.flips = flips.buf;
+  batch.out = out.buf;
+  batch.height = (int)out.shape[1];
+  batch.width = (int)out.shape[2];
+  batch.resize_row = best_resize_row();
+  Py_BEGIN_ALLOW_THREADS;
+  decode_all(&batch, num_threads);
+  Py_END_ALLOW_THREADS;
+  failures = failures_of(&batch);
+
+done:
+  for (Py_ssize_t i = 0; i < batch.count; i++) PyBuffer_Release(&batch.images[i]);
+  for (Py_ssize_t i = 0; i < num_points; i++) PyBuffer_Release(&batch.points[i]);
+  PyMem_Free(batch.images);
+  PyMem_Free(batch.points);
+  PyMem_Free(batch.failures);
+  PyBuffer_Release(&parts);
+  PyBuffer_Release(&flips);
+  PyBuffer_Release(&out);
+  PyBuffer_Release(&frames);
+  return failures;
+}
+
+PyDoc_STRVAR(find_entry_points_doc,
+             "find_entry_points(data: bytes) -> bytes\n\n"
+             "Returns the entry points of a JPEG, with which a part of it is decoded faster; empty if it has none.\n\n"
+             "Only a JPEG with one scan has them, with Huffman codes, no restart markers and no damage.");
+
+static PyObject *find_points(PyObject *module, PyObject *data) {
+  if (!PyBytes_Check(data)) return PyErr_Format(PyExc_TypeError, "data is bytes");
+  uint8_t *found;
+  size_t size;
+  Py_BEGIN_ALLOW_THREADS;
+  found = find_entry_points((const uint8_t *)PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &size);
+  Py_END_ALLOW_THREADS;
+  if (!found) return PyErr_NoMemory();
+  PyObject *points = PyBytes_FromStringAndSize((const char *)found, size);
+  free(found);
+  return points;
+}
+
+PyDoc_STRVAR(cut_doc,
+             "cut(data: bytes, points: bytes, part: tuple[int, int, int, int]) -> tuple[bytes, tuple] | None\n\n"
+             "Returns the smaller JPEG from which `decode` decodes a part, and where the part is in it: top, left,\n"
+             "height, width. None if it decodes the JPEG itself. For tests.");
+
+static PyObject *cut(PyObject *module, PyObject *arguments) {
+  PyObject *data, *points, *result = NULL;
+  Part part;
+  CutJpeg made = {0};
+  if (!PyArg_ParseTuple(arguments, "SS(iiii):cut", &data, &points, &part.top, &part.left, &part.height, &part.width))
+    return NULL;
+  if (cut_jpeg((const uint8_t *)PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data),
+               (const uint8_t *)PyBytes_AS_STRING(points), PyBytes_GET_SIZE(points), part, &made))
+    result = Py_BuildValue("y#(iiii)", made.data, (Py_ssize_t)made.size, made.part.top, made.part.left,
+                           made.part.height, made.part.width);
+  else
+    result = Py_NewRef(Py_None);
+  free(made.data);
+  return result;
+}
+
+PyMethodDef part_methods[] = {
+    {"decode", decode, METH_VARARGS, decode_doc},
+    {"find_entry_points", find_points, METH_O, find_entry_points_doc},
+    {"cut", cut, METH_VARARGS, cut_doc},
+    {NULL, NULL, 0, NULL},
+};
