@@ -74,7 +74,7 @@ def test_images_with_one_id_both_have_a_fault_that_names_the_two(path: pathlib.P
 
 def test_box_becomes_edges_from_zero_to_one(path: pathlib.Path) -> None:
     _, objects, left_out = tables(path, annotations=[BOX])
-    expected = ((0.25,), (0.75,), (0.2,), (0.6,), (3,), (b"cat",), (40.0,), (0,), (b"",))
+    expected = ((0.25,), (0.75,), (0.2,), (0.6,), (3,), (b"cat",), (40.0,), (0,), (b"",), ())
     found = objects.of(0)
     assert found[4:] == expected[4:]
     assert [edge for (edge,) in found[:4]] == pytest.approx([0.25, 0.75, 0.2, 0.6], rel=1e-6)
