@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import errors, plural, storage
-from imagebeam.pipelines import recognize_annotations
+from imagebeam.pipelines import recognize_coco, recognize_pixels
 from imagebeam.pipelines.recognize_survey import (
     HASH_SPLIT,
     Change,
@@ -167,7 +167,7 @@ def _read_json(survey: Survey, path: str) -> Table | None:
     import ijson
 
     head = survey.head(path)
-    shape = recognize_annotations.shape_of_json(head)
+    shape = recognize_coco.shape_of_json(head)
     lists = [name for name, first in shape.items() if first and name not in ("categories", "licenses", "classes")]
     if not lists:
         return None
@@ -253,11 +253,13 @@ def _find_in_table(survey: Survey, at: str, table: Table) -> Iterator[Finding]:
     columns = {*table.columns}
     path = table.path.removeprefix(f"{at}/") if at else table.path
     shown = f"{path} has the columns {name_some(table.columns, 6)}"
-    if {"emotion", "pixels"} <= columns:
-        yield Finding("fer2013", Strength.CERTAIN, shown)
+    if {"image_uri", "label"} <= columns:
+        yield Finding(
+            "tfrecorder", Strength.CERTAIN, shown, {} if "split" in columns else {"split": HASH_SPLIT}, input=table.path
+        )
         return
-    if _is_pixels(table):
-        yield Finding("mnist_csv", Strength.CERTAIN, f"{path} has {len(table.columns):,} columns of pixels", {})
+    if pixels := recognize_pixels.find(survey, table.path, len(table.columns)):
+        yield pixels
         return
     if columns >= _BOX_COLUMNS:
         yield from _find_boxes(survey, at, table, shown)
@@ -488,12 +490,6 @@ def _is_flag(table: Table, name: str) -> bool:
 def _is_prose(table: Table, name: str) -> bool:
     values = table.values(name)[:100]
     return bool(values) and sum(len(value.split()) for value in values) >= 3 * len(values)
-
-
-def _is_pixels(table: Table) -> bool:
-    side = round((len(table.columns) - 1) ** 0.5)
-    is_square = side >= 8 and side * side == len(table.columns) - 1
-    return is_square and bool(table.rows) and all(map(_is_number, list(table.rows[0].values())))
 
 
 def _is_image(text: str) -> bool:
