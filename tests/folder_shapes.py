@@ -115,7 +115,7 @@ def _hdf5(**arrays: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def _packed(tree: Tree) -> bytes:
+def packed(tree: Tree) -> bytes:
     """Returns a zip archive of a tree."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive, tempfile.TemporaryDirectory() as folder:
@@ -124,16 +124,20 @@ def _packed(tree: Tree) -> bytes:
     return file.getvalue()
 
 
-def _tar() -> bytes:
-    """Returns a tar of two images, with a class for each."""
+def tar(members: Mapping[str, bytes]) -> bytes:
+    """Returns a tar of files."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
-        for n in range(2):
-            for ending, content in (("jpg", _image("JPEG")), ("cls", b"1")):
-                member = tarfile.TarInfo(f"{n}.{ending}")
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
     return file.getvalue()
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    """Returns an .npz file."""
+    return _saved(np.savez, **arrays)
 
 
 def _records() -> bytes:
@@ -150,6 +154,7 @@ def _records() -> bytes:
     return file.getvalue()
 
 
+_WEB = tar({f"{n}.{ending}": content for n in range(2) for ending, content in (("jpg", _image("JPEG")), ("cls", b"1"))})
 _X, _Y = array_sets.pictures(1, 4, 8, 8, 3), array_sets.numbers(1, 4).astype(np.uint8)
 _MAT = functools.partial(_saved, scipy.io.savemat)
 _BATCH = pickle.dumps({b"data": array_sets.planar(array_sets.pictures(1, 4, 32, 32, 3)), b"labels": [1] * 4}, 2)
@@ -179,18 +184,18 @@ def _rows(form: str, values: Sequence[object]) -> list[str]:
 # By name: the preset, the number of images that it lists, and the folder.
 SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     "classes": ("image_folder", 12, images("cat/#.jpg", "dog/#.png", "owl/x/#.jpg")),
-    "a-zip-of-classes": ("image_folder", 8, {"a.zip": _packed(images("cat/#.jpg", "dog/#.jpg"))}),
+    "a-zip-of-classes": ("image_folder", 8, {"a.zip": packed(images("cat/#.jpg", "dog/#.jpg"))}),
     "a-zip-with-an-inner-folder": (
         "imagefolder",
         16,
-        {"a.zip": _packed(images(*(f"x/{s}/{kind}/#.jpg" for s in ("train", "val") for kind in ("cat", "dog"))))},
+        {"a.zip": packed(images(*(f"x/{s}/{kind}/#.jpg" for s in ("train", "val") for kind in ("cat", "dog"))))},
     ),
     "a-zip-for-each-split": (
         "imagefolder",
         16,
         {
-            "train.zip": _packed(images("train/cat/#.jpg", "train/dog/#.jpg")),
-            "test.zip": _packed(images("cat/#.jpg", "dog/#.jpg")),
+            "train.zip": packed(images("train/cat/#.jpg", "train/dog/#.jpg")),
+            "test.zip": packed(images("cat/#.jpg", "dog/#.jpg")),
         },
     ),
     "classes-and-readme": ("image_folder", 8, {**images("cat/#.jpg", "dog/#.jpg"), "README.md": "cats and dogs"}),
@@ -237,7 +242,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         | {"image_class_labels.txt": "".join(f"{n} 1\n" for n in range(4))}
         | {"train_test_split.txt": "".join(f"{n} {n % 2}\n" for n in range(4))},
     ),
-    "tars": ("webdataset", 4, {"train-0000.tar": _tar(), "val-0000.tar.gz": gzip.compress(_tar())}),
+    "tars": ("webdataset", 4, {"train-0000.tar": _WEB, "val-0000.tar.gz": gzip.compress(_WEB)}),
     "tfrecords": ("tfrecord", 4, {f"{s}-00000-of-00001": _records() for s in ("train", "test")}),
     "utkface": ("utkface", 4, images("UTKFace/2#_0_2_20170104023102422.jpg")),
     "lists": (
@@ -471,10 +476,10 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     "arrays-of-numpy": (
         "npz",
         8,
-        {"shapes.npz": _saved(np.savez, x_train=_X, y_train=_Y, x_test=_X, y_test=_Y), "readme.md": "shapes"},
+        {"shapes.npz": npz(x_train=_X, y_train=_Y, x_test=_X, y_test=_Y), "readme.md": "shapes"},
     ),
     "arrays-without-splits": ("npz", 4, {"data/x.npy": _saved(np.save, _X), "data/y.npy": _saved(np.save, _Y)}),
-    "arrays-without-labels": ("npz", 4, {"images.npz": _saved(np.savez, train_images=_X)}),
+    "arrays-without-labels": ("npz", 4, {"images.npz": npz(train_images=_X)}),
     "arrays-of-matlab": ("npz", 4, {"shapes.mat": _MAT({"images": _X.transpose(1, 2, 3, 0), "labels": _Y})}),
     "arrays-of-hdf5": (
         "hdf5",
