@@ -49,13 +49,12 @@ def _emnist(names: Sequence[str], evidence: str, input: str) -> Finding:
     found = [match for name in names if (match := _EMNIST.fullmatch(name))]
     sets = sorted({match["set"] for match in found})
     chosen = _LETTERS if _LETTERS in sets else sets[0]
+    of_set = [match for match in found if match["set"] == chosen]
+    is_twice = len({(match["split"], match["kind"]) for match in of_set}) < len(of_set)  # plain, and as .gz
     settings: dict[str, Any] = {}
-    for kind in ("images", "labels"):
-        files = {
-            match["split"]: match[0] for match in reversed(found) if (match["set"], match["kind"]) == (chosen, kind)
-        }
-        if chosen != _LETTERS:
-            settings[f"source.arrays.{kind}"] = {split: files[split] for split in ("train", "test") if split in files}
+    for kind in ("images", "labels") if is_twice or chosen != _LETTERS else ():
+        files = {match["split"]: match[0] for match in reversed(of_set) if match["kind"] == kind}
+        settings[f"source.arrays.{kind}"] = {split: files[split] for split in ("train", "test") if split in files}
     notes: tuple[str, ...] = ()
     if len(sets) > 1:
         others = ", ".join(name for name in sets if name != chosen)

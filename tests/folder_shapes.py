@@ -456,6 +456,16 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
             for kind, number in (("images", 3), ("labels", 1))
         },
     ),
+    "letters-plain-and-packed": (
+        "emnist",
+        8,
+        {
+            f"emnist-letters-{split}-{kind}-idx{number}-ubyte{end}": gzip.compress(_IDX[kind]) if end else _IDX[kind]
+            for split in ("train", "test")
+            for kind, number in (("images", 3), ("labels", 1))
+            for end in ("", ".gz")
+        },
+    ),
     "cifar10": (
         "cifar10",
         24,

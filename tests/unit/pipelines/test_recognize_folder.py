@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import pathlib
 import random
+import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -215,6 +217,32 @@ def test_what_must_be_done_first_is_in_a_note(
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
     assert found.sure is None
     assert [(each.preset, each.notes) for each in found.candidates if each.preset == preset] == [(preset, (note,))]
+
+
+@pytest.mark.parametrize(
+    "name", ["/cat/0.jpg", "../cat/0.jpg", "C:/cat/0.jpg", ".", "cat/../../0.jpg", "cat//0.jpg", "cat"]
+)
+def test_names_in_an_archive_may_lie(tmp_path: pathlib.Path, name: str) -> None:
+    archive = tmp_path / "a.zip"
+    archive.write_bytes(folder_shapes.packed(images("cat/#.jpg", "dog/#.jpg")))
+    with zipfile.ZipFile(archive, "a") as packed:
+        packed.writestr(name, b"x")
+        packed.writestr("__MACOSX/._x", b"x")
+    found = recognize_folder.recognize(str(tmp_path))
+    assert [each.preset for each in found.candidates] == ["image_folder"]
+
+
+def test_archive_that_is_encrypted_or_broken_is_known_by_its_names_or_not_at_all(tmp_path: pathlib.Path) -> None:
+    content = folder_shapes.packed({"data.csv": table("image,label", ["0.jpg,a"]), **images("#.jpg")})
+    flagged = bytearray(content)
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for at in [each.start() for each in re.finditer(re.escape(mark), content)]:
+            flagged[at + offset] |= 1
+    (tmp_path / "a.zip").write_bytes(bytes(flagged))
+    assert [each.preset for each in recognize_folder.recognize(f"{tmp_path}/a.zip").candidates] == ["image_folder"]
+    (tmp_path / "a.zip").write_bytes(content[:-9])
+    found = recognize_folder.recognize(str(tmp_path))
+    assert (found.candidates, found.remarks) == ((), ("1 archives: unpack them",))
 
 
 def test_records_name_the_command_that_reads_them_where_they_are(tmp_path: pathlib.Path) -> None:
