@@ -20,6 +20,7 @@ COMMANDS = (
     "verify",
     "inspect",
     "report",
+    "index",
     "bench",
     "schema",
 )
@@ -31,6 +32,7 @@ POSITIONAL = {
     "verify": ["DIR"],
     "inspect": ["DIR"],
     "report": ["DIR"],
+    "index": ["DIR"],
     "bench": ["DIR"],
 }
 ACTIONS = dict.fromkeys(COMMANDS, lambda *_: 0)
