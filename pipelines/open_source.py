@@ -19,7 +19,8 @@ from imagebeam.pipelines import (
 )
 from imagebeam.pipelines import config as config_lib
 from imagebeam.storage import remote
-from imagebeam.transforms import kept_features, output_folder
+from imagebeam.transforms import broken_content, kept_features, output_folder
+from imagebeam.transforms.arrays import array_names
 from imagebeam.transforms.images import class_masks, structure
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import (
@@ -191,7 +192,20 @@ def _advise_on_file(uri: str) -> str:
     for by, source in _CONTAINERS.items():
         if source.FILE_NAME.fullmatch(name):
             return f"for {source.EXPECTED} set source.by: {by}"
+    if name.endswith(array_names.ENDS[: -len(array_names.PICKLED)]):
+        return "for images that are rows of arrays set source.by: arrays, as the presets npz, hdf5, svhn and emnist do"
+    if name.lower().endswith(array_names.CSV) and _holds_pixels(uri):
+        return "for pixels in CSV set source.by: arrays, as the presets mnist_csv and fer2013 do"
     return "for a table of images set source.by=manifest"
+
+
+def _holds_pixels(uri: str) -> bool:
+    from imagebeam.transforms.arrays import pixel_rows  # late: NumPy
+
+    try:
+        return pixel_rows.look_into(uri, storage.storage_of(uri).stat(uri).version) is not None
+    except (OSError, broken_content.BrokenContentError):
+        return False
 
 
 _CONTAINERS: Mapping[str, type[containers.ContainerSource]] = {

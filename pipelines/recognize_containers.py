@@ -1,20 +1,25 @@
-"""Signs of files that hold many images: tars, TFRecords, Parquet, arrays, archives."""
+"""Signs of files that hold many images and what belongs to them: tars, TFRecords, Parquet."""
 
 from __future__ import annotations
 
+import dataclasses
 import posixpath
 import re
+import shlex
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 from imagebeam import errors, example, records, storage
-from imagebeam.pipelines.recognize_survey import Finding, Folder, Strength, Survey, name_some
+from imagebeam.pipelines.recognize_survey import FileSurvey, Finding, Folder, Strength, Survey, name_some
+from imagebeam.transforms import gzip_content
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.sources import tar, tfrecord
 
+_CIFAR = "cifar"
 _TAR_BLOCK = 512
+_MAX_HEAD_BYTES = 1 << 20  # of a tar that is unpacked
 _MAX_RECORD_BYTES = 4 << 20
-_IDX = re.compile(r".*idx[13][-.]ubyte(\.gz)?")
 _RECORD = re.compile(r".*\.(record|records|tfrec|tfrecords?)(-\d{5}-of-\d{5})?(\.gz)?", re.IGNORECASE)
 
 
@@ -25,13 +30,11 @@ def _places(survey: Survey, at: str) -> Iterator[Folder]:
     yield from (survey.look(root.below(name)) for name in root.folders[:10])
 
 
-def find_idx(survey: Survey, at: str) -> Iterator[Finding]:
-    """Finds the files of MNIST and its relatives."""
-    root = survey.look(at)
-    names = [name for name in root.files if _IDX.fullmatch(name)]
-    if any("idx3" in name for name in names):
-        evidence = f"{root.count(len(names), 'IDX file')} ({name_some(names, 2)})"
-        yield Finding("mnist", Strength.CERTAIN, evidence)
+def find_in_file(survey: Survey, name: str) -> Iterator[Finding]:
+    """Finds what one tar, TFRecord or Parquet file is."""
+    one = FileSurvey(survey, name)
+    for sign in (find_tars, find_tfrecords, find_parquet):
+        yield from (dataclasses.replace(each, input=name) for each in sign(one, ""))
 
 
 def find_tars(survey: Survey, at: str) -> Iterator[Finding]:
@@ -40,8 +43,10 @@ def find_tars(survey: Survey, at: str) -> Iterator[Finding]:
         names = [name for name in folder.files if tar.TarSource.FILE_NAME.fullmatch(name)]
         if not names:
             continue
-        plain = next((name for name in names if name.endswith(".tar")), "")
-        members = _members_of(survey.head(folder.below(plain))) if plain else []
+        members = _members_of(_unpacked(survey.head(folder.below(names[0]))))
+        if _CIFAR in names[0].lower() and members and not any(map(extension_of_image, members)):
+            yield _packed_cifar(folder, names[0], members[0], at)
+            return
         images = [name for name in members if extension_of_image(name)]
         cells = sorted({posixpath.basename(name).partition(".")[2].lower() for name in members} - {""})
         others = [each for each in cells if not extension_of_image(f"x.{each}")]
@@ -57,6 +62,24 @@ def find_tars(survey: Survey, at: str) -> Iterator[Finding]:
         strength = Strength.CERTAIN if is_certain else Strength.LIKELY if images else Strength.POSSIBLE
         yield Finding("webdataset", strength, evidence, settings, notes)
         return
+
+
+def _packed_cifar(folder: Folder, name: str, member: str, at: str) -> Finding:
+    """Returns the finding for CIFAR as it is downloaded: the arrays in a tar."""
+    preset = "cifar100" if "100" in name else "cifar10"
+    note = f"unpack it first, by tar xf {folder.below(name)}, and give the folder that is in it as --input"
+    evidence = f"{name} is a tar with {member}"
+    return Finding(preset, Strength.POSSIBLE, evidence, {}, (note,), input=folder.path if folder.path != at else "")
+
+
+def _unpacked(head: bytes) -> bytes:
+    """Returns the beginning of the content of a file that may be gzip."""
+    if not head.startswith(gzip_content.MAGIC):
+        return head
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _MAX_HEAD_BYTES)
+    except zlib.error:
+        return b""
 
 
 def extension_of_image(name: str) -> bool:
@@ -95,7 +118,10 @@ def find_tfrecords(survey: Survey, at: str) -> Iterator[Finding]:
         keys = _keys_of(survey.uri(folder.below(names[0])))
         evidence = folder.count(len(names), "TFRecord file") + f" ({name_some(names, 2)})"
         settings: dict[str, Any] = {}
-        notes: tuple[str, ...] = ()
+        where = survey.uri(folder.path)
+        notes = (
+            f"to read these files where they are, without writing others: {shlex.join(['imagebeam', 'index', where])}",
+        )
         image = next((key for key in _IMAGE_KEYS if key in keys), None)
         label = next((key for key in _LABEL_KEYS if key in keys), None)
         if keys:
@@ -166,34 +192,3 @@ def _columns_of(uri: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         or (pyarrow.types.is_struct(field.type) and {"bytes", "path"} & {inner.name for inner in field.type})
     )
     return found, tuple(name for name in schema.names if name not in found)
-
-
-def find_arrays(survey: Survey, at: str) -> Iterator[Finding]:
-    """Finds data sets that are arrays: CIFAR, .npz, .mat, HDF5."""
-    root = survey.look(at)
-    for folder in _places(survey, at):
-        names = {*folder.files}
-        beside = folder.path.removeprefix(f"{at}/") if at else folder.path
-        where = f" in {beside}" if folder.path != root.path else ""
-        if {"data_batch_1", "test_batch"} <= names or {"data_batch_1.bin", "test_batch.bin"} <= names:
-            yield Finding("cifar10", Strength.CERTAIN, f"data_batch_1 and test_batch{where}", input=folder.path)
-        elif {"train", "test", "meta"} <= names or {"train.bin", "test.bin", "fine_label_names.txt"} <= names:
-            yield Finding("cifar100", Strength.CERTAIN, f"train, test and meta{where}", input=folder.path)
-        elif mats := folder.ending("_32x32.mat"):
-            yield Finding("svhn", Strength.CERTAIN, f"{name_some(mats)}{where}", input=folder.path)
-        elif arrays := folder.ending(".npz"):
-            yield Finding("npz", Strength.LIKELY, f"{folder.count(len(arrays), '.npz file')}{where}", input=folder.path)
-        elif arrays := folder.ending(".h5", ".hdf5"):
-            evidence = f"{folder.count(len(arrays), 'HDF5 file')}{where} ({name_some(arrays)})"
-            yield Finding("hdf5", Strength.LIKELY, evidence, input=folder.path)
-        else:
-            continue
-        return
-
-
-def find_archives(survey: Survey, at: str) -> Iterator[Finding]:
-    """Finds zip archives with images."""
-    root = survey.look(at)
-    names = root.ending(".zip")
-    if names:
-        yield Finding("zip", Strength.LIKELY, f"{root.count(len(names), 'zip archive')} ({name_some(names)})")

@@ -11,16 +11,20 @@ from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
-from imagebeam import errors, storage
+from imagebeam import errors, plural, storage
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import (
     recognize_annotations,
+    recognize_archives,
+    recognize_array_files,
+    recognize_coco,
     recognize_containers,
     recognize_layouts,
+    recognize_masks,
     recognize_tables,
     split_folders,
 )
-from imagebeam.pipelines.recognize_survey import Finding, Folder, Strength, Survey, extension_of
+from imagebeam.pipelines.recognize_survey import Finding, Folder, Strength, Survey, extension_of, name_some
 from imagebeam.transforms.sources import table_formats
 
 Sign: TypeAlias = Callable[[Survey, str], Iterator[Finding]]  # called with a folder below the root of the survey
@@ -30,19 +34,19 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
     recognize_annotations.find_yolo: ("yolo",),
     recognize_annotations.find_voc: ("voc",),
     recognize_annotations.find_exports: ("box_csv", "coco"),
-    recognize_annotations.find_coco: ("coco",),
-    recognize_annotations.find_json_per_image: ("labelme", "via"),
-    recognize_annotations.find_masks: ("segmentation",),
-    recognize_containers.find_idx: ("mnist",),
-    recognize_containers.find_arrays: ("cifar10", "cifar100", "svhn", "npz", "hdf5"),
-    recognize_containers.find_tars: ("webdataset",),
+    recognize_coco.find_coco: ("coco", "coco_captions", "coco_keypoints", "coco_panoptic"),
+    recognize_coco.find_lvis: ("lvis",),
+    recognize_annotations.find_labelme: ("labelme",),
+    recognize_masks.find_masks: ("segmentation", "carvana", "camvid"),
+    recognize_array_files.find_idx: ("mnist", "emnist"),
+    recognize_array_files.find_arrays: ("cifar10", "cifar100", "svhn", "npz", "hdf5"),
+    recognize_containers.find_tars: ("webdataset", "cifar10", "cifar100"),
     recognize_containers.find_tfrecords: ("tfrecord",),
     recognize_containers.find_parquet: ("parquet",),
-    recognize_containers.find_archives: ("zip",),
     recognize_layouts.find_lists_of_names: ("food101", "oxford_pets"),
     recognize_tables.find_tables: (
         *("cub200", "imagefolder_metadata", "box_csv", "fer2013", "mnist_csv"),
-        *("captions", "multilabel", "kaggle", "regression"),
+        *("captions", "multilabel", "kaggle", "regression", "tfrecorder"),
     ),
     recognize_layouts.find_classes_in_splits: ("imagenet", "imagefolder"),
     recognize_layouts.find_splits_in_classes: ("image_folder",),
@@ -50,6 +54,9 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
     recognize_layouts.find_labels_in_names: ("cats_dogs", "imagenet_files", "utkface", "image_folder"),
     recognize_layouts.find_unlabelled: ("imagefolder", "image_folder"),
 }
+_SIGNS_OF_FILES = (recognize_array_files.find_in_file, recognize_containers.find_in_file)  # called with its name
+_OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
+_ZIP = ".zip"
 _DEPTH = 4  # levels of folders that are searched for the data set
 _MAX_INNER = 8  # folders of one level
 _MAX_SHOWN = 6  # candidates
@@ -59,9 +66,9 @@ _UNREAD = {  # by extension, in words
         (".mp4", ".avi", ".mov", ".mkv", ".webm"), "videos, which are not read: save their frames as images"
     ),
     **dict.fromkeys((".dcm", ".nii", ".mha"), "medical images, which are not read: save them as PNG"),
-    **dict.fromkeys((".7z", ".rar", ".tgz", ".gz", ".xz", ".bz2"), "archives: unpack them"),
-    ".zip": "zip archives: unpack them",
+    **dict.fromkeys((".7z", ".rar", ".xz", ".bz2"), "archives: unpack them"),
 }
+_UNKNOWN = dict.fromkeys((".zip", ".tgz", ".gz"), "archives: unpack them")  # unless a preset reads them
 
 
 class Recognition(NamedTuple):
@@ -108,7 +115,10 @@ def recognize(uri: str, output: str = "") -> Recognition:
     if not (root := survey.look()).is_whole and not root.files and not root.folders:
         raise errors.ConfigError(f"{uri!r} cannot be listed; check the address")
     found = _search(survey)
-    return Recognition(uri, tuple(_in_order(found)[:_MAX_SHOWN]), tuple(_remarks(survey)), _describe(root))
+    archives = root.ending(_ZIP)
+    if archives and not any(each.strength >= Strength.LIKELY for each in found):
+        found = _find_in_archives(survey, archives) + found
+    return Recognition(uri, tuple(_in_order(found)[:_MAX_SHOWN]), tuple(_remarks(survey, bool(found))), _describe(root))
 
 
 def _recognize_file(uri: str) -> Recognition:
@@ -118,8 +128,13 @@ def _recognize_file(uri: str) -> Recognition:
     survey = Survey(posixpath.dirname(address))
     given = uri.rstrip("/").rpartition("/")[0] or ("/" if uri.startswith("/") else ".")
     found: list[Finding] = []
-    if extension_of(name) in (*table_formats.FORMATS, ".txt"):
-        found = [each for each in _usable(recognize_tables.find_in_file(survey, name))]
+    if extension_of(name) == _ZIP:
+        found = _find_in_archives(survey, [name])
+    elif extension_of(name) in (*table_formats.FORMATS, ".txt"):
+        found = [*_usable(recognize_tables.find_in_file(survey, name))]
+        found = [dataclasses.replace(each, input=name) if each.preset in _OF_PIXELS else each for each in found]
+    for sign in _SIGNS_OF_FILES if not found else ():
+        found += _usable(sign(survey, name))
     return Recognition(given, tuple(_in_order(found)), (), name)
 
 
@@ -136,6 +151,36 @@ def _search(survey: Survey) -> list[Finding]:
         below = [survey.look(at).below(name) for at in level for name in survey.look(at).folders[:_MAX_INNER]]
         level = below[:_MAX_INNER]
     return findings
+
+
+def _find_in_archives(survey: Survey, names: Sequence[str]) -> list[Finding]:
+    """Returns the findings for zip archives of a folder: for the images in one, or for the folders that all make."""
+    inside = recognize_archives.ArchiveSurvey(survey.root, names)
+    kind = f"{names[0]} is a zip archive" if len(names) == 1 else f"{plural.count(len(names), 'zip archive')}"
+    found = []
+    for each in _search(inside):
+        place = inside.input_of(each.input)
+        evidence = f"{kind}: {each.evidence}"
+        if not _reads_archives(each):
+            note = f"{each.preset} does not read archives: unpack {name_some(names)}, and plan the folder"
+            each = dataclasses.replace(each, strength=Strength.POSSIBLE, settings={}, notes=(note,), input=names[0])
+        elif place is not None:
+            each = dataclasses.replace(each, input=place)
+        else:
+            each = dataclasses.replace(each, settings={"source.by": "zip", **each.settings})
+        found.append(dataclasses.replace(each, evidence=evidence))
+    return found
+
+
+def _reads_archives(finding: Finding) -> bool:
+    """Returns whether a preset needs nothing but the images: no tables, masks or lists beside them."""
+    config = config_lib.load_config(finding.preset, overrides_of(finding))
+    return (
+        config.source.by == "files"
+        and config.source.masks.image is None
+        and not config.split.lists
+        and not config.label.lists
+    )
 
 
 def _find_at(survey: Survey, at: str) -> list[Finding]:
@@ -176,16 +221,19 @@ def _in_order(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda each: -each.strength)
 
 
-def _remarks(survey: Survey) -> Iterator[str]:
+def _remarks(survey: Survey, is_known: bool) -> Iterator[str]:
     images = survey.with_images("", _DEPTH)
     if images is not None and images.files[images.images[0]] < 300:
         path = images.below(images.images[0])
         if survey.head(path, 64).startswith(_POINTER):
             yield f"{path} is a pointer of Git LFS, not an image: run git lfs pull in the clone first"
     root = survey.look()
+    unread = _UNREAD if is_known else {**_UNREAD, **_UNKNOWN}
     counts = collections.Counter(
-        _UNREAD[extension] for name in root.files if (extension := extension_of(name)) in _UNREAD
+        unread[extension] for name in root.files if (extension := extension_of(name)) in unread
     )
+    for name in recognize_annotations.via_files(survey):
+        yield f"{name} is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON"
     yield from (f"{number:,} {what}" for what, number in counts.items())
 
 

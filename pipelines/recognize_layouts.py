@@ -138,6 +138,7 @@ def find_classes(survey: Survey, at: str) -> Iterator[Finding]:
 _UTKFACE = re.compile(r"\d{1,3}_[01]_[0-4]_\d+\.")
 _CATS_DOGS = re.compile(r"(cat|dog)\.\d+\.jpg")
 _SYNSET_FILE = re.compile(r"n\d{8}_.*\.JPEG")
+_PET = re.compile(r".+_\d+\.\w+")
 _NUMBERED = re.compile(r"(?P<label>.*?[^\d_\-. ])(?P<between>[_\-. ]*)(?P<open>\(?)\d+(?P<close>\)?)\.\w+")
 _NO_CLASS = re.compile(
     r"(?i)^(img|image|dsc[nf]?|photo|picture|pic|p|screenshot|scan|file|page|sample)s?$|frame|mask|\d"
@@ -229,7 +230,9 @@ def find_lists_of_names(survey: Survey, at: str) -> Iterator[Finding]:
                     "source.pattern": rf"{re.escape(name)}/(?P<label>.+)_\d+\.\w+",
                     "split.lists": paths,
                 }
-                yield Finding("oxford_pets", Strength.LIKELY, evidence, settings)
+                is_certain = all(map(_PET.fullmatch, images.images))
+                strength = Strength.CERTAIN if is_certain else Strength.LIKELY
+                yield Finding("oxford_pets", strength, evidence, settings)
             return
 
 

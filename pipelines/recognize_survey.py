@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import errors, plural, storage
+from imagebeam.pipelines import split_folders
 from imagebeam.transforms.sources import files as files_lib
 
 HEAD_BYTES = 1 << 16
@@ -164,12 +165,15 @@ class Survey:
         if path not in self._heads:
             if len(self._heads) >= self._bounds.heads:
                 return b""
-            uri = self.uri(path)
             try:
-                self._heads[path] = storage.storage_of(uri).read(uri, 0, num_bytes)
+                self._heads[path] = self._read_head(path, num_bytes)
             except (OSError, errors.ConfigError):
                 self._heads[path] = b""
         return self._heads[path]
+
+    def _read_head(self, path: str, num_bytes: int) -> bytes:
+        uri = self.uri(path)
+        return storage.storage_of(uri).read(uri, 0, num_bytes)
 
     def holds(self, path: str) -> bool:
         """Returns whether there is a file, by the listing of its folder."""
@@ -192,6 +196,15 @@ class Survey:
             if found is not None:
                 return found
         return None
+
+
+class FileSurvey(Survey):
+    """What was seen of one file: its folder, as if nothing else were in it."""
+
+    def __init__(self, survey: Survey, name: str):
+        super().__init__(survey.root)
+        found = survey.look()
+        self._folders[""] = Folder("", (), {name: found.files.get(name, 0)})
 
 
 def extension_of(name: str) -> str:
@@ -218,6 +231,18 @@ def splits_in(names: Iterable[str]) -> dict[str, str]:
     found = {name: meant for name in names if (meant := split_meant(name)) is not None}
     found = dict(sorted(found.items(), key=lambda each: (_SPLIT_ORDER.index(each[1]), each[0])))
     return found if "train" in found.values() else {}
+
+
+def split_places(survey: Survey, at: str) -> Iterator[Folder]:
+    """Yields a folder, and those in it that have the exact name of a split."""
+    root = survey.look(at)
+    yield root
+    yield from (survey.look(root.below(name)) for name in split_folders.SPLITS if name in root.folders)
+
+
+def prefix_of(folder: Folder, at: str) -> str:
+    """Returns the path of a folder below `at` with a slash at its end; "" for `at` itself."""
+    return f"{folder.path}/".removeprefix(f"{at}/") if folder.path != at else ""
 
 
 def name_some(names: Sequence[str], number: int = 3) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import collections
-import csv
-import io
-import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import errors, plural, storage
-from imagebeam.pipelines import recognize_annotations
+from imagebeam import plural
+from imagebeam.pipelines import recognize_pixels, table_heads
 from imagebeam.pipelines.recognize_survey import (
     HASH_SPLIT,
     Change,
@@ -20,16 +17,13 @@ from imagebeam.pipelines.recognize_survey import (
     Folder,
     Strength,
     Survey,
-    extension_of,
     name_some,
     split_meant,
     splits_in,
 )
-from imagebeam.transforms.sources import files as files_lib
 
 _SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt")
 _MAX_TABLES = 12  # in one folder
-_MAX_ROWS = 2_000
 _NUM_VALUES = 20  # of a column that are looked for as images
 _NUM_FOLDERS = 40  # in which images are looked for
 
@@ -45,20 +39,6 @@ _LABEL_NAMES = (
 _SPLIT_NAMES = ("split", "set", "usage", "subset", "partition", "fold")
 _CAPTIONS = re.compile(r"(?i).*(caption|sentence|description|comment|text).*")
 _SEPARATORS = ("|", ";", ",", " ")
-
-
-class Table(NamedTuple):
-    """The beginning of a table."""
-
-    path: str  # below the root of the survey
-    columns: tuple[str, ...]
-    rows: tuple[Mapping[str, str], ...]
-    settings: Mapping[str, Any] = {}  # how it is read
-    has_header: bool = True
-
-    def values(self, column: str) -> list[str]:
-        """Returns the values of a column that are not empty."""
-        return [value for row in self.rows if (value := row.get(column, "").strip())]
 
 
 class Place(NamedTuple):
@@ -81,13 +61,13 @@ def find_tables(survey: Survey, at: str) -> Iterator[Finding]:
     metadata = [each for each in _folders_with_tables(survey, root) if each.ending(*_METADATA)]
     if metadata:
         name = metadata[0].ending(*_METADATA)[0]
-        table = read_table(survey, metadata[0].below(name))
+        table = table_heads.read_table(survey, metadata[0].below(name))
         if table is not None and "file_name" in table.columns:
             yield from _find_metadata(table, metadata, at)
             return
     folders = [root, *(survey.look(root.below(name)) for name in root.folders if _names_tables(name))]
     names = [folder.below(name) for folder in folders for name in folder.ending(*_SUFFIXES)]
-    tables = [read_table(survey, path) for path in sorted(names, key=_order)[:_MAX_TABLES]]
+    tables = [table_heads.read_table(survey, path) for path in sorted(names, key=_order)[:_MAX_TABLES]]
     for table in filter(None, tables):
         found = list(_find_in_table(survey, at, table))
         yield from found
@@ -97,7 +77,7 @@ def find_tables(survey: Survey, at: str) -> Iterator[Finding]:
 
 def find_in_file(survey: Survey, path: str) -> Iterator[Finding]:
     """Finds what one table is."""
-    table = read_table(survey, path)
+    table = table_heads.read_table(survey, path)
     if table is not None:
         yield from _find_in_table(survey, "", table)
 
@@ -120,144 +100,17 @@ def _order(path: str) -> tuple[int, int, str]:
     return 2 if is_last else name.endswith(".txt"), path.count("/"), path
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def read_table(survey: Survey, path: str) -> Table | None:
-    """Returns the beginning of a table; None if the file is none."""
-    extension = extension_of(path)
-    if extension == ".parquet":
-        return _read_parquet(survey, path)
-    head = survey.head(path)
-    if not head or b"\0" in head:
-        return None
-    text = head.decode("utf-8-sig", "replace")
-    lines = text.splitlines()
-    if len(head) >= (1 << 16) and len(lines) > 1:
-        lines.pop()  # it may be cut short
-    if extension in (".jsonl", ".ndjson"):
-        return _of_objects(path, _parse_lines(lines), {})
-    if extension == ".json":
-        return _read_json(survey, path)
-    return _read_csv(path, lines[: _MAX_ROWS + 1])
-
-
-def _parse_lines(lines: Sequence[str]) -> Iterator[Any]:
-    for line in lines[:_MAX_ROWS]:
-        try:
-            yield json.loads(line)
-        except (ValueError, RecursionError):
-            return
-
-
-def _of_objects(path: str, objects: Iterator[Any], settings: Mapping[str, Any]) -> Table | None:
-    rows = [
-        {name.strip(): _as_text(value) for name, value in each.items()} for each in objects if isinstance(each, dict)
-    ]
-    return Table(path, tuple(rows[0]), tuple(rows), settings) if rows else None
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, list):
-        return "|".join(map(str, value))
-    return "" if value is None else str(value)
-
-
-def _read_json(survey: Survey, path: str) -> Table | None:
-    import ijson
-
-    head = survey.head(path)
-    shape = recognize_annotations.shape_of_json(head)
-    lists = [name for name, first in shape.items() if first and name not in ("categories", "licenses", "classes")]
-    if not lists:
-        return None
-    items = "" if "" in lists else next((n for n in lists if _has_image(shape[n])), lists[0])
-    rows = []
-    try:
-        for each in ijson.items(io.BytesIO(head), f"{items}.item" if items else "item", use_float=True):
-            rows.append(each)
-    except (ijson.JSONError, ValueError, RecursionError):  # the head ends within the file
-        pass
-    if "annotations" in shape and "images" in shape:  # COCO's JSON is no table
-        return None
-    return _of_objects(path, iter(rows), {"source.manifest.items": items} if items else {})
-
-
-def _has_image(first: Mapping[str, Any]) -> bool:
-    return any(isinstance(value, str) and _is_image(value) for value in first.values())
-
-
-def _read_csv(path: str, lines: Sequence[str]) -> Table | None:
-    first = next((line for line in lines if line.strip()), "")
-    is_text = extension_of(path) == ".txt"
-    delimiter = max("\t;,|" if extension_of(path) == ".tsv" else ",;\t|", key=first.count)
-    settings: dict[str, Any] = {}
-    if first.count(delimiter) == 0 and is_text:
-        delimiter = " "
-    if not is_text and delimiter != ("\t" if extension_of(path) == ".tsv" else ","):
-        if first.count(delimiter):
-            settings["source.manifest.delimiter"] = delimiter
-        else:
-            delimiter = ","
-    if is_text:
-        settings = {"source.manifest.format": "csv"} | (
-            {} if delimiter == "," else {"source.manifest.delimiter": delimiter}
-        )
-    try:
-        cells = list(csv.reader((line for line in lines if line.strip()), delimiter=delimiter))
-    except csv.Error:
-        return None
-    if not cells or (len(cells[0]) < 2 and is_text):
-        return None
-    header = [name.strip() for name in cells[0]]
-    has_header = not any(_is_image(cell) or _is_number(cell) for cell in header)
-    if not has_header:
-        header = ["image" if _is_image(cell) else "label" for cell in header]
-        if len(set(header)) < len(header):
-            at = next((index for index, cell in enumerate(header) if cell == "image"), -1)
-            header = [f"column_{n}" if n != at else "image" for n in range(1, len(header) + 1)]
-        settings["source.manifest.header"] = header
-    if len(set(header)) < len(header):
-        return None
-    body = cells[1:] if has_header else cells
-    rows = tuple(dict(zip(header, row)) for row in body if len(row) == len(header))
-    return Table(path, tuple(header), rows, settings, has_header) if rows or has_header else None
-
-
-def _read_parquet(survey: Survey, path: str) -> Table | None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-
-        uri = survey.uri(path)
-        with storage.storage_of(uri).open_read(uri) as file:
-            parquet = pyarrow.parquet.ParquetFile(file)
-            names = parquet.schema_arrow.names
-            shown = [
-                field.name
-                for field in parquet.schema_arrow
-                if not pyarrow.types.is_binary(field.type) and not pyarrow.types.is_nested(field.type)
-            ]
-            batch = next(parquet.iter_batches(batch_size=_NUM_VALUES * 10, columns=shown), None) if shown else None
-            objects = batch.to_pylist() if batch is not None else []
-    except (OSError, ValueError, ImportError, errors.ConfigError):
-        return None
-    rows = tuple({name: _as_text(value) for name, value in each.items()} for each in objects)
-    return Table(path, tuple(names), rows)
-
-
-# --- judging ---------------------------------------------------------------------------------------------------------
-
-
-def _find_in_table(survey: Survey, at: str, table: Table) -> Iterator[Finding]:
+def _find_in_table(survey: Survey, at: str, table: table_heads.Table) -> Iterator[Finding]:
     columns = {*table.columns}
     path = table.path.removeprefix(f"{at}/") if at else table.path
     shown = f"{path} has the columns {name_some(table.columns, 6)}"
-    if {"emotion", "pixels"} <= columns:
-        yield Finding("fer2013", Strength.CERTAIN, shown)
+    if {"image_uri", "label"} <= columns:
+        yield Finding(
+            "tfrecorder", Strength.CERTAIN, shown, {} if "split" in columns else {"split": HASH_SPLIT}, input=table.path
+        )
         return
-    if _is_pixels(table):
-        yield Finding("mnist_csv", Strength.CERTAIN, f"{path} has {len(table.columns):,} columns of pixels", {})
+    if pixels := recognize_pixels.find(survey, table.path, len(table.columns)):
+        yield pixels
         return
     if columns >= _BOX_COLUMNS:
         yield from _find_boxes(survey, at, table, shown)
@@ -302,7 +155,7 @@ def _find_in_table(survey: Survey, at: str, table: Table) -> Iterator[Finding]:
 
 
 def _find_label(
-    table: Table, others: Sequence[str], evidence: str, settings: dict[str, Any], has_split: bool
+    table: table_heads.Table, others: Sequence[str], evidence: str, settings: dict[str, Any], has_split: bool
 ) -> Iterator[Finding]:
     label, is_known = _label_column(table, others)
     further = [name for name in others if name != label]
@@ -342,14 +195,14 @@ def _no_strata(has_split: bool) -> dict[str, Any]:
 
 
 def _kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
-    if not all(map(_is_number, values)):
+    if not all(map(table_heads.is_number, values)):
         return "class"
     if any("." in value and float(value) != int(float(value)) for value in distinct):
         return "float"
     return "int" if len(distinct) > 60 and len(distinct) * 4 > len(values) else "class"
 
 
-def _find_boxes(survey: Survey, at: str, table: Table, shown: str) -> Iterator[Finding]:
+def _find_boxes(survey: Survey, at: str, table: table_heads.Table, shown: str) -> Iterator[Finding]:
     path = table.path.removeprefix(f"{at}/") if at else table.path
     place = find_place(survey, at, table)
     if posixpath.basename(path) == "_annotations.csv" or place is None:  # those are found beside the images
@@ -367,7 +220,7 @@ def _find_boxes(survey: Survey, at: str, table: Table, shown: str) -> Iterator[F
     )
 
 
-def _find_metadata(table: Table, folders: Sequence[Folder], at: str) -> Iterator[Finding]:
+def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str) -> Iterator[Finding]:
     counts = ", ".join(f"{folder.path.removeprefix(f'{at}/') if at else folder.path or '.'}" for folder in folders)
     evidence = f"{posixpath.basename(table.path)} with a column file_name is in {counts}"
     settings: dict[str, Any] = {}
@@ -383,7 +236,7 @@ def _find_metadata(table: Table, folders: Sequence[Folder], at: str) -> Iterator
     yield Finding("imagefolder_metadata", Strength.CERTAIN, evidence, settings, notes)
 
 
-def _settings_of(at: str, table: Table, place: Place) -> dict[str, Any]:
+def _settings_of(at: str, table: table_heads.Table, place: Place) -> dict[str, Any]:
     folder = posixpath.dirname(table.path)
     path = table.path.removeprefix(f"{at}/") if at else table.path
     root = posixpath.relpath(f"/{place.folder}", f"/{folder}")
@@ -393,7 +246,7 @@ def _settings_of(at: str, table: Table, place: Place) -> dict[str, Any]:
     return settings
 
 
-def _of_split_folders(survey: Survey, at: str, table: Table) -> dict[str, Any]:
+def _of_split_folders(survey: Survey, at: str, table: table_heads.Table) -> dict[str, Any]:
     """Returns the settings for tables of one name, each in the folder of a split."""
     folder, name = posixpath.split(table.path)
     splits = splits_in(survey.look(at).folders)
@@ -404,7 +257,7 @@ def _of_split_folders(survey: Survey, at: str, table: Table) -> dict[str, Any]:
     return {"source.manifest.path": f"*/{name}", "split": {"by": "directory", "rename": rename}}
 
 
-def find_place(survey: Survey, at: str, table: Table) -> Place | None:
+def find_place(survey: Survey, at: str, table: table_heads.Table) -> Place | None:
     """Returns which column names images, and where they are; None if no image of the first rows is found."""
     home = survey.look(posixpath.dirname(table.path))
     top = survey.look(at)
@@ -416,7 +269,7 @@ def find_place(survey: Survey, at: str, table: Table) -> Place | None:
         values = [each for each in table.values(column)[:_NUM_VALUES] if len(each) < 1000]
         if not values or len({*values}) < len(values) / 6:
             continue
-        if all(map(_is_number, values)) and not _IMAGE_WORD.search(column):  # 1, 2, 3 may be anything
+        if all(map(table_heads.is_number, values)) and not _IMAGE_WORD.search(column):  # 1, 2, 3 may be anything
             continue
         for folder in unique.values():
             found = [_look_up(survey, folder, value) for value in values]
@@ -435,7 +288,7 @@ def _look_up(survey: Survey, folder: Folder, value: str) -> bool | None:
     if above and above[0] not in folder.folders:
         return None
     holder = survey.look("/".join([*filter(None, [folder.path]), *above])) if above else folder
-    if base in holder.files and _is_image(base):
+    if base in holder.files and table_heads.is_image(base):
         return True
     return False if base in holder.stems else None
 
@@ -444,7 +297,7 @@ def _rank_of_image(name: str) -> int:
     return _IMAGE_NAMES.index(name.lower()) if name.lower() in _IMAGE_NAMES else len(_IMAGE_NAMES)
 
 
-def _label_column(table: Table, others: Sequence[str]) -> tuple[str | None, bool]:
+def _label_column(table: table_heads.Table, others: Sequence[str]) -> tuple[str | None, bool]:
     """Returns the column that is likely the label, and whether its name says so."""
     usable = [name for name in others if len({*table.values(name)}) > 1]
     by_name = {name.lower(): name for name in usable}
@@ -457,7 +310,7 @@ def _label_column(table: Table, others: Sequence[str]) -> tuple[str | None, bool
     return fewest, len(usable) == 1
 
 
-def _split_column(table: Table) -> str | None:
+def _split_column(table: table_heads.Table) -> str | None:
     for name in table.columns:
         values = {*table.values(name)}
         if name.lower() in _SPLIT_NAMES and 0 < len(values) <= 6 and any(map(split_meant, values)):
@@ -480,25 +333,11 @@ def _separator_of(values: Sequence[str]) -> str:
     return ""
 
 
-def _is_flag(table: Table, name: str) -> bool:
+def _is_flag(table: table_heads.Table, name: str) -> bool:
     values = {*table.values(name)}
     return bool(values) and values <= {"0", "1", "-1", "0.0", "1.0"}
 
 
-def _is_prose(table: Table, name: str) -> bool:
+def _is_prose(table: table_heads.Table, name: str) -> bool:
     values = table.values(name)[:100]
     return bool(values) and sum(len(value.split()) for value in values) >= 3 * len(values)
-
-
-def _is_pixels(table: Table) -> bool:
-    side = round((len(table.columns) - 1) ** 0.5)
-    is_square = side >= 8 and side * side == len(table.columns) - 1
-    return is_square and bool(table.rows) and all(map(_is_number, list(table.rows[0].values())))
-
-
-def _is_image(text: str) -> bool:
-    return extension_of(text.strip())[1:] in files_lib.IMAGE_EXTENSIONS
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\s*-?\d+(\.\d*)?([eE]-?\d+)?\s*", text) is not None

@@ -18,7 +18,7 @@ import scipy.io
 import imagebeam
 from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert, verify_dataset
-from tests import array_sets, datasets
+from tests import array_sets, datasets, idx_files
 
 
 def run(preset: str, source: pathlib.Path, output: pathlib.Path, *overrides: str) -> convert.ConvertResult:
@@ -69,6 +69,19 @@ def test_cifar10_preset_writes_the_same_of_both_versions(tmp_path: pathlib.Path,
     order = [int(key.decode().rpartition("/")[2]) for key in batch["image/key"]]
     np.testing.assert_array_equal(batch["image"], written["test"][0][order])
     np.testing.assert_array_equal(batch["label"], written["test"][1][order])
+
+
+def test_emnist_preset_writes_upright_letters(tmp_path: pathlib.Path) -> None:
+    upright, labels = array_sets.pictures(5, 6, 7, 9), array_sets.numbers(5, 6, 26).astype(np.uint8) + 1
+    (tmp_path / "in").mkdir()
+    for split in ("train", "test"):
+        for name, array in (("images-idx3", upright.transpose(0, 2, 1)), ("labels-idx1", labels)):
+            idx_files.write(tmp_path / "in" / f"emnist-letters-{split}-{name}-ubyte.gz", array)
+    run("emnist", tmp_path / "in", tmp_path / "out")
+    for split in ("train", "test"):
+        pictures, examples = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(pictures, upright)
+        assert [each["image/class/label"] for each in examples] == labels.tolist()
 
 
 @pytest.mark.parametrize("is_binary", [False, True], ids=["python", "binary"])

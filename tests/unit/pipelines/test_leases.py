@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import cli, output_lock
+from imagebeam.pipelines import command_messages, output_lock
 from imagebeam.transforms import commit_rights, run_record
 from tests import patience
 
@@ -106,7 +106,7 @@ def test_command_line_shows_why_a_run_waits(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY"):
         monkeypatch.setenv(name, os.environ.get(name, "2"))
     with warnings.catch_warnings():
-        cli._quieten(verbose=False)
+        command_messages.quieten(verbose=False)
     assert logger.level == logging.WARNING
     logger.setLevel(logging.NOTSET)
 

@@ -21,6 +21,7 @@ COMMANDS = (
     "verify",
     "inspect",
     "report",
+    "index",
     "bench",
     "schema",
 )
@@ -33,6 +34,7 @@ POSITIONAL = {
     "verify": ["DIR"],
     "inspect": ["DIR"],
     "report": ["DIR"],
+    "index": ["DIR"],
     "bench": ["DIR"],
 }
 ACTIONS = dict.fromkeys(COMMANDS, lambda *_: 0)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import pathlib
 import random
+import re
+import zipfile
 
+import numpy as np
 import pytest
 
 from imagebeam import errors, storage
@@ -119,6 +123,164 @@ def test_table_itself_is_recognized_in_its_folder(tmp_path: pathlib.Path) -> Non
     assert (config.source.uri, config.source.manifest.path) == (str(tmp_path), "train.csv")
 
 
+@pytest.mark.parametrize(
+    ("shape", "name", "preset", "number"),
+    [
+        ("arrays-of-numpy", "shapes.npz", "npz", 8),
+        ("arrays-of-matlab", "shapes.mat", "npz", 4),
+        ("arrays-of-hdf5", "train_signs.h5", "hdf5", 4),
+        ("svhn", "train_32x32.mat", "svhn", 4),
+        ("a-zip-of-classes", "a.zip", "image_folder", 8),
+        ("a-zip-with-an-inner-folder", "a.zip", "imagefolder", 16),
+        ("tars", "val-0000.tar.gz", "webdataset", 2),
+        ("tfrecords", "train-00000-of-00001", "tfrecord", 2),
+        ("parquet", "data/train-00000-of-00001.parquet", "parquet", 4),
+        ("pixels-of-digits", "mnist_train.csv", "mnist_csv", 2),
+        ("pixels-without-a-split", "digits.csv", "mnist_csv", 2),
+        ("pixels-of-faces", "fer2013.csv", "fer2013", 4),
+        ("table-of-tfrecorder", "t.csv", "tfrecorder", 4),
+    ],
+)
+def test_one_file_is_recognized_and_its_preset_lists_its_images(
+    tmp_path: pathlib.Path, shape: str, name: str, preset: str, number: int
+) -> None:
+    folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])
+    found = recognize_folder.recognize(f"{tmp_path}/{name}")
+    config = load(found)
+    assert (found.sure and found.sure.preset) == preset
+    assert sum(each.num_refs for each in image_source.list_whole(open_source.make_source(config))) == number
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "preset", "advice"),
+    [
+        ("arrays-of-numpy", "shapes.npz", "npz", "for images that are rows of arrays set source.by: arrays"),
+        ("arrays-of-matlab", "shapes.mat", "npz", "for images that are rows of arrays set source.by: arrays"),
+        ("arrays-of-hdf5", "train_signs.h5", "hdf5", "for images that are rows of arrays set source.by: arrays"),
+        ("tars", "val-0000.tar.gz", "webdataset", "whose name ends in .tar or .tar.gz set source.by: tar"),
+        ("pixels-of-digits", "mnist_train.csv", "mnist_csv", "for pixels in CSV set source.by: arrays"),
+    ],
+)
+def test_file_given_as_a_folder_names_its_preset(
+    tmp_path: pathlib.Path, shape: str, name: str, preset: str, advice: str
+) -> None:
+    uri = f"{folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])}/{name}"
+    config = config_lib.load_config("image_folder", [f"source.uri={uri}", f"output.uri={tmp_path}-out"])
+    with pytest.raises(errors.ConfigError) as raised:
+        open_source.make_source(config)
+    text = str(raised.value)
+    assert f"--input '{uri}' is not a folder; " in text
+    assert advice in text
+    assert f"looks like the preset {preset}: " in text
+    assert f"use --config {preset} --input {uri}" in text
+
+
+@pytest.mark.parametrize(
+    ("tree", "preset", "note"),
+    [
+        pytest.param(
+            {"a.zip": folder_shapes.packed(folder_shapes.SHAPES["yolo"][2])},
+            "yolo",
+            "yolo does not read archives: unpack a.zip, and plan the folder",
+            id="zip-of-boxes",
+        ),
+        pytest.param(
+            images("train2017/#.jpg") | {"annotations/panoptic_train2017.json": folder_shapes.coco_json()},
+            "coco_panoptic",
+            "unpack annotations/panoptic_train2017.zip first: the folder annotations/panoptic_train2017 must hold "
+            "the PNG files",
+            id="panoptic-masks-not-unpacked",
+        ),
+        pytest.param(
+            {"cifar-100-python.tar.gz": gzip.compress(folder_shapes.tar({"cifar-100-python/meta": b"x"}))},
+            "cifar100",
+            "unpack it first, by tar xf cifar-100-python.tar.gz, and give the folder that is in it as --input",
+            id="cifar-not-unpacked",
+        ),
+        pytest.param(
+            {"a.npz": folder_shapes.npz(x_train=np.zeros((4, 8, 8), np.float32), y_train=np.zeros(4))},
+            "npz",
+            "a.npz#x_train (<f4, 4 x 8 x 8) is not of uint8, and images are taken as uint8, 0 to 255: save it so",
+            id="arrays-of-float",
+        ),
+        pytest.param(
+            {"rgb.csv": table(f"label,{','.join(f'pixel{n}' for n in range(3072))}", ["3" + ",9" * 3072] * 2)},
+            "mnist_csv",
+            "3,072 pixels are no square: set source.arrays.shape to [height, width, channels]",
+            id="pixels-of-three-channels",
+        ),
+    ],
+)
+def test_what_must_be_done_first_is_in_a_note(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, preset: str, note: str
+) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.sure is None
+    assert [(each.preset, each.notes) for each in found.candidates if each.preset == preset] == [(preset, (note,))]
+
+
+@pytest.mark.parametrize(
+    "name", ["/cat/0.jpg", "../cat/0.jpg", "C:/cat/0.jpg", ".", "cat/../../0.jpg", "cat//0.jpg", "cat"]
+)
+def test_names_in_an_archive_may_lie(tmp_path: pathlib.Path, name: str) -> None:
+    archive = tmp_path / "a.zip"
+    archive.write_bytes(folder_shapes.packed(images("cat/#.jpg", "dog/#.jpg")))
+    with zipfile.ZipFile(archive, "a") as packed:
+        packed.writestr(name, b"x")
+        packed.writestr("__MACOSX/._x", b"x")
+    found = recognize_folder.recognize(str(tmp_path))
+    assert [each.preset for each in found.candidates] == ["image_folder"]
+
+
+def test_archive_that_is_encrypted_or_broken_is_known_by_its_names_or_not_at_all(tmp_path: pathlib.Path) -> None:
+    content = folder_shapes.packed({"data.csv": table("image,label", ["0.jpg,a"]), **images("#.jpg")})
+    flagged = bytearray(content)
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for at in [each.start() for each in re.finditer(re.escape(mark), content)]:
+            flagged[at + offset] |= 1
+    (tmp_path / "a.zip").write_bytes(bytes(flagged))
+    assert [each.preset for each in recognize_folder.recognize(f"{tmp_path}/a.zip").candidates] == ["image_folder"]
+    (tmp_path / "a.zip").write_bytes(content[:-9])
+    found = recognize_folder.recognize(str(tmp_path))
+    assert (found.candidates, found.remarks) == ((), ("1 archives: unpack them",))
+
+
+def test_records_name_the_command_that_reads_them_where_they_are(tmp_path: pathlib.Path) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["tfrecords"][2])))
+    assert found.sure is not None
+    assert found.sure.notes == (
+        f"to read these files where they are, without writing others: imagebeam index {tmp_path}",
+    )
+
+
+def test_masks_in_colors_without_their_classes_are_noted(tmp_path: pathlib.Path) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["masks"][2])))
+    assert found.sure is not None
+    assert found.sure.notes[0].startswith("masks/0.png is drawn in colors: if each color is a class, name them in")
+
+
+def test_other_things_to_learn_from_the_same_images_are_possible(tmp_path: pathlib.Path) -> None:
+    tree = {
+        **folder_shapes.SHAPES["coco"][2],
+        **folder_shapes.SHAPES["captions-of-coco"][2],
+        **folder_shapes.SHAPES["keypoints-of-coco"][2],
+    }
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.sure is not None
+    assert [each.preset for each in found.candidates] == ["coco", "coco_keypoints", "coco_captions"]
+    both = {name: text for name, text in tree.items() if "instances" not in name}
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path / "both", both)))
+    assert (found.sure, [each.preset for each in found.candidates]) == (None, ["coco_keypoints", "coco_captions"])
+
+
+def test_annotations_that_no_preset_reads_are_named(tmp_path: pathlib.Path) -> None:
+    tree = images("#.jpg") | {"via_region_data.json": '{"0.jpg": {"filename": "0.jpg", "regions": {}}}'}
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.remarks == (
+        "via_region_data.json is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON",
+    )
+
+
 def test_missing_input_is_an_error(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.ConfigError, match=r"there is neither a folder nor a file '.*none'; check the address"):
         recognize_folder.recognize(f"{tmp_path}/none")
@@ -137,17 +299,20 @@ def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
 
 # --- the table of signs ----------------------------------------------------------------------------------------------
 
-_NOT_YET = {"parquet", "cifar10", "cifar100", "npz", "svhn", "fer2013", "mnist_csv", "hdf5", "labelme", "via", "zip"}
+_WITHOUT_SIGN = {  # presets, with the reason
+    "faces_age": "a table of images and ages is `regression`, whose columns are found",
+    "flowers": "a bucket of classes is `image_folder`",
+}
 
 
-def test_every_sign_names_presets_that_exist() -> None:
+def test_signs_name_all_presets_and_no_others() -> None:
     named = {preset for presets in recognize_folder.SIGNS.values() for preset in presets}
-    assert named - _NOT_YET <= set(config_lib.preset_names())
+    assert sorted(named) == sorted(set(config_lib.preset_names()) - set(_WITHOUT_SIGN))
 
 
-def test_every_shape_is_found_by_a_sign_that_names_its_preset() -> None:
-    named = {preset for presets in recognize_folder.SIGNS.values() for preset in presets}
-    assert {preset for preset, _, _ in folder_shapes.SHAPES.values()} <= named
+def test_every_preset_has_a_shape() -> None:
+    shown = {preset for preset, _, _ in folder_shapes.SHAPES.values()}
+    assert sorted(set(config_lib.preset_names()) - shown) == sorted(_WITHOUT_SIGN)
 
 
 @pytest.mark.parametrize("shape", folder_shapes.SHAPES)

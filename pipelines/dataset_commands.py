@@ -1,0 +1,190 @@
+"""Commands on a dataset that is there: snapshots, status, verify, inspect, report, bench.
+
+They import the modules that they need when they run, so that each starts at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+
+import imagebeam
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, find_snapshot, plural
+from imagebeam.pipelines import command_messages, run_journal, terminal
+
+_MAX_NOTES = 100  # problems of a dataset in a summary
+
+
+def snapshots(known: argparse.Namespace, _: list[str]) -> int:
+    """Lists the snapshots of a dataset, pins them, or removes old ones. Returns the exit code."""
+    from imagebeam.pipelines import keep_snapshots, progress, report_rows
+
+    for name, is_pinned in ((known.pin, True), (known.unpin, False)):
+        if name is not None:
+            keep_snapshots.set_pin(known.directory, name, is_pinned)
+    if known.keep is not None:
+        remove_snapshots(known.directory, known.keep)
+    if known.report is not None:
+        progress.print_table(report_rows.rows(keep_snapshots.load_report(known.directory, known.report)))
+        return 0
+    progress.print_table(keep_snapshots.snapshot_rows(keep_snapshots.list_snapshots(known.directory)))
+    return 0
+
+
+def remove_snapshots(directory: str, num_kept: int) -> None:
+    """Removes all snapshots but the newest ones and those that are pinned, and prints which."""
+    from imagebeam.pipelines import keep_snapshots
+
+    removal = keep_snapshots.keep_snapshots(directory, num_kept)
+    if removal.removed:
+        files = plural.count(removal.num_files, "file")
+        command_messages.say(
+            f"removed {plural.count(len(removal.removed), 'snapshot')}: {', '.join(removal.removed)} ({files})"
+        )
+    if removal.pinned:
+        command_messages.say(f"kept, because pinned: {', '.join(removal.pinned)}")
+
+
+def status(known: argparse.Namespace, _: list[str]) -> int:
+    """Prints how the last run of an output ended, or how it goes on. Returns the exit code."""
+    from imagebeam.pipelines import progress, status
+
+    found = status.status(known.directory)
+    if known.json:
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        progress.print_table(status.status_rows(found))
+    return found.exit_code
+
+
+def verify(known: argparse.Namespace, _: list[str]) -> int:
+    """Compares a dataset with its catalog. Returns the exit code."""
+    from imagebeam.pipelines import verify_dataset
+
+    start = time.monotonic()
+    if known.decode and verify_dataset.needs_tensorflow(known.directory, known.snapshot):
+        if not known.verbose:  # TensorFlow logs each image that it refuses, and once more when the process ends
+            os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+        _import_tensorflow(known.verbose)
+    journal: run_journal.Journal = known.journal
+    result = verify_dataset.verify(known.directory, known.decode, known.snapshot)
+    journal.take_catalog(result.catalog)
+    journal.notes = [str(problem) for problem in result.problems[:_MAX_NOTES]]
+    for problem in result.problems:
+        command_messages.complain(str(problem))
+    counts = result.catalog.counts
+    decoded = ", every image decoded" if known.decode else ""
+    if result.problems:
+        command_messages.complain(result.advice)
+        journal.end("failed", errors.VerificationError.exit_code, result.advice)
+        return errors.VerificationError.exit_code
+    journal.end("verified", 0)
+    records = plural.count(counts.written, "record")
+    snapshot = find_snapshot.name_of(result.catalog)
+    which = f", snapshot {snapshot}" if snapshot else ""
+    command_messages.say(
+        f"{known.directory}{which}: {records} in {plural.count(result.num_shards, 'shard')} "
+        f"{'matches' if counts.written == 1 else 'match'} the catalog{decoded} ({time.monotonic() - start:.1f} s)"
+    )
+    return 0
+
+
+def inspect(known: argparse.Namespace, _: list[str]) -> int:
+    """Prints what a dataset holds, with some of its examples. Returns the exit code."""
+    from imagebeam.pipelines import inspect_dataset, progress, verify_dataset
+
+    for name in ("crop", "image_size", "seed", "cache_dir"):
+        if getattr(known, name) is not None and known.preview is None:
+            raise errors.ConfigError(f"--{name.replace('_', '-')} only applies to a preview: add --preview FILE.png")
+    directory, catalog = find_snapshot.find(verify_dataset.find_folder(known.directory), known.snapshot)
+    split = known.split or next(iter(catalog.splits))
+    _check_split(split, catalog)
+    progress.print_table(inspect_dataset.catalog_rows(catalog, directory))
+    if not known.preview:  # with a preview, -n counts images
+        for index, values in zip(range(known.n or 0), inspect_dataset.read_examples(directory, catalog, split)):
+            print()
+            command_messages.say(f"{split} {index}: {inspect_dataset.describe_example(values)}")
+            if terminal.reader_has_gone() and known.save_to is None and known.preview is None:
+                return command_messages.NOBODY_READS
+    if known.save_to is not None:
+        paths = inspect_dataset.save_images(directory, catalog, split, known.n or 5, known.save_to)
+        print()
+        command_messages.say(f"{plural.count(len(paths), 'image')} written to {known.save_to}")
+    if known.preview is not None:
+        count = _draw_preview(known, split)
+        print()
+        command_messages.say(f"{plural.count(count, 'image')} drawn to {known.preview}")
+    return 0
+
+
+def _draw_preview(known: argparse.Namespace, split: str) -> int:
+    from imagebeam.pipelines import preview_batch
+
+    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir, snapshot=known.snapshot)
+    _import_tensorflow(known.verbose)
+    return preview_batch.write_preview(
+        dataset,
+        split,
+        known.preview,
+        count=known.n or 32,
+        crop=known.crop or "random",
+        image_size=known.image_size or 224,
+        seed=known.seed or 0,
+    )
+
+
+def report(known: argparse.Namespace, _: list[str]) -> int:
+    """Writes the report of a dataset. Returns the exit code."""
+    from imagebeam.pipelines import report_dataset
+
+    num_bytes = report_dataset.write_report(known.directory, known.output, known.snapshot)
+    command_messages.say(f"{plural.format_bytes(num_bytes)} written to {known.output}: open it in a browser")
+    return 0
+
+
+def bench(known: argparse.Namespace, _: list[str]) -> int:
+    """Measures how fast a dataset is read. Returns the exit code."""
+    from imagebeam import storage
+    from imagebeam.pipelines import bench_reader, progress, verify_dataset
+
+    if storage.scheme_of(known.directory) == "file":  # TensorFlow reads gs:// even if our own client is not installed
+        verify_dataset.find_folder(known.directory)
+    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir, snapshot=known.snapshot)
+    split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
+    _check_split(split.partition("[")[0], dataset.catalog)
+    _import_tensorflow(known.verbose)
+    print(f"measuring 6 x {known.seconds:g} s; other running programs lower the result", file=sys.stderr)
+    result = bench_reader.run_bench(
+        dataset,
+        split,
+        batch_size=known.batch_size,
+        image_size=known.image_size,
+        dtype=known.dtype,
+        seconds=known.seconds,
+        threads=known.threads,
+    )
+    if known.json:
+        print(json.dumps(result.to_json(), indent=1))
+        return 0
+    progress.print_table(bench_reader.bench_rows(result))
+    command_messages.say(bench_reader.summarize(result))
+    return 0
+
+
+def _check_split(split: str, catalog: catalog_lib.Catalog) -> None:
+    if split not in catalog.splits:
+        raise errors.ConfigError(f"--split {split!r} is not one of {', '.join(catalog.splits)}")
+
+
+def _import_tensorflow(verbose: bool) -> None:
+    """Imports TensorFlow for reading alone. If it is not installed, the reader reports that."""
+    with contextlib.suppress(ModuleNotFoundError), contextlib.nullcontext() if verbose else terminal.hush_libraries():
+        import tensorflow as tf
+
+        # Otherwise the first tensor would take all memory of a GPU, where a training may be running.
+        tf.config.set_visible_devices([], "GPU")
