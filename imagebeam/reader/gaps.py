@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import numpy as np
 import tensorflow as tf
 
 Batch = dict[str, tf.Tensor]
@@ -22,14 +21,15 @@ def blank(spec: Any, size: int | None) -> Batch:
 
 
 def report_gaps(
-    dataset: tf.data.Dataset, report: Callable[..., np.ndarray], begin: Position, end: Position | None
+    dataset: tf.data.Dataset, report: Callable[..., tf.Tensor], begin: Position, end: Position | None
 ) -> tf.data.Dataset:
     """Reports the gaps between batches, within them, and after the last one.
 
     Args:
         dataset: batches with "position", int64 [n], ascending over all batches.
-        report: called in Python for a batch if positions are missing before or inside it, with four arguments: the
-            first position expected, the positions found, the position after them, and whether the batch marks the end.
+        report: operation for a batch if positions are missing before or inside it, with four arguments: the first
+            position expected, the positions found, the position after them, and whether the batch marks the end. It
+            returns the position after them, int64.
         begin: the first position.
         end: the position after the last one; None if the dataset never ends.
 
@@ -47,8 +47,7 @@ def report_gaps(
 
         def report_gap() -> tf.Tensor:
             is_end = tf.constant(False) if end is None else found[0] == end
-            seen = [expected, found, following, is_end]
-            return tf.ensure_shape(tf.numpy_function(report, seen, tf.int64, stateful=False), [])
+            return tf.ensure_shape(report(expected, found, following, is_end), [])
 
         return tf.cond(is_whole, lambda: following, report_gap), batch
 

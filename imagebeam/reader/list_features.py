@@ -26,13 +26,13 @@ def spec_of(feature: features.Feature) -> tf.io.RaggedFeature:
 
 
 def unpack(
-    packed: tf.Tensor, plan: read_plan.ReadPlan, options: options_lib.ReadOptions
+    packed: tf.Tensor, plan: read_plan.Layout, options: options_lib.ReadOptions
 ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
     """Returns the lists of a batch, or of one example.
 
     Args:
         packed: string [n], or [] for one example.
-        plan: plan of the reader.
+        plan: plan of the reader, or its layout.
         options: options of the reader.
 
     Returns:
@@ -54,7 +54,7 @@ def unpack(
 
 
 def _multi_hot(
-    labels: tf.RaggedTensor, size: int | None, plan: read_plan.ReadPlan, options: options_lib.ReadOptions
+    labels: tf.RaggedTensor, size: int | None, plan: read_plan.Layout, options: options_lib.ReadOptions
 ) -> tf.Tensor:
     ids = labels.values + (options.label_base - plan.label_base)
     num_classes = plan.num_classes if options.num_classes is None else options.num_classes

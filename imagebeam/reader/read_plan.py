@@ -18,31 +18,23 @@ _CHUNK_BYTES = 4 << 20  # of records in a chunk
 _MAX_CHUNK_RECORDS = 64
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ReadPlan:
-    """The records that a tf.data pipeline reads, and what it must know of them.
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a reader must know of the examples, whichever of them it reads.
 
     Attributes:
-        fetcher: reads the records of the split.
-        schedule: the positions that this process reads, and the record at each.
         by_source: the features of every example, by their sources.
         extra: the features that the user asked for besides image and label.
         formats: formats of the images in the split; empty if they are unknown.
         is_raw: whether the images are stored as bare pixels.
-        longest_side: of all images in the split, in pixels; 0 if it is unknown.
-        mean_record_bytes: mean length of a record.
         label_base: id of the first class in the records.
         num_classes: length of the label vector if an image may have several classes, ids below the first included.
     """
 
-    fetcher: record_bytes.Fetcher
-    schedule: schedule.Schedule
-    by_source: Mapping[str, features.Feature]
-    extra: Sequence[features.Feature]
+    by_source: Mapping[str, features.Feature] = dataclasses.field(hash=False)
+    extra: tuple[features.Feature, ...]
     formats: frozenset[str]
     is_raw: bool
-    longest_side: int
-    mean_record_bytes: int
     label_base: int
     num_classes: int
 
@@ -71,10 +63,32 @@ class ReadPlan:
         labels = () if label is None or not label.many else (label,)
         return (*labels, *(feature for feature in self.extra if feature.many))
 
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadPlan(Layout):
+    """The records that a reader reads, and what it must know of them.
+
+    Attributes:
+        fetcher: reads the records of the split.
+        schedule: the positions that this process reads, and the record at each.
+        longest_side: of all images in the split, in pixels; 0 if it is unknown.
+        mean_record_bytes: mean length of a record.
+    """
+
+    fetcher: record_bytes.Fetcher
+    schedule: schedule.Schedule
+    longest_side: int
+    mean_record_bytes: int
+
     @property
     def chunk_records(self) -> int:
         """Number of records that one call reads where TensorFlow decodes."""
         return max(1, min(_MAX_CHUNK_RECORDS, _CHUNK_BYTES // self.mean_record_bytes))
+
+    @property
+    def layout(self) -> Layout:
+        """What does not depend on the records: equal for two splits with the same features and formats."""
+        return Layout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Layout)})
 
 
 def make_plan(
@@ -112,7 +126,7 @@ def make_plan(
         fetcher=fetcher,
         schedule=schedule.plan(schedule.SelectionEpochs(selected), asked, replicas),
         by_source=by_source,
-        extra=batch_names.choose_features(catalog, asked.features, own_names, asked.list_size),
+        extra=tuple(batch_names.choose_features(catalog, asked.features, own_names, asked.list_size)),
         formats=formats,
         is_raw=is_raw,
         longest_side=max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0),

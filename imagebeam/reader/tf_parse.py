@@ -21,6 +21,7 @@ from imagebeam.reader import (
     read_plan,
     record_bytes,
     record_reader,
+    shared_graphs,
     tf_decode,
 )
 from imagebeam.reader import options as options_lib
@@ -118,15 +119,18 @@ class ChunkReader:
 
 
 def read_and_parse(
-    reader: ChunkReader,
-    plan: read_plan.ReadPlan,
+    call: shared_graphs.Call,
+    plan: read_plan.Layout,
     options: options_lib.ReadOptions,
     first: tf.Tensor,
     end: tf.Tensor,
 ) -> Batch:
-    """Returns the examples at positions `first` to `end`, encoded: as `parse`, with "position" and the packed lists."""
+    """Returns the examples at positions `first` to `end`, encoded: as `parse`, with "position" and the packed lists.
+
+    `call` calls a ChunkReader.
+    """
     dtypes = [tf.string, tf.int64, tf.float32, *([tf.string] if plan.lists else [])]
-    serialized, positions, uniforms, *packed = tf.numpy_function(reader.read, [first, end], dtypes, stateful=False)
+    serialized, positions, uniforms, *packed = call("read", [first, end], dtypes)
     uniforms.set_shape([None, crops.NUM_UNIFORMS])
     for each in (serialized, positions, *packed):
         each.set_shape([None])
@@ -135,14 +139,14 @@ def read_and_parse(
 
 
 def parse(
-    serialized: tf.Tensor, uniforms: tf.Tensor, plan: read_plan.ReadPlan, options: options_lib.ReadOptions
+    serialized: tf.Tensor, uniforms: tf.Tensor, plan: read_plan.Layout, options: options_lib.ReadOptions
 ) -> Batch:
     """Returns what the decoder needs of each example, and the features with one value.
 
     Args:
         serialized: string [n], records.
         uniforms: float32 [n, crops.NUM_UNIFORMS] in [0, 1).
-        plan: plan of the reader.
+        plan: plan of the reader, or its layout.
         options: options of the reader.
 
     Returns:
@@ -221,7 +225,7 @@ def dimensions(
     return shapes[:, 0], shapes[:, 1]
 
 
-def _label(values: tf.Tensor, kind: str, plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> tf.Tensor:
+def _label(values: tf.Tensor, kind: str, plan: read_plan.Layout, options: options_lib.ReadOptions) -> tf.Tensor:
     if kind == features.FLOAT:
         return values
     return tf.cast(values + (options.label_base - plan.label_base), tf.int32)

@@ -6,6 +6,8 @@ TensorFlow's operations do them (`tf_parse`, `tf_decode`, `gaps`). docs/reader.m
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -14,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from imagebeam import cpu_count, errors, features
-from imagebeam.reader import batch_reader, gaps, list_features, read_plan, tf_decode, tf_parse
+from imagebeam.reader import batch_reader, gaps, list_features, read_plan, shared_graphs, tf_decode, tf_parse
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
@@ -30,9 +32,6 @@ Batch = dict[str, tf.Tensor]
 Read: TypeAlias = Callable[[gaps.Position, gaps.Position | None], tf.data.Dataset]
 
 
-# Nothing here is Python whose branches depend on tensors. AutoGraph would translate the source of each function that is
-# mapped all the same: 1.3 s of processor time for the first dataset of a process with TensorFlow's decoders.
-@tf.autograph.experimental.do_not_convert
 def build(
     plan: read_plan.ReadPlan,
     options: options_lib.ReadOptions,
@@ -50,19 +49,31 @@ def build(
     Raises:
         ConfigError: if the options ask for the decoder in C and it cannot read these records.
     """
-    threads = num_threads(options)
-    # Read, parse and decode: in the order of positions, for only positions say which examples are missing.
-    decode = _decode_natively if decodes_natively(plan, options) else _decode_with_tensorflow
-    read = decode(plan, options, threads)
-    if options.next_epoch_each_iteration:
-        dataset = _next_epochs_each_iteration(plan, options, read, keep_empty)
-    else:
-        dataset = _even_out(read(plan.schedule.begin, plan.schedule.end), plan, options, keep_empty)
-    # Cast whole batches, after batching: batching copies pixels, and uint8 has a quarter of the bytes of float32; one
-    # operation for a batch costs less than one for each image. One parallel call: the cast runs in the pool, a batch
-    # ahead of the training loop; more calls would hold more batches in memory.
-    cast = tf_decode.make_caster(options, mean_and_std)
-    dataset = dataset.map(lambda batch: _finish(batch, plan, options, cast), num_parallel_calls=1)
+    threads, schedule = num_threads(options), plan.schedule
+    is_native = decodes_natively(plan, options)
+    pipeline = _Pipeline(
+        plan.layout,
+        # Without what only decides which records are read: pipelines that differ in nothing else share a graph.
+        dataclasses.replace(
+            options,
+            shuffle=None,
+            seed=0,
+            state=None,
+            process_index=0,
+            process_count=1,
+            num_epochs=options.num_epochs and 1,
+        ),
+        None if mean_and_std is None else (tuple(mean_and_std[0]), tuple(mean_and_std[1])),
+        threads,
+        is_native=is_native,
+        is_local=plan.fetcher.is_local,
+        ends=schedule.end is not None,
+        reduction=tf_decode.greatest_reduction(plan.longest_side, options),
+        keep_empty=keep_empty,
+    )
+    calls = _Calls(plan, options, threads, is_native)
+    numbers = (schedule.begin, schedule.end or 0, calls.spare, schedule.num_batches or 0, plan.chunk_records)
+    dataset = shared_graphs.make_dataset(pipeline, calls, numbers)
     # The number of batches, declared behind the steps that TensorFlow cannot count, for Keras.
     dataset = _with_cardinality(dataset, plan, options, keep_empty)
     # Prefetch last, finished batches: two even out a batch that takes longer than the others. More of them help no
@@ -70,6 +81,200 @@ def build(
     dataset = dataset.prefetch(2)
     # Options hold for the whole pipeline wherever they are set; at the end they also hold for the prefetch.
     return dataset.with_options(tf_options(options, threads))
+
+
+class _Calls:
+    """The Python functions that a graph calls.
+
+    Attributes:
+        read: returns the records or examples at some positions.
+        report_lost: as `tf_parse.ChunkReader.report_lost`; None for the decoder in C, which reports by itself.
+        spare: number of positions after the last one where replacements of skipped examples are looked for.
+    """
+
+    def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, threads: int, is_native: bool):
+        self.report_lost, self.spare = None, 0
+        if is_native:
+            self.read: Callable[..., tuple[np.ndarray, ...]] = batch_reader.BatchReader(plan, options, threads).read
+        else:
+            reader = tf_parse.ChunkReader(plan, options)
+            self.read, self.report_lost, self.spare = reader.read, reader.report_lost, reader.spare
+        self._stride = plan.schedule.stride
+        self._iterations = itertools.count()
+
+    def next_begin(self, _: np.ndarray) -> np.int64:
+        """Returns the first position of the next iteration, if each reads another epoch."""
+        return np.int64(next(self._iterations) * self._stride)  # next() on it is atomic
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pipeline:
+    """What the graph of a pipeline depends on, and the graph itself. Nothing else may reach it.
+
+    Attributes:
+        layout: layout of the examples.
+        options: options of the reader, without those that only decide which records are read.
+        mean_and_std: mean and standard deviation to normalise pixels with, if they are normalised.
+        threads: number of threads that read and decode.
+        is_native: whether the decoder in C reads the records.
+        is_local: whether they are on a local disk.
+        ends: whether there is a last record.
+        reduction: the largest of `tf_decode.REDUCTIONS` that any image may allow.
+        keep_empty: whether to keep a batch whose examples were all skipped.
+    """
+
+    layout: read_plan.Layout
+    options: options_lib.ReadOptions
+    mean_and_std: options_lib.MeanAndStd | None
+    threads: int
+    is_native: bool
+    is_local: bool
+    ends: bool
+    reduction: int
+    keep_empty: bool
+
+    # Nothing here is Python whose branches depend on tensors. AutoGraph would translate the source of each function
+    # that is mapped all the same: 1.3 s of processor time for the first dataset with TensorFlow's decoders.
+    @tf.autograph.experimental.do_not_convert
+    def __call__(
+        self,
+        number: tf.Tensor,
+        begin: tf.Tensor,
+        end: tf.Tensor,
+        spare: tf.Tensor,
+        num_batches: tf.Tensor,
+        chunk_records: tf.Tensor,
+    ) -> tf.data.Dataset:
+        """Returns the batches, not yet prefetched.
+
+        Args:
+            number: of the `_Calls`.
+            begin: the first position.
+            end: the position after the last one, if there is one.
+            spare: as `_Calls.spare`.
+            num_batches: number of batches, if it is known and all have one size.
+            chunk_records: number of records that one call reads where TensorFlow decodes.
+        """
+        options, call = self.options, shared_graphs.caller(number)
+        # Read, parse and decode: in the order of positions, for only positions say which examples are missing.
+        if self.is_native:
+            read = self._decode_natively(call)
+        else:
+            read = self._decode_with_tensorflow(call, spare, chunk_records)
+        if options.next_epoch_each_iteration:
+            dataset = tf.data.Dataset.range(1).map(functools.partial(_next_begin, call))
+            dataset = dataset.flat_map(lambda first: self._even_out(read(first, first + end), num_batches))
+        else:
+            dataset = self._even_out(read(begin, end if self.ends else None), num_batches)
+        # Cast whole batches, after batching: batching copies pixels, and uint8 has a quarter of the bytes of float32;
+        # one operation for a batch costs less than one for each image. One parallel call: the cast runs in the pool, a
+        # batch ahead of the training loop; more calls would hold more batches in memory.
+        cast = tf_decode.make_caster(options, self.mean_and_std)
+        return dataset.map(lambda batch: _finish(batch, self.layout, options, cast), num_parallel_calls=1)
+
+    def _decode_natively(self, call: shared_graphs.Call) -> Read:
+        """Returns a function that reads batches of "image", "position", "label" and extra features, each by one call.
+
+        Without a batch size it reads examples.
+        """
+        layout, options = self.layout, self.options
+        size = options.batch_size or _EXAMPLES_AT_ONCE
+        specs = {
+            "image": tf.TensorSpec([None, *options.size, 3], tf.uint8),
+            "position": tf.TensorSpec([None], tf.int64),
+        }
+        for name, feature in zip(layout.column_names, layout.columns, strict=True):
+            is_class = name == "label" and feature.kind == features.INT64
+            specs[name] = tf.TensorSpec([None], tf.int32 if is_class else list_features.TF_TYPES[feature.kind])
+        if layout.lists:
+            specs[list_features.PACKED] = tf.TensorSpec([None], tf.string)
+        dtypes = [spec.dtype for spec in specs.values()]
+
+        def read(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
+            def read_batch(first: tf.Tensor) -> Batch:
+                following = first + size if end is None else tf.minimum(first + size, end)
+                columns = call("read", [first, following], dtypes)
+                parts = zip(specs, columns, strict=True)
+                return {name: tf.ensure_shape(column, specs[name].shape) for name, column in parts}
+
+            batches = tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
+                read_batch,
+                num_parallel_calls=num_calls(self.is_local, self.threads),
+                deterministic=options.deterministic,
+            )
+            return batches if options.batch_size is not None else batches.unbatch()
+
+        return read
+
+    def _decode_with_tensorflow(self, call: shared_graphs.Call, spare: tf.Tensor, chunk_records: tf.Tensor) -> Read:
+        """Returns a function that reads the same with TensorFlow's operations; without a batch size, examples."""
+        layout, options, threads = self.layout, self.options, self.threads
+        decode = tf_decode.make_decoder(
+            options,
+            layout.formats == {"jpeg"},
+            self.reduction,
+            layout.is_raw,
+        )
+        in_order = options.deterministic or options.on_error == "skip"
+
+        def report_lost(*seen: tf.Tensor) -> tf.Tensor:
+            return call("report_lost", seen, tf.int64)
+
+        def read(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
+            stop = None if end is None else end + spare
+
+            def read_chunk(first: tf.Tensor) -> Batch:
+                following = first + chunk_records
+                if stop is not None:
+                    following = tf.minimum(following, stop)
+                return tf_parse.read_and_parse(call, layout, options, first, following)
+
+            # Some 4 MB of records at a time: a call into Python takes 100 us, and parse_example is faster on many
+            # records.
+            chunks = tf.data.Dataset.range(begin, _UNENDING if stop is None else stop, chunk_records)
+            dataset = chunks.map(read_chunk, num_parallel_calls=max(2, threads), deterministic=in_order)
+            dataset = dataset.take_while(lambda chunk: tf.size(chunk["position"]) > 0).unbatch()
+            # Decode single images, not chunks: images of a chunk differ in size until they are decoded and resized.
+            dataset = dataset.map(
+                lambda example: _decode(decode, example), num_parallel_calls=threads, deterministic=in_order
+            )
+            if not in_order:
+                return dataset if options.batch_size is None else dataset.batch(options.batch_size)
+            # An example that cannot be decoded is dropped here, and found as a gap in the positions once they are
+            # batched.
+            dataset = dataset.ignore_errors()
+            if options.batch_size is None:
+                return gaps.until(gaps.report_gaps(dataset.batch(1), report_lost, begin, stop), stop).unbatch()
+            dataset = gaps.report_gaps(dataset.batch(options.batch_size), report_lost, begin, stop)
+            if options.on_error == "skip":
+                return gaps.keep_positions(dataset, begin, end, options.batch_size, fills=options.drops_remainder)
+            return gaps.until(dataset, stop)
+
+        return read
+
+    def _even_out(self, dataset: tf.data.Dataset, num_batches: tf.Tensor) -> tf.data.Dataset:
+        """Makes batches of one size, and as many of them in every process, if the options ask for it."""
+        options, size = self.options, self.options.batch_size
+        if size is None:
+            return dataset
+        if options.drops_remainder:
+            dataset = dataset.filter(lambda batch: tf.size(batch["position"]) == size)
+        elif options.pad:
+            dataset = dataset.map(lambda batch: _pad(batch, size))
+            blank = gaps.blank(dataset.element_spec, size)
+            dataset = dataset.concatenate(tf.data.Dataset.from_tensors(blank).repeat())
+        elif options.on_error == "skip" and not self.keep_empty:
+            dataset = dataset.filter(lambda batch: tf.size(batch["position"]) > 0)
+        if not (options.drops_remainder or options.pad):
+            return dataset
+        dataset = dataset.map(lambda batch: {name: _with_size(each, size) for name, each in batch.items()})
+        return dataset.take(num_batches) if self.ends else dataset
+
+
+def _next_begin(call: shared_graphs.Call, turn: tf.Tensor) -> tf.Tensor:
+    # Not declared stateful, which a checkpoint of an iterator would refuse. Its argument keeps TensorFlow from folding
+    # it into a constant.
+    return tf.ensure_shape(call("next_begin", [turn], tf.int64), [])
 
 
 def num_threads(options: options_lib.ReadOptions) -> int:
@@ -109,120 +314,9 @@ def decodes_natively(plan: read_plan.ReadPlan, options: options_lib.ReadOptions)
     return reason is None
 
 
-def _decode_natively(plan: read_plan.ReadPlan, options: options_lib.ReadOptions, threads: int) -> Read:
-    """Returns a function that reads batches of "image", "position", "label" and extra features, each with one call.
-
-    Without a batch size it reads examples.
-    """
-    reader = batch_reader.BatchReader(plan, options, threads)
-    size = options.batch_size or _EXAMPLES_AT_ONCE
-    specs = {"image": tf.TensorSpec([None, *options.size, 3], tf.uint8), "position": tf.TensorSpec([None], tf.int64)}
-    for name, feature in zip(plan.column_names, plan.columns, strict=True):
-        is_class = name == "label" and feature.kind == features.INT64
-        specs[name] = tf.TensorSpec([None], tf.int32 if is_class else list_features.TF_TYPES[feature.kind])
-    if plan.lists:
-        specs[list_features.PACKED] = tf.TensorSpec([None], tf.string)
-    dtypes = [spec.dtype for spec in specs.values()]
-
-    def read(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
-        def read_batch(first: tf.Tensor) -> Batch:
-            following = first + size if end is None else tf.minimum(first + size, end)
-            columns = tf.numpy_function(reader.read, [first, following], dtypes, stateful=False)
-            parts = zip(specs, columns, strict=True)
-            return {name: tf.ensure_shape(column, specs[name].shape) for name, column in parts}
-
-        batches = tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
-            read_batch,
-            num_parallel_calls=num_calls(plan.fetcher.is_local, threads),
-            deterministic=options.deterministic,
-        )
-        return batches if options.batch_size is not None else batches.unbatch()
-
-    return read
-
-
-def _decode_with_tensorflow(plan: read_plan.ReadPlan, options: options_lib.ReadOptions, threads: int) -> Read:
-    """Returns a function that reads the same batches with TensorFlow's operations; without a batch size, examples."""
-    reader = tf_parse.ChunkReader(plan, options)
-    decode = tf_decode.make_decoder(
-        options, plan.formats == {"jpeg"}, tf_decode.greatest_reduction(plan.longest_side, options), plan.is_raw
-    )
-    in_order = options.deterministic or options.on_error == "skip"
-
-    def read(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
-        stop = None if end is None else end + reader.spare
-
-        def read_chunk(first: tf.Tensor) -> Batch:
-            following = first + plan.chunk_records if stop is None else tf.minimum(first + plan.chunk_records, stop)
-            return tf_parse.read_and_parse(reader, plan, options, first, following)
-
-        # Some 4 MB of records at a time: a call into Python takes 100 us, and parse_example is faster on many records.
-        chunks = tf.data.Dataset.range(begin, _UNENDING if stop is None else stop, plan.chunk_records)
-        dataset = chunks.map(read_chunk, num_parallel_calls=max(2, threads), deterministic=in_order)
-        dataset = dataset.take_while(lambda chunk: tf.size(chunk["position"]) > 0).unbatch()
-        # Decode single images, not chunks: images of a chunk differ in size until they are decoded and resized.
-        dataset = dataset.map(
-            lambda example: _decode(decode, example), num_parallel_calls=threads, deterministic=in_order
-        )
-        if not in_order:
-            return dataset if options.batch_size is None else dataset.batch(options.batch_size)
-        # An example that cannot be decoded is dropped here, and found as a gap in the positions once they are batched.
-        dataset = dataset.ignore_errors()
-        if options.batch_size is None:
-            return gaps.until(gaps.report_gaps(dataset.batch(1), reader.report_lost, begin, stop), stop).unbatch()
-        dataset = gaps.report_gaps(dataset.batch(options.batch_size), reader.report_lost, begin, stop)
-        if options.on_error == "skip":
-            return gaps.keep_positions(dataset, begin, end, options.batch_size, fills=options.drops_remainder)
-        return gaps.until(dataset, stop)
-
-    return read
-
-
 def _decode(decode: Callable[[Batch], tf.Tensor], example: Batch) -> Batch:
     kept = {name: value for name, value in example.items() if name not in ("encoded", "shape", "part", "frame", "flip")}
     return {"image": decode(example)} | kept
-
-
-def _next_epochs_each_iteration(
-    plan: read_plan.ReadPlan, options: options_lib.ReadOptions, read: Read, keep_empty: bool
-) -> tf.data.Dataset:
-    """Reads the scheduled positions in the first iteration, and in each later one the positions a stride further on."""
-    length, stride = plan.schedule.end, plan.schedule.stride
-    assert length is not None, "ReadOptions refuses this option without num_epochs"
-    iterations = itertools.count()  # next() on it is atomic
-
-    def begin(turn: tf.Tensor) -> tf.Tensor:
-        # Not declared stateful, which a checkpoint of an iterator would refuse. Its argument keeps TensorFlow from
-        # folding it into a constant.
-        first = tf.numpy_function(lambda _: np.int64(next(iterations) * stride), [turn], tf.int64, stateful=False)
-        return tf.ensure_shape(first, [])
-
-    return (
-        tf.data.Dataset.range(1)
-        .map(begin)
-        .flat_map(lambda first: _even_out(read(first, first + length), plan, options, keep_empty))
-    )
-
-
-def _even_out(
-    dataset: tf.data.Dataset, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, keep_empty: bool
-) -> tf.data.Dataset:
-    """Makes batches of one size, and as many of them in every process, if the options ask for it."""
-    size = options.batch_size
-    if size is None:
-        return dataset
-    if options.drops_remainder:
-        dataset = dataset.filter(lambda batch: tf.size(batch["position"]) == size)
-    elif options.pad:
-        dataset = dataset.map(lambda batch: _pad(batch, size))
-        blank = gaps.blank(dataset.element_spec, size)
-        dataset = dataset.concatenate(tf.data.Dataset.from_tensors(blank).repeat())
-    elif options.on_error == "skip" and not keep_empty:
-        dataset = dataset.filter(lambda batch: tf.size(batch["position"]) > 0)
-    if not (options.drops_remainder or options.pad):
-        return dataset
-    dataset = dataset.map(lambda batch: {name: _with_size(each, size) for name, each in batch.items()})
-    return dataset if plan.schedule.num_batches is None else dataset.take(plan.schedule.num_batches)
 
 
 def _pad(batch: Batch, size: int) -> Batch:
@@ -242,7 +336,7 @@ def _with_size(value: tf.Tensor, size: int) -> tf.Tensor:
     return tf.ensure_shape(value, [size, *value.shape[1:]])
 
 
-def _finish(batch: Batch, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, cast: Any) -> Any:
+def _finish(batch: Batch, plan: read_plan.Layout, options: options_lib.ReadOptions, cast: Any) -> Any:
     """Returns the batch as the user gets it: pixels cast, lists unpacked, names or (image, label)."""
     image = cast(batch["image"])
     if plan.lists:

@@ -18,6 +18,7 @@ IN_TENSORFLOW = {  # imported by the calls that need them
     "imagebeam.reader.gaps",
     "imagebeam.reader.list_features",
     "imagebeam.reader.numpy_iterator",
+    "imagebeam.reader.shared_graphs",
     "imagebeam.reader.tf_decode",
     "imagebeam.reader.tf_pipeline",
     "imagebeam.reader.tf_parse",

@@ -19,7 +19,7 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import errors, example, records
-from imagebeam.reader import batch_reader, tf_pipeline
+from imagebeam.reader import batch_reader, shared_graphs, tf_pipeline
 from imagebeam.reader import options as options_lib
 from tests import datasets
 
@@ -104,6 +104,7 @@ def test_autograph_translates_no_function(
         return finish(*arguments)
 
     monkeypatch.setattr(tf_pipeline, "_finish", note_callers)
+    shared_graphs.clear()
     assert len(read(opened)) == NUM_IMAGES // 8
     assert any(source.endswith("tf_pipeline.py") for source in sources)
     assert not [source for source in sources if "__autograph_generated_file" in source]
