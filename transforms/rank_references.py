@@ -10,6 +10,7 @@ import bisect
 import collections
 import dataclasses
 import hashlib
+import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -224,6 +225,8 @@ def _digest(columns: Mapping[str, Any], order: Order) -> int:
         )
         if any(every.blocks):
             facts += (every.blocks,)
+        if any(every.further):
+            facts += ([[image.facts for image in further] for further in every.further],)
         digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 
@@ -266,7 +269,10 @@ class _SortFn(beam.DoFn):
         return IntervalSummary(
             interval,
             {name: len(refs) for name, refs in sets.items()},
-            {name: elements.sum_bytes(every.size, every.mask) for name, every in columns.items()},
+            {
+                name: elements.sum_bytes(every.size, itertools.chain(every.mask, *every.further))
+                for name, every in columns.items()
+            },
             {name: frozenset(elements.all_classes(every.label)) for name, every in columns.items()},
             _digest(columns, self._order),
             tuple(duplicates[:MAX_DUPLICATES]),
