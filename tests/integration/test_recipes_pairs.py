@@ -33,7 +33,7 @@ SECTIONS: dict[str, Any] = {
             "further": {"after": "after", "map": "maps/{id}.*"},
         },
     },
-    "label": {"by": "none"},
+    "label": {"by": "column", "column": "kind"},
     "split": {"by": "none"},
     "image": {"resize": [SIZE[1], SIZE[0]]},
     "rejects": {"max_fraction": 0.5},
@@ -52,12 +52,12 @@ def write_pairs(root: pathlib.Path, count: int = 6) -> None:
     """Writes triples of images, each of another size, and their table with one row whose second image is missing."""
     for folder in ("before", "after", "maps"):
         (root / folder).mkdir(parents=True)
-    rows = ["id,before,after", "gone,before/0.jpg,after/gone.jpg"]
+    rows = ["id,before,after,kind", "gone,before/0.jpg,after/gone.jpg,town"]
     for index in range(count):
         (root / f"before/{index}.jpg").write_bytes(image_sets.make_image(index))
         (root / f"maps/{index}.png").write_bytes(image_sets.make_image(index, "PNG", "L", (20, 20 + index)))
         write_pair(root, index, 100 + index)
-        rows.append(f"{index},before/{index}.jpg,after/{index}.jpg")
+        rows.append(f"{index},before/{index}.jpg,after/{index}.jpg,{('town', 'wood')[index % 2]}")
     (root / "pairs.csv").write_text("\n".join(rows) + "\n")
 
 
@@ -140,8 +140,8 @@ def test_inspect_saves_all_images_of_an_example(output: pathlib.Path, tmp_path: 
     catalog = imagebeam.open_dataset(output).catalog
     uris = inspect_dataset.save_images(str(output), catalog, "train", 1, tmp_path)
     names = [uri.rpartition("/")[2] for uri in uris]
-    [key] = re.findall(r"^train-00000-(\d)\.jpeg$", names[0])
-    assert names[1:] == [f"train-00000-{key}.after.jpeg", f"train-00000-{key}.map.png"]
+    [stem] = re.findall(r"^(train-00000-\w+-\d)\.jpeg$", names[0])
+    assert names[1:] == [f"{stem}.after.jpeg", f"{stem}.map.png"]
     assert [Image.open(uri).size for uri in uris] == [SIZE] * 3
 
 
@@ -149,10 +149,10 @@ def test_readers_give_further_images_as_bytes(output: pathlib.Path) -> None:
     dataset = imagebeam.open_dataset(output)
     wanted = {values["image/key"][0]: values["image/after/encoded"][0] for values in stored(output)}
     keys = ("image/key", "image/after/encoded")
-    batches = dataset.as_numpy(batch_size=5, image_size=8, crop="squash", features=keys, num_epochs=1)
+    batches = dataset.as_numpy("train", 5, image_size=8, crop="squash", features=keys, num_epochs=1)
     [batch] = list(batches)
     assert dict(zip(batch["image/key"], batch["image/after/encoded"])) == wanted
-    source = dataset.as_grain(features=keys)
+    source = dataset.as_grain("train", features=keys)
     assert {each["image/key"]: each["image/after/encoded"] for each in (source[i] for i in range(5))} == wanted
 
 
