@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import pathlib
 import re
@@ -154,6 +155,19 @@ def test_readers_give_further_images_as_bytes(output: pathlib.Path) -> None:
     assert dict(zip(batch["image/key"], batch["image/after/encoded"])) == wanted
     source = dataset.as_grain("train", features=keys)
     assert {each["image/key"]: each["image/after/encoded"] for each in (source[i] for i in range(5))} == wanted
+
+
+@pytest.mark.parametrize(
+    ("crop", "flip", "is_logged"), [("random", False, True), ("squash", True, True), ("squash", False, False)]
+)
+def test_crop_that_changes_the_first_image_alone_is_logged(
+    output: pathlib.Path, caplog: pytest.LogCaptureFixture, crop: str, flip: bool, is_logged: bool
+) -> None:
+    dataset = imagebeam.open_dataset(output)
+    with caplog.at_level(logging.WARNING, "imagebeam.dataset"):
+        dataset.as_tf("train", 2, image_size=8, crop=crop, flip=flip, features=("image/after/encoded",))
+    assert ("and resize further images to image_size yourself" in caplog.text) == is_logged
+    assert ("image/after/encoded refers to the whole stored image" in caplog.text) == is_logged
 
 
 def test_tensorflow_datasets_decodes_all_images(output: pathlib.Path) -> None:
