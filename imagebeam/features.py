@@ -5,6 +5,7 @@ The default keys follow the ImageNet convention, as read by TF-slim, the TPU ref
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -80,6 +81,17 @@ STANDARD: Mapping[str, Standard] = {
     ENCODED: Standard(BYTES, True, "the image's bytes, or its pixels as numbers"),
 }
 
+# Features of each further image of an example, whose keys are image/<name>/<part>.
+FURTHER_PARTS: Mapping[str, Standard] = {
+    "encoded": Standard(BYTES, True, "bytes of a further image"),
+    "format": Standard(BYTES, True, "format of a further image: jpeg, png or webp"),
+    "height": Standard(INT64, True, "height of a further image, pixels"),
+    "width": Standard(INT64, True, "width of a further image, pixels"),
+}
+_FURTHER_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_FURTHER_SOURCE = re.compile(rf"image/({_FURTHER_NAME.pattern})/({'|'.join(FURTHER_PARTS)})")
+_RESERVED = frozenset(key.split("/")[1] for key in STANDARD)  # image/class/... and the like have other meanings
+
 _ABSENT = {  # error text for each requirement that is not met
     "labels": "label gives no labels",
     "classes": "label gives no classes",
@@ -107,6 +119,7 @@ def resolve_features(
     has_captions: bool = False,
     has_segmentation: bool = False,
     pixels: str | None = None,
+    further: Iterable[str] = (),
 ) -> tuple[Feature, ...]:
     """Returns the features of every example, `image/encoded` last so that its bytes are written without a copy.
 
@@ -123,12 +136,15 @@ def resolve_features(
         has_captions: whether the source itself gives captions.
         has_segmentation: whether the class of each pixel is known.
         pixels: kind of the numbers if images are stored as lists of numbers; None if as bytes.
+        further: names of the further images of each example.
 
     Raises:
         ValueError: if a standard key is unknown, or two features would have the same key.
     """
     known = {name: (standard.kind, standard.many) for name, standard in STANDARD.items()}
     known |= {f"columns/{name}": column for name, column in columns.items()}
+    for name in further:
+        known |= {further_source(name, part): (each.kind, False) for part, each in FURTHER_PARTS.items()}
     known[LABEL] = (label_kind if label_kind in (INT64, FLOAT) else INT64, has_many_labels)
     known[TEXT] = known["image/class/synset"] = (BYTES, has_many_labels)
     if pixels is not None:
@@ -165,6 +181,45 @@ def resolve_features(
             )
         taken[feature.key] = feature.source
     return in_order(chosen)
+
+
+def check_further_name(name: str) -> None:
+    """Checks that a further image may have this name.
+
+    Raises:
+        ValueError: if it cannot be a part of keys, or its keys would look like those of other features.
+    """
+    if not _FURTHER_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name for keys such as image/after/encoded; use a to z, 0 to 9 and _")
+    if name in _RESERVED:
+        raise ValueError(f"{name!r} is taken: image/{name} is, or begins, the key of another feature; use another name")
+
+
+def further_source(name: str, part: str) -> str:
+    """Returns the source of a feature of a further image; `part` is a key of FURTHER_PARTS."""
+    return f"image/{name}/{part}"
+
+
+def further_part(source: str) -> tuple[str, str] | None:
+    """Returns the name of the further image and the part that a source is of; None for any other source."""
+    match = _FURTHER_SOURCE.fullmatch(source)
+    return None if match is None or match[1] in _RESERVED else (match[1], match[2])
+
+
+def further_images(features: Iterable[Feature]) -> dict[str, dict[str, str]]:
+    """Returns the stored further images of an example by name: the keys of their features by part."""
+    found: dict[str, dict[str, str]] = {}
+    for feature in features:
+        if (part := further_part(feature.source)) is not None:
+            found.setdefault(part[0], {})[part[1]] = feature.key
+    return {name: keys for name, keys in sorted(found.items()) if "encoded" in keys}
+
+
+def meaning_of(source: str) -> str:
+    """Returns what the values of a feature mean, in a few words; the source itself if it is a column."""
+    if (part := further_part(source)) is not None:
+        return f"{part[0]}: {FURTHER_PARTS[part[1]].meaning}"
+    return STANDARD[source].meaning if source in STANDARD else source
 
 
 def in_order(features: Iterable[Feature]) -> tuple[Feature, ...]:

@@ -147,6 +147,11 @@ class Config(pydantic.BaseModel):
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
         if self.image.frames == "each":
             self._check_frames()
+        if self.source.manifest.further and self.image.encode in ("raw", *_PIXELS):
+            raise ValueError(
+                f"image.encode: {self.image.encode} is for the one image of an example, and source.manifest.further "
+                "gives several: set image.encode: keep, jpeg, png or webp"
+            )
         has_panoptic = self.source.coco.panoptic is not None
         if self.source.masks.bits != 8 and rule is None and not has_panoptic:
             raise ValueError("source.masks.bits is for masks: set source.masks.image and source.masks.mask")
@@ -166,6 +171,11 @@ class Config(pydantic.BaseModel):
 
     def _check_frames(self) -> None:
         """Refuses what cannot be done for each picture of a file."""
+        if self.source.manifest.further:
+            raise ValueError(
+                "image.frames: each makes an example of each frame of a file, and source.manifest.further puts several "
+                "files into one example: set image.frames: first or reject"
+            )
         if self.source.by == "coco" and self.source.coco.masks:
             raise ValueError(
                 "image.frames: each repeats the boxes of a file for each of its frames, but not the masks: set "
@@ -256,6 +266,7 @@ class Config(pydantic.BaseModel):
             has_captions=coco is not None and coco.captions is not None,
             has_segmentation=self.source.masks.rule is not None or (coco is not None and coco.panoptic is not None),
             pixels=_PIXELS.get(self.image.encode),
+            further=self.source.manifest.further,
         )
 
     def identity(self) -> dict[str, Any]:

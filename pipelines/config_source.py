@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
 
+from imagebeam import features
 from imagebeam.pipelines import config_arrays, config_objects
 from imagebeam.pipelines.config_fields import STRICT, Bytes, Count, NotBool
 from imagebeam.transforms.shard import read_ahead
@@ -62,6 +63,10 @@ class ManifestConfig(pydantic.BaseModel):
     """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`. A
     template that ends in `.*` finds the extension by one listing of the folder. Null if the table does not name its
     images, see `files`."""
+    further: dict[str, str] = {}
+    """Further images of each example, such as the same place at another time: from a name to the column with the path,
+    or a template, as for `image`. `after: after_file` stores `image/after/encoded`, `format`, `height` and `width`. All
+    are checked and changed like the first image; if one is bad, the whole example is a reject."""
     files: str | tuple[str, ...] | None = None
     """For `image: null`: glob of the images, relative to the manifest's folder; of a list, the first that matches. Row
     n belongs to file n when the paths are sorted as text (10.png comes before 2.png); there must be as many rows as
@@ -87,6 +92,17 @@ class ManifestConfig(pydantic.BaseModel):
             path_template.parse(value)
         except ValueError as e:
             raise ValueError(f"source.manifest.image {e}") from e
+        return value
+
+    @pydantic.field_validator("further")
+    @classmethod
+    def _named(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, image in value.items():
+            try:
+                features.check_further_name(name)
+                path_template.parse(image)
+            except ValueError as e:
+                raise ValueError(f"source.manifest.further {e}") from e
         return value
 
     @pydantic.field_validator("encoding")
@@ -115,6 +131,12 @@ class ManifestConfig(pydantic.BaseModel):
             raise ValueError(
                 "source.manifest.files lists the files; source.manifest.trust needs their names in a column"
             )
+        for name, used in (("files", self.image is None), ("merge_rows", self.merge_rows), ("trust", self.trust)):
+            if self.further and used:
+                raise ValueError(
+                    f"source.manifest.further needs a row for each example, whose files are looked up: leave "
+                    f"source.manifest.{name} out"
+                )
         if self.size is not None and not self.trust:
             raise ValueError(
                 "source.manifest.size is for source.manifest.trust: true; without it each file's size is looked up"

@@ -98,7 +98,7 @@ def save_images(
 ) -> list[str]:
     """Writes the first images of a split as files, named by position, label and key; returns their addresses.
 
-    Images stored as pixels become PNGs.
+    Images stored as pixels become PNGs. Further images of an example have their name before the extension.
 
     Raises:
         ConfigError: if there are no images, or pixels without a shape, or `folder` cannot be written.
@@ -120,12 +120,18 @@ def save_images(
         except ValueError as e:
             raise errors.VerificationError(f"{directory}, example {index} of {split}: {e}") from e
         image_format = "png" if pixels else next(filter(None, _texts(values, keys.get("image/format"))), "image")
-        uri = storage.join(target, f"{_file_name(name, _MAX_STEM_BYTES)}.{_file_name(image_format, _MAX_FORMAT_BYTES)}")
-        try:
-            storage.storage_of(uri).write_whole(uri, image, durable=False)
-        except OSError as e:
-            raise _unwritable(folder, e) from e
-        uris.append(uri)
+        found = [("", image, image_format)]
+        for further, parts in features.further_images(catalog.features).items():
+            of_further = next(filter(None, _texts(values, parts.get("format"))), "image")
+            found += [(f".{further}", each, of_further) for each in values.get(parts["encoded"], ())]
+        for suffix, data, extension in found:
+            stem = _file_name(name, _MAX_STEM_BYTES) + suffix
+            uri = storage.join(target, f"{stem}.{_file_name(extension, _MAX_FORMAT_BYTES)}")
+            try:
+                storage.storage_of(uri).write_whole(uri, data, durable=False)
+            except OSError as e:
+                raise _unwritable(folder, e) from e
+            uris.append(uri)
     return uris
 
 

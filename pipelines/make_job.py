@@ -136,6 +136,7 @@ def make_job(
         identity=json.dumps([config.identity(), facts], sort_keys=True),
         features=config.resolve_features(),
         columns=(*open_source.given_columns(config, source), *(f"columns/{name}" for name in config.columns)),
+        further=tuple(sorted(config.source.manifest.further)),
         label_kind=config.label.kind,
         label_base=config.label.base,
         names=names,
@@ -174,6 +175,7 @@ def make_job(
             *open_source.notes_on_labels(config, source),
             *open_source.notes_on_files(source),
             *_notes_on_frames(config),
+            *_notes_on_further(config),
         ),
         snapshot=snapshot,
         duplicates=config.duplicates.settings(),
@@ -222,6 +224,15 @@ def _notes_on_frames(config: config_lib.Config) -> tuple[str, ...]:
         "image.frames: each: the plan, the shares of splits and the sizes of shards count files; their frames are "
         "counted when they are read",
     )
+
+
+def _notes_on_further(config: config_lib.Config) -> tuple[str, ...]:
+    """Returns a note on what is counted of the first image alone, where an example has several."""
+    names = sorted(config.source.manifest.further)
+    if not names:
+        return ()
+    stored = ", ".join(f"image/{name}" for name in names)
+    return (f"each example has further images ({stored}): statistics and duplicates are of the first image alone",)
 
 
 def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:

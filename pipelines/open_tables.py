@@ -163,6 +163,7 @@ def _table(config: config_lib.Config, uri: str, output: str) -> manifest.Manifes
         format=format,
         image=wanted.image,
         fields=row_fields(config, wanted.key),
+        further=tuple(column for _, column in sorted(wanted.further.items())),
         allow_outside=wanted.allow_outside,
         images_below=_root_of(wanted.root, uri),
         exclude=output,

@@ -41,7 +41,7 @@ class KnownImage(NamedTuple):
 ReadContents: TypeAlias = Callable[[Iterable[elements.ImageRef]], Iterable[elements.ImageRef]]
 
 _KEY, FACTS_OF_REF = 0, elements.ImageRef._fields.index("facts")
-_VERSION, _MASK = map(elements.ImageRef._fields.index, ("version", "mask"))
+_VERSION, _MASK, _FURTHER = map(elements.ImageRef._fields.index, ("version", "mask", "further"))
 _FACTS, _RECORD, _SPLIT = map(KnownImage._fields.index, ("facts", "record", "split"))
 
 
@@ -126,7 +126,7 @@ def _find_same_keys(listed: Rows, known: Rows, by_content: bool) -> set[str]:
 def _has_version(row: tuple[Any, ...]) -> bool:
     """Returns whether the versions of all files of an image are known; given the fields of an ImageRef."""
     mask = row[_MASK]
-    return bool(row[_VERSION]) and (mask is None or bool(mask.version))
+    return bool(row[_VERSION]) and (mask is None or bool(mask.version)) and all(each.version for each in row[_FURTHER])
 
 
 def compare(others: Others, read_contents: ReadContents | None = None) -> Compared:

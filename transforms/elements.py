@@ -29,6 +29,20 @@ class Mask(NamedTuple):
     version: int = 0  # as in ImageRef
 
 
+class FurtherImage(NamedTuple):
+    """A file with another picture of the same example, such as the same place at another time."""
+
+    uri: str
+    size: int = -1  # bytes; -1 when not known
+    version: int = 0  # as in ImageRef
+    column: str = ""  # column of the table that names it, or the template
+
+    @property
+    def facts(self) -> tuple[str, int, int]:
+        """All that the record depends on: the file's name without its folder, its size and its version."""
+        return self.uri.rpartition("/")[2], self.size, self.version
+
+
 class SnappyBlocks(NamedTuple):
     """Where an image lies in compressed blocks that hold others too."""
 
@@ -54,6 +68,7 @@ class ImageRef(NamedTuple):
     expected: tuple[int, int] | None = None  # height and width in pixels that the source's boxes or masks refer to
     inside: tuple[int, int] | None = None  # offset and length of the image in the record that is read, a whole Example
     blocks: SnappyBlocks | None = None  # set if the bytes from `offset` are compressed
+    further: tuple[FurtherImage, ...] = ()  # further images of the example, in the order of DatasetSettings.further
     facts: bytes = b""  # digest of what the record is made of, for the next update; see image_states
     content: bytes = b""  # digest of the same without versions, then one of the bytes once they are read; b"": not kept
     replaces: str = ""  # split of the record in the snapshot before that this image replaces; "" if there is none
@@ -65,8 +80,8 @@ class ImageRef(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Number of bytes read for this image and its mask, as far as known."""
-        return sum_bytes((self.size,), (self.mask,))
+        """Number of bytes read for this image, its mask and its further images, as far as known."""
+        return sum_bytes((self.size,), (self.mask, *self.further))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -86,9 +101,9 @@ _LABEL, _SPLIT = ImageRef._fields.index("label"), ImageRef._fields.index("split"
 _AFTER_SPLIT, _AFTER_GROUP = _SPLIT + 1, ImageRef._fields.index("group") + 1
 
 
-def sum_bytes(sizes: Iterable[int], masks: Iterable[Mask | None]) -> int:
-    """Returns the number of bytes read for images and masks of these sizes, as far as known."""
-    return sum(size for size in sizes if size > 0) + sum(mask.size for mask in masks if mask and mask.size > 0)
+def sum_bytes(sizes: Iterable[int], others: Iterable[Mask | FurtherImage | None]) -> int:
+    """Returns the number of bytes read for images of these sizes and the other files, as far as known."""
+    return sum(size for size in sizes if size > 0) + sum(other.size for other in others if other and other.size > 0)
 
 
 def all_classes(labels: Iterable[Label]) -> Iterator[str]:

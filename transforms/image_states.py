@@ -83,7 +83,8 @@ def still_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
     That is the version of the file and the place in it: a tar is packed anew, and its other members move.
     """
     length = ref.length if ref.blocks is None else ref.size  # the blocks around it change with its neighbours
-    return _digest_facts(ref, 0, 0, f"0 {length}", keep_position, STILL_BYTES)
+    still = ref._replace(further=tuple(image._replace(version=0) for image in ref.further)) if ref.further else ref
+    return _digest_facts(still, 0, 0, f"0 {length}", keep_position, STILL_BYTES)
 
 
 def _digest_facts(
@@ -99,6 +100,8 @@ def _digest_facts(
     if ref.mask is not None or ref.columns or ref.expected is not None or keep_position:
         mask = ref.mask and (ref.mask.uri.rpartition("/")[2], ref.mask.size, mask_version)
         text += repr((mask, ref.columns, ref.expected, ref.position if keep_position else 0))
+    if ref.further:
+        text += repr([image.facts for image in ref.further])
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=digest_size).digest()
 
 
@@ -109,7 +112,7 @@ def add_content(ref: elements.ImageRef, *files: bytes) -> elements.ImageRef:
 
     Args:
         ref: with the result of `still_of` as its content.
-        files: the bytes of the image as they were read, and those of its mask.
+        files: the bytes of the image as they were read, and those of its mask and its further images.
     """
     digest = hashlib.sha256(files[0])
     for file in files[1:]:

@@ -10,6 +10,7 @@ import bisect
 import collections
 import dataclasses
 import hashlib
+import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -193,6 +194,11 @@ def _columns_of(sets: Mapping[str, Sequence[elements.ImageRef]]) -> dict[str, An
     return {name: elements.ImageRef(*zip(*refs)) for name, refs in sets.items()}
 
 
+def _count_bytes(every: Any) -> int:
+    """Returns the number of bytes read for the references of a set, given as by `_columns_of`."""
+    return elements.sum_bytes(every.size, itertools.chain(every.mask, itertools.chain.from_iterable(every.further)))
+
+
 def _digest(columns: Mapping[str, Any], order: Order) -> int:
     """Returns a digest of everything that the output depends on.
 
@@ -224,6 +230,8 @@ def _digest(columns: Mapping[str, Any], order: Order) -> int:
         )
         if any(every.blocks):
             facts += (every.blocks,)
+        if any(every.further):
+            facts += ([[image.facts for image in further] for further in every.further],)
         digest.update(repr(facts).encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 
@@ -266,7 +274,7 @@ class _SortFn(beam.DoFn):
         return IntervalSummary(
             interval,
             {name: len(refs) for name, refs in sets.items()},
-            {name: elements.sum_bytes(every.size, every.mask) for name, every in columns.items()},
+            {name: _count_bytes(every) for name, every in columns.items()},
             {name: frozenset(elements.all_classes(every.label)) for name, every in columns.items()},
             _digest(columns, self._order),
             tuple(duplicates[:MAX_DUPLICATES]),

@@ -59,7 +59,9 @@ def checksum_images(refs: Sequence[elements.ImageRef], keep_position: bool) -> I
         if place >= limit:
             continue
         mask = ref.mask and (ref.mask.uri.rpartition("/")[2], ref.mask.size, ref.mask.version)
-        file = (ref.uri.rpartition("/")[2], ref.size, ref.version, ref.offset, ref.length, mask)
+        file: tuple[Any, ...] = (ref.uri.rpartition("/")[2], ref.size, ref.version, ref.offset, ref.length, mask)
+        if ref.further:
+            file += tuple(image.facts for image in ref.further)
         row = (ref.split, ref.label, ref.group, ref.columns, ref.expected, ref.position if keep_position else 0)
         entries.append(_ENTRY.pack(place, _checksum(ref.key), _checksum(file), _checksum(row)))
     return ImageChecksums(limit, tuple(sorted(entries)))

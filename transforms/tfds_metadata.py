@@ -91,6 +91,8 @@ def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: 
     if feature.source == features.ENCODED and feature.kind == features.BYTES and encoding not in _AS_BYTES:
         image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
         return _node("image_feature.Image", {"image": image | ({"encodingFormat": encoding} if encoding else {})})
+    if _is_further(feature) and encoding not in _AS_BYTES:  # only the formats of first images are counted
+        return _node("image_feature.Image", {"image": {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}})
     if feature.source == features.LABEL and catalog.label_kind == "class":
         num_classes = str(len(catalog.labels) + catalog.label_base)
         return _node("class_label_feature.ClassLabel", {"classLabel": {"numClasses": num_classes}})
@@ -98,6 +100,10 @@ def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: 
         return _node("text_feature.Text", {"text": {}})
     tensor = {"shape": {}, "dtype": _SCALAR_TYPES[feature.kind], "encoding": "none"}
     return _node("tensor_feature.Tensor", {"tensor": tensor})
+
+
+def _is_further(feature: features.Feature) -> bool:
+    return (features.further_part(feature.source) or ("", ""))[1] == "encoded"
 
 
 def _node(class_name: str, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,9 +125,11 @@ class Feeds(abc.ABC):
 
 
 def _warn_of_places(extra: Sequence[features.Feature], asked: options_lib.ReadOptions) -> None:
-    """Logs a warning if boxes or masks will not fit the images, because only the images are cropped or mirrored."""
-    misplaced = [feature.key for feature in extra if feature.source.startswith(_IN_WHOLE_IMAGES)]
-    has_masks = any(feature.source.startswith(_MASKS) for feature in extra)
+    """Logs a warning if boxes, masks or further images will not fit the images: only these are cropped or mirrored."""
+    further = {feature.key for feature in extra if (features.further_part(feature.source) or ())[1:] == ("encoded",)}
+    misplaced = [each.key for each in extra if each.source.startswith(_IN_WHOLE_IMAGES) or each.key in further]
+    to_resize = ["masks"] if any(feature.source.startswith(_MASKS) for feature in extra) else []
+    to_resize += ["further images"] if further else []
     if misplaced and (asked.crop in ("random", "center", "resize_shorter") or asked.flips):
         _LOGGER.warning(
             "%s %s to the whole stored image, but crop=%r, flip=%r change only the image; "
@@ -136,7 +138,7 @@ def _warn_of_places(extra: Sequence[features.Feature], asked: options_lib.ReadOp
             "refers" if len(misplaced) == 1 else "refer",
             asked.crop,
             asked.flips,
-            ", and resize masks to image_size yourself" if has_masks else "",
+            f", and resize {' and '.join(to_resize)} to image_size yourself" if to_resize else "",
         )
 
 

@@ -326,7 +326,7 @@ def stored_features(facts: facts_lib.Facts) -> Html:
         [
             Html(f"<code>{markup.text(each.key)}</code>"),
             markup.plain(f"{each.kind} list" if each.many else each.kind),
-            markup.text(features.STANDARD[each.source].meaning if each.source in features.STANDARD else each.source),
+            markup.text(features.meaning_of(each.source)),
         ]
         for each in shown
     ]

@@ -125,6 +125,18 @@ class ImagePolicy:
             raise structure.refusal(data, format, self._accepted())
         return self._encode(opened, data, str(format), stated)
 
+    def prepare_further(self, data: bytes) -> Image:
+        """Returns a further image of an example, checked and changed like the first; no statistics are taken of it.
+
+        Raises:
+            BadImageError: if the example is to be rejected.
+        """
+        return self._for_further.prepare(data)
+
+    @functools.cached_property
+    def _for_further(self) -> ImagePolicy:
+        return dataclasses.replace(self, sum_pixels=False, objects=None)
+
     def prepare_frames(self, data: bytes, expected: tuple[int, int] | None = None) -> Frames | None:
         """Returns the pictures of a file that has several, if each is stored; None if `prepare` takes the file.
 

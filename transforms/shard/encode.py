@@ -27,6 +27,7 @@ class ExampleRecipe:
     columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns, in their order
     # By name of the class, where it differs from the name.
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    further: tuple[str, ...] = ()  # names of the further images of each example, in the order of ImageRef.further
     kept: tuple[Feature, ...] = ()  # the part of `features` that is copied from the image's record
 
     @functools.cached_property
@@ -93,6 +94,11 @@ class ExampleRecipe:
         if ref.mask is not None:
             values["image/segmentation/class/encoded"] = image.mask
             values["image/segmentation/class/format"] = b"png"
+        for name, further in zip(self.further, image.further):
+            values[features.further_source(name, "encoded")] = further.data
+            values[features.further_source(name, "format")] = further.format.encode()
+            values[features.further_source(name, "height")] = further.height
+            values[features.further_source(name, "width")] = further.width
         if self._has_entry_points:
             values[features.ENTRY_POINTS] = jpeg_entry_points.find(image)
         for name, value in zip(self.columns, (*image.objects, *ref.columns) if image.objects else ref.columns):

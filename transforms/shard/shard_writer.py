@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import json
 import os
 import types
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements, image_states
-from imagebeam.transforms.images import checked_image, class_masks, prepare
+from imagebeam.transforms.images import checked_image, class_masks, prepare, structure
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.shard import (
     encode,
@@ -295,10 +296,11 @@ def read_images(
 def read_files(
     refs: Iterable[elements.ImageRef], read_ahead: read_ahead_lib.ReadAhead
 ) -> Iterator[tuple[elements.ImageRef, list[bytes | read_ahead_lib.ReadError]]]:
-    """Yields each reference with the content of its image and, if it has one, of its mask."""
+    """Yields each reference with the content of its image, of its mask if it has one, and of its further images."""
     fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
     for ref, data in fetched:
-        yield ref, [data] if ref.mask is None else [data, next(fetched)[1]]
+        num_others = len(ref.further) + (ref.mask is not None)
+        yield ref, [data, *(other for _, other in itertools.islice(fetched, num_others))]
 
 
 def add_content(ref: elements.ImageRef, files: Sequence[bytes | read_ahead_lib.ReadError]) -> elements.ImageRef:
@@ -328,7 +330,9 @@ def _prepare(
         image = image._replace(objects=found.values, annotated=found.expected, dropped_objects=found.dropped)
     if ref.inside is not None:
         image = image._replace(record=data)
-    return image if hasher is None else image._replace(hashes=hasher.hash(source, image))
+    if hasher is not None:
+        image = image._replace(hashes=hasher.hash(source, image))
+    return _add_further(ref, image, files[-len(ref.further) :], policy) if ref.further else image
 
 
 def _prepare_in_time(
@@ -412,12 +416,38 @@ def _add_mask(
         return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
 
 
+def _add_further(
+    ref: elements.ImageRef,
+    image: checked_image.Image,
+    files: Sequence[bytes | read_ahead_lib.ReadError],
+    policy: prepare.ImagePolicy,
+) -> checked_image.Image | elements.Reject:
+    """Returns the image with the further images of its example; the reject of the example if one of them is bad."""
+    prepared = []
+    for further, data in zip(ref.further, files, strict=True):
+        where = f"column {further.column!r}, {further.uri!r}"
+        if isinstance(data, read_ahead_lib.ReadError):
+            return elements.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
+        try:
+            prepared.append(policy.prepare_further(data))
+        except checked_image.BadImageError as e:
+            return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
+    num_bytes = sum(len(each.data) for each in (image, *prepared))
+    if num_bytes > structure.MAX_IMAGE_BYTES:
+        found = f"its {len(prepared) + 1} images have {num_bytes:,} bytes"
+        detail = f"{found}, a tf.train.Example takes up to {structure.MAX_IMAGE_BYTES:,}"
+        return elements.Reject(ref.key, ref.uri, "check", elements.Reason.TOO_LARGE, detail)
+    return image._replace(further=tuple(prepared))
+
+
 def _each_file(refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]:
-    """Yields each image and after it its mask, in one stream of files, so that masks are read ahead too."""
+    """Yields each image, its mask and its further images, in one stream of files, so that all are read ahead."""
     for ref in refs:
         yield ref
         if ref.mask is not None:
             yield elements.ImageRef(ref.key, *ref.mask)
+        for further in ref.further:
+            yield elements.ImageRef(ref.key, further.uri, further.size, further.version)
 
 
 def store_rejects(staging: str, shard_name: str, rejects: Sequence[elements.Reject]) -> dict[str, int]:

@@ -44,6 +44,7 @@ class ManifestSource:
     format: str
     image: str | None = "image"  # column with the path, or a template; None if another source finds the images
     fields: table_rows.RowFields = table_rows.NO_FIELDS
+    further: tuple[str, ...] = ()  # columns with the paths of further images of the row's example, or templates
     allow_outside: bool = False
     keys_below: str | None = None  # folder that keys are relative to; None for that of the paths
     is_only: bool = False  # whether there is no other table, so that it must have rows
@@ -71,15 +72,20 @@ class ManifestSource:
         return self.images_below or self.root
 
     @property
-    def _template(self) -> path_template.PathTemplate | None:
-        return path_template.parse(self.image)
+    def _images(self) -> tuple[str, ...]:
+        """The columns and templates that name the images of a row, the first image before all others."""
+        return () if self.image is None else (self.image, *self.further)
+
+    @property
+    def _templates(self) -> tuple[path_template.PathTemplate, ...]:
+        return tuple(dict.fromkeys(found for each in self._images if (found := path_template.parse(each)) is not None))
 
     @property
     def _image_columns(self) -> tuple[str, ...]:
-        """The columns that the path of an image is made of."""
-        if self._template is not None:
-            return self._template.columns
-        return () if self.image is None else (self.image,)
+        """The columns that the paths of images are made of."""
+        parsed = ((each, path_template.parse(each)) for each in self._images)
+        names = ((each,) if template is None else template.columns for each, template in parsed)
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
 
     @property
     def _table(self) -> table_formats.TableFile:
@@ -146,13 +152,18 @@ class ManifestSource:
                 f"{', '.join(map(repr, names))}; {missing_columns.advise(self._table, names, missing, required)}"
             )
 
-    def list_all(self, listed: Listed | None = None) -> Iterator[image_source.Listing]:
+    def list_all(
+        self, listed: Listed | None = None, note: Callable[[Iterator[str]], None] | None = None
+    ) -> Iterator[image_source.Listing]:
         """Yields the images in the order of the rows, up to the first problem.
 
         Args:
             listed: the folders that other tables have listed for extensions; this one adds its own.
+            note: called with the addresses of all images that the rows name, some rows at a time.
         """
         for batch in self._read_batches(listed):
+            if note is not None and not isinstance(batch, image_source.Listing):
+                note(self._addresses(batch))
             found = batch if isinstance(batch, image_source.Listing) else self._look_up_all(batch)
             yield found
             if found.problems:
@@ -173,8 +184,9 @@ class ManifestSource:
     def _read_batches(self, listed: Listed | None) -> Iterator[_Batch | image_source.Listing]:
         """Yields the rows in batches, and a listing with a problem if they cannot be read or there are none."""
         placed: Iterator[merged_rows.PlacedRow] = self.read_rows()
-        if self._template is not None:
-            placed = self._name_images(self._template, placed, {} if listed is None else listed)
+        listed = {} if listed is None else listed
+        for template in self._templates:
+            placed = self._name_images(template, placed, listed)
         if self.merge_rows and self.image is not None:
             placed = merged_rows.merge_rows(placed, self.image, self.fields)
         found, num_rows = image_source.ListingBuilder(), 0
@@ -205,7 +217,7 @@ class ManifestSource:
             if template.any_extension:
                 if folder not in listed:
                     listed[folder] = image_extensions.list_extensions(folder, self.exclude)
-                named = self._add_extensions(named, listed[folder])
+                named = self._add_extensions(template.text, named, listed[folder])
             yield from named
 
     @staticmethod
@@ -217,33 +229,36 @@ class ManifestSource:
         except table_rows.BadRowError as e:
             return merged_rows.Conflict(row, e.detail)
 
-    def _add_extensions(self, batch: _Batch, known: image_extensions.ImageExtensions) -> _Batch:
+    def _add_extensions(self, image: str, batch: _Batch, known: image_extensions.ImageExtensions) -> _Batch:
         """Returns the rows with the extension of each image that exists once; of a missing one it stays `.*`."""
-        stems = [self._stem_of(row) for _, row in batch]
+        stems = [self._stem_of(image, row) for _, row in batch]
         found = known.find(stems)
         return [
-            (place, row if not stem or not extensions else self._with_extension(row, stem, extensions))
+            (place, row if not stem or not extensions else self._with_extension(image, row, stem, extensions))
             for (place, row), stem, extensions in zip(batch, stems, found)
         ]
 
-    def _stem_of(self, row: Any) -> str:
-        """Returns the address of a row's image without extension; "" if it has none."""
+    def _stem_of(self, image: str, row: Any) -> str:
+        """Returns the address of a row's image without extension; "" if it has none, or the row cannot be used."""
+        if not isinstance(row, Mapping):
+            return ""
         with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
-            if path := self._path_in(row):
+            if path := _name_in(row, image):
                 return self.resolve(path.removesuffix(path_template.ANY_EXTENSION))
         return ""
 
-    def _with_extension(self, row: Any, stem: str, extensions: tuple[str, ...]) -> Any:
+    @staticmethod
+    def _with_extension(image: str, row: Any, stem: str, extensions: tuple[str, ...]) -> Any:
         if len(extensions) > 1:
             several = ", ".join(repr(stem + extension) for extension in extensions)
-            detail = f"there are several images: {several}; give the extension in {self.image!r}"
+            detail = f"there are several images: {several}; give the extension in {image!r}"
             return merged_rows.Conflict(row, detail)
-        path = str(self._path_in(row)).removesuffix(path_template.ANY_EXTENSION)
-        return {**row, str(self.image): path + extensions[0]}
+        path = str(_name_in(row, image)).removesuffix(path_template.ANY_EXTENSION)
+        return {**row, image: path + extensions[0]}
 
     @property
     def _packed_names(self) -> tuple[str, ...]:
-        return self.needed if self._template is None else (*self.needed, self._template.text)
+        return (*self.needed, *(template.text for template in self._templates))
 
     def _pack(self, batch: _Batch) -> bytes:
         """Packs rows; what is not a mapping of cells is kept as it is."""
@@ -282,16 +297,21 @@ class ManifestSource:
         """Returns whether all files of the rows are on this machine, so that a look takes no time."""
         if not storage.storage_of(self.image_root).is_local:
             return False
-        return not self.allow_outside or not any("://" in str(self._path_in(row)) for _, row in batch)
+        return not self.allow_outside or not any("://" in path for _, row in batch for path in self._paths_in(row))
 
     def _addresses(self, batch: _Batch) -> Iterator[str]:
         for _, row in batch:
-            with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
-                if path := self._path_in(row):
+            for path in self._paths_in(row):
+                with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
                     yield self.resolve(path)
 
     def _path_in(self, row: Any) -> str | None:
         return _name_in(_cells_of(row), self.image)
+
+    def _paths_in(self, row: Any) -> Iterator[str]:
+        """Yields the paths of all images of a row, without those of empty cells."""
+        cells = _cells_of(row)
+        return (path for each in self._images if (path := _name_in(cells, each)))
 
     @staticmethod
     def positions_in(packed: bytes) -> list[int]:
@@ -299,7 +319,7 @@ class ManifestSource:
         return [position for position, *_ in elements.unpack_rows(packed)]
 
     def hash_addresses(self, packed: bytes, hash_address: Callable[[str], int]) -> Iterator[int]:
-        """Yields the hash of the address in each row that has one."""
+        """Yields the hash of each address of an image in the rows."""
         return map(hash_address, self._addresses(self._unpack(packed)))
 
     def read_rows(self) -> Iterator[tuple[table_formats.RowPlace, Any]]:
@@ -336,7 +356,7 @@ class ManifestSource:
             return ""
         placed = self.read_rows()
         rows = (row for _, row in itertools.islice(placed, find_root.NUM_ROWS) if isinstance(row, Mapping))
-        if (template := self._template) is not None:
+        if (template := path_template.parse(self.image)) is not None:
             rows = (self._fill(template, row) for row in rows)
         paths = [path for row in rows if (path := self._path_in(row)) and not table_rows.is_absolute(path)]
         return find_root.advise(self.root, self.images_below, self.image, paths)
@@ -372,13 +392,7 @@ class ManifestSource:
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, row.detail)
         if not isinstance(row, Mapping):
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, str(row))
-        path = table_rows.text_in(row, str(self.image))
-        if not path:
-            empty = self.image if self._template is None else self._template.find_empty(row)
-            raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {empty!r} is empty")
-        uri = self.resolve(path)
-        if self._template is not None and path.endswith(path_template.ANY_EXTENSION):
-            raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no image {uri!r}")
+        uri = self._address_in(row, str(self.image))
         column = self.fields.key
         key = table_rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
         if not key:
@@ -387,7 +401,38 @@ class ManifestSource:
         ref = elements.ImageRef(
             key, uri, size, version, position=self.first_position + place.position, split=self.split
         )
+        if self.further:
+            ref = ref._replace(further=tuple(self._further_in(row, each, known) for each in self.further))
         return self.fields.fill(ref, row)
+
+    def _address_in(self, row: Mapping[str, Any], image: str) -> str:
+        """Returns the address of an image that a row names.
+
+        Args:
+            row: the cells, with the paths that templates made.
+            image: the column, or the template.
+
+        Raises:
+            BadRowError: if it names none, or one outside of the folder.
+        """
+        template = path_template.parse(image)
+        path = table_rows.text_in(row, image)
+        if not path:
+            empty = image if template is None else template.find_empty(row)
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {empty!r} is empty")
+        uri = self.resolve(path)
+        if template is not None and path.endswith(path_template.ANY_EXTENSION):
+            raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no image {uri!r}")
+        return uri
+
+    def _further_in(self, row: Mapping[str, Any], image: str, known: find_entries.Entries) -> elements.FurtherImage:
+        """Returns a further image that a row names; the error of a bad one names the column."""
+        try:
+            uri = self._address_in(row, image)
+            return elements.FurtherImage(uri, *self._look_at(uri, known), image)
+        except table_rows.BadRowError as e:
+            detail = e.detail if e.detail.startswith("column ") else f"column {image!r}: {e.detail}"
+            raise table_rows.BadRowError(e.reason, detail) from e
 
     @staticmethod
     def _look_at(uri: str, known: find_entries.Entries) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from imagebeam import errors
 from imagebeam.transforms import elements, hashing
@@ -61,12 +61,13 @@ class TablePerFolderSource:
         listed: manifest.Listed = {}
         for table in self.tables:
             first_position = num_rows
-            for found in dataclasses.replace(table, first_position=first_position).list_all(listed):
+            note = _noter(named) if table.further and self._counts_unnamed else None
+            for found in dataclasses.replace(table, first_position=first_position).list_all(listed, note):
                 refs = elements.unpack_refs(found.packed_refs)
                 num_rows += len(refs) + len(found.rejects)  # each row is one of the two, unless rows were merged
                 if refs:
                     num_rows = max(num_rows, refs[-1].position + 1)
-                if self._counts_unnamed:
+                if self._counts_unnamed and note is None:
                     named.extend(_hash(ref.uri) for ref in refs)
                     named.extend(map(_hash, _resolve_all(table, found.rejects)))
                 problems = problems or bool(found.problems)
@@ -146,6 +147,11 @@ def _resolve_all(table: manifest.ManifestSource, rejects: Iterable[elements.Reje
     for reject in rejects:
         with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
             yield table.resolve(reject.uri)
+
+
+def _noter(named: array.array[int]) -> Callable[[Iterable[str]], None]:
+    """Returns a function that adds the hashes of addresses to `named`."""
+    return lambda uris: named.extend(map(_hash, uris))
 
 
 def _hash(uri: str) -> int:

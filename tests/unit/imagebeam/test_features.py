@@ -22,6 +22,9 @@ BY_DEFAULT = {
 }
 
 
+LEFT = ("left", "right")
+
+
 def _single(columns: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
     """Columns of one value each."""
     return {name: (kind, False) for name, kind in columns.items()}
@@ -45,6 +48,40 @@ def test_default_features_are_the_imagenet_keys_with_the_image_last() -> None:
 def test_image_is_last_under_any_key() -> None:
     resolved = features.resolve_features({"image/encoded": "a", "image/key": "z"}, "class", {"zz": (FLOAT, False)})
     assert [feature.key for feature in resolved][-3:] == ["z", "zz", "a"]
+
+
+def test_further_images_have_four_keys_each_before_the_image() -> None:
+    resolved = features.resolve_features(
+        {"image/right/format": None, "image/left/encoded": "l"}, None, {}, further=LEFT
+    )
+    keys = {feature.source: feature.key for feature in resolved if features.further_part(feature.source)}
+    assert keys == {
+        "image/left/encoded": "l",
+        "image/left/format": "image/left/format",
+        "image/left/height": "image/left/height",
+        "image/left/width": "image/left/width",
+        "image/right/encoded": "image/right/encoded",
+        "image/right/height": "image/right/height",
+        "image/right/width": "image/right/width",
+    }
+    assert resolved[-1].key == "image/encoded"
+    found = features.further_images(resolved)
+    assert list(found) == ["left", "right"]
+    assert found["left"]["encoded"] == "l" and "format" not in found["right"]
+    assert features.meaning_of("image/left/width") == "left: width of a further image, pixels"
+    without = features.resolve_features({"image/left/encoded": None}, None, {}, further=LEFT)
+    assert list(features.further_images(without)) == ["right"]
+
+
+@pytest.mark.parametrize("source", ["image/encoded", "image/segmentation/class/encoded", "columns/image/a/encoded"])
+def test_other_keys_are_those_of_no_further_image(source: str) -> None:
+    assert features.further_part(source) is None
+
+
+@pytest.mark.parametrize("name", ["", "A", "a/b", "1", "class", "object", "encoded", "segmentation", "key", "ä"])
+def test_name_of_a_further_image_that_does_not_fit_into_keys_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"is no name for keys|is taken"):
+        features.check_further_name(name)
 
 
 @pytest.mark.parametrize(

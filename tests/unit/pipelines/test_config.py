@@ -678,6 +678,51 @@ def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
             id="trusted-and-paired",
         ),
         pytest.param(
+            {"source": {"by": "manifest", "manifest": {"further": {"Later": "b"}}}},
+            "source.manifest.further 'Later' is no name for keys such as image/after/encoded; use a to z, 0 to 9 and _",
+            id="further-in-capitals",
+        ),
+        pytest.param(
+            {"source": {"by": "manifest", "manifest": {"further": {"class": "b"}}}},
+            "source.manifest.further 'class' is taken: image/class is, or begins, the key of another feature",
+            id="further-class",
+        ),
+        pytest.param(
+            {"source": {"by": "manifest", "manifest": {"further": {"after": "{a}{id.jpg"}}}},
+            "source.manifest.further '{a}{id.jpg' has a brace without its other one",
+            id="further-with-open-brace",
+        ),
+        *(
+            pytest.param(
+                {"source": {"by": "manifest", "manifest": {"further": {"b": "b"}, **others}}},
+                f"source.manifest.further needs a row for each example, whose files are looked up: leave {name} out",
+                id=name,
+            )
+            for name, others in (
+                ("source.manifest.merge_rows", {"merge_rows": True}),
+                ("source.manifest.trust", {"trust": True, "size": "c"}),
+                ("source.manifest.files", {"image": None, "files": "*.png"}),
+            )
+        ),
+        pytest.param(
+            {"source": {"by": "manifest", "manifest": {"further": {"b": "b"}}}, "image": {"frames": "each"}},
+            "image.frames: each makes an example of each frame of a file, and source.manifest.further puts several",
+            id="further-with-frames",
+        ),
+        *(
+            pytest.param(
+                {"source": {"by": "manifest", "manifest": {"further": {"b": "b"}}}, "image": {"encode": encode}},
+                f"image.encode: {encode} is for the one image of an example, and source.manifest.further gives several",
+                id=f"further-{encode}",
+            )
+            for encode in ("raw", "int64_list", "float_list")
+        ),
+        pytest.param(
+            {"source": {"manifest": {"further": {"b": "b"}}}},
+            "source.manifest needs source.by: manifest; not files",
+            id="further-of-files",
+        ),
+        pytest.param(
             {"source": {"by": "manifest", "manifest": {"size": "bytes"}}},
             "source.manifest.size is for source.manifest.trust: true; without it each file's size is looked up",
             id="size-without-trust",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.elements import ImageRef, Mask, Reason, SnappyBlocks, SplitPlan
+from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask, Reason, SnappyBlocks, SplitPlan
 
 names = st.text(st.characters(exclude_categories=()))  # surrogates, too: file names of undecodable bytes
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -79,7 +79,7 @@ def test_reason_is_written_as_its_value() -> None:
 FULL = ImageRef(
     key="k", uri="u", size=1, version=2, offset=3, length=4, position=5, label="l", split="s", group="g",
     columns=(b"c", 6), mask=Mask("m", 7, 8), expected=(9, 10), inside=(11, 12), content=b"d", replaces="r",
-    blocks=SnappyBlocks(13, 14),
+    blocks=SnappyBlocks(13, 14), further=(FurtherImage("f", 15, 16, "a"),),
 )  # fmt: skip
 
 

@@ -112,11 +112,15 @@ def test_state_without_contents_has_no_field_that_earlier_versions_do_not_know()
 def test_still_covers_what_facts_do_but_versions() -> None:
     still = image_states.still_of(FULL, keep_position=True)
     assert FULL.mask is not None
-    newer = FULL._replace(version=FULL.version + 1, mask=FULL.mask._replace(version=FULL.mask.version + 1))
+    later = tuple(each._replace(version=each.version + 1) for each in FULL.further)
+    newer = FULL._replace(
+        version=FULL.version + 1, mask=FULL.mask._replace(version=FULL.mask.version + 1), further=later
+    )
     assert image_states.still_of(newer, keep_position=True) == still
     assert image_states.facts_of(newer, keep_position=True) != image_states.facts_of(FULL, keep_position=True)
     larger = FULL._replace(mask=FULL.mask._replace(size=FULL.mask.size + 1))
-    for other in (FULL._replace(size=FULL.size + 1), FULL._replace(label="other"), larger):
+    fewer = FULL._replace(further=FULL.further[1:])
+    for other in (FULL._replace(size=FULL.size + 1), FULL._replace(label="other"), larger, fewer):
         assert image_states.still_of(other, keep_position=True) != still
     among_others = FULL._replace(offset=100, length=200, blocks=elements.SnappyBlocks(300, 4))
     assert image_states.still_of(among_others, keep_position=True) == still
@@ -144,6 +148,7 @@ def test_facts_cover_all_that_a_record_is_made_of_but_folders() -> None:
     assert FULL.mask is not None
     changes = {field: (value, value) for field, value in FULL._asdict().items()}
     changes["blocks"] = elements.SnappyBlocks(1, 2)
+    changes["further"] = FULL.further * 2
     changes |= {"uri": "other.png", "split": "other", "mask": FULL.mask._replace(size=FULL.mask.size + 1)}
     for field, value in changes.items():
         other = image_states.facts_of(FULL._replace(**{field: value}), keep_position=True)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms import elements, rank_references, summaries
-from imagebeam.transforms.elements import ImageRef, Mask, ReferenceRun
+from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask, ReferenceRun
 from imagebeam.transforms.rank_references import HashOrder, ListedOrder, Order
 
 BY_HASH = HashOrder(0, b"imagebeam.order")
@@ -196,6 +196,11 @@ def test_digest_depends_on_all_but_the_address_and_the_order_of_listing(order: O
         "mask size": first._replace(mask=Mask("/masks/1.png", 11, 5)),
         "mask mtime": first._replace(mask=Mask("/masks/1.png", 10, 6)),
         "mask name": first._replace(mask=Mask("/masks/2.png", 10, 5)),
+        "further": first._replace(further=(FurtherImage("/b/1.png", 10, 5, "b"),)),
+        "moved further": first._replace(further=(FurtherImage("/moved/1.png", 10, 5, "other"),)),
+        "two further": first._replace(further=(FurtherImage("/b/1.png", 10, 5, "b"),) * 2),
+        "further size": first._replace(further=(FurtherImage("/b/1.png", 11, 5, "b"),)),
+        "further mtime": first._replace(further=(FurtherImage("/b/1.png", 10, 6, "b"),)),
     }
     variants = {
         "same": [("train", each) for each in PETS],
@@ -209,6 +214,7 @@ def test_digest_depends_on_all_but_the_address_and_the_order_of_listing(order: O
     alike = {"same", "backwards", "moved"} | ({"rows"} if order == BY_HASH else set())
     assert {name for name, digest in digests.items() if digest == digests["same"]} == alike
     assert digests["mask"] == digests.pop("moved mask")
+    assert digests["further"] == digests.pop("moved further")
     assert len(set(digests.values())) == len(digests) - len(alike) + 1
 
 
@@ -217,8 +223,8 @@ def test_digest_depends_on_all_but_the_address_and_the_order_of_listing(order: O
 def test_digest_depends_on_every_field_but_those_left_out_on_purpose(order: Order, field: str) -> None:
     # `offset` and `length` imply `inside`; `facts` are a digest of other fields; `frame` is known once the file is read
     left_out = {"inside", "facts", "content", "replaces", "frame"} | ({"position"} if order == BY_HASH else set())
-    value = Mask("/masks/1.png") if field == "mask" else "another value"
-    other = PETS[0]._replace(**{field: value})
+    values = {"mask": Mask("/masks/1.png"), "further": (FurtherImage("/b/1.png"),)}
+    other = PETS[0]._replace(**{field: values.get(field, "another value")})
     digests = {digest({"train": [each]}, order) for each in (PETS[0], other)}
     assert (len(digests) == 1) == (field in left_out)
 

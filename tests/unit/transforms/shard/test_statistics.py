@@ -26,6 +26,7 @@ images = st.builds(
     colorspace=st.sampled_from(["RGB", "GRAY"]),
     sums=st.none() | sums,
     orientation=st.integers(1, 8),
+    further=st.just(()),  # which are images themselves, without an end
 )
 labelled = st.lists(st.tuples(st.sampled_from(["cat", "dog", "caf\udce9"]), images), max_size=12)
 
