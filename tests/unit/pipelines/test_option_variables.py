@@ -14,7 +14,6 @@ COMMANDS = (
     "convert",
     "plan",
     "init",
-    "index",
     "compact",
     "snapshots",
     "status",
@@ -27,7 +26,6 @@ COMMANDS = (
 )
 POSITIONAL = {
     "init": ["FOLDER"],
-    "index": ["DIR"],
     "compact": ["DIR"],
     "snapshots": ["DIR"],
     "status": ["OUT"],
