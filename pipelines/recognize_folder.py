@@ -17,6 +17,7 @@ from imagebeam.pipelines import (
     recognize_annotations,
     recognize_containers,
     recognize_layouts,
+    recognize_mask_pairs,
     recognize_tables,
     split_folders,
 )
@@ -32,6 +33,7 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
     recognize_annotations.find_exports: ("box_csv", "coco"),
     recognize_annotations.find_coco: ("coco",),
     recognize_annotations.find_json_per_image: ("labelme", "via"),
+    recognize_mask_pairs.find_pairs: ("segmentation",),  # before find_masks, which sees one pair
     recognize_annotations.find_masks: ("segmentation",),
     recognize_containers.find_idx: ("mnist",),
     recognize_containers.find_arrays: ("cifar10", "cifar100", "svhn", "npz", "hdf5"),
@@ -77,7 +79,8 @@ class Recognition(NamedTuple):
         """The candidate that fits beyond doubt: no other one is as strong; None if there is none."""
         if not self.candidates or self.candidates[0].strength < Strength.LIKELY:
             return None
-        return self.candidates[0] if len(self.strongest) == 1 else None
+        is_alone = len(self.strongest) == 1 and not self.candidates[0].is_doubtful
+        return self.candidates[0] if is_alone else None
 
     @property
     def strongest(self) -> tuple[Finding, ...]:
