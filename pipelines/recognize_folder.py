@@ -111,7 +111,10 @@ def recognize(uri: str, output: str = "") -> Recognition:
     if not (root := survey.look()).is_whole and not root.files and not root.folders:
         raise errors.ConfigError(f"{uri!r} cannot be listed; check the address")
     found = _search(survey)
-    return Recognition(uri, tuple(_in_order(found)[:_MAX_SHOWN]), tuple(_remarks(survey)), _describe(root))
+    remarks = list(_remarks(survey))
+    if all(each.is_layout for each in found):
+        remarks += recognize_mask_pairs.notes_on_masks(survey)
+    return Recognition(uri, tuple(_in_order(found)[:_MAX_SHOWN]), tuple(remarks), _describe(root))
 
 
 def _recognize_file(uri: str) -> Recognition:

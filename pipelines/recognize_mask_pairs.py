@@ -155,3 +155,20 @@ def _finding_of(group: Sequence[_Pair], doubts: tuple[str, ...], at: str) -> Fin
     shown = [f"{_fill(each.mask, each.token)} for {_fill(each.image, each.token)}" for each in group]
     evidence = f"a {extension_of('x' + first.extension)} file for each image: {and_list(shown)}"
     return Finding("segmentation", Strength.CERTAIN, evidence, settings, doubts, is_doubtful=bool(doubts))
+
+
+_MASKS_ALONE = re.compile(r"(?i)annotations?|masks?|labels?|gt|ground[_ ]?truth|segmentation\w*")
+
+
+def notes_on_masks(survey: Survey) -> list[str]:
+    """Returns a note if a folder that looks like a class is likely one of masks for the images of another folder."""
+    root = survey.look()
+    masks = [name for name in root.folders if _MASKS_ALONE.fullmatch(name) and survey.with_images(root.below(name))]
+    if not masks or len(masks) == len(root.folders):
+        return []
+    first = survey.with_images(root.below(masks[0]))
+    is_lossy = first is not None and first.images[0].lower().endswith((".jpg", ".jpeg"))
+    remedy = "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source"
+    if not is_lossy:
+        remedy = "for masks, one for each image, take the preset segmentation with source.masks.image and .mask"
+    return [f"{and_list(masks)} would be a class by its name, but may hold masks of the images beside it; {remedy}"]

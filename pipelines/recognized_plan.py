@@ -79,6 +79,5 @@ def _list(found: recognize_folder.Recognition) -> Choice:
         fit = f"{found.strongest[0].preset} fits {found.given!r}, but not beyond doubt: see the note, give its options"
     return Choice(
         tuple(rows),
-        error=f"{fit}, or "
-        f"write a config with {shlex.join(['imagebeam', 'init', found.given])}",
+        error=f"{fit}, or write a config with {shlex.join(['imagebeam', 'init', found.given])}",
     )

@@ -147,6 +147,29 @@ def test_pairs_of_folders_that_are_not_beyond_doubt_have_a_note(
     assert f"segmentation fits '{root}', but not beyond doubt: see the note, give its options, or" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("tree", "remedy"),
+    [
+        pytest.param(
+            images("shapes_train2018/#.jpg", "annotations/#_square_0.png", "annotations/#_circle_1.png"),
+            "for masks, one for each image, take the preset segmentation with source.masks.image and .mask",
+            id="a-mask-for-each-object",
+        ),
+        pytest.param(
+            images("Original/#.jpg", "Ground Truth/#.jpg"),
+            "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source",
+            id="masks-in-jpeg",
+        ),
+    ],
+)
+def test_folder_of_masks_is_no_class_without_a_note(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, remedy: str
+) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert [note.partition("; ")[2] for note in found.remarks] == [remedy]
+    assert found.sure is None
+
+
 def test_two_data_sets_in_one_folder_are_both_named(tmp_path: pathlib.Path) -> None:
     tree = folder_shapes.SHAPES["voc"][2]
     for year in (2007, 2012):
