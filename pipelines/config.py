@@ -399,7 +399,8 @@ def apply_override(fields: dict[str, Any], override: str) -> None:
         fields = inner
     try:
         fields[last] = config_yaml.parse(value, f"--set {path}")
-    except yaml.YAMLError:
+    except yaml.YAMLError as e:
+        config_yaml.refuse_mapping(e, path, value)
         fields[last] = value  # so that a regular expression or a path needs no quotes
 
 

@@ -117,3 +117,15 @@ def explain(error: yaml.YAMLError, text: str) -> str:
         problem += f" (begun in line {begun.line + 1})"
     remedy = next((remedy for part, remedy in _REMEDIES.items() if part in problem), "")
     return f"{problem}; {remedy}" if remedy else problem
+
+
+_MAPPING = re.compile(r"\{\s*\w+:\s.*\}", re.DOTALL)  # {image: "..."}, but not {id}.jpg
+
+
+def refuse_mapping(error: yaml.YAMLError, path: str, value: str) -> None:
+    """Raises ConfigError if a value of --set that YAML cannot parse is meant as a mapping, not as a plain text."""
+    if _MAPPING.fullmatch(value.strip()):
+        raise errors.ConfigError(
+            f"--set {path}={value} is not valid YAML ({explain(error, value)}): use single quotes around texts with "
+            "backslashes"
+        ) from error

@@ -20,6 +20,7 @@ from imagebeam.pipelines import (
     recognize_coco,
     recognize_containers,
     recognize_layouts,
+    recognize_mask_pairs,
     recognize_masks,
     recognize_tables,
     split_folders,
@@ -84,7 +85,8 @@ class Recognition(NamedTuple):
         """The candidate that fits beyond doubt: no other one is as strong; None if there is none."""
         if not self.candidates or self.candidates[0].strength < Strength.LIKELY:
             return None
-        return self.candidates[0] if len(self.strongest) == 1 else None
+        is_alone = len(self.strongest) == 1 and not self.candidates[0].is_doubtful
+        return self.candidates[0] if is_alone else None
 
     @property
     def strongest(self) -> tuple[Finding, ...]:
@@ -118,7 +120,10 @@ def recognize(uri: str, output: str = "") -> Recognition:
     archives = root.ending(_ZIP)
     if archives and not any(each.strength >= Strength.LIKELY for each in found):
         found = _find_in_archives(survey, archives) + found
-    return Recognition(uri, tuple(_in_order(found)[:_MAX_SHOWN]), tuple(_remarks(survey, bool(found))), _describe(root))
+    remarks = list(_remarks(survey, bool(found)))
+    if all(each.is_layout for each in found):
+        remarks += recognize_mask_pairs.notes_on_masks(survey)
+    return Recognition(uri, tuple(_in_order(found)[:_MAX_SHOWN]), tuple(remarks), _describe(root))
 
 
 def _recognize_file(uri: str) -> Recognition:

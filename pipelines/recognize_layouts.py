@@ -24,7 +24,7 @@ from imagebeam.pipelines.recognize_survey import (
 # Folders of these names hold parts of one data set, and are no classes where there is nothing but them.
 _PARTS = re.compile(
     r"(?i)(images?|imgs?|jpegimages|pictures?|photos?|labels?|annotations?|masks?|segmentation\w*|targets?|gt|"
-    r"ground_?truth|imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?)"
+    r"ground[_ ]?truth|imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?)"
 )
 _SYNSET = re.compile(r"n\d{8}")
 _RENAMED = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation"}

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from imagebeam.pipelines import recognize_mask_pairs
 from imagebeam.pipelines.recognize_survey import (
     HASH_SPLIT,
     Change,
@@ -42,11 +43,11 @@ _CAR_MASK = "_mask.gif"
 
 
 def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
-    """Finds masks with the names of the images, in another folder or beside them."""
-    found = next(_pairs(survey, at), None)
-    if found is None:
+    """Finds masks with the names of the images, in other folders or beside them."""
+    single, mask = next(_pairs(survey, at), (None, ""))
+    finding = next(recognize_mask_pairs.find_pairs(survey, at), single)
+    if finding is None:
         return
-    finding, mask = found
     file = next(_color_files(survey, at), None)
     if file is not None:
         void = _VOID.search(survey.head(file))
@@ -57,7 +58,7 @@ def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
         }
         evidence = f"{finding.evidence}; {posixpath.basename(file)} has the colors of the classes"
         yield dataclasses.replace(finding, preset="camvid", settings=settings, evidence=evidence)
-    elif is_colored(survey.head(mask)):
+    elif mask and is_colored(survey.head(mask)):
         note = (
             f"{mask} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
             "{road: [128, 64, 128]}, or the file that lists them"

@@ -77,6 +77,7 @@ class Finding:
     notes: tuple[str, ...] = ()  # what was guessed, and what the user may want to change
     often: tuple[Change, ...] = ()  # what such users often change
     input: str = ""  # what to give as --input, below the folder given; "" is that folder
+    is_doubtful: bool = False  # a note says between what the user must choose
     is_layout: bool = False  # folders alone speak for it, so that files with annotations are stronger
 
 

@@ -74,8 +74,10 @@ def _list(found: recognize_folder.Recognition) -> Choice:
     if not found.candidates or found.candidates[0].strength is Strength.POSSIBLE:
         return Choice(tuple(rows))
     number = plural.count(len(found.strongest), "preset")
+    fit = f"{number} fit {found.given!r}, and none of them better than the others: give the options of one"
+    if len(found.strongest) == 1:
+        fit = f"{found.strongest[0].preset} fits {found.given!r}, but not beyond doubt: see the note, give its options"
     return Choice(
         tuple(rows),
-        error=f"{number} fit {found.given!r}, and none of them better than the others: give the options of one, or "
-        f"write a config with {shlex.join(['imagebeam', 'init', found.given])}",
+        error=f"{fit}, or write a config with {shlex.join(['imagebeam', 'init', found.given])}",
     )

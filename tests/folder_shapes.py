@@ -341,6 +341,37 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         8,
         images(*(f"{split}/image/#.jpg" for split in _SPLITS), *(f"{split}/mask/#.png" for split in _SPLITS)),
     ),
+    "masks-of-camvid": (
+        "segmentation",
+        12,
+        images(*(f"{split}{kind}/#.png" for split in ("train", "val", "test") for kind in ("", "annot"))),
+    ),
+    "masks-of-splits-with-a-suffix": (
+        "segmentation",
+        8,
+        images(*(f"{split}/#.png" for split in _SPLITS), *(f"{split}_labels/#_L.png" for split in _SPLITS)),
+    ),
+    "masks-in-folders-that-end-in-splits": (
+        "segmentation",
+        8,
+        images(
+            *(f"images_prepped_{split}/#.png" for split in ("train", "test")),
+            *(f"annotations_prepped_{split}/#.png" for split in ("train", "test")),
+        ),
+    ),
+    "masks-of-short-names": (
+        "segmentation",
+        8,
+        images(*(f"img_{split}/#.jpg" for split in _SPLITS), *(f"mask_{split}/#.png" for split in _SPLITS)),
+    ),
+    "masks-below-training": (
+        "segmentation",
+        8,
+        images(
+            *(f"{split}/images/#_{split}.jpg" for split in ("training", "test")),
+            *(f"{split}/mask/#_{split}_mask.gif" for split in ("training", "test")),
+        ),
+    ),
     "masks-with-a-suffix": ("segmentation", 4, images("train/#a.jpg", "train_masks/#a_mask.gif")),
     "masks-beside-images": ("segmentation", 4, images("benign (#).png", "benign (#)_mask.png")),
     "ids": (

@@ -184,6 +184,11 @@ def test_override_of_feature_reaches_a_key_with_slashes() -> None:
         pytest.param(
             "output.num_shards", r"--set 'output.num_shards' does not have the form section.key=value", id="no-value"
         ),
+        pytest.param(
+            'source.masks={image: "a\\."}',
+            r"--set source\.masks=\{image: .* is not valid YAML \(.*\): use single quotes around texts",
+            id="backslash",
+        ),
         pytest.param("=3", r"--set '=3' does not have the form section.key=value", id="no-key"),
         pytest.param(
             "output.num_shard=3", r"unknown key 'output.num_shard'; did you mean 'num_shards'\?", id="misspelt"

@@ -107,6 +107,73 @@ def test_folder_that_is_not_beyond_doubt_has_no_sure_preset(
     assert [each.preset for each in found.candidates] == presets
 
 
+def test_pairs_of_folders_for_splits_are_one_pattern(tmp_path: pathlib.Path) -> None:
+    found = recognize_folder.recognize(
+        str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["masks-of-splits-with-a-suffix"][2]))
+    )
+    assert found.sure is not None
+    assert found.sure.settings == {
+        "source.masks.image": r"(?P<split>train|val)/(?P<name>.*)\.png",
+        "source.masks.mask": r"\g<split>_labels/\g<name>_L.png",
+        "split.rename": {"val": "validation"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("tree", "note"),
+    [
+        pytest.param(
+            images(
+                *(f"{split}/images/#_{split}.jpg" for split in ("training", "test")),
+                *(f"{split}/1st_manual/#_manual1.gif" for split in ("training", "test")),
+                *(f"{split}/mask/#_{split}_mask.gif" for split in ("training", "test")),
+            ),
+            "*/1st_manual and */mask each have a file for each image of */images; only */mask is used: set "
+            "source.masks.mask for another one",
+            id="several-folders-of-masks",
+        ),
+        pytest.param(
+            images("train/#.jpg", "train_labels/#.png", "val/#.jpg", "val_gt/#.png"),
+            "2 pairs of folders look like splits; only train is used: set source.masks.image=...",
+            id="no-common-pattern",
+        ),
+    ],
+)
+def test_pairs_of_folders_that_are_not_beyond_doubt_have_a_note(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, note: str
+) -> None:
+    root = folder_shapes.write(tmp_path, tree)
+    found = recognize_folder.recognize(str(root))
+    assert found.sure is None
+    assert found.candidates[0].notes[0] == note
+    done = command_line.call("plan", "--input", root)
+    assert done.returncode == 2
+    assert f"segmentation fits '{root}', but not beyond doubt: see the note, give its options, or" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tree", "remedy"),
+    [
+        pytest.param(
+            images("shapes_train2018/#.jpg", "annotations/#_square_0.png", "annotations/#_circle_1.png"),
+            "for masks, one for each image, take the preset segmentation with source.masks.image and .mask",
+            id="a-mask-for-each-object",
+        ),
+        pytest.param(
+            images("Original/#.jpg", "Ground Truth/#.jpg"),
+            "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source",
+            id="masks-in-jpeg",
+        ),
+    ],
+)
+def test_folder_of_masks_is_no_class_without_a_note(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, remedy: str
+) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert [note.partition("; ")[2] for note in found.remarks] == [remedy]
+    assert found.sure is None
+
+
 def test_two_data_sets_in_one_folder_are_both_named(tmp_path: pathlib.Path) -> None:
     tree = folder_shapes.SHAPES["voc"][2]
     for year in (2007, 2012):
