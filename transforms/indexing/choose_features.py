@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import collections
+import contextlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import errors, example, features
+from imagebeam import errors, example, features, plural
 from imagebeam.transforms import kept_features
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.indexing import scan_shard
@@ -64,10 +65,12 @@ def choose_keys(
     Raises:
         ConfigError: if there is no image, or none that the reader can read, or it is not certain which feature it is.
     """
-    try:
-        parsed = [example.parse_example(record) for record in sample]
-    except ValueError as e:
-        raise errors.ConfigError(f"{where} holds no tf.train.Example: {e}") from e
+    parsed = [*_parse_readable(sample)]
+    if not parsed:
+        raise errors.ConfigError(
+            f"no tf.train.Example is among the first {plural.count(len(sample), 'record')}, from {where} on: they "
+            "are damaged, or are messages of another kind"
+        )
     known = ", ".join(sorted(parsed[0])) or "none"
     if image is not None and not any(image in values for values in parsed):
         raise errors.ConfigError(f"--image {image!r}: {where} has no such feature; its features are {known}")
@@ -89,6 +92,13 @@ def choose_keys(
     key = _find_label(parsed, label, where, known)
     texts = tuple(text for text in _TEXT_KEYS if any(text in values for values in parsed))
     return scan_shard.Keys(image, key, texts if key else (), sizes, is_raw)
+
+
+def _parse_readable(sample: Sequence[bytes]) -> Iterator[dict[str, list[Any]]]:
+    """Yields the features of the records that are Examples; a scan of all records counts the others."""
+    for record in sample:
+        with contextlib.suppress(ValueError):
+            yield example.parse_example(record)
 
 
 def _find_image(

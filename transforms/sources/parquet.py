@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import posixpath
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors, plural, storage
@@ -28,7 +29,9 @@ from imagebeam.transforms.sources import containers, parquet_columns, parquet_pa
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
 _TAIL_BYTES = 8  # length of the footer, and the magic number
 
-_OF = re.compile(r"(?P<split>.+?)[-_.]\d{3,}-of-\d{3,}(?:[-_.].*)?")  # train-00000-of-00005-1a2b3c.parquet
+_OF = re.compile(
+    r"(?P<split>.+?)[-_.](?P<number>\d{3,})-of-(?P<total>\d{3,})(?:[-_.].*)?"
+)  # train-00000-of-00005-1a2b3c.parquet
 _NUMBER = re.compile(r"[-_.]?\d*")
 _SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation")
 
@@ -60,9 +63,10 @@ class ParquetSource(pickled_fields.PickledFields, containers.ContainerSource):
         try:
             _check_ends(first)
             with parquet_content.open_parquet(first.uri) as parquet:
-                return self._lay_out(first, parquet)
+                layout = self._lay_out(first, parquet)
         except OSError as e:
             raise errors.ConfigError(f"{self.NOUN} {first.uri!r} {_explain(e)}") from e
+        return layout._replace(notes=(*layout.notes, *_notes_on_missing(found)))
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:
         """Yields the rows of one file. Of the other columns it reads only those that are needed."""
@@ -239,6 +243,23 @@ def _split_of(container: containers.Container) -> str | None:
         above = folders or container.uri.split("/")[:-1]
         return above[-1] if above else None
     return None
+
+
+def _notes_on_missing(found: Sequence[containers.Container]) -> Iterator[str]:
+    """Yields a note for each series of files whose names say that there are more."""
+    series: dict[tuple[str, int], set[int]] = {}
+    for container in found:
+        folder, name = posixpath.split(container.path)
+        if match := _OF.fullmatch(name.rpartition(".")[0]):
+            key = posixpath.join(folder, match["split"]), int(match["total"])
+            series.setdefault(key, set()).add(int(match["number"]))
+    for (name, total), numbers in series.items():
+        if missing := sorted(set(range(total)) - numbers):
+            are = "is" if len(missing) == 1 else "are"
+            yield (
+                f"{len(missing):,} of the {plural.count(total, 'file')} of {name} {are} not there, the first "
+                f"is {name}-{missing[0]:05d}-of-{total:05d}; fetch them for the whole data set"
+            )
 
 
 def _check_ends(container: containers.Container) -> None:

@@ -14,6 +14,7 @@ from tests import foreign_shards
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(40)
 CONVERT = "imagebeam convert ..."
+BROKEN = b"\xff\xff\xff"
 
 
 def choose(values: dict[str, Any], image: str | None = None, label: str | None = None) -> scan_shard.Keys:
@@ -85,8 +86,14 @@ def test_records_without_a_certain_image_are_an_error(
 
 
 def test_records_that_are_no_examples_are_an_error() -> None:
-    with pytest.raises(errors.ConfigError, match=r"a.tfrecord holds no tf.train.Example"):
-        choose_features.choose_keys([b"\xff\xff\xff"], None, None, "a.tfrecord", CONVERT)
+    with pytest.raises(errors.ConfigError, match=r"is among the first 2 records, from a\.tfrecord on"):
+        choose_features.choose_keys([BROKEN, BROKEN], None, None, "a.tfrecord", CONVERT)
+
+
+def test_broken_record_among_the_first_does_not_matter() -> None:
+    record = foreign_shards.serialize({"image": JPEG, "label": 3})
+    found = choose_features.choose_keys([BROKEN, record], None, None, "a.tfrecord", CONVERT)
+    assert (found.image, found.label) == ("image", "label")
 
 
 def survey(uses: dict[str, tuple[dict[str, str], int, int]]) -> kept_features.FeatureSurvey:

@@ -167,6 +167,24 @@ def test_split_is_in_the_path(path: str, split: str, tmp_path: pathlib.Path) -> 
         assert "the column 'split'" in found.problems[0] and "(without splits split={by: none})" in found.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "notes"),
+    [
+        ((0, 1, 2), []),
+        ((1,), ["2 of the 3 files of data/train are not there, the first is data/train-00000-of-00003"]),
+        ((0, 1), ["1 of the 3 files of data/train is not there, the first is data/train-00002-of-00003"]),
+    ],
+)
+def test_missing_files_of_a_series_are_noted(
+    numbers: tuple[int, ...], notes: list[str], tmp_path: pathlib.Path
+) -> None:
+    for number in numbers:
+        parquet_files.write(tmp_path / f"data/train-{number:05d}-of-00003-a1b2.parquet", IMAGES[:1])
+    parquet_files.write(tmp_path / "data/test.parquet", IMAGES[:1])
+    found = parquet.ParquetSource(str(tmp_path)).layout.notes
+    assert [note.partition(";")[0] for note in found] == notes
+
+
 def test_column_named_split_is_used_and_not_the_path(tmp_path: pathlib.Path) -> None:
     parquet_files.write(tmp_path / "train.parquet", IMAGES[:2], {"split": ["a", "b"]})
     assert [ref.split for ref in list_all(tmp_path, fields=table_rows.RowFields(split="split")).refs] == ["a", "b"]
