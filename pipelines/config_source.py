@@ -61,8 +61,8 @@ class ManifestConfig(pydantic.BaseModel):
     the folder `source.uri`."""
     image: str | None = "image"
     """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`. A
-    template that ends in `.*` finds the extension by one listing of the folder. Null if the table does not name its
-    images, see `files`."""
+    template that ends in `.*` finds the extension by one listing of the folder, and one like `**/{id}.jpg` the folder
+    below `root`. Null if the table does not name its images, see `files`."""
     further: dict[str, str] = {}
     """Further images of each example, such as the same place at another time: from a name to the column with the path,
     or a template, as for `image`. `after: after_file` stores `image/after/encoded`, `format`, `height` and `width`. All

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import plural
@@ -26,6 +27,7 @@ _SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt")
 _MAX_TABLES = 12  # in one folder
 _NUM_VALUES = 20  # of a column that are looked for as images
 _NUM_FOLDERS = 40  # in which images are looked for
+_SHARE_SPREAD = 0.9  # of images that are in one of several folders
 
 _BOX_COLUMNS = frozenset({"filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax"})
 _BOX_EDGES = re.compile(r"(?i)(x|y)_?(min|max|1|2)|bbox.*|(x|y)(center|centre)?_?(left|top)?")
@@ -49,6 +51,7 @@ class Place(NamedTuple):
     has_extension: bool
     found: int  # of those looked for
     looked_for: int
+    inside: tuple[str, ...] = ()  # folders below `folder` that hold some of them each; () if they are in it
 
 
 def find_tables(survey: Survey, at: str) -> Iterator[Finding]:
@@ -119,9 +122,8 @@ def _find_in_table(survey: Survey, at: str, table: table_heads.Table) -> Iterato
     if place is None:
         return
     where = place.folder.removeprefix(f"{at}/") if at else place.folder
-    evidence = (
-        f"{shown}; {place.found} of the first {place.looked_for} images that it names are in {where or 'its folder'}"
-    )
+    holders = name_some(place.inside) if place.inside else where or "its folder"
+    evidence = f"{shown}; {place.found} of the first {place.looked_for} images that it names are in {holders}"
     settings = _settings_of(at, table, place)
     boxes = [name for name in table.columns if _BOX_EDGES.fullmatch(name)]
     others = [name for name in table.columns if name != place.column]
@@ -151,7 +153,11 @@ def _find_in_table(survey: Survey, at: str, table: table_heads.Table) -> Iterato
         text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
         yield Finding("multilabel", Strength.LIKELY, text, settings, ("each column of 0 and 1 is a class",))
         return
-    yield from _find_label(table, others, evidence, settings, "split" in settings)
+    for finding in _find_label(table, others, evidence, settings, "split" in settings):
+        if place.inside:  # the folders are no classes, since the table names the images of all
+            doubt = finding.strength is not Strength.LIKELY
+            finding = dataclasses.replace(finding, strength=Strength.CERTAIN, is_doubtful=doubt)
+        yield finding
 
 
 def _find_label(
@@ -241,6 +247,8 @@ def _settings_of(at: str, table: table_heads.Table, place: Place) -> dict[str, A
     path = table.path.removeprefix(f"{at}/") if at else table.path
     root = posixpath.relpath(f"/{place.folder}", f"/{folder}")
     image = place.column if place.has_extension else f"{{{place.column}}}.*"
+    if place.inside:
+        image = f"**/{{{place.column}}}" + ("" if place.has_extension else ".*")
     settings = {"source.manifest.path": path, **table.settings, "source.manifest.image": image}
     settings["source.manifest.root"] = root if root != "." else None
     return settings
@@ -271,12 +279,26 @@ def find_place(survey: Survey, at: str, table: table_heads.Table) -> Place | Non
             continue
         if all(map(table_heads.is_number, values)) and not _IMAGE_WORD.search(column):  # 1, 2, 3 may be anything
             continue
-        for folder in unique.values():
-            found = [_look_up(survey, folder, value) for value in values]
-            number = sum(each is not None for each in found)
+        found = {path: [_look_up(survey, folder, value) for value in values] for path, folder in unique.items()}
+        for path, each in found.items():
+            number = sum(known is not None for known in each)
             if number and number >= len(values) / 4:
-                return Place(column, folder.path, any(found), number, len(values))
+                single = Place(column, path, any(each), number, len(values))
+                return _find_spread(found, single) or single
     return None
+
+
+def _find_spread(found: Mapping[str, Sequence[bool | None]], single: Place) -> Place | None:
+    """Returns the place of images that lie in several folders of one folder, each image in one of them."""
+    holders = {path: each for path, each in found.items() if any(known is not None for known in each)}
+    times = [sum(known is not None for known in each) for each in zip(*holders.values())]
+    number = sum(each == 1 for each in times)
+    above = {posixpath.dirname(path) for path in holders}
+    if len(holders) < 2 or len(above) != 1 or number <= single.found or number < _SHARE_SPREAD * len(times):
+        return None
+    return single._replace(
+        folder=above.pop(), found=number, inside=tuple(sorted(posixpath.basename(path) for path in holders))
+    )
 
 
 def _look_up(survey: Survey, folder: Folder, value: str) -> bool | None:

@@ -374,6 +374,13 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     ),
     "masks-with-a-suffix": ("segmentation", 4, images("train/#a.jpg", "train_masks/#a_mask.gif")),
     "masks-beside-images": ("segmentation", 4, images("benign (#).png", "benign (#)_mask.png")),
+    "a-table-of-images-in-several-folders": (
+        "kaggle",
+        20,
+        images("pictures_part_1/#.jpg", numbers=_NUMBERS[::2])
+        | images("pictures_part_2/#.jpg", numbers=_NUMBERS[1::2])
+        | {"data.csv": table("lesion,image_id,dx", _rows("{n},{n},{v}", ("nv", "mel")))},
+    ),
     "ids": (
         "kaggle",
         20,

@@ -27,7 +27,7 @@ from imagebeam.transforms.sources import (
 )
 
 _Batch = list[merged_rows.PlacedRow]
-Listed: TypeAlias = "dict[str, image_extensions.ImageExtensions]"  # by folder, for tables that share one
+Listed: TypeAlias = "dict[tuple[str, int, bool], image_extensions.PathRests]"  # for tables that share a folder
 
 
 class Trust(NamedTuple):
@@ -214,10 +214,11 @@ class ManifestSource:
         folder = storage.join_relative(self.image_root, posixpath.normpath(template.folder or ".")).removesuffix("/.")
         while batch := list(itertools.islice(placed, image_source.MAX_REFS)):
             named = [(place, self._fill(template, row)) for place, row in batch]
-            if template.any_extension:
-                if folder not in listed:
-                    listed[folder] = image_extensions.list_extensions(folder, self.exclude)
-                named = self._add_extensions(template.text, named, listed[folder])
+            if template.any_extension or template.any_folder:
+                asked = folder, template.num_parts_found, template.any_extension
+                if asked not in listed:
+                    listed[asked] = image_extensions.list_rests(folder, template, self.exclude)
+                named = self._complete_paths(template, named, listed[asked])
             yield from named
 
     @staticmethod
@@ -229,32 +230,40 @@ class ManifestSource:
         except table_rows.BadRowError as e:
             return merged_rows.Conflict(row, e.detail)
 
-    def _add_extensions(self, image: str, batch: _Batch, known: image_extensions.ImageExtensions) -> _Batch:
-        """Returns the rows with the extension of each image that exists once; of a missing one it stays `.*`."""
-        stems = [self._stem_of(image, row) for _, row in batch]
+    def _complete_paths(
+        self, template: path_template.PathTemplate, batch: _Batch, known: image_extensions.PathRests
+    ) -> _Batch:
+        """Returns the rows with the path of each image that exists once; of a missing one it stays as it is."""
+        stems = [self._stem_of(template, row) for _, row in batch]
         found = known.find(stems)
         return [
-            (place, row if not stem or not extensions else self._with_extension(image, row, stem, extensions))
-            for (place, row), stem, extensions in zip(batch, stems, found)
+            (place, row if not stem or not rests else self._with_rest(template, row, stem, rests))
+            for (place, row), stem, rests in zip(batch, stems, found)
         ]
 
-    def _stem_of(self, image: str, row: Any) -> str:
-        """Returns the address of a row's image without extension; "" if it has none, or the row cannot be used."""
+    def _stem_of(self, template: path_template.PathTemplate, row: Any) -> str:
+        """Returns the part of an image's address that a row names; "" if it has none, or the row cannot be used."""
         if not isinstance(row, Mapping):
             return ""
         with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
-            if path := _name_in(row, image):
-                return self.resolve(path.removesuffix(path_template.ANY_EXTENSION))
+            if path := (_name_in(row, template.text) or "").removesuffix(path_template.ANY_EXTENSION):
+                return path.partition(path_template.ANY_FOLDER)[2] if template.any_folder else self.resolve(path)
         return ""
 
     @staticmethod
-    def _with_extension(image: str, row: Any, stem: str, extensions: tuple[str, ...]) -> Any:
-        if len(extensions) > 1:
-            several = ", ".join(repr(stem + extension) for extension in extensions)
-            detail = f"there are several images: {several}; give the extension in {image!r}"
+    def _with_rest(
+        template: path_template.PathTemplate, row: Any, stem: str, rests: tuple[image_extensions.Around, ...]
+    ) -> Any:
+        if len(rests) > 1:
+            several = ", ".join(repr(f"{rest.before}{stem}{rest.after}") for rest in rests)
+            what = "folder" if template.any_folder else "extension"
+            detail = f"there are several images: {several}; give the {what} in {template.text!r}"
             return merged_rows.Conflict(row, detail)
-        path = str(_name_in(row, image)).removesuffix(path_template.ANY_EXTENSION)
-        return {**row, image: path + extensions[0]}
+        ((before, after),) = rests
+        path = str(_name_in(row, template.text)).removesuffix(path_template.ANY_EXTENSION)
+        if template.any_folder:
+            path = path.replace(path_template.ANY_FOLDER, before, 1)
+        return {**row, template.text: path + after}
 
     @property
     def _packed_names(self) -> tuple[str, ...]:
@@ -421,7 +430,7 @@ class ManifestSource:
             empty = image if template is None else template.find_empty(row)
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {empty!r} is empty")
         uri = self.resolve(path)
-        if template is not None and path.endswith(path_template.ANY_EXTENSION):
+        if template is not None and (path.endswith(path_template.ANY_EXTENSION) or path_template.ANY_FOLDER in path):
             raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no image {uri!r}")
         return uri
 

@@ -12,6 +12,8 @@ from imagebeam.transforms.sources import path_template, table_rows
         ("images/{id}.*", ("id",), "images", "images/7.*"),
         ("a/b-{kind}/{id}_{id}.png", ("kind", "id"), "a", "a/b-cat/7_7.png"),
         ("{a b}", ("a b",), "", "x/y.jpg"),
+        ("**/{id}.*", ("id",), "", "**/7.*"),
+        ("a/**/b-{kind}/{id}.jpg", ("kind", "id"), "a", "a/**/b-cat/7.jpg"),
     ],
 )
 def test_template_is_filled_with_cells(text: str, columns: tuple[str, ...], folder: str, path: str) -> None:
@@ -32,9 +34,9 @@ def test_open_brace_is_an_error(text: str) -> None:
         path_template.parse(text)
 
 
-@pytest.mark.parametrize("text", ["*/{id}.jpg", "{id}*", "{id}.*.*"])
-def test_star_elsewhere_than_in_the_extension_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r"has a '\*' that is not its whole extension"):
+@pytest.mark.parametrize("text", ["*/{id}.jpg", "{id}*", "{id}.*.*", "a**/{id}.jpg", "{id}/**/x.jpg", "**/**/{id}.jpg"])
+def test_star_elsewhere_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"has a '\*' that is neither its whole extension nor '\*\*/' before"):
         path_template.parse(text)
 
 

@@ -97,6 +97,31 @@ def test_template_with_any_extension_finds_each_image_by_one_listing(tmp_path: p
     assert "column 'id' is empty" in rejects["line 7"][1]
 
 
+@pytest.mark.parametrize(
+    ("template", "found", "several", "missing"),
+    [
+        ("**/{id}.*", ["1.jpg", "a/2.PNG", "b/c/3.jpeg"], ["a/4.jpg", "b/4.png"], "**/5.*"),
+        ("**/{id}.jpg", ["1.jpg"], [], "**/5.jpg"),
+        ("b/**/{id}.*", ["b/4.png", "b/c/3.jpeg"], [], "b/**/5.*"),
+        ("**/c/{id}.*", ["b/c/3.jpeg"], [], "**/c/5.*"),
+    ],
+)
+def test_template_with_any_folder_finds_each_image_below_it(
+    template: str, found: list[str], several: list[str], missing: str, tmp_path: pathlib.Path
+) -> None:
+    put(tmp_path, "1.jpg", "a/2.PNG", "b/c/3.jpeg", "a/4.jpg", "b/4.png", "a/2.txt")
+    (tmp_path / "t.csv").write_text("id\n1\n2\n3\n4\n5\n../7\n")
+    refs, rejects, _ = read(open_table(tmp_path / "t.csv", f"source.manifest.image={template}"))
+    if template == "**/{id}.jpg":
+        found = [*found, "a/4.jpg"]
+    assert refs == {path: f"{tmp_path}/{path}" for path in found}
+    assert rejects[missing][0] is Reason.NOT_FOUND
+    assert rejects[missing][1].endswith(f"there is no image '{tmp_path}/{missing}'")
+    texts = [detail.partition(": ")[2] for reason, detail in rejects.values() if reason is Reason.BAD_ROW]
+    names = ", ".join(map(repr, several))
+    assert texts == ([f"there are several images: {names}; give the folder in {template!r}"] if several else [])
+
+
 def test_tables_of_one_folder_list_it_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from imagebeam.transforms.sources import image_extensions
 
@@ -104,9 +129,9 @@ def test_tables_of_one_folder_list_it_once(tmp_path: pathlib.Path, monkeypatch: 
     (tmp_path / "train.csv").write_text("id\n1\n")
     (tmp_path / "valid.csv").write_text("id\n2\n")
     listed: list[str] = []
-    real = image_extensions.list_extensions
+    real = image_extensions.list_rests
     monkeypatch.setattr(
-        image_extensions, "list_extensions", lambda folder, exclude: listed.append(folder) or real(folder, exclude)
+        image_extensions, "list_rests", lambda folder, *others: listed.append(folder) or real(folder, *others)
     )
     manifest = "source.manifest={path: '*.csv', root: images, image: '{id}.*'}"
     found = list(open_table(tmp_path, manifest).list_all())
