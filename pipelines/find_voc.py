@@ -13,6 +13,7 @@ from imagebeam.transforms.sources import annotated_files, find_entries
 
 _LISTS = "ImageSets/Main"
 _OTHER_IMAGES, _OTHER_ANNOTATIONS = ("images", "Images"), ("annotations", "Annotations")
+_NESTED = "xmls"  # in the folder of annotations, beside masks, as in the Oxford pets
 _DEFAULT = config_objects.VocConfig()
 
 
@@ -34,9 +35,12 @@ def find(root: str, wanted: config_objects.VocConfig) -> VocSet:
         raise errors.ConfigError(f"--input {root!r} is no folder; give the one that holds {wanted.annotation_folder}")
     folders = split_folders.names_in(root)
     images, annotations = _folder_names(folders, wanted)
+    if wanted.annotation_folder == _DEFAULT.annotation_folder and annotations in folders:
+        nested = f"{annotations}/{_NESTED}"
+        annotations = nested if split_folders.kind_of(storage.join(root, nested)) == storage.DIRECTORY else annotations
     if wanted.images is not None:
         return VocSet(split_folders.given_parts(root, wanted.images, "source.voc.images"), images, annotations)
-    if annotations in folders:
+    if annotations.partition("/")[0] in folders:
         return VocSet(tuple(_listed_parts(root, images)), images, annotations)
     inner = next((name for name in folders if _is_voc(storage.join(root, name), wanted)), None)
     if inner is not None:

@@ -21,6 +21,7 @@ from imagebeam.pipelines.recognize_survey import (
 
 _ANNOTATIONS, _IMAGES = ("Annotations", "annotations"), ("JPEGImages", "images", "Images")
 _NUM_FOLDERS = 10  # in which LabelMe's files are looked for
+_SHARE = 0.8  # of .xml files that must have an image
 _DEEP = 3  # levels of folders with label files
 _EXPORTS = {"_annotations.csv": "box_csv", "_annotations.coco.json": "coco"}  # of Roboflow, beside the images
 
@@ -87,12 +88,32 @@ def find_voc(survey: Survey, at: str) -> Iterator[Finding]:
             found = _find_below(survey, folder.below(name), ".xml") if name in folder.folders else None
             if found is not None:
                 evidence = f"{prefix}{images} is beside {prefix}{name}, which holds .xml files ({found[1]:,})"
-                yield Finding("voc", Strength.CERTAIN, evidence, {}, (), often)
+                inside = found[0].path.removeprefix(folder.below(name)).strip("/")
+                settings = {"source.voc.annotation_folder": f"{name}/{inside}"} if inside not in ("", "xmls") else {}
+                yield Finding("voc", Strength.CERTAIN, evidence, settings, (), often)
                 return
+        if folder.path == at and (other := _find_xml_beside(survey, folder)) is not None:
+            pictures, holder, number = other
+            evidence = f"{holder} holds an .xml file for {number:,} images of {pictures}"
+            settings = {"source.voc.annotation_folder": holder, "source.voc.image_folder": pictures}
+            yield Finding("voc", Strength.CERTAIN, evidence, settings, (), often)
+            return
         if (texts := folder.ending(".xml")) and (folder.images or folder.path != at):
             evidence = f"{prefix}{texts[0]} is beside images ({folder.count(len(texts), '.xml file')})"
             yield Finding("voc", Strength.CERTAIN, evidence, {}, (), often)
             return
+
+
+def _find_xml_beside(survey: Survey, folder: Folder) -> tuple[str, str, int] | None:
+    """Returns two folders in a folder, of images and of .xml files with their names, and how many names they share."""
+    inner = [(name, survey.look(folder.below(name))) for name in folder.folders[:_NUM_FOLDERS]]
+    for texts, holder in inner:
+        stems = {posixpath.splitext(name)[0] for name in holder.ending(".xml")}
+        for pictures, other in inner if stems and not holder.images else ():
+            shared = stems & other.stems
+            if len(shared) >= _SHARE * len(stems):
+                return pictures, texts, len(shared)
+    return None
 
 
 def find_exports(survey: Survey, at: str) -> Iterator[Finding]:

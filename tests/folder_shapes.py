@@ -266,6 +266,12 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         images("VOCdevkit/VOC2007/JPEGImages/#.jpg")
         | {f"VOCdevkit/VOC2007/Annotations/{n}.xml": _XML for n in range(4)},
     ),
+    "voc-in-folders-of-other-names": ("voc", 4, images("images/#.jpg") | {f"annots/{n}.xml": _XML for n in range(4)}),
+    "voc-in-a-folder-of-annotations": (
+        "voc",
+        4,
+        images("images/#.jpg") | {f"annotations/xmls/{n}.xml": _XML for n in range(4)} | {"annotations/README": ""},
+    ),
     "boxes-in-csv": ("box_csv", 4, images("train/#.jpg") | {"train/_annotations.csv": _BOX_ROWS}),
     "boxes-in-a-table-of-another-name": ("box_csv", 4, images("images/#.jpg") | {"boxes.csv": _BOX_ROWS}),
     "coco": (
