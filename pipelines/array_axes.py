@@ -30,7 +30,7 @@ def axes_of(place: array_places.Place, wanted: config_arrays.ArraysConfig) -> la
     if axes is None:
         raise errors.ConfigError(
             f"{place} leaves open which of its axes are height, width and channels: set source.arrays.layout, for "
-            "images of one axis source.arrays.shape"
+            "images of one axis source.arrays.shape; images in the columns of a matrix are not read: save it transposed"
         )
     return axes
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from imagebeam import plural
 from imagebeam.pipelines import split_folders
 from imagebeam.pipelines.recognize_survey import (
     Change,
@@ -101,6 +102,13 @@ def find_voc(survey: Survey, at: str) -> Iterator[Finding]:
         if (texts := folder.ending(".xml")) and (folder.images or folder.path != at):
             evidence = f"{prefix}{texts[0]} is beside images ({folder.count(len(texts), '.xml file')})"
             yield Finding("voc", Strength.CERTAIN, evidence, {}, (), often)
+            return
+    for name in survey.look(at).folders[:_NUM_FOLDERS]:  # of classes, perhaps
+        inner = survey.look(survey.look(at).below(name))
+        shared = {posixpath.splitext(each)[0] for each in inner.ending(".xml")} & inner.stems
+        if len(shared) >= _SHARE * len(inner.images) > 0:
+            evidence = f"{inner.path} holds an .xml file for {plural.count(len(shared), 'image')}"
+            yield Finding("voc", Strength.POSSIBLE, evidence, {}, (), often)
             return
 
 

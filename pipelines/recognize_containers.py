@@ -170,7 +170,8 @@ def find_parquet(survey: Survey, at: str) -> Iterator[Finding]:
             elif label != "label":
                 settings["label.column"] = label
             shown = ", ".join(others) or "none"
-            yield Finding("parquet", Strength.CERTAIN, evidence, settings, (f"its other columns are {shown}",))
+            note = f"its other columns are not stored unless columns names them: {shown}"
+            yield Finding("parquet", Strength.CERTAIN, evidence, settings, (note,))
             return
 
 
