@@ -15,6 +15,7 @@ from imagebeam.transforms import broken_content
 from imagebeam.transforms.arrays import found_array
 
 _MAX_DEPTH = 8  # of groups in groups
+_MAX_LINKS = 10 * found_array.MAX_ARRAYS  # in all groups together
 _MAX_CHUNK_BYTES = 1 << 28  # a chunk is unpacked whole
 _MAX_RATIO = 1100  # zlib packs 1,032 bytes into one at most
 _CACHE_BYTES = 64 << 20
@@ -30,9 +31,7 @@ def list_arrays(uri: str, version: int) -> list[found_array.FoundArray]:
         OSError: if the file cannot be read.
     """
     with _open(uri, version) as file:
-        found: list[found_array.FoundArray] = []
-        _walk(file, "", 0, found)
-        return found
+        return _Walk().list_arrays(file)
 
 
 def read_values(uri: str, version: int, array: found_array.FoundArray) -> Iterator[bytes]:
@@ -75,26 +74,45 @@ def _broken(error: Exception) -> broken_content.BrokenContentError:
     return found_array.broken(f"is not a complete HDF5 file ({str(error)[:200]}); fetch it again")
 
 
-def _walk(group: Any, path: str, depth: int, found: list[found_array.FoundArray]) -> None:
-    import h5py
+class _Walk:
+    """One pass through the groups of a file; a group with several names is looked into under the first one."""
 
-    for name in group:
-        link = group.get(name, getlink=True)
-        place = f"{path}{name}"
-        if isinstance(link, h5py.ExternalLink):
-            raise found_array.broken(
-                f"has a link {place!r} to the file {link.filename!r}; other files are not opened: copy "
-                "the data into one"
-            )
-        if not isinstance(link, h5py.HardLink):  # another name of something in this file
-            continue
-        each = group[name]
-        if isinstance(each, h5py.Group) and depth < _MAX_DEPTH:
-            _walk(each, f"{place}/", depth + 1, found)
-        elif isinstance(each, h5py.Dataset):
-            found.append(_describe(place, each))
-        if len(found) > found_array.MAX_ARRAYS:
-            raise found_array.broken(f"has more than {found_array.MAX_ARRAYS:,} arrays")
+    def __init__(self) -> None:
+        self._found: list[found_array.FoundArray] = []
+        self._groups: set[tuple[int, int]] = set()
+        self._num_links = 0
+
+    def list_arrays(self, file: Any) -> list[found_array.FoundArray]:
+        self._visit(file, "", 0)
+        return self._found
+
+    def _visit(self, group: Any, path: str, depth: int) -> None:
+        import h5py
+
+        place_in_file = h5py.h5o.get_info(group.id)
+        if (key := (place_in_file.fileno, place_in_file.addr)) in self._groups:
+            return
+        self._groups.add(key)
+        for name in group:
+            self._num_links += 1
+            if self._num_links > _MAX_LINKS:
+                raise found_array.broken(f"has more than {_MAX_LINKS:,} links to groups and datasets")
+            link = group.get(name, getlink=True)
+            place = f"{path}{name}"
+            if isinstance(link, h5py.ExternalLink):
+                raise found_array.broken(
+                    f"has a link {place!r} to the file {link.filename!r}; other files are not opened: copy "
+                    "the data into one"
+                )
+            if not isinstance(link, h5py.HardLink):  # another name of something in this file
+                continue
+            each = group[name]
+            if isinstance(each, h5py.Group) and depth < _MAX_DEPTH:
+                self._visit(each, f"{place}/", depth + 1)
+            elif isinstance(each, h5py.Dataset):
+                self._found.append(_describe(place, each))
+            if len(self._found) > found_array.MAX_ARRAYS:
+                raise found_array.broken(f"has more than {found_array.MAX_ARRAYS:,} arrays")
 
 
 def _describe(name: str, dataset: Any) -> found_array.FoundArray:

@@ -118,16 +118,28 @@ def test_hdf5_with_a_broken_chunk_is_refused(tmp_path: pathlib.Path) -> None:
         array_files.load(uri, 0, found)
 
 
-def test_hdf5_of_endless_groups_ends(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def loop(file: Any) -> None:
-        file["x"] = IMAGES
-        file["group/self"] = file["/"]
+def test_hdf5_with_links_in_circles_has_each_group_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """30 links of a group to itself would be 30 ** 8 groups."""
 
-    found = hdf5_files.list_arrays(make(tmp_path / "a.h5", loop), 0)
-    assert found[0].name == "group/self/group/self/group/self/group/self/x" and len(found) == 5
-    monkeypatch.setattr(found_array, "MAX_ARRAYS", 3)
-    with pytest.raises(broken_content.BrokenContentError, match="has more than 3 arrays"):
-        hdf5_files.list_arrays(str(tmp_path / "a.h5"), 0)
+    def loop(file: Any) -> None:
+        group = file.create_group("group")
+        group["root"], group["x"] = file["/"], IMAGES
+        for number in range(30):
+            group[f"self-{number}"] = group
+        file["x"] = file["y"] = IMAGES
+
+    uri = make(tmp_path / "a.h5", loop)
+    assert [each.name for each in hdf5_files.list_arrays(uri, 0)] == ["group/x", "x", "y"]
+    monkeypatch.setattr(hdf5_files, "_MAX_LINKS", 34)
+    with pytest.raises(broken_content.BrokenContentError, match="has more than 34 links to groups and datasets"):
+        hdf5_files.list_arrays(uri, 0)
+    monkeypatch.setattr(hdf5_files, "_MAX_LINKS", 35)
+    assert len(hdf5_files.list_arrays(uri, 0)) == 3
+    monkeypatch.setattr(found_array, "MAX_ARRAYS", 2)
+    with pytest.raises(broken_content.BrokenContentError, match="has more than 2 arrays"):
+        hdf5_files.list_arrays(uri, 0)
 
 
 def test_hdf5_without_its_package_names_the_extra(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
