@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,18 +58,30 @@ def _open(uri: str, version: int) -> Iterator[Any]:
         import h5py
     except ImportError as e:
         raise missing_packages.missing_package(e, f"reading {uri!r}", "hdf5") from e
+    outer = sys.exc_info()[1]
     try:
         with (
             found_array.open_version(uri, version) as file,
             h5py.File(file, "r", rdcc_nbytes=_CACHE_BYTES) as opened,
         ):
             yield opened
-    except _BROKEN as e:
-        raise _broken(e) from e
-    except OSError as e:
-        if e.errno is None and not isinstance(e, (storage.ChangedError, broken_content.BrokenContentError)):
+    except BaseException as e:
+        _release(e, outer)
+        is_own = isinstance(e, (storage.ChangedError, broken_content.BrokenContentError))
+        if isinstance(e, _BROKEN) or (isinstance(e, OSError) and e.errno is None and not is_own):
             raise _broken(e) from e
         raise
+
+
+def _release(error: BaseException | None, outer: BaseException | None) -> None:
+    """Frees the objects of h5py in the frames that an error keeps, down to `outer`, which was there before.
+
+    When the process exits, HDF5 frees the properties that are left, and with them the reference to the Python file. The
+    interpreter has ended by then: a segmentation fault, after an error that Python did not free before its end.
+    """
+    while error is not None and error is not outer:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _broken(error: Exception) -> broken_content.BrokenContentError:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -140,6 +141,40 @@ def test_hdf5_with_links_in_circles_has_each_group_once(
     monkeypatch.setattr(found_array, "MAX_ARRAYS", 2)
     with pytest.raises(broken_content.BrokenContentError, match="has more than 2 arrays"):
         hdf5_files.list_arrays(uri, 0)
+
+
+KEPT = """
+import gc, sys
+from imagebeam.transforms.arrays import found_array, hdf5_files
+
+kept = []
+kept.append(kept)
+gc.freeze()  # as `pipelines.runners` does: what a frozen cycle holds is never freed
+for uri in sys.argv[1:]:
+    try:
+        [found] = hdf5_files.list_arrays(uri, 0)
+        list(hdf5_files.read_values(uri, 0, found))
+    except OSError as e:
+        kept.append(e)
+print(len(kept) - 1)
+"""
+
+
+def test_hdf5_that_is_refused_leaves_nothing_that_crashes_at_exit(tmp_path: pathlib.Path) -> None:
+    def pack(file: Any) -> None:
+        file.create_dataset("x", data=IMAGES, chunks=(9, 8, 6, 3), compression="gzip")
+
+    uris = [make(tmp_path / f"{fill.__name__}.h5", fill) for fill in (link_out, map_out, store_out, claim, pack)]
+    data = bytearray((tmp_path / "pack.h5").read_bytes())
+    with h5py.File(tmp_path / "pack.h5") as file:
+        offset = file["x"].id.get_chunk_info(0).byte_offset
+    data[offset : offset + 40] = bytes(40)
+    (tmp_path / "pack.h5").write_bytes(data)
+    (tmp_path / "cut.h5").write_bytes(data[:1000])
+    (tmp_path / "junk.h5").write_bytes(bytes(3000))
+    uris += [str(tmp_path / name) for name in ("cut.h5", "junk.h5")]
+    done = subprocess.run([sys.executable, "-c", KEPT, *uris], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
 
 
 def test_hdf5_without_its_package_names_the_extra(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
