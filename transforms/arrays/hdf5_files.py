@@ -40,6 +40,8 @@ def read_values(uri: str, version: int, array: found_array.FoundArray) -> Iterat
     """Yields the values of a dataset in their order; errors are those of `list_arrays`."""
     with _open(uri, version) as file:
         dataset = file[array.name]
+        if dataset.shape is None:
+            return
         if not dataset.shape:
             yield dataset[()].tobytes()
             return
@@ -135,11 +137,12 @@ def _describe(name: str, dataset: Any) -> found_array.FoundArray:
             f"has the dataset {name!r}, whose values are in other files; they are not opened: copy the data "
             "into one file"
         )
-    shape = tuple(int(side) for side in dataset.shape or ())
+    shape = tuple(map(int, dataset.shape)) if dataset.shape is not None else (0,)  # without any value
     if dataset.dtype.hasobject:  # texts of any length: a broken one keeps the library in an endless loop
         return found_array.FoundArray(name, shape, dataset.dtype.str)
     num_bytes, stored = math.prod(shape) * dataset.dtype.itemsize, dataset.id.get_storage_size()
-    if num_bytes > stored * _MAX_RATIO + found_array.PIECE_BYTES:
+    is_cut = dataset.chunks is None and stored < num_bytes
+    if is_cut or num_bytes > stored * _MAX_RATIO + found_array.PIECE_BYTES:
         raise found_array.broken(
             f"says that the dataset {name!r} has {num_bytes:,} bytes of values, and stores {stored:,} for them: it was "
             "not written to its end"
@@ -148,5 +151,13 @@ def _describe(name: str, dataset: Any) -> found_array.FoundArray:
         raise found_array.broken(
             f"has the dataset {name!r} in chunks of more than {_MAX_CHUNK_BYTES:,} bytes; write it in smaller ones"
         )
+    if dataset.chunks:
+        num_chunks = math.prod(-(-side // length) for side, length in zip(shape, dataset.chunks))
+        num_stored = dataset.id.get_num_chunks()
+        if num_stored < num_chunks:  # the library would return zeros for the others
+            raise found_array.broken(
+                f"says that the dataset {name!r} has {num_chunks:,} chunks, and stores {num_stored:,} of them: it was "
+                "not written to its end"
+            )
     offset = dataset.id.get_offset() if dataset.chunks is None and stored == num_bytes else None
     return found_array.FoundArray(name, shape, dataset.dtype.str, "C", -1 if offset is None else int(offset))

@@ -31,6 +31,7 @@ def fill_all(file: Any) -> None:
     file["texts"] = np.array(["cat", "a dog", "größer"], dtype=h5py.string_dtype())
     file["bytes"] = np.array([b"cat", b"dog"])
     file["number"] = np.int64(3)
+    file["nothing"] = h5py.Empty("S5")
     file["again"] = h5py.SoftLink("/plain")
 
 
@@ -47,7 +48,11 @@ def test_hdf5_holds_what_h5py_wrote(tmp_path: pathlib.Path, options: dict[str, A
     np.testing.assert_array_equal(loaded.pop("plain"), IMAGES)
     np.testing.assert_array_equal(loaded.pop("packed"), IMAGES)
     np.testing.assert_array_equal(loaded.pop("group/big-endian"), range(9))
-    assert {name: value.tolist() for name, value in loaded.items()} == {"bytes": [b"cat", b"dog"], "number": 3}
+    assert {name: value.tolist() for name, value in loaded.items()} == {
+        "bytes": [b"cat", b"dog"],
+        "number": 3,
+        "nothing": [],
+    }
     assert storage.storage_of(uri).read(uri, found["plain"].start, IMAGES.nbytes) == IMAGES.tobytes()
     assert found["packed"].start == -1
 
@@ -74,6 +79,14 @@ def claim_plain(file: Any) -> None:
     file.create_dataset("x", (10**9, 28, 28), np.uint8)
 
 
+def write_in_part(file: Any) -> None:
+    file.create_dataset("x", IMAGES.shape, np.uint8, chunks=(2, 8, 6, 2))[:4] = IMAGES[:4]
+
+
+def write_nothing(file: Any) -> None:
+    file.create_dataset("x", IMAGES.shape, np.uint8)
+
+
 def chunk(file: Any) -> None:
     data = np.zeros((2, 20_000, 20_000), np.uint8)
     file.create_dataset("x", data.shape, np.uint8, chunks=(1, 20_000, 20_000), compression="gzip")[0, :1] = 1
@@ -89,6 +102,8 @@ def chunk(file: Any) -> None:
         pytest.param(
             claim_plain, "has 784,000,000,000 bytes of values, and stores 0 for them", id="never-written-plain"
         ),
+        pytest.param(write_in_part, "'x' has 10 chunks, and stores 4 of them: it was not written to", id="in-part"),
+        pytest.param(write_nothing, "has 1,296 bytes of values, and stores 0 for them: it was not", id="not-at-all"),
         pytest.param(chunk, "in chunks of more than 268,435,456 bytes|stores", id="vast-chunk"),
     ],
 )
