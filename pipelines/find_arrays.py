@@ -117,6 +117,8 @@ def _image_rows(
     if not count:
         raise errors.ConfigError(f"{place} holds no image")
     if array.start >= 0 and axes.are_rows(array.order):
+        with array_places.explained(place.uri):
+            array_files.check(place.uri, place.version, array)
         return arrays.ImageRows(place.uri, place.version, array.start, count), shape
     part = unpacked_content.part_of(place.uri, array_files.part_name(array, axes))
     return arrays.ImageRows(part, place.version, 0, count), shape

@@ -27,12 +27,13 @@ class Format(NamedTuple):
 
     list_arrays: Callable[[str, int], list[found_array.FoundArray]]  # of a file's address and version
     read_values: Callable[[str, int, found_array.FoundArray], Iterator[bytes]]  # of one array, in their order
+    check: Callable[[str, int, found_array.FoundArray], None] | None = None  # of the file's checksum of an array
 
 
 _PICKLED = Format(pickled_arrays.list_arrays, pickled_arrays.read_values)
 FORMATS: Mapping[str, Format] = {  # by array_names.ENDS
     array_names.NPY: Format(numpy_files.list_npy, numpy_files.read_npy),
-    array_names.NPZ: Format(numpy_files.list_npz, numpy_files.read_npz),
+    array_names.NPZ: Format(numpy_files.list_npz, numpy_files.read_npz, numpy_files.check_npz),
     array_names.MATLAB: Format(matlab_files.list_arrays, matlab_files.read_values),
     **dict.fromkeys(array_names.HDF5, Format(hdf5_files.list_arrays, hdf5_files.read_values)),
     array_names.BINARY: Format(cifar_binary.list_arrays, cifar_binary.read_values),
@@ -65,6 +66,21 @@ def read_images(uri: str, version: int, part: str) -> Iterator[bytes]:
     if array is None:
         raise found_array.broken(f"has no array {name!r} any more")
     yield from layouts.to_rows(format.read_values(uri, version, array), array, layouts.ImageAxes.parse(axes))
+
+
+def check(uri: str, version: int, array: found_array.FoundArray) -> None:
+    """Compares the checksum of an array in formats that have one: the array is read once, to its end.
+
+    For arrays whose images are read as byte ranges of the file; `read_images` and `load` compare it themselves.
+
+    Raises:
+        BrokenContentError: if the values are not those that were written.
+        OSError: if the file cannot be read.
+    """
+    format = format_of(uri)
+    assert format is not None
+    if format.check is not None:
+        format.check(uri, version, array)
 
 
 def part_name(array: found_array.FoundArray, axes: layouts.ImageAxes) -> str:

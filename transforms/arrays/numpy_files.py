@@ -79,6 +79,12 @@ def read_npz(uri: str, version: int, array: found_array.FoundArray) -> Iterator[
             inside.read(1)  # checks the checksum, at the end
 
 
+def check_npz(uri: str, version: int, array: found_array.FoundArray) -> None:
+    """Reads an array of a .npz file once, and compares its checksum; errors are those of `list_npy`."""
+    for _ in read_npz(uri, version, array):
+        pass
+
+
 @contextlib.contextmanager
 def _open_zip(uri: str, version: int) -> Iterator[tuple[BinaryIO, zipfile.ZipFile]]:
     try:

@@ -107,9 +107,14 @@ def read_rows(uri: str, version: int, table: PixelTable) -> Iterator[PixelRow]:
         if len(texts) != table.num_pixels:
             yield PixelRow(number, given, b"", f"has {len(texts):,} pixels, expected {table.num_pixels:,}")
             continue
+        is_plain = line.isascii() and not (b"_" in line or b"+" in line or b"-" in line)
         try:
-            yield PixelRow(number, given, bytes(map(int, texts)))
+            pixels = bytes(map(int, texts)) if is_plain or _are_digits("".join(texts)) else b""
         except ValueError:
+            pixels = b""
+        if pixels:
+            yield PixelRow(number, given, pixels)
+        else:
             index = next(index for index, text in enumerate(texts) if not _is_value(text))
             problem = f"pixel {index:,} is {texts[index][:40]!r}, expected an integer from 0 to 255"
             yield PixelRow(number, given, b"", problem)
@@ -168,9 +173,14 @@ def _split(line: bytes) -> list[str]:
     return next(csv.reader([text]), []) if len(text) < csv.field_size_limit() else text.replace('"', "").split(",")
 
 
+def _are_digits(text: str) -> bool:
+    """Returns whether a text has only ASCII digits and blanks; int() also takes 1_0, +5 and digits of other scripts."""
+    return text.isascii() and (text.isdecimal() or "".join(text.split()).isdecimal())
+
+
 def _is_value(text: str) -> bool:
     try:
-        return 0 <= int(text) <= 255
+        return _are_digits(text) and int(text) <= 255
     except ValueError:
         return False
 

@@ -114,6 +114,18 @@ def test_find_of_plain_rows_refers_to_the_file_itself(tmp_path: pathlib.Path) ->
     assert packed.parts[0].images.address == f"{tmp_path}/b.npz#x_train%3ANHW"
 
 
+@pytest.mark.parametrize("changed", [RGB, Y], ids=["images", "labels"])
+def test_find_compares_the_checksums_of_npz(tmp_path: pathlib.Path, changed: np.ndarray) -> None:
+    np.savez(tmp_path / "a.npz", x_train=RGB, y_train=Y)
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[data.index(changed.tobytes()) + 5] ^= 1
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(
+        errors.ConfigError, match=r"a\.npz' is not a complete \.npz file \(Bad CRC-32 for file '[xy]_train"
+    ):
+        find(tmp_path / "a.npz")
+
+
 def test_find_takes_arrays_by_the_names_in_the_config(tmp_path: pathlib.Path) -> None:
     np.savez(tmp_path / "a.npz", one=X, two=Y, three=X[:2], four=Y[:2])
     wanted: dict[str, Any] = {"images": {"train": "one", "dev": "three"}, "labels": {"train": "two", "dev": "four"}}

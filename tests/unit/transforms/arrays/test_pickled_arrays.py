@@ -111,6 +111,84 @@ def test_load_of_what_is_no_such_pickle_raises(tmp_path: pathlib.Path, data: byt
         pickled_arrays.load(write(tmp_path / "train", data), 0)
 
 
+# 60 tuples, each twice the one before: hash() and str() of the last one would take 2 ** 60 steps
+DOUBLED = b")" + b"".join(b"q%ch%c\x86" % (number, number) for number in range(60))
+DTYPE = b"cnumpy\ndtype\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(b"}" + DOUBLED + b"K\x01s.", "a key of a dict is of type tuple, expected a text", id="setitem"),
+        pytest.param(b"}(" + DOUBLED + b"K\x01u.", "a key of a dict is of type tuple, expected a text", id="setitems"),
+        pytest.param(b"(" + DOUBLED + b"K\x01d.", "a key of a dict is of type tuple, expected a text", id="dict"),
+        pytest.param(
+            b"}\x8a\x09" + bytes(8) + b"\x01K\x01s.", "a key of a dict is of type int, expected", id="long-key"
+        ),
+        pytest.param(b"](K\x00K\x01u.", "a value of type list has keys", id="keys-of-a-list"),
+        pytest.param(DTYPE + DOUBLED + b"\x85R.", "a value of type tuple stands where a text", id="type"),
+        pytest.param(
+            DTYPE + b"U\x02u1\x85RK\x03" + DOUBLED + b"\x86b.",
+            "a value of type tuple stands where a text",
+            id="byte-order",
+        ),
+        pytest.param(
+            b"c_codecs\nencode\nX\x01\0\0\0a" + DOUBLED + b"\x86R.",
+            "a value of type tuple stands where a text",
+            id="codec",
+        ),
+        pytest.param(
+            b"c_codecs\nencode\n" + DOUBLED + b"X\x06\0\0\0latin1\x86R.",
+            "a value of type tuple stands where a text",
+            id="encoded",
+        ),
+        pytest.param(
+            b"c_codecs\nencode\n" + DOUBLED + b"R.", "a value of type tuple stands where a text", id="arguments"
+        ),
+        pytest.param(DTYPE + b"](K\x01K\x02eR.", "has a list as its arguments", id="arguments-in-a-list"),
+        pytest.param(DOUBLED + DOUBLED + b"\x93.", "requires str", id="name"),
+        pytest.param(b")" + b"\x85" * 1_000_000 + b".", "it holds a tuple, expected a dict", id="deep"),
+    ],
+)
+def test_load_of_containers_in_other_places_raises_at_once(
+    tmp_path: pathlib.Path, content: bytes, message: str
+) -> None:
+    with pytest.raises(broken_content.BrokenContentError, match=message) as caught:
+        pickled_arrays.load(write(tmp_path / "train", b"\x80\x02" + content), 0)
+    assert len(caught.value.detail) < 400
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        pytest.param(DOUBLED, "an array has a shape of other values than integers", id="containers"),
+        pytest.param(b"](K\x02K\x02e", "an array of u1 has a list as its shape", id="list"),
+        pytest.param(b"(" + b"K\x01" * 65 + b"t", "an array of u1 has a tuple as its shape", id="many-sides"),
+        pytest.param(b"\x8a\x09" + bytes(8) + b"\x01\x85", "of other values than integers of 64 bits", id="wide"),
+    ],
+)
+def test_load_of_an_array_with_a_shape_that_is_none_raises(tmp_path: pathlib.Path, shape: bytes, message: str) -> None:
+    changed = PYTHON_2.replace(b"K\x02K\x02\x86", shape)
+    with pytest.raises(broken_content.BrokenContentError, match=message):
+        pickled_arrays.load(write(tmp_path / "train", changed), 0)
+
+
+def test_load_of_one_text_encoded_again_and_again_makes_one_copy(tmp_path: pathlib.Path) -> None:
+    once = b"c_codecs\nencode\nX\x02\0\0\0abX\x06\0\0\0latin1\x86R"
+    loaded = pickled_arrays.load(write(tmp_path / "train", b"\x80\x02}U\x01x](" + 3 * once + b"es."), 0)
+    assert loaded["x"] == [b"ab"] * 3 and len({*map(id, loaded["x"])}) == 1
+
+
+def test_read_values_of_one_text_named_again_and_again_raises(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = write(tmp_path / "train", pickle.dumps({"names": [b"a" * 1000] * 1000}, 4))
+    monkeypatch.setattr(pickled_arrays, "MAX_PICKLE_BYTES", 100_000)
+    [found] = pickled_arrays.list_arrays(uri, 0)
+    with pytest.raises(broken_content.BrokenContentError, match="has 1,001,000 bytes of texts in the list 'names'"):
+        array_files.load(uri, 0, found)
+
+
 def test_load_with_a_far_memo_needs_little_memory(tmp_path: pathlib.Path) -> None:
     assert pickled_arrays.load(write(tmp_path / "train", b"\x80\x02}r\xff\xff\xff\x7f."), 0) == {}
 

@@ -46,6 +46,7 @@ def find(uri: object, kind: str = "int64", **wanted: object) -> pixel_csv.PixelC
         pytest.param(
             ["\ufeffpixels,label", *(" ".join(map(str, pixels)) + ",7" for pixels in PIXELS)], id="byte-order-mark"
         ),
+        pytest.param([row(7, pixels, ", ") + " " for pixels in PIXELS], id="blanks"),
         pytest.param(
             [",".join([*(f"{r}x{c}" for r in range(4) for c in range(4)), "label"])]
             + [",".join(map(str, [*pixels, 7])) for pixels in PIXELS],
@@ -97,6 +98,12 @@ def changed(pixels: np.ndarray, value: object) -> list[object]:
             row(1, changed(PIXELS[0], "nan")), elements.Reason.BAD_ROW, "pixel 5 is 'nan', expected", id="nan"
         ),
         pytest.param(row(1, changed(PIXELS[0], "")), elements.Reason.BAD_ROW, "pixel 5 is '', expected an", id="empty"),
+        *(
+            pytest.param(
+                row(1, changed(PIXELS[0], text)), elements.Reason.BAD_ROW, f"pixel 5 is {text[:40]!r}, exp", id=text[:5]
+            )
+            for text in ("1_0", "+5", "-0", "\u0663", "\uff15", "\u00b2", "1 0", "1" * 5000)
+        ),
         pytest.param(row(1, changed(PIXELS[0], 0.5)), elements.Reason.BAD_ROW, "pixel 5 is '0.5', expected", id="0.5"),
         pytest.param(
             row(2, PIXELS[0]), elements.Reason.UNKNOWN_LABEL, "is '2', and the classes are 0: a, 1: b", id="2"
