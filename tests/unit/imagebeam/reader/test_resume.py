@@ -300,7 +300,8 @@ def test_single_examples_that_cannot_be_read_are_skipped(broken: imagebeam.Image
     for deterministic in (True, False):
         examples = broken.as_tf("train", **options, deterministic=deterministic).as_numpy_iterator()
         keys = [int(each["image/key"]) for each in examples]
-        assert keys == [index for index in range(NUM_EXAMPLES) if index not in BROKEN]
+        in_order = keys if deterministic else sorted(keys)  # several are read at once, and the first to end come first
+        assert in_order == [index for index in range(NUM_EXAMPLES) if index not in BROKEN]
 
 
 def test_fraction_of_skipped_examples_counts_from_where_the_reader_began(tmp_path: pathlib.Path, decoder: str) -> None:
