@@ -847,7 +847,7 @@ def test_suffix_may_be_nothing(given: str) -> None:
             {"source": {"manifest": {"join": {"key": "id"}}}},
             "source.manifest.join.key and source.manifest.join.tables go",
         ),
-        ({"source": {"manifest": {"image": "{id}/*"}}}, "source.manifest.image '{id}/*' has a '*' that is not"),
+        ({"source": {"manifest": {"image": "{id}/*"}}}, "source.manifest.image '{id}/*' has a '*' that is neither"),
     ],
 )
 def test_rules_for_paths_that_do_not_fit_are_refused(sections: dict[str, Any], message: str) -> None:
