@@ -24,6 +24,7 @@ _ANNOTATIONS, _IMAGES = ("Annotations", "annotations"), ("JPEGImages", "images",
 _NUM_FOLDERS = 10  # in which LabelMe's files are looked for
 _SHARE = 0.8  # of .xml files that must have an image
 _DEEP = 3  # levels of folders with label files
+_COUNTED_FROM_0 = Change("source.voc.origin", 0, "for tools whose boxes count pixels from 0")
 _EXPORTS = {"_annotations.csv": "box_csv", "_annotations.coco.json": "coco"}  # of Roboflow, beside the images
 
 
@@ -81,7 +82,7 @@ def _is_yolo(head: bytes) -> bool:
 
 def find_voc(survey: Survey, at: str) -> Iterator[Finding]:
     """Finds Annotations with .xml files beside JPEGImages, or x.xml beside x.jpg."""
-    often = (Change("source.voc.origin", 0, "for tools whose boxes count pixels from 0"),)
+    often = (_COUNTED_FROM_0,)
     for folder in split_places(survey, at):
         prefix = prefix_of(folder, at)
         images = next((name for name in _IMAGES if name in folder.folders), None)
@@ -93,18 +94,29 @@ def find_voc(survey: Survey, at: str) -> Iterator[Finding]:
                 settings = {"source.voc.annotation_folder": f"{name}/{inside}"} if inside not in ("", "xmls") else {}
                 yield Finding("voc", Strength.CERTAIN, evidence, settings, (), often)
                 return
-        if folder.path == at and (other := _find_xml_beside(survey, folder)) is not None:
-            pictures, holder, number = other
-            evidence = f"{holder} holds an .xml file for {number:,} images of {pictures}"
-            settings = {"source.voc.annotation_folder": holder, "source.voc.image_folder": pictures}
-            yield Finding("voc", Strength.CERTAIN, evidence, settings, (), often)
-            return
         if (texts := folder.ending(".xml")) and (folder.images or folder.path != at):
             evidence = f"{prefix}{texts[0]} is beside images ({folder.count(len(texts), '.xml file')})"
             yield Finding("voc", Strength.CERTAIN, evidence, {}, (), often)
             return
-    for name in survey.look(at).folders[:_NUM_FOLDERS]:  # of classes, perhaps
-        inner = survey.look(survey.look(at).below(name))
+
+
+def find_other_voc(survey: Survey, at: str) -> Iterator[Finding]:
+    """Finds .xml files in a folder of another name than Pascal VOC's, or beside images whose folders may be classes.
+
+    It looks into all folders, so it is none of BOX_SIGNS, which each conversion asks.
+    """
+    if next(find_voc(survey, at), None) is not None:
+        return
+    often = (_COUNTED_FROM_0,)
+    root = survey.look(at)
+    if (other := _find_xml_beside(survey, root)) is not None:
+        pictures, holder, number = other
+        evidence = f"{holder} holds an .xml file for {number:,} images of {pictures}"
+        settings = {"source.voc.annotation_folder": holder, "source.voc.image_folder": pictures}
+        yield Finding("voc", Strength.CERTAIN, evidence, settings, (), often)
+        return
+    for name in root.folders[:_NUM_FOLDERS]:
+        inner = survey.look(root.below(name))
         shared = {posixpath.splitext(each)[0] for each in inner.ending(".xml")} & inner.stems
         if len(shared) >= _SHARE * len(inner.images) > 0:
             evidence = f"{inner.path} holds an .xml file for {plural.count(len(shared), 'image')}"

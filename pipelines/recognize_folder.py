@@ -34,6 +34,7 @@ Sign: TypeAlias = Callable[[Survey, str], Iterator[Finding]]  # called with a fo
 SIGNS: Mapping[Sign, tuple[str, ...]] = {
     recognize_annotations.find_yolo: ("yolo",),
     recognize_annotations.find_voc: ("voc",),
+    recognize_annotations.find_other_voc: ("voc",),
     recognize_annotations.find_exports: ("box_csv", "coco"),
     recognize_coco.find_coco: ("coco", "coco_captions", "coco_keypoints", "coco_panoptic"),
     recognize_coco.find_lvis: ("lvis",),

@@ -78,3 +78,12 @@ def test_folders_of_images_are_classes(tmp_path: pathlib.Path, folders: list[str
         (tmp_path / folder / "x.png").write_bytes(image_sets.make_image(1, "PNG"))
     (listing,) = image_source.list_whole(open_folder(tmp_path))
     assert listing.num_refs == len(folders)
+
+
+def test_classes_whose_images_have_xml_beside_them_stay_classes(tmp_path: pathlib.Path) -> None:
+    for folder in ("cat", "dog"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.png").write_bytes(image_sets.make_image(1, "PNG"))
+        (tmp_path / folder / "x.xml").write_text("<annotation/>")
+    (listing,) = image_source.list_whole(open_folder(tmp_path))
+    assert listing.num_refs == 2
