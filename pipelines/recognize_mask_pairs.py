@@ -24,10 +24,10 @@ _SPLIT = re.compile(
 )
 _MASKS = re.compile(r"(?i).*(mask|annot|label|segment|(?<![a-z])(seg|gt)(?![a-z])|ground[_ ]?truth|trimap|matte).*")
 _IMAGES = re.compile(r"(?i)(?<![a-z])(images?|imgs?|jpegimages|originals?)(?![a-z])")
-_MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
+MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
 _MAX_FOLDERS = 30  # that are compared
-_NUM_STEMS = 200
-_SHARE = 0.8  # of images that must have a mask
+NUM_STEMS = 200
+SHARE = 0.8  # of images that must have a mask
 _HOLE = "\0"  # for the name of the split in a path
 
 
@@ -108,7 +108,7 @@ def _pairs_in(survey: Survey, at: str) -> list[_Pair]:
             if masks is images or not is_own:
                 continue
             extension, _ = collections.Counter(posixpath.splitext(name)[1] for name in masks.files).most_common(1)[0]
-            form = _form_of(images, masks, token) if extension.lower() in _MASK_FORMATS else None
+            form = _form_of(images, masks, token) if extension.lower() in MASK_FORMATS else None
             if form is not None:
                 holes = [each.replace(token, _HOLE) if token else each for each in (path, other)]
                 found.append(_Pair(images, token, holes[0], holes[1], form, extension))
@@ -120,7 +120,7 @@ def _form_of(images: Folder, masks: Folder, token: str) -> tuple[str, str, str] 
 
     What precedes and follows has no digit beside the name of the image: 1.png is not the mask of 11.jpg.
     """
-    stems = sorted(images.stems)[:_NUM_STEMS]
+    stems = sorted(images.stems)[:NUM_STEMS]
     known = {posixpath.splitext(name)[0] for name in masks.files}
     for cut in ("", *(f"{mark}{token}" for mark in "_-." if token)):
         names = [stem.removesuffix(cut) for stem in stems if stem.endswith(cut)]
@@ -129,16 +129,21 @@ def _form_of(images: Folder, masks: Folder, token: str) -> tuple[str, str, str] 
         for other in [each for each in sorted(known, key=len) if names[0] in each][:5]:
             before, _, after = other.partition(names[0])
             number = sum(f"{before}{name}{after}" in known for name in names)
-            if number >= _SHARE * len(names) and not (before[-1:].isdigit() or after[:1].isdigit()):
+            if number >= SHARE * len(names) and not (before[-1:].isdigit() or after[:1].isdigit()):
                 ending = after.replace(token, _HOLE) if token else after
                 return cut.replace(token, _HOLE) if cut else "", before, ending
     return None
 
 
+def extensions_of(names: Sequence[str]) -> str:
+    """Returns the extensions of images as an expression: `jpg`, `(?:jpg|png)`."""
+    kinds = sorted({posixpath.splitext(name)[1][1:] for name in names})
+    return kinds[0] if len(kinds) == 1 else f"(?:{'|'.join(kinds)})"
+
+
 def _finding_of(group: Sequence[_Pair], doubts: tuple[str, ...], at: str) -> Finding:
     first = group[0]
-    extensions = sorted({posixpath.splitext(name)[1][1:] for each in group for name in each.images.images})
-    kinds = extensions[0] if len(extensions) == 1 else f"(?:{'|'.join(extensions)})"
+    kinds = extensions_of([name for each in group for name in each.images.images])
     cut, before, after = first.form
     tokens = [each.token for each in group if each.token]
     choice = f"(?P<split>{'|'.join(tokens)})"

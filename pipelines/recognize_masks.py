@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagebeam.pipelines import recognize_mask_pairs
+from imagebeam.pipelines.recognize_mask_pairs import MASK_FORMATS, NUM_STEMS, SHARE, extensions_of
 from imagebeam.pipelines.recognize_survey import (
     HASH_SPLIT,
     Change,
@@ -26,11 +27,8 @@ from imagebeam.pipelines.recognize_survey import (
 _MASKS = re.compile(
     r"(?i).*(mask|annot|label|segment|(?<![a-z])seg(?![a-z])|(?<![a-z])gt|ground_?truth|trimap|matte).*"
 )
-_MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
 _SPLIT_OF_IMAGE = r"\g<split>/"
-_NUM_STEMS = 200
 _NUM_FOLDERS = 10  # that are looked into for the colors of classes
-_SHARE = 0.8  # of images that must have a mask
 
 
 # Files with the classes and their colors, as CamVid and tools for labelling name them.
@@ -111,22 +109,16 @@ def _match_parallel(survey: Survey, root: Folder, at: str) -> Iterator[tuple[Fin
         before, after, number = form
         endings = collections.Counter(posixpath.splitext(name)[1] for name in masks.files)
         ending = endings.most_common(1)[0][0]
-        if ending.lower() not in _MASK_FORMATS:
+        if ending.lower() not in MASK_FORMATS:
             continue
         evidence = f"{number:,} of {images.count(len(images.images), 'image')} in train have a {ending} file in {train}"
         mask = masks.below(next(name for name in masks.files if name.endswith(ending)))
         if not before and f"{after}{ending}" == _CAR_MASK and all(map(_CAR.fullmatch, images.images)):
             yield Finding("carvana", Strength.CERTAIN, evidence, {"source.masks.mask": rf"{train}/\1{_CAR_MASK}"}), mask
         elif len(held) > 1:
-            pattern = rf"(?P<split>{'|'.join(map(re.escape, held))})/(?P<name>.*)\.{_kinds_of(images.images)}"
+            pattern = rf"(?P<split>{'|'.join(map(re.escape, held))})/(?P<name>.*)\.{extensions_of(images.images)}"
             path = rf"\g<split>{suffix}/{before}\g<name>{after}{ending}"
             yield _of_masks(pattern, path, held, evidence, ending.lower(), train), mask
-
-
-def _kinds_of(names: Sequence[str]) -> str:
-    """Returns the extensions of images as an expression: `jpg`, `(?:jpg|png)`."""
-    kinds = sorted({posixpath.splitext(name)[1][1:] for name in names})
-    return kinds[0] if len(kinds) == 1 else f"(?:{'|'.join(kinds)})"
 
 
 def _likeness(image: str, mask: str) -> tuple[bool, bool, str]:
@@ -151,11 +143,11 @@ def _match(survey: Survey, folder: Folder, image: str, mask: str, at: str) -> tu
         return None
     before, after, number = found
     extension = collections.Counter(map(extension_of, masks.images or masks.files)).most_common(1)[0][0]
-    if extension not in _MASK_FORMATS and extension not in (".jpg", ".jpeg"):
+    if extension not in MASK_FORMATS and extension not in (".jpg", ".jpeg"):
         return None
     spelt = next(name[-len(extension) :] for name in masks.files if name.lower().endswith(extension))
     outer, referred = ("(?P<split>[^/]+)/", r"\g<split>/") if prefix else ("", "")
-    pattern = rf"{outer}{re.escape(image)}/{inner}(?P<name>.*)\.{_kinds_of(images.images)}"
+    pattern = rf"{outer}{re.escape(image)}/{inner}(?P<name>.*)\.{extensions_of(images.images)}"
     path = rf"{referred}{mask}/{inner and _SPLIT_OF_IMAGE}{before}\g<name>{after}{spelt}"
     evidence = (
         f"{number:,} of {images.count(len(images.images), 'image')} in "
@@ -185,7 +177,7 @@ def _of_masks(pattern: str, path: str, folders: Sequence[str], evidence: str, ex
 
 def _form_of(images: Folder, masks: Folder) -> tuple[str, str, int] | None:
     """Returns what precedes and follows the name of an image in that of its mask, and how many images have one."""
-    stems = sorted(images.stems)[:_NUM_STEMS]
+    stems = sorted(images.stems)[:NUM_STEMS]
     known = {posixpath.splitext(name)[0] for name in masks.files}
     if not stems or not known:
         return None
@@ -193,7 +185,7 @@ def _form_of(images: Folder, masks: Folder) -> tuple[str, str, int] | None:
     forms = [each.partition(first)[::2] for each in sorted(known, key=len) if first in each][:5]
     for before, after in forms:
         number = sum(f"{before}{stem}{after}" in known for stem in stems)
-        if number >= _SHARE * len(stems) and not re.search(r"\d", before + after):
+        if number >= SHARE * len(stems) and not re.search(r"\d", before + after):
             return before, after, sum(f"{before}{stem}{after}" in known for stem in images.stems)
     return None
 
@@ -216,7 +208,7 @@ def _match_beside(folder: Folder, at: str) -> tuple[Finding, str] | None:
         return None
     images = [name for name in folder.images if not posixpath.splitext(name)[0].endswith(suffix)]
     mask = next(name for name in folder.images if name.endswith(f"{suffix}{extension}"))
-    pattern = rf"(?P<name>.*)(?<!{re.escape(suffix)})\.{_kinds_of(images)}"
+    pattern = rf"(?P<name>.*)(?<!{re.escape(suffix)})\.{extensions_of(images)}"
     evidence = (
         f"{folder.count(number, 'image')} have a file with {suffix}{extension} at the end of its name beside them"
     )
