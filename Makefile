@@ -84,7 +84,7 @@ lock: $(INSTALLED) ## resolve setup.py into requirements.lock, and the tests' to
 	done
 
 docs: $(INSTALLED) ## regenerate docs/config.md and docs/config.schema.json from the config's models
-	@$(BIN)/python -m imagebeam.pipelines.config_schema
+	@$(BIN)/python -m imagebeam.pipelines.config.schema
 
 clean: ## remove the files of builds and checks; keeps the environment (to remove it: rm -rf .venv)
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

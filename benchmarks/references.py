@@ -75,10 +75,11 @@ def place_command(manifest: Path) -> list[str]:
 
 def place(manifest: Path) -> None:
     """Runs list -> place over the manifest: every reference reaches its shard."""
-    from imagebeam.pipelines import config, make_job
+    from imagebeam.pipelines import make_job
+    from imagebeam.pipelines.config import model as config_lib
 
     addresses = [f"source.uri={manifest}", f"output.uri={manifest.parent / 'output'}"]
-    job = make_job.make_job(config.load_config(None, [*PLAN_OPTIONS[1::2], *addresses, "output.num_shards=128"]))
+    job = make_job.make_job(config_lib.load_config(None, [*PLAN_OPTIONS[1::2], *addresses, "output.num_shards=128"]))
     list_and_place(job.source, job, _count_runs)
 
 

@@ -70,12 +70,13 @@ class GeneratedSource:
 def run(count: str, split: str, num_classes: str, report: str) -> None:
     """Runs the steps over `count` references in this process; writes the bytes that crossed each shuffle."""
     source = GeneratedSource(int(count), int(num_classes))
-    from imagebeam.pipelines import config, make_job
+    from imagebeam.pipelines import make_job
+    from imagebeam.pipelines.config import model as config_lib
 
     _count_packed_bytes()
     with tempfile.TemporaryDirectory() as folder:
         addresses = [f"source.uri={folder}", f"output.uri={folder}/output", f"output.num_shards={_NUM_SHARDS}"]
-        job = make_job.make_job(config.load_config(None, [*addresses, *_SPLITS[split]]))
+        job = make_job.make_job(config_lib.load_config(None, [*addresses, *_SPLITS[split]]))
         references.list_and_place(source, job, _count_placed)
     Path(report).write_text(json.dumps(_num_bytes))
 
@@ -118,13 +119,14 @@ def update(count: str, num_classes: str, dataset: str, report: str) -> None:
     import apache_beam as beam
     from apache_beam.runners.portability import fn_api_runner
 
-    from imagebeam.pipelines import config, make_job
+    from imagebeam.pipelines import make_job
+    from imagebeam.pipelines.config import model as config_lib
     from imagebeam.transforms import assign_splits, compare_with_snapshot, label_images, list_images
 
     _count_packed_bytes()
     snapshot = snapshot_settings.SnapshotSettings(dataset, "000002", "000001")
     job = make_job.make_job(
-        config.load_config(None, [f"source.uri={Path(dataset).parent}", f"output.uri={dataset}", *_SPLITS["none"]]),
+        config_lib.load_config(None, [f"source.uri={Path(dataset).parent}", f"output.uri={dataset}", *_SPLITS["none"]]),
         snapshot=snapshot,
     )
     with beam.Pipeline(runner=fn_api_runner.FnApiRunner()) as pipe:

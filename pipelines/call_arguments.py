@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from imagebeam import cpu_count, errors
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines.config import model as config_lib
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions

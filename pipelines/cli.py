@@ -19,16 +19,8 @@ from typing import NoReturn
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, missing_packages
-from imagebeam.pipelines import (
-    command_messages,
-    command_parser,
-    dataset_commands,
-    json_log,
-    option_variables,
-    run_journal,
-    run_outputs,
-    terminal,
-)
+from imagebeam.pipelines import command_parser, dataset_commands, option_variables
+from imagebeam.pipelines.messages import command_messages, json_log, run_journal, run_outputs, terminal
 
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
 _STATES_OF_PLAN: dict[str, run_journal.State] = {"write": "planned", "keep": "kept", "refuse": "refused"}
@@ -165,18 +157,20 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
 
 
 def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
-    from imagebeam.pipelines import config
+    from imagebeam.pipelines.config import model as config_lib
 
     addresses = [("source.uri", known.input), ("output.uri", known.output)]
     given = [f"{key}={json.dumps(uri)}" for key, uri in addresses if uri is not None]
-    loaded = config.load_config(known.config, [*known.set, *given])
-    name = loaded.output.name or (config.default_name(str(loaded.output.uri)) if loaded.output.uri else None)
+    loaded = config_lib.load_config(known.config, [*known.set, *given])
+    name = loaded.output.name or (config_lib.default_name(str(loaded.output.uri)) if loaded.output.uri else None)
     known.journal.begin(loaded, name)
     return loaded
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import column_settings, convert, progress, report_rows, runners
+    from imagebeam.pipelines import column_settings, convert
+    from imagebeam.pipelines.beam import runners
+    from imagebeam.pipelines.messages import progress, report_rows
 
     leaves = known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments))
     if known.keep_snapshots is not None and (leaves or not known.update):
@@ -236,7 +230,8 @@ def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_jou
 
 
 def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import convert, progress
+    from imagebeam.pipelines import convert
+    from imagebeam.pipelines.messages import progress
 
     config = _load_config(known)
     done = convert.submit(
@@ -266,7 +261,8 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import compact, progress
+    from imagebeam.pipelines import compact
+    from imagebeam.pipelines.messages import progress
 
     result = compact.compact(
         known.directory,
@@ -290,7 +286,8 @@ def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _index(known: argparse.Namespace, _: list[str]) -> int:
-    from imagebeam.pipelines import index_dataset, progress
+    from imagebeam.pipelines import index_dataset
+    from imagebeam.pipelines.messages import progress
 
     result = index_dataset.index(
         known.directory,
@@ -321,7 +318,9 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import convert, plan_report, progress, recognized_plan
+    from imagebeam.pipelines import convert
+    from imagebeam.pipelines.messages import plan_report, progress
+    from imagebeam.pipelines.recognize import recognized_plan
 
     recognized = recognized_plan.choose(known)
     if recognized.rows:
@@ -354,7 +353,9 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _init(known: argparse.Namespace, _: list[str]) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # as in _load_config
-    from imagebeam.pipelines import init_config, progress, recognized_plan
+    from imagebeam.pipelines import init_config
+    from imagebeam.pipelines.messages import progress
+    from imagebeam.pipelines.recognize import recognized_plan
 
     words = ["imagebeam", "init", known.directory]
     words += ["--config", known.config] * (known.config is not None)
@@ -387,9 +388,9 @@ def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-
 
 
 def _schema(_: argparse.Namespace, __: list[str]) -> int:
-    from imagebeam.pipelines import config_schema
+    from imagebeam.pipelines.config import schema
 
-    print(config_schema.json_schema(), end="")
+    print(schema.json_schema(), end="")
     return 0
 
 

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Sequence
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import runners
+from imagebeam.pipelines.beam import runners
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import dataset_settings, output_paths
 
 _PACKAGES = ("tensorflow", "tensorflow_transform")

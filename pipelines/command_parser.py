@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import imagebeam
-from imagebeam.pipelines import option_variables, run_outputs
+from imagebeam.pipelines import option_variables
+from imagebeam.pipelines.messages import run_outputs
 
 Command: TypeAlias = Callable[[argparse.Namespace, list[str]], int]
 

@@ -13,9 +13,12 @@ import pydantic
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, records, shard_names, snapshots, storage
-from imagebeam.pipelines import call_arguments, config_sections, launch, run_journal, runners
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import call_arguments, launch
+from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import BeamOptions
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.config import other_sections
+from imagebeam.pipelines.messages import run_journal
 from imagebeam.transforms import dataset_settings, output_folder, output_paths, run_report, snapshot_settings
 from imagebeam.transforms.shard import writer_processes
 
@@ -169,6 +172,6 @@ def _settings(
 def _declared_splits(catalog: catalog_lib.Catalog) -> tuple[str, ...] | None:
     """Returns the splits in the order of the config; None if the images decide, or another version wrote the config."""
     try:
-        return config_sections.SplitConfig.model_validate(catalog.config["split"]).declared
+        return other_sections.SplitConfig.model_validate(catalog.config["split"]).declared
     except (KeyError, pydantic.ValidationError):
         return None

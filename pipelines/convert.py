@@ -12,21 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, storage
-from imagebeam.pipelines import (
-    call_arguments,
-    dataflow_options,
-    job_progress,
-    launch,
-    open_source,
-    remote_job,
-    run_journal,
-    run_remotely,
-    runners,
-    start_run,
-    update_settings,
-)
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import call_arguments, launch, open_source, start_run, update_settings
+from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.messages import job_progress, run_journal
+from imagebeam.pipelines.runs import dataflow_options, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings, elements, run_report, snapshot_report
 from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.sources import files, saved_listing
@@ -202,7 +193,7 @@ def _advice(config: AnyConfig, plan: elements.DatasetPlan) -> str:
     """Returns which preset fits an input without one image that can be used; "" if some can, or nothing is known."""
     if plan.action != "refuse" or sum(plan.rejected.values()) < plan.listed:
         return ""
-    from imagebeam.pipelines import recognize_folder  # late, as it is needed only here
+    from imagebeam.pipelines.recognize import recognize_folder  # late, as it is needed only here
 
     advice = recognize_folder.advise(call_arguments.as_config(config))
     return f"; {advice}" if advice else ""

@@ -15,14 +15,15 @@ import time
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, plural
-from imagebeam.pipelines import command_messages, run_journal, terminal
+from imagebeam.pipelines.messages import command_messages, run_journal, terminal
 
 _MAX_NOTES = 100  # problems of a dataset in a summary
 
 
 def snapshots(known: argparse.Namespace, _: list[str]) -> int:
     """Lists the snapshots of a dataset, pins them, or removes old ones. Returns the exit code."""
-    from imagebeam.pipelines import keep_snapshots, progress, report_rows
+    from imagebeam.pipelines import keep_snapshots
+    from imagebeam.pipelines.messages import progress, report_rows
 
     for name, is_pinned in ((known.pin, True), (known.unpin, False)):
         if name is not None:
@@ -52,7 +53,8 @@ def remove_snapshots(directory: str, num_kept: int) -> None:
 
 def status(known: argparse.Namespace, _: list[str]) -> int:
     """Prints how the last run of an output ended, or how it goes on. Returns the exit code."""
-    from imagebeam.pipelines import progress, status
+    from imagebeam.pipelines import status
+    from imagebeam.pipelines.messages import progress
 
     found = status.status(known.directory)
     if known.json:
@@ -96,7 +98,8 @@ def verify(known: argparse.Namespace, _: list[str]) -> int:
 
 def inspect(known: argparse.Namespace, _: list[str]) -> int:
     """Prints what a dataset holds, with some of its examples. Returns the exit code."""
-    from imagebeam.pipelines import inspect_dataset, progress, verify_dataset
+    from imagebeam.pipelines import inspect_dataset, verify_dataset
+    from imagebeam.pipelines.messages import progress
 
     for name in ("crop", "image_size", "seed", "cache_dir"):
         if getattr(known, name) is not None and known.preview is None:
@@ -150,7 +153,8 @@ def report(known: argparse.Namespace, _: list[str]) -> int:
 def bench(known: argparse.Namespace, _: list[str]) -> int:
     """Measures how fast a dataset is read. Returns the exit code."""
     from imagebeam import storage
-    from imagebeam.pipelines import bench_reader, progress, verify_dataset
+    from imagebeam.pipelines import bench_reader, verify_dataset
+    from imagebeam.pipelines.messages import progress
 
     if storage.scheme_of(known.directory) == "file":  # TensorFlow reads gs:// even if our own client is not installed
         verify_dataset.find_folder(known.directory)

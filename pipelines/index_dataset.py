@@ -16,7 +16,9 @@ from typing import Literal
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, records, snapshots, storage
 from imagebeam import features as features_lib
-from imagebeam.pipelines import call_arguments, index_job, output_lock, progress, verify_dataset
+from imagebeam.pipelines import call_arguments, index_job, verify_dataset
+from imagebeam.pipelines.messages import progress
+from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import committed_catalog, dataset_settings, output_paths
 from imagebeam.transforms.indexing import choose_features, find_shards, make_catalog, scan_shard
 

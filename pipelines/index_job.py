@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, plural, records, storage
-from imagebeam.pipelines import progress
+from imagebeam.pipelines.messages import progress
 from imagebeam.transforms import committed_catalog, dataset_settings, elements, output_folder
 from imagebeam.transforms.indexing import find_shards, make_catalog, publish_index, scan_shard
 from imagebeam.transforms.shard import writer_processes

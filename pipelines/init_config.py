@@ -13,9 +13,11 @@ import pydantic
 import yaml
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import config_schema, recognize_folder, terminal
-from imagebeam.pipelines.recognize_survey import Change, Finding, Strength
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.config import schema
+from imagebeam.pipelines.messages import terminal
+from imagebeam.pipelines.recognize import recognize_folder
+from imagebeam.pipelines.recognize.survey import Change, Finding, Strength
 
 DEFAULT_FILE = "imagebeam.yaml"
 
@@ -170,7 +172,7 @@ class _Writer:
         self._fields = fields
         self._of_preset = config_lib.read_fields(chosen.preset)
         self._comments = dict(_comments_in(chosen.preset))
-        self._reference = {key: meaning for key, _, meaning in config_schema.key_rows()}
+        self._reference = {key: meaning for key, _, meaning in schema.key_rows()}
         taken = {each.key for each in chosen.often}
         changes = (*chosen.often, *(each for each in _OFTEN if each.key not in taken))
         self._changes = [each for each in changes if self._is_possible(each)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, find_snapshot, plural, records, storage
-from imagebeam.pipelines import progress, terminal
+from imagebeam.pipelines.messages import progress, terminal
 from imagebeam.reader import bare_pixels
 
 _MAX_SHOWN = 8  # values of a list

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, look_ahead, snapshots, storage
-from imagebeam.pipelines import progress
+from imagebeam.pipelines.messages import progress
 from imagebeam.transforms import output_folder, publish_dataset, snapshot_report
 
 _PIN_FILE = "PINNED"  # in the folder of a snapshot that is not to be removed; empty

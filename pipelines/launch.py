@@ -15,18 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines import (
-    beam_shortcuts,
-    finished_work,
-    hold_signals,
-    job_servers,
-    open_source,
-    output_lock,
-    prism,
-    progress,
-    runners,
-)
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import open_source
+from imagebeam.pipelines.beam import beam_shortcuts, job_servers, prism, runners
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.messages import progress
+from imagebeam.pipelines.runs import finished_work, hold_signals, output_lock
 from imagebeam.transforms import dataset_settings, run_report
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import image_source

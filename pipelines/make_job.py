@@ -9,8 +9,9 @@ import zlib
 from typing import Any, NamedTuple
 
 from imagebeam import errors, features, storage
-from imagebeam.pipelines import column_settings, label_files, open_source
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import column_settings, open_source
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.inputs import label_files
 from imagebeam.transforms import (
     assign_splits,
     commit_dataset,

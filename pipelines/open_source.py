@@ -9,15 +9,9 @@ from collections.abc import Mapping
 from typing import TypeAlias, cast
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import (
-    class_files,
-    color_files,
-    open_objects,
-    open_tables,
-    recognize_boxes,
-    source_places,
-)
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.inputs import class_files, color_files, open_objects, open_tables, source_places
+from imagebeam.pipelines.recognize import boxes_as_classes
 from imagebeam.storage import remote
 from imagebeam.transforms import broken_content, kept_features, output_folder
 from imagebeam.transforms.arrays import array_names
@@ -67,7 +61,7 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
     try:
         return _open(config, storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri)))
     except errors.ConfigError as e:
-        from imagebeam.pipelines import recognize_folder  # takes 20 ms, and is needed only here
+        from imagebeam.pipelines.recognize import recognize_folder  # takes 20 ms, and is needed only here
 
         advice = "" if "--config" in str(e) else recognize_folder.advise(config)
         if not advice:
@@ -176,7 +170,7 @@ def _files_source(config: config_lib.Config, uri: str, output: str) -> files.Fil
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"--input {uri!r} is not a folder; {_advise_on_file(root)}")
     if config.label.by == "directory" and include == files.EVERYTHING:
-        recognize_boxes.refuse_boxes(root)
+        boxes_as_classes.refuse_boxes(root)
     return files.FilesSource(
         root, include, exclude=source_places.leave_out(output, root), masks=config.source.masks.rule
     )
@@ -315,7 +309,7 @@ def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
 
 
 def _arrays_source(config: config_lib.Config, uri: str) -> arrays.ArraysSource | pixel_csv.PixelCsvSource:
-    from imagebeam.pipelines import find_arrays  # late: NumPy
+    from imagebeam.pipelines.inputs import find_arrays  # late: NumPy
 
     if config.label.by not in ("column", "none"):
         raise errors.ConfigError(

@@ -14,7 +14,7 @@ import numpy as np
 
 import imagebeam
 from imagebeam import errors, features, plural
-from imagebeam.pipelines import terminal
+from imagebeam.pipelines.messages import terminal
 
 if TYPE_CHECKING:
     import PIL.Image

@@ -8,18 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from imagebeam import errors, records, storage
-from imagebeam.pipelines import (
-    call_arguments,
-    column_settings,
-    dataflow_options,
-    job_progress,
-    launch,
-    remote_job,
-    run_remotely,
-    runners,
-    update_settings,
-)
+from imagebeam.pipelines import call_arguments, column_settings, launch, update_settings
+from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import AnyConfig
+from imagebeam.pipelines.messages import job_progress
+from imagebeam.pipelines.runs import dataflow_options, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings, output_paths
 from imagebeam.transforms.images import pillow_decoder
 

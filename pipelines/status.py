@@ -9,15 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, plural, snapshots, storage
-from imagebeam.pipelines import (
-    dataflow_jobs,
-    finished_work,
-    job_progress,
-    job_states,
-    last_run,
-    lock_verdicts,
-    remote_job,
-)
+from imagebeam.pipelines.messages import job_progress
+from imagebeam.pipelines.runs import dataflow_jobs, finished_work, job_states, last_run, lock_verdicts, remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms import output_paths, run_record, run_report
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import snapshot_drift, snapshot_settings
 
 

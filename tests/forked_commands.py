@@ -43,14 +43,14 @@ _ROOT = pathlib.Path(__file__).parent.parent
 _BEAM = (
     "imagebeam.pipelines.cli",
     "imagebeam.pipelines.convert",
-    "imagebeam.pipelines.progress",
-    "imagebeam.pipelines.plan_report",
+    "imagebeam.pipelines.messages.progress",
+    "imagebeam.pipelines.messages.plan_report",
     "imagebeam.pipelines.verify_dataset",
     "imagebeam.pipelines.inspect_dataset",
     "apache_beam.runners.portability.fn_api_runner",
 )
 PRELOADED = {  # what each kind of server imports, where it is installed
-    "local": ("imagebeam.pipelines.runners", *_BEAM),
+    "local": ("imagebeam.pipelines.beam.runners", *_BEAM),
     "remote": (
         *_BEAM,
         "apache_beam.io.gcp.gcsio",
@@ -244,7 +244,7 @@ def _preload(kind: str) -> None:
         except ModuleNotFoundError as e:
             if e.name is None or e.name.startswith("imagebeam"):
                 raise
-        if name == "imagebeam.pipelines.runners":  # as a command on local files does
+        if name == "imagebeam.pipelines.beam.runners":  # as a command on local files does
             importlib.import_module(name).import_beam_lightly([], [])
 
 

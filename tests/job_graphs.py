@@ -12,7 +12,8 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from imagebeam.pipelines import call_arguments, convert, make_job, runners
+from imagebeam.pipelines import call_arguments, convert, make_job
+from imagebeam.pipelines.beam import runners
 
 _FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _PICKLED = re.compile(rb"QlpoOTFBWSZTW[A-Za-z0-9+/]+")  # bz2 in base64, as Beam packs

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from imagebeam.pipelines import beam_shortcuts
+from imagebeam.pipelines.beam import beam_shortcuts
 
 _NUM_PICKLES = 5000
 _MAX_PICKLE_BYTES = 1 << 16

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pathlib
 
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert
+from imagebeam.pipelines.config import model as config_lib
 from tests import image_sets
 
 

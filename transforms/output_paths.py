@@ -11,7 +11,7 @@ from imagebeam import storage
 INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see recorded_inputs
 STAGED_FILES = "files.json"  # in the staging folder: sizes and checksums of tf.Transform's staged output
 LOCK_FILE = "lock"  # in the control folder
-LAST_RUN_FILE = "last-run.json"  # in the control folder: how a job ended badly, see pipelines.last_run
+LAST_RUN_FILE = "last-run.json"  # in the control folder: how a job ended badly, see pipelines.runs.last_run
 REPLACED_PREFIX = "replaced-"  # in the control folder, followed by a fingerprint: the catalog that it replaced
 REPORT_PREFIX = "run-"  # in the control folder: the report of a run
 DRIFT_REPORT_FILE = "report.json"  # in the control folder: of a snapshot that was refused, see snapshot_report

@@ -13,7 +13,8 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines import config, convert, verify_dataset
+from imagebeam.pipelines import convert, verify_dataset
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import commit_dataset, elements
 from imagebeam.transforms.shard import read_ahead, writer_processes
 from tests import command_line, datasets, image_sets
@@ -237,7 +238,7 @@ def test_file_that_changes_during_a_run_is_taken_in_by_what_is_advised(
     def prepare() -> dict[str, object]:
         if listed == "folder":
             return sections
-        loaded = config.parse_config({**sections}, where="test")
+        loaded = config_lib.parse_config({**sections}, where="test")
         return convert.save_listing(loaded, str(tmp_path / "listing")).model_dump()
 
     finish = read_ahead._finish

@@ -12,7 +12,8 @@ import PIL.ImageEnhance
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import convert, progress
+from imagebeam.pipelines import convert
+from imagebeam.pipelines.messages import progress
 from tests import datasets
 from tests.image_sets import make_image
 

@@ -14,7 +14,8 @@ import pytest
 
 import imagebeam
 from imagebeam import errors
-from imagebeam.pipelines import convert, progress, report_dataset
+from imagebeam.pipelines import convert, report_dataset
+from imagebeam.pipelines.messages import progress
 from tests import animations, datasets, image_sets
 
 COUNTS = {"a.gif": 5, "b.webp": 4, "c.png": 3, "d.tif": 6, "e.avif": 2, "f.gif": 1, "g.jpg": 1, "h.png": 1}

@@ -17,12 +17,12 @@ SCRIPT = """
 import json, pickle, sys
 import configs.train, pipelines.nightly, transforms  # the user's own
 import imagebeam
-from imagebeam.pipelines import config
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import label_images
 
 assert (configs.train.OWNER, pipelines.nightly.OWNER, transforms.OWNER) == ("user", "user", "user")
 assert imagebeam.__file__.startswith(sys.argv[1]), imagebeam.__file__
-assert "flowers" in config.preset_names()
+assert "flowers" in config_lib.preset_names()
 rule = label_images.LabelRule("directory")
 assert pickle.loads(pickle.dumps(rule)) == rule and type(rule).__module__ == "imagebeam.transforms.label_images"
 

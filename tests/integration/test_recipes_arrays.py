@@ -16,8 +16,8 @@ import pytest
 import scipy.io
 
 import imagebeam
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert, verify_dataset
+from imagebeam.pipelines.config import model as config_lib
 from tests import array_sets, datasets, idx_files
 
 

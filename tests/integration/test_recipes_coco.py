@@ -13,7 +13,7 @@ from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, records
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines.config import model as config_lib
 from tests import coco_sets, datasets, image_sets
 
 Fields = dict[str, Any]

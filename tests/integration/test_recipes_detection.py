@@ -14,7 +14,7 @@ from PIL import Image
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, records
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines.config import model as config_lib
 from tests import datasets, detection_sets, image_sets
 
 Fields = dict[str, Any]

@@ -14,8 +14,8 @@ import pytest
 
 import imagebeam
 from imagebeam import errors, example_encoder
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert, open_source, verify_dataset
+from imagebeam.pipelines.config import model as config_lib
 from tests import command_line, datasets, idx_files
 
 TRAIN, TEST = 1100, 60

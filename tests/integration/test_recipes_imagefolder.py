@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from imagebeam import errors
-from imagebeam.pipelines import config
+from imagebeam.pipelines.config import model as config_lib
 from tests import command_line, datasets, docs_pages, image_sets
 
 PAGE = "recipes/imagefolder.md"
@@ -59,7 +59,7 @@ def write_birds(root: pathlib.Path, formats: Mapping[str, str]) -> dict[str, Row
 
 def make(root: pathlib.Path, output: pathlib.Path, preset: str, *overrides: str) -> Any:
     """Converts by a preset in this process."""
-    sections = config.load_config(preset, overrides).model_dump(mode="json", exclude_unset=True)
+    sections = config_lib.load_config(preset, overrides).model_dump(mode="json", exclude_unset=True)
     return datasets.make(root, output, **sections)
 
 
@@ -211,4 +211,4 @@ def test_pages_of_recipes_link_to_existing_files() -> None:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (folder / target).exists(), f"{page.name} links to {target}"
     index = (folder / "README.md").read_text()
-    assert all(f"`{name}`" in index for name in config.preset_names())
+    assert all(f"`{name}`" in index for name in config_lib.preset_names())

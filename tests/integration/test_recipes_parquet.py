@@ -12,7 +12,8 @@ import tensorflow as tf
 
 import imagebeam
 from imagebeam import errors
-from imagebeam.pipelines import config, convert
+from imagebeam.pipelines import convert
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from tests import docs_pages, image_sets, parquet_files, snapshot_sets
 
@@ -50,13 +51,13 @@ def write_hub(folder: pathlib.Path) -> None:
 def preset(source: pathlib.Path, output: pathlib.Path, *overrides: str) -> convert.ConvertResult:
     """Does what `imagebeam convert --config parquet` does, in this process."""
     overrides = (f"source.uri={source}", f"output.uri={output}", *overrides)
-    return convert.convert(config.load_config("parquet", overrides), workers=1)
+    return convert.convert(config_lib.load_config("parquet", overrides), workers=1)
 
 
 def plan(source: pathlib.Path, output: pathlib.Path, *overrides: str) -> elements.DatasetPlan:
     """Returns the plan of the same job."""
     overrides = (f"source.uri={source}", f"output.uri={output}", *overrides)
-    return convert.plan(config.load_config("parquet", overrides))
+    return convert.plan(config_lib.load_config("parquet", overrides))
 
 
 def read(folder: pathlib.Path, split: str, **spec: Any) -> dict[str, dict[str, Any]]:

@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert, make_job
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.images import pillow_decoder
 from tests import image_sets, pictures
 

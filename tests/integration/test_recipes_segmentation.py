@@ -17,8 +17,9 @@ from PIL import Image
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
-from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import config_source, convert
+from imagebeam.pipelines import convert
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.config import source_section
 from tests import datasets, image_sets, mask_forms
 
 SPEC = {
@@ -277,7 +278,7 @@ def test_saved_listing_gives_the_dataset_of_the_folder(tmp_path: pathlib.Path) -
     assert saved.catalog.counts == folder.catalog.counts
     assert saved.catalog.fingerprint == folder.catalog.fingerprint
     assert datasets.shard_digests(tmp_path / "two") == datasets.shard_digests(tmp_path / "one")
-    without = listed.source.model_copy(update={"masks": config_source.MasksConfig()})
+    without = listed.source.model_copy(update={"masks": source_section.MasksConfig()})
     with pytest.raises(errors.ConfigError, match=r"saved with source\.masks \['images/.*save it again"):
         convert.convert(listed.model_copy(update={"source": without}), workers=1)
 

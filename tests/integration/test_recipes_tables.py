@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert, open_source
+from imagebeam.pipelines.config import model as config_lib
 from tests import datasets, image_sets
 
 Row = Mapping[str, Any]

@@ -17,7 +17,8 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import errors
-from imagebeam.pipelines import config, convert
+from imagebeam.pipelines import convert
+from imagebeam.pipelines.config import model as config_lib
 from tests import datasets, image_sets, tars
 
 Samples = dict[str, dict[str, Any]]  # by key
@@ -26,7 +27,7 @@ Samples = dict[str, dict[str, Any]]  # by key
 def preset(name: str, source: pathlib.Path, output: pathlib.Path, *overrides: str) -> convert.ConvertResult:
     """Does what `imagebeam convert --config name` does, in this process."""
     more = (f"source.uri={source}", f"output.uri={output}", *overrides)
-    return convert.convert(config.load_config(name, more), workers=1)
+    return convert.convert(config_lib.load_config(name, more), workers=1)
 
 
 def read_with_tensorflow(folder: pathlib.Path, pattern: str, spec: dict[str, Any], gzip: bool = False) -> Samples:

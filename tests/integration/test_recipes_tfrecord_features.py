@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from imagebeam import errors
-from imagebeam.pipelines import config, convert
+from imagebeam.pipelines import convert
+from imagebeam.pipelines.config import model as config_lib
 from tests import datasets, image_sets
 
 tf = pytest.importorskip("tensorflow")
@@ -80,7 +81,7 @@ def read(folder: pathlib.Path) -> list[Features]:
 
 def preset(source: pathlib.Path, output: pathlib.Path, *overrides: str) -> convert.ConvertResult:
     addresses = [f"source.uri={source}", f"output.uri={output}"]
-    return convert.convert(config.load_config("tfrecord", [*overrides, *addresses]), workers=1)
+    return convert.convert(config_lib.load_config("tfrecord", [*overrides, *addresses]), workers=1)
 
 
 def by_image(examples: list[Features], without: set[str] = OWN) -> dict[bytes, Features]:
@@ -264,6 +265,6 @@ def test_same_records_are_the_same_dataset(tmp_path: pathlib.Path) -> None:
 
 def test_keep_is_of_tfrecord_files() -> None:
     with pytest.raises(errors.ConfigError, match=r"source\.tfrecord needs source\.by: tfrecord"):
-        config.load_config(None, ["source.tfrecord.keep=all"])
+        config_lib.load_config(None, ["source.tfrecord.keep=all"])
     with pytest.raises(errors.ConfigError, match="features names 'columns/weight', which is none of"):
-        config.load_config("tfrecord", ["features={columns/weight: w}", "source.tfrecord.keep=[]"])
+        config_lib.load_config("tfrecord", ["features={columns/weight: w}", "source.tfrecord.keep=[]"])

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import config, convert
+from imagebeam.pipelines import convert
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from tests import image_sets
 
@@ -30,7 +31,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def plan(source: pathlib.Path, overrides: Sequence[str]) -> elements.DatasetPlan:
-    return convert.plan(config.load_config(None, [f"source.uri={source}", *overrides]))
+    return convert.plan(config_lib.load_config(None, [f"source.uri={source}", *overrides]))
 
 
 def complaint(source: pathlib.Path, overrides: Sequence[str]) -> str:
@@ -300,7 +301,7 @@ def test_input_of_another_kind_says_what_to_set(
     (folder / "table.csv").write_text(TABLE)
     (folder / "images.tar").touch()
     (folder / "x.tfrecord").touch()
-    convert.save_listing(config.load_config(None, [f"source.uri={folder}/pets"]), str(folder / "listing.jsonl"))
+    convert.save_listing(config_lib.load_config(None, [f"source.uri={folder}/pets"]), str(folder / "listing.jsonl"))
     assert message.format(folder=folder) in complaint(folder / below, overrides)
     if remedy_below is not None:
         assert plan(folder / remedy_below, remedy).action == "write"

@@ -14,7 +14,8 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
-from imagebeam.pipelines import output_lock, verify_dataset
+from imagebeam.pipelines import verify_dataset
+from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import commit_rights, output_paths, run_record
 from tests import command_line, forked_commands, image_sets, patience, races
 from tests.servers import gcs

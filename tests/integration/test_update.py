@@ -14,17 +14,9 @@ from unittest import mock
 import pytest
 
 from imagebeam import errors, snapshots, storage
-from imagebeam.pipelines import (
-    cli,
-    compact,
-    convert,
-    keep_snapshots,
-    output_lock,
-    report_dataset,
-    status,
-    verify_dataset,
-)
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines import cli, compact, convert, keep_snapshots, report_dataset, status, verify_dataset
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import elements, publish_dataset
 from tests import datasets, image_sets, snapshot_sets, tars
 

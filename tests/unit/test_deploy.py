@@ -18,7 +18,7 @@ import pytest
 import imagebeam
 from imagebeam import errors
 from imagebeam.pipelines import command_parser
-from imagebeam.pipelines import config as config_lib
+from imagebeam.pipelines.config import model as config_lib
 from tests import command_line, patience
 
 DEPLOY = command_line.ROOT / "deploy"

@@ -23,6 +23,14 @@ IN_TENSORFLOW = {  # imported by the calls that need them
     "imagebeam.reader.tf_pipeline",
     "imagebeam.reader.tf_parse",
 }
+ROOMS: dict[str, set[str]] = {  # the folders of pipelines/ and the others that each may import
+    "config": set(),
+    "beam": set(),
+    "inputs": {"config"},
+    "recognize": {"config", "inputs"},
+    "runs": {"beam", "config"},
+    "messages": {"runs"},
+}
 HEAVY = {"apache_beam", "imagebeam.pipelines", "imagebeam.transforms", "tensorflow", "PIL", "pydantic"}
 
 
@@ -141,6 +149,34 @@ def test_no_module_imports_one_of_a_package_above_it(module: str) -> None:
         f"line {line} imports {name}" for name, line in found for root in above if f"{name}.".startswith(f"{root}.")
     ]
     assert wrong == []
+
+
+def room_of(module: str) -> str:
+    """The folder of pipelines/ that a module is in; "" for the commands beside the folders."""
+    parts = module.split(".")[2:]
+    return parts[0] if parts and parts[0] in ROOMS else ""
+
+
+def test_rooms_are_the_folders_of_the_pipelines_and_import_only_rooms_below_them() -> None:
+    assert {path.parent.name for path in (ROOT / "pipelines").glob("*/*.py")} == set(ROOMS)
+    inside = {name: targets for name, targets in graph().items() if room_of(name)}
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in inside.items()
+        for target in targets
+        if target.startswith("imagebeam.pipelines.") and room_of(target) not in {room_of(name), *ROOMS[room_of(name)]}
+    ]
+    assert wrong == []
+
+
+def test_rooms_name_nothing_themselves_so_that_an_import_of_one_module_brings_no_other() -> None:
+    bodies = {room: ast.parse(PATHS[f"imagebeam.pipelines.{room}"].read_text()).body for room in ROOMS}
+    assert {room: len(body) for room, body in bodies.items()} == dict.fromkeys(ROOMS, 1)  # the docstring
+
+
+def test_no_two_modules_have_one_name() -> None:
+    names = [path.stem for path in PATHS.values() if path.stem != "__init__"]
+    assert sorted(names) == sorted(set(names))
 
 
 def test_no_modules_import_each_other_even_in_functions_or_for_types() -> None:

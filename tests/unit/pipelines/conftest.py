@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagebeam.pipelines import remote_job
+from imagebeam.pipelines.runs import remote_job
 from tests.servers import dataflow, gcs
 
 

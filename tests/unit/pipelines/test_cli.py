@@ -17,7 +17,8 @@ import pytest
 
 import imagebeam
 from imagebeam import errors, storage
-from imagebeam.pipelines import cli, convert, terminal
+from imagebeam.pipelines import cli, convert
+from imagebeam.pipelines.messages import terminal
 from tests import command_line, image_sets, patience
 
 KEPT = "finished shards are kept, run the same command again to go on"
@@ -263,8 +264,8 @@ def test_missing_package_exits_2_and_names_the_extra(
     dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "imagebeam.pipelines.config", raising=False)
-    monkeypatch.delattr("imagebeam.pipelines.config", raising=False)
+    monkeypatch.delitem(sys.modules, "imagebeam.pipelines.config.model", raising=False)
+    monkeypatch.delattr("imagebeam.pipelines.config.model", raising=False)
     assert main("plan", "--input", dataset) == 2
     assert capsys.readouterr().err.endswith(
         "yaml is not installed, this command needs it: pip install 'imagebeam[convert]'\n"

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import config, make_job, update_settings
+from imagebeam.pipelines import make_job, update_settings
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import snapshot_drift
 
 
-def make_config(tmp_path: pathlib.Path, **drift: Any) -> config.Config:
+def make_config(tmp_path: pathlib.Path, **drift: Any) -> config_lib.Config:
     (tmp_path / "in").mkdir(exist_ok=True)
     fields = {"source": {"uri": str(tmp_path / "in")}, "output": {"uri": str(tmp_path / "out")}}
-    return config.parse_config(fields | {"update": {"drift": drift}}, "a test")
+    return config_lib.parse_config(fields | {"update": {"drift": drift}}, "a test")
 
 
 @pytest.mark.parametrize(

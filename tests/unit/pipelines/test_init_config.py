@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from imagebeam import errors
-from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import init_config, recognize_folder
+from imagebeam.pipelines import init_config
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.recognize import recognize_folder
 from tests import command_line, folder_shapes
 
 CLASSES = folder_shapes.SHAPES["classes"][2]

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import cli, dataflow_jobs, last_run, remote_job, status
+from imagebeam.pipelines import cli, status
+from imagebeam.pipelines.runs import dataflow_jobs, last_run, remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms import elements, run_record, run_report
 from tests import datasets, image_sets

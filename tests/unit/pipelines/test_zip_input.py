@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert, open_source
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.sources import files
 from imagebeam.transforms.sources import zip as zip_source
 from tests import datasets, image_sets

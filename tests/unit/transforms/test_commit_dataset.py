@@ -17,7 +17,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage, verify_shards
-from imagebeam.pipelines import output_lock
+from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import (
     commit_checks,
     commit_dataset,

@@ -12,8 +12,8 @@ from apache_beam.metrics import MetricsFilter
 from apache_beam.options import pipeline_options
 
 from imagebeam import catalog
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import convert, make_job
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import counters, elements
 from tests import image_sets
 

@@ -164,7 +164,7 @@ from imagebeam.transforms.arrays import found_array, hdf5_files
 
 kept = []
 kept.append(kept)
-gc.freeze()  # as `pipelines.runners` does: what a frozen cycle holds is never freed
+gc.freeze()  # as `pipelines.beam.runners` does: what a frozen cycle holds is never freed
 for uri in sys.argv[1:]:
     try:
         [found] = hdf5_files.list_arrays(uri, 0)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import config_arrays, find_arrays
+from imagebeam.pipelines.config import arrays_section
+from imagebeam.pipelines.inputs import find_arrays
 from imagebeam.transforms import broken_content, elements, unpacked_content
 from imagebeam.transforms.arrays import pixel_rows
 from imagebeam.transforms.sources import pixel_csv, table_rows
@@ -26,7 +27,7 @@ def row(label: object, pixels: object, joined: str = ",") -> str:
 
 
 def find(uri: object, kind: str = "int64", **wanted: object) -> pixel_csv.PixelCsvSource:
-    found = find_arrays.find(str(uri), config_arrays.ArraysConfig(**wanted), LABELLED, kind, False)  # type: ignore[arg-type]
+    found = find_arrays.find(str(uri), arrays_section.ArraysConfig(**wanted), LABELLED, kind, False)  # type: ignore[arg-type]
     assert isinstance(found, pixel_csv.PixelCsvSource)
     return found
 
@@ -140,7 +141,7 @@ def test_find_says_what_is_wrong_with_csv_files(tmp_path: pathlib.Path) -> None:
         find(tmp_path)
     other = write(tmp_path / "other.csv", row("label", range(16)), row(0, PIXELS[0]))
     with pytest.raises(errors.ConfigError, match=r"the name of .*other.csv' says no split: set split.by: column"):
-        find_arrays.find(other, config_arrays.ArraysConfig(), LABELLED, "int64", True)
+        find_arrays.find(other, arrays_section.ArraysConfig(), LABELLED, "int64", True)
 
 
 def test_look_into_a_line_without_end_raises(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

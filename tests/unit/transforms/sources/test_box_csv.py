@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import config as config_lib
-from imagebeam.pipelines import find_box_csv, open_source
-from imagebeam.pipelines.config_objects import BoxCsvConfig
+from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.config.object_sections import BoxCsvConfig
+from imagebeam.pipelines.inputs import find_box_csv
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import box_csv, image_source
 from tests import detection_sets

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import strategies
 
 from imagebeam import errors
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import coco, coco_json, image_source, object_tables, table_rows

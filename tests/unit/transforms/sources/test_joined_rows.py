@@ -5,8 +5,8 @@ import pathlib
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from tests import image_sets, spread_rows
 

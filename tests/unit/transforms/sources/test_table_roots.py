@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import config as config_lib
 from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import image_source

@@ -1,0 +1,205 @@
+"""The section `image` of a config: which images are accepted, and how they are stored."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from imagebeam.pipelines.config.field_types import STRICT, Bytes, Count, NotBool
+from imagebeam.transforms.images import encoders, limits, prepare, scaling
+
+MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
+
+_Level = Annotated[int, pydantic.Field(ge=0, le=255), NotBool]  # of one channel
+_JPEGS = ("jpeg", "keep")  # values of `encode` with which JPEGs are encoded
+_PNGS = ("png", "keep")
+_WEBPS = ("webp",)
+SIZES = ("resize", "shortest_side", "longest_side", "max_pixels")
+
+
+def _read_chroma(value: Any) -> Any:
+    """Returns a ratio that YAML 1.1 took for a number to the base of 60: 4:2:0 without quotes is 14520."""
+    return ":".join(map(str, (value // 3600, value // 60 % 60, value % 60))) if type(value) is int else value
+
+
+class LimitsConfig(pydantic.BaseModel):
+    """Limits on the images of the source, checked by their headers: what exceeds one is rejected."""
+
+    model_config = STRICT
+
+    max_bytes: Bytes | None = None
+    """Of a file."""
+    max_pixels: Count | None = None
+    """Height times width. Without it, images that have to be decoded may have 100 million pixels (JPEG 2000, WebP and
+    TIFF fewer: docs/images.md), so that a worker stays under 1 GB; those whose bytes are kept, as many as decoders
+    take."""
+    min_side: Count | None = None
+    """Of the shorter side, in pixels."""
+    max_side: Count | None = None
+    """Of the longer side, in pixels."""
+    max_aspect_ratio: Annotated[float, pydantic.Field(ge=1), NotBool] | None = None
+    """Longer side divided by shorter side."""
+    max_frames: Count | None = None
+    """Images in one file (GIF, TIFF, WebP, APNG)."""
+    max_seconds: Annotated[float, pydantic.Field(gt=0), NotBool] | None = None
+    """To check, decode and encode one image. It depends on the machine which images that rejects."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> LimitsConfig:
+        if self.min_side is not None and self.max_side is not None and self.min_side > self.max_side:
+            raise ValueError(f"image.limits.min_side {self.min_side} is above max_side {self.max_side}: no image fits")
+        return self
+
+
+class ImageConfig(pydantic.BaseModel):
+    """How images are checked and stored."""
+
+    model_config = STRICT
+
+    encode: Literal["keep", "jpeg", "png", "webp", "raw", "int64_list", "float_list"] = "keep"
+    """`keep` stores the bytes of each JPEG and PNG that is as the other keys want it, and encodes the rest again: as
+    JPEG what was compressed with loss, as PNG what was not. `jpeg`, `png` and `webp` (always RGB, no alpha) encode
+    every image; `raw` stores pixels as uint8 bytes, `int64_list` and `float_list` as numbers from 0 to 255, in the
+    order [height, width, channels]."""
+    other_formats: Literal["encode", "reject"] = "encode"
+    """For `encode: keep`: whether GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000, PSD and ICO, also HEIC and JPEG XL where
+    the packages pillow-heif and pillow-jxl-plugin are installed, are encoded as JPEG or PNG, or rejected."""
+    frames: Literal["first", "reject", "each"] = "first"
+    """What to do with a file of several images, such as an animated GIF: store the first one, reject it, or store each
+    frame of an animation (GIF, WebP, APNG, AVIF) and each page of a TIFF as an example of its own."""
+    orientation: Literal["apply", "keep", "reject"] = "apply"
+    """What to do with an image whose EXIF data ask for a turn, which readers ignore: turn its pixels upright (a JPEG
+    without loss where its sides allow it), store it as it lies, or reject it. Boxes and masks follow."""
+    annotations: Literal["stored", "upright"] = "stored"
+    """Whether boxes and masks were drawn on the pixels as the file stores them, or on the picture turned upright."""
+    color: Literal["keep", "rgb", "gray", "mean"] = "keep"
+    """`rgb` is three channels, `gray` is luma (ITU-R 601), `mean` is the mean of the three channels, rounded down;
+    `keep` keeps gray, RGB and alpha (no alpha for `encode: jpeg`), and converts the rest to RGB."""
+    background: tuple[_Level, _Level, _Level] | None = None
+    """Red, green and blue, 0 to 255, of what shows through transparent pixels; without it alpha is kept, or left out
+    where `color` or JPEG has none. Also the color of padding, which is black by default."""
+    profile: Literal["keep", "srgb"] = "keep"
+    """`srgb` converts the colors of an image with another ICC profile (Display P3, Adobe RGB, CMYK) to sRGB; `keep`
+    takes the numbers as they are, as most readers do."""
+    metadata: Literal["keep", "strip"] = "keep"
+    """`strip` removes EXIF (camera, time, place), XMP and IPTC data, comments and texts from images whose bytes are
+    kept, without touching their pixels; color profiles stay. Images that are encoded here have none of these."""
+    quality: Annotated[int, pydantic.Field(ge=1, le=100), NotBool] = 95
+    """Of each JPEG that is encoded here, and of each WebP that is compressed with loss."""
+    chroma: Annotated[Literal["source", "4:4:4", "4:2:2", "4:2:0"], pydantic.BeforeValidator(_read_chroma)] = "source"
+    """Chroma subsampling of each JPEG that is encoded here. `source` is that of the JPEG it was, and 4:4:4 for other
+    images: with 4:2:0, thin colored lines of a graphic change by up to 50 levels even at quality 100."""
+    progressive: bool = False
+    """Whether JPEGs encoded here are progressive: some 5 % smaller, and slower to decode."""
+    png_level: Annotated[int, pydantic.Field(ge=0, le=9), NotBool] = 6
+    """Compression of each PNG that is encoded here: 1 is fast, 9 is small."""
+    webp: Literal["lossy", "lossless", "source"] = "lossy"
+    """How `encode: webp` compresses: with loss, by `quality`; without; or as the file was compressed: with loss what
+    comes from a JPEG or another format with loss, without loss what comes from a PNG, GIF, BMP and the like."""
+    resize: tuple[Count, Count] | None = None
+    """Height and width in pixels."""
+    fit: Literal["stretch", "crop", "pad"] = "stretch"
+    """How `resize` is reached: whatever the aspect ratio; by cutting off what is too long on both sides; or with
+    borders in the color of `background`."""
+    shortest_side: Count | None = None
+    """Largest length of the shorter side in pixels; keeps the aspect ratio, like the next two."""
+    longest_side: Count | None = None
+    """Largest length of the longer side in pixels."""
+    max_pixels: Count | None = None
+    """Largest height times width."""
+    enlarge: bool = False
+    """Whether images smaller than `shortest_side` or `longest_side` are enlarged to it."""
+    filter: Literal["bicubic", "lanczos", "area", "bilinear"] = "bicubic"
+    """How pixels are scaled, always antialiased. A JPEG of more than twice the size is decoded at a part of it."""
+    resampler: Literal["pillow", "native"] = "pillow"
+    """`native` resizes JPEGs that stay JPEGs in C, with a quarter less processor time. The picture is the same up to
+    rounding and the noise of JPEG (at quality 95, PSNR above 35 dB for photos). It needs the C extension of imagebeam.
+    Pillow resizes all other images, and those that are turned upright."""
+    check: Literal["header", "structure", "decode", "tensorflow"] = "structure"
+    """What is checked of an image whose bytes are kept. `header`: what precedes the pixels; `structure`: every segment
+    and chunk, without decoding; `decode` also decodes every pixel by Pillow, `tensorflow` by the decoders of the
+    reader, which is slow to start."""
+    limits: LimitsConfig = LimitsConfig()
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> ImageConfig:
+        if self.resize is not None and any(getattr(self, name) is not None for name in SIZES[1:]):
+            others = " and ".join(f"image.{name}" for name in SIZES[1:] if getattr(self, name) is not None)
+            raise ValueError(f"image.resize and {others} contradict each other; give one")
+        if self.resize is not None and math.prod(self.resize) > MAX_RESIZED_PIXELS:
+            raise ValueError(
+                f"image.resize: {' x '.join(map(str, self.resize))} are more than {MAX_RESIZED_PIXELS:,} pixels"
+            )
+        if self.fit != "stretch" and self.resize is None:
+            raise ValueError(f"image.fit: {self.fit} needs image.resize")
+        if self.resampler == scaling.NATIVE:
+            self._check_native()
+        if self.enlarge and self.shortest_side is None and self.longest_side is None:
+            raise ValueError("image.enlarge needs image.shortest_side or image.longest_side")
+        for name, formats in (
+            ("quality", (*_JPEGS, *_WEBPS)),
+            ("chroma", _JPEGS),
+            ("progressive", _JPEGS),
+            ("png_level", _PNGS),
+            ("webp", _WEBPS),
+        ):
+            if getattr(self, name) != ImageConfig.model_fields[name].default and self.encode not in formats:
+                raise ValueError(f"image.{name} needs image.encode: {formats[0]}, not {self.encode}")
+        if self.encode in _WEBPS and self.color in ("gray", "mean"):
+            raise ValueError(
+                f"image.encode: webp stores three channels, and image.color is {self.color}: set "
+                "image.encode: png or jpeg"
+            )
+        if self.encode in _WEBPS and self.webp == "lossless" and self.quality != 95:
+            raise ValueError("image.quality has no effect with image.webp: lossless: leave out one of the two")
+        if self.metadata == "strip" and self.check == "header":
+            raise ValueError("image.metadata: strip needs image.check: structure, or more, to find all of them")
+        if self.other_formats != "encode" and self.encode != "keep":
+            raise ValueError(f"image.other_formats is for image.encode: keep, not {self.encode}")
+        return self
+
+    def _check_native(self) -> None:
+        """Refuses settings with which `resampler` would have no effect."""
+        if all(getattr(self, name) is None for name in SIZES):
+            raise ValueError(f"image.resampler needs a size: one of {', '.join(f'image.{name}' for name in SIZES)}")
+        for name, allowed in (("encode", _JPEGS), ("fit", ("stretch", "crop")), ("color", ("keep", "rgb", "gray"))):
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(
+                    f"image.resampler: native is for image.{name}: {' or '.join(allowed)}, not {value}; leave it out"
+                )
+
+    def policy(self, raw_shape: tuple[int, int, int] | None, sum_pixels: bool) -> prepare.ImagePolicy:
+        """Returns how every image is checked and stored.
+
+        Args:
+            raw_shape: height, width and channels if images come as bare pixels.
+            sum_pixels: whether to sum the pixels, for their mean and deviation.
+        """
+        return prepare.ImagePolicy(
+            check=self.check,
+            raw_shape=raw_shape,
+            encode=self.encode,
+            other_formats=self.other_formats,
+            frames=self.frames,
+            orientation=self.orientation,
+            annotations=self.annotations,
+            color=self.color,
+            background=self.background,
+            profile=self.profile,
+            metadata=self.metadata,
+            scaling=scaling.Scaling(
+                size=self.resize,
+                fit=self.fit,
+                shortest_side=self.shortest_side,
+                longest_side=self.longest_side,
+                max_pixels=self.max_pixels,
+                enlarge=self.enlarge,
+                filter=self.filter,
+                resampler=self.resampler,
+            ),
+            encoding=encoders.Encoding(self.quality, self.chroma, self.progressive, self.png_level, self.webp),
+            limits=limits.Limits(**self.limits.model_dump()),
+            sum_pixels=sum_pixels,
+        )

@@ -1,0 +1,507 @@
+"""The config of a job: YAML or a preset's name, overrides on top, checked before any work."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+import os
+import re
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, get_args
+
+import pydantic
+import yaml
+
+from imagebeam import errors, storage
+from imagebeam import features as features_lib
+from imagebeam.pipelines.config import (
+    arrays_section,
+    duplicates_section,
+    field_types,
+    image_section,
+    object_sections,
+    other_sections,
+    source_section,
+    strict_yaml,
+)
+from imagebeam.transforms.sources import path_pattern
+
+_FOLDERS = ("files", "tar", "zip", "tfrecord", "parquet")  # sources that list a folder
+# sources whose images come with columns
+_TABLES = ("manifest", "idx", "coco", "tar", "tfrecord", "arrays", "parquet")
+_OBJECTS = ("coco", "yolo", "voc", "labelme", "box_csv")  # sources with boxes of objects
+_MASKED = ("files", "listing")  # sources of images with masks
+_TRANSFORMED = {  # kinds of transformed columns
+    "z_score": features_lib.FLOAT,
+    "scale_0_1": features_lib.FLOAT,
+    "log": features_lib.FLOAT,
+    "bucketize": features_lib.INT64,
+    "vocabulary": features_lib.INT64,
+}
+_PIXELS = {"int64_list": features_lib.INT64, "float_list": features_lib.FLOAT}  # kinds of an image stored as numbers
+
+Key = Annotated[str, pydantic.Field(min_length=1)]
+
+
+class Config(pydantic.BaseModel):
+    """The config of a whole job."""
+
+    model_config = field_types.STRICT
+
+    source: source_section.SourceConfig = source_section.SourceConfig()
+    label: other_sections.LabelConfig = other_sections.LabelConfig()
+    split: other_sections.SplitConfig = other_sections.SplitConfig()
+    image: image_section.ImageConfig = image_section.ImageConfig()
+    columns: dict[str, other_sections.ColumnConfig] = {}
+    """Columns of the manifest that become features, by name."""
+    features: dict[str, Key | None] = {}
+    """From a standard key to the key to write; null drops it."""
+    output: other_sections.OutputConfig = other_sections.OutputConfig()
+    statistics: other_sections.StatisticsConfig = other_sections.StatisticsConfig()
+    rejects: other_sections.RejectsConfig = other_sections.RejectsConfig()
+    duplicates: duplicates_section.DuplicatesConfig = duplicates_section.DuplicatesConfig()
+    update: other_sections.UpdateConfig = other_sections.UpdateConfig()
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Config:
+        by = self.source.by
+        rule = self.source.masks.rule
+        tables: tuple[str, ...] = _TABLES
+        if self.source.pattern is not None:
+            tables += _MASKED
+            self._check_groups(path_pattern.check(self.source.pattern))
+        splitting = ("idx", "arrays", *_OBJECTS, *(_MASKED if rule is not None and rule.names_split else ()))
+        for name, used, needed in (
+            ("label.by: column", self.label.by == "column", tables),
+            ("label.by: columns", self.label.by == "columns", tables),
+            ("split.by: column", self.split.by == "column", tables),
+            ("split.by: index", self.split.by == "index", _TABLES),
+            ("split.carve", bool(self.split.carve), _TABLES),
+            (
+                "split.by: source",
+                self.split.by == "source",
+                splitting,
+            ),
+            ("columns", bool(self.columns), tables),
+            ("source.manifest", self.source.manifest != source_section.ManifestConfig(), ("manifest",)),
+            ("source.idx", self.source.idx != source_section.IdxConfig(), ("idx",)),
+            ("source.arrays", self.source.arrays != arrays_section.ArraysConfig(), ("arrays",)),
+            ("source.coco", self.source.coco != source_section.CocoConfig(), ("coco",)),
+            ("source.yolo", self.source.yolo != object_sections.YoloConfig(), ("yolo",)),
+            ("source.box_csv", self.source.box_csv != object_sections.BoxCsvConfig(), ("box_csv",)),
+            ("source.labelme", self.source.labelme != object_sections.LabelmeConfig(), ("labelme",)),
+            ("source.voc", self.source.voc != object_sections.VocConfig(), ("voc",)),
+            ("source.tfrecord", self.source.tfrecord != source_section.TfrecordConfig(), ("tfrecord",)),
+            ("source.parquet", self.source.parquet != source_section.ParquetConfig(), ("parquet",)),
+            ("source.pattern", self.source.pattern is not None, _MASKED),
+            ("split.by: table", self.split.by == "table", ("manifest",)),
+            ("source.masks", rule is not None, _MASKED),
+            ("source.include", self.source.include != source_section.SourceConfig().include, _FOLDERS),
+        ):
+            if used and by not in needed:
+                raise ValueError(f"{name} needs source.by: {', '.join(needed)}; not {by}")
+        lists = [name for name, column in self.columns.items() if column.list]
+        if self.source.manifest.merge_rows and not lists and self.label.separator is None:
+            raise ValueError(
+                "source.manifest.merge_rows puts lists together: give columns.NAME.list: true, or label.separator"
+            )
+        group = self.split.group
+        if by not in tables and group and f"(?P<{group}>" not in (self.label.pattern or ""):
+            raise ValueError(f"split.group {group!r} is neither a manifest's column nor a group of label.pattern")
+        if self.split.stratify and self.label.kind != "class":
+            raise ValueError("split.stratify needs classes: label.by directory, filename or column, label.type class")
+        if self.label.texts is not None and self.features.get(features_lib.TEXT, "") is None:
+            raise ValueError(f"label.texts is for {features_lib.TEXT}, which features drops; leave out one of the two")
+        if self.split.stratify and self.label.many:
+            raise ValueError(
+                "split.stratify needs one class for each image; label.separator and label.columns give several: leave "
+                "split.stratify out, and the shares hold by hash"
+            )
+        trusted = self.source.manifest.trust and self.source.manifest.size is None
+        if trusted and self.output.num_shards is None and self.output.examples_per_shard is None:
+            raise ValueError(
+                "source.manifest.trust leaves the sizes of the images unknown: name a column in source.manifest.size, "
+                "or set output.examples_per_shard or output.num_shards"
+            )
+        shards = self.output.num_shards
+        splits = self.split.declared
+        unknown = sorted(set(self.duplicates.keep_in) - set(splits or self.duplicates.keep_in))
+        if unknown:
+            raise ValueError(f"duplicates.keep_in names {', '.join(unknown)}, the splits are {', '.join(splits or ())}")
+        unknown = sorted(set(shards) - set(splits)) if isinstance(shards, dict) and splits is not None else []
+        if unknown:
+            raise ValueError(f"output.num_shards names {', '.join(unknown)}, the splits are {', '.join(splits or ())}")
+        if self.output.writer == "beam":
+            declared = set(self.split.declared or ())
+            if not declared or shards is None or (isinstance(shards, dict) and declared - set(shards)):
+                raise ValueError(
+                    "output.writer: beam needs output.num_shards of every split, and known splits (split.names)"
+                )
+            if self.duplicates.settings().only("report", "fail").is_on:
+                raise ValueError(
+                    "output.writer: beam keeps no hashes of what it has written: set duplicates.exact and "
+                    "duplicates.near to drop or off, or leave output.writer out"
+                )
+            if self.output.shuffle == "none":
+                raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
+        if self.image.frames == "each":
+            self._check_frames()
+        if self.source.manifest.further and self.image.encode in ("raw", *_PIXELS):
+            raise ValueError(
+                f"image.encode: {self.image.encode} is for the one image of an example, and source.manifest.further "
+                "gives several: set image.encode: keep, jpeg, png or webp"
+            )
+        has_panoptic = self.source.coco.panoptic is not None
+        if self.source.masks.bits != 8 and rule is None and not has_panoptic:
+            raise ValueError("source.masks.bits is for masks: set source.masks.image and source.masks.mask")
+        if rule is not None or has_panoptic:  # masks of objects are scaled with the image
+            for name in image_section.SIZES:
+                if getattr(self.image, name) is not None:
+                    raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
+        if self.image.fit != "stretch" and self.source.by in _OBJECTS:
+            raise ValueError(f"image.fit: {self.image.fit} would leave boxes in another place than the objects")
+        if self.transformed and self.statistics.analyze == "train" and "train" not in (splits or ("train",)):
+            raise ValueError(
+                f"statistics.analyze is train, and the splits are {', '.join(splits or ())}; "
+                "set statistics.analyze: all, or name one of them train"
+            )
+        self.resolve_features()
+        return self
+
+    def _check_frames(self) -> None:
+        """Refuses what cannot be done for each picture of a file."""
+        if self.source.manifest.further:
+            raise ValueError(
+                "image.frames: each makes an example of each frame of a file, and source.manifest.further puts several "
+                "files into one example: set image.frames: first or reject"
+            )
+        if self.source.by == "coco" and self.source.coco.masks:
+            raise ValueError(
+                "image.frames: each repeats the boxes of a file for each of its frames, but not the masks: set "
+                "source.coco.masks: false, or image.frames: first or reject"
+            )
+        if self.source.by in ("yolo", "voc", "labelme"):
+            raise ValueError(
+                f"image.frames: each does not repeat the boxes of {self.source.by} for each frame of a file: set "
+                "image.frames: first or reject"
+            )
+        dropping = [name for name, action in self.duplicates.settings().actions.items() if action == "drop"]
+        if dropping:
+            raise ValueError(
+                f"duplicates.{dropping[0]}: drop leaves out whole files, and image.frames: each stores the frames of a "
+                f"file: set duplicates.{dropping[0]}: report or fail, or image.frames: first or reject"
+            )
+
+    def _check_groups(self, groups: frozenset[str]) -> None:
+        """Checks that `source.pattern` has a group for each column, and none for a label or split that is not taken.
+
+        Raises:
+            ValueError: if not.
+        """
+        single = {"label.column": self.label.column, "split.column": self.split.column}
+        if self.split.group is not None and f"(?P<{self.split.group}>" not in (self.label.pattern or ""):
+            single["split.group"] = self.split.group
+        used = {key: name for key, name in single.items() if name is not None}
+        used |= {f"columns.{name}": name for name in self.columns}
+        used |= {f"label.columns {name}": name for name in self.label.columns}
+        for key, name in used.items():
+            if name not in groups:
+                raise ValueError(
+                    f"{key} is {name!r}, and source.pattern has no such group; its groups are "
+                    f"{', '.join(sorted(groups))}: write (?P<{name}>...)"
+                )
+        for section in ("label", "split"):
+            if section in groups and section not in used.values():
+                raise ValueError(
+                    f"source.pattern has a group {section!r} that nothing takes: set {section}.by: column and "
+                    f"{section}.column: {section}, or leave the name out"
+                )
+
+    @property
+    def has_object_masks(self) -> bool:
+        """Whether a mask of each object is stored."""
+        by = self.source.by
+        return (by == "coco" and self.source.coco.masks) or (by == "labelme" and self.source.labelme.masks)
+
+    @property
+    def transformed(self) -> tuple[str, ...]:
+        """Names of the columns that tf.Transform computes: those with a transform that are also written."""
+        written = {feature.source for feature in self.resolve_features()}
+        return tuple(name for name, column in self.columns.items() if column.transform and f"columns/{name}" in written)
+
+    @property
+    def kept_in_records(self) -> tuple[str, ...] | None:
+        """Features of rewritten records that are kept in addition to `columns`; None for all."""
+        keep = self.source.tfrecord.keep
+        if keep == "all" or (keep is None and not self.columns):
+            return None
+        return keep or ()
+
+    @property
+    def renamed_in_records(self) -> dict[str, Key | None]:
+        """The part of `features` about rewritten records; only the records show whether such a feature exists."""
+        if self.source.by != "tfrecord" or self.kept_in_records == ():
+            return {}
+        names = (name for name in self.features if name.startswith("columns/"))
+        return {name: self.features[name] for name in names if name.removeprefix("columns/") not in self.columns}
+
+    def resolve_features(self) -> tuple[features_lib.Feature, ...]:
+        """Returns the features of every example."""
+        columns = {
+            name: (_TRANSFORMED.get(column.transform or "") or column.kind, column.list)
+            for name, column in self.columns.items()
+        }
+        coco = self.source.coco if self.source.by == "coco" else None
+        return features_lib.resolve_features(
+            {name: key for name, key in self.features.items() if name not in self.renamed_in_records},
+            self.label.kind,
+            columns,
+            has_many_labels=self.label.many,
+            has_objects=self.source.by in _OBJECTS and (coco is None or coco.objects),
+            has_object_areas=coco is not None and coco.objects,
+            has_object_flags=self.source.by == "voc",
+            has_object_masks=self.has_object_masks,
+            has_object_keypoints=coco is not None and coco.keypoints,
+            has_captions=coco is not None and coco.captions is not None,
+            has_segmentation=self.source.masks.rule is not None or (coco is not None and coco.panoptic is not None),
+            pixels=_PIXELS.get(self.image.encode),
+            further=self.source.manifest.further,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the part of the config that decides the content of shards: the same for a moved input or output.
+
+        The fingerprint covers the content of the manifest and the label files elsewhere. Defaults are left out, so that
+        a new option changes no fingerprint.
+        """
+        exclude: Any = {
+            "label": {"vocabulary", "texts", "lists"},
+            "split": {"lists"},
+            "output": {"uri", "name", "report"},
+            "rejects": True,
+            "duplicates": True,
+            "update": True,
+        }
+        places = {"path": True, "root": True, "files": True, "join": {"tables"}}
+        exclude["source"] = {"uri": True, "manifest": places, "reads_ahead": True, "bytes_ahead": True}
+        if self.source.by == "listing":  # the same images as those of the folder
+            exclude["source"] = dict.fromkeys(set(type(self.source).model_fields) - {"masks", "pattern"}, True)
+        exclude["source"]["masks"] = {"colors", "ignore"}  # the order of colors counts: see make_job
+        fields = self.model_dump(mode="json", exclude=exclude, exclude_defaults=True)
+        return _without_empty(fields | {"duplicates": self.duplicates.identity()})
+
+
+def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns `fields` without empty mappings, at any depth."""
+    kept = {name: _without_empty(value) if isinstance(value, dict) else value for name, value in fields.items()}
+    return {name: value for name, value in kept.items() if value != {}}
+
+
+def load_config(name: str | None = None, overrides: Sequence[str] = ()) -> Config:
+    """Returns the config in a YAML file or preset, changed by `overrides`.
+
+    Args:
+        name: path of a YAML file, or the name of a preset; None is all defaults.
+        overrides: texts `section.key=value`, the value in YAML.
+
+    Raises:
+        ConfigError: if anything in it is not as expected.
+    """
+    return parse_config(read_fields(name, overrides), where=name or "the command line")
+
+
+def read_fields(name: str | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the keys and values of a YAML file or preset, changed by `overrides`, before they are checked.
+
+    Raises:
+        ConfigError: if the file cannot be read, or an override does not have the form `section.key=value`.
+    """
+    fields = _read_yaml(name) if name is not None else {}
+    for override in overrides:
+        apply_override(fields, override)
+    return fields
+
+
+def parse_config(fields: Mapping[str, Any], where: str) -> Config:
+    """Returns the config that `fields` describe.
+
+    Raises:
+        ConfigError: naming every wrong key and value.
+    """
+    try:
+        return Config.model_validate(_paths_as_text(fields))
+    except pydantic.ValidationError as e:
+        lines = [_explain(error) for error in e.errors(include_url=False)]
+        raise errors.ConfigError(f"config from {where}: " + "; ".join(lines)) from e
+
+
+def _paths_as_text(value: Any) -> Any:
+    """Returns `value` with each path in it as text, at any depth."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {key: _paths_as_text(inner) for key, inner in value.items()}
+    return [_paths_as_text(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def preset_names() -> list[str]:
+    """Returns the names of the presets that come with imagebeam."""
+    files = importlib.resources.files("imagebeam.configs").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def _read_yaml(name: str) -> dict[str, Any]:
+    if name in preset_names():
+        text = importlib.resources.files("imagebeam.configs").joinpath(f"{name}.yaml").read_text("utf-8")
+    else:
+        uri = storage.normalize(name)
+        try:
+            text = storage.storage_of(uri).read(uri).decode("utf-8")
+        except (FileNotFoundError, IsADirectoryError) as e:
+            near = difflib.get_close_matches(name, preset_names(), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise errors.ConfigError(
+                f"--config {name!r} is neither a YAML file nor a preset ({', '.join(preset_names())}){hint}"
+            ) from e
+        except UnicodeDecodeError as e:
+            raise errors.ConfigError(f"{name} is not UTF-8 text: {e}") from e
+    try:
+        fields = strict_yaml.parse(text, name)
+    except yaml.YAMLError as e:
+        raise errors.ConfigError(f"{name} is not YAML: {strict_yaml.explain(e, text)}") from e
+    if fields is None:
+        return {}
+    if not isinstance(fields, dict):
+        hint = strict_yaml.missing_space(fields) if isinstance(fields, str) else ""
+        raise errors.ConfigError(
+            f"{name} holds a {type(fields).__name__}; a config is a mapping of sections" + (hint and f": {hint}")
+        )
+    return fields
+
+
+def apply_override(fields: dict[str, Any], override: str) -> None:
+    """Sets one key as a text `section.key=value` says.
+
+    Raises:
+        ConfigError: if it does not have this form, or a section in it is not a mapping.
+    """
+    path, equals, value = override.partition("=")
+    if not equals or not path:
+        meant = override.replace(":", "=", 1) if ":" in override and "=" not in override else ""
+        hint = f"; write {meant!r}" if meant else ""
+        raise errors.ConfigError(f"--set {override!r} does not have the form section.key=value{hint}")
+    *sections, last = path.split(".")
+    for section in sections:
+        inner = fields[section] = {} if fields.get(section) is None else fields[section]
+        if not isinstance(inner, dict):
+            raise errors.ConfigError(f"{path} cannot be set to {value}: {section} is {inner!r}, not a mapping")
+        fields = inner
+    try:
+        fields[last] = strict_yaml.parse(value, f"--set {path}")
+    except yaml.YAMLError as e:
+        strict_yaml.refuse_mapping(e, path, value)
+        fields[last] = value  # so that a regular expression or a path needs no quotes
+
+
+def _explain(error: Any) -> str:
+    location = ".".join(str(part) for part in error["loc"] if part not in ("(one)", "(by split)"))
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {location!r}; {_key_meant(error['loc'], error['input'])}"
+    if error["type"] == "value_error":  # one of the checks above: the text names its keys, but not the column
+        text = error["msg"].removeprefix("Value error, ")
+        return f"{location}: {text.removeprefix('columns: ')}" if text.startswith("columns: ") else text
+    text = _EXPECTED.get(error["type"], error["msg"][:1].lower() + error["msg"][1:])
+    hint = _mapping_meant(error) if error["type"] in _MAPPINGS else _FORMS.get(location, "")
+    return f"{location}: {text}, got {_show(error['input'])}" + (hint and f"; {hint}")
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxstring = 3, 8, 8, 8, 400
+
+
+def _show(value: Any) -> str:
+    """Returns a value for an error, shortened if it is long."""
+    short = _SHORT.repr(value)
+    return short if "..." in short else repr(value)
+
+
+def _key_meant(location: Sequence[str | int], value: Any) -> str:
+    """Returns a question for the key that is meant, or the known keys.
+
+    Args:
+        location: of an unknown key.
+        value: its value; a mapping if keys below it are given.
+    """
+    *section, name = map(str, location)
+    siblings = _known_keys(section)
+    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
+    is_misspelt = bool(difflib.get_close_matches(name, near, cutoff=0.8))
+    elsewhere = [] if is_misspelt else [_with_key_below(path, value) for path in _paths_of(name, Config)]
+    if elsewhere:
+        meant = [".".join(path) for path in elsewhere[:_MAX_MEANT]]
+    elif near:
+        path = [*section, near[0]]
+        meant = [".".join(_with_key_below(path, value)) if isinstance(value, dict) else near[0]]
+    else:
+        return f"known are {', '.join(siblings)}"
+    form = _FORMS.get(meant[0], "") if len(meant) == 1 and not isinstance(value, list) else ""
+    return f"did you mean {' or '.join(map(repr, meant))}?" + (form and f" {form}")
+
+
+def _with_key_below(path: list[str], value: Any) -> list[str]:
+    """Returns a path with the key below it that `value` gives, if that is one key, and known but for its spelling."""
+    given = list(value) if isinstance(value, dict) else []
+    return path + (difflib.get_close_matches(str(given[0]), _known_keys(path), n=1) if len(given) == 1 else [])
+
+
+def _paths_of(name: str, model: Any, above: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """Yields the paths of all keys of a name, from the top down."""
+    fields = getattr(model, "model_fields", {})
+    if name in fields:
+        yield [*above, name]
+    for each, field in fields.items():
+        yield from _paths_of(name, field.annotation, (*above, each))
+
+
+def _mapping_meant(error: Any) -> str:
+    """Returns what to write instead of a text where a mapping is expected: `by:none`, or just `none`; "" if unknown."""
+    text = error["input"]
+    if not isinstance(text, str):
+        return ""
+    if hint := strict_yaml.missing_space(text):
+        return hint
+    fields = getattr(_model_at(error["loc"]), "model_fields", {})
+    key = next((name for name, field in fields.items() if text in get_args(field.annotation)), None)
+    return f"write {{{key}: {text}}}" if key else ""
+
+
+_MAX_MEANT = 3  # keys that are named
+_FORMS = {  # of lists, for values that are none
+    "image.background": "write [red, green, blue], such as [255, 255, 255]",
+    "image.resize": "write [height, width], such as [224, 224]",
+}
+_MAPPINGS = ("dict_type", "model_type")
+_EXPECTED = {  # YAML's terms instead of Python's
+    "dict_type": "input should be a mapping",
+    "model_type": "input should be a mapping",
+    "tuple_type": "input should be a list",
+}
+
+
+def _known_keys(location: Sequence[str | int]) -> list[str]:
+    return sorted(getattr(_model_at(location), "model_fields", {}))
+
+
+def _model_at(location: Sequence[str | int]) -> Any:
+    model: Any = Config
+    for part in location:
+        field = getattr(model, "model_fields", {}).get(part)
+        model = field.annotation if field is not None else other_sections.ColumnConfig
+    return model
+
+
+def default_name(output: str) -> str:
+    """Returns a name for a dataset, made from its folder's name."""
+    name = re.sub(r"\W+", "_", os.path.basename(output.rstrip("/")), flags=re.ASCII).strip("_")
+    return name if name[:1].isalpha() else f"dataset_{name}".rstrip("_")

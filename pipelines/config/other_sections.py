@@ -1,0 +1,375 @@
+"""The other sections of a config: every key with its default and its meaning, checked as far as one section can be."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from imagebeam import shard_names
+from imagebeam.pipelines.config.field_types import KINDS, STRICT, Bytes, Count, CountBySplit, Fraction, NotBool
+from imagebeam.transforms.sources import table_rows
+
+
+class LabelConfig(pydantic.BaseModel):
+    """The class or target of an image."""
+
+    model_config = STRICT
+
+    by: Literal["directory", "filename", "column", "columns", "none"] = "directory"
+    """Where the label comes from. `directory`: the folder, label/image (or split/label/image); `filename`: `pattern`;
+    `column` and `columns`: the manifest; `none`: no labels."""
+    pattern: str | None = None
+    """For `by: filename`: a regular expression for the whole file name, with a group `(?P<label>...)`."""
+    column: str | None = None
+    """For `by: column`: the column of the manifest, the group of `source.pattern`, the part of a tar's example, the
+    feature of a TFRecord. Cells are stripped, and a whole number is one class in any notation: `1`, `1.0` in a CSV, 1.0
+    in Parquet are `1`."""
+    separator: str | None = pydantic.Field(None, min_length=1)
+    """For `by: column`: separator between the labels, where an image may have several labels or none."""
+    columns: tuple[str, ...] = ()
+    """For `by: columns`: columns of 0 (or -1) and 1, one for each class; an image may have several classes or none. The
+    columns are the vocabulary unless another one is given."""
+    type: Literal["class", "int", "float"] = "class"
+    """`class` stores ids from the vocabulary; `int` and `float` store the column's number unchanged."""
+    base: Annotated[Literal[0, 1], NotBool] = 0
+    """Id of the first class in the records; 1 for other readers that follow the 1-based ImageNet convention.
+    imagebeam's own reader subtracts the base: its labels count from 0."""
+    vocabulary: str | None = None
+    """Address of a `labels.txt` with one class per line in the order of the ids. Default: `columns`, or the sorted
+    labels found. Labels are sorted as text; in a `column` that holds only integers, by value: 2 before 10."""
+    unknown: Literal["reject", "error"] = "reject"
+    """What to do with a label that is not in `vocabulary`."""
+    texts: str | None = None
+    """Address of a file with one class and its text per line (`n01440764 tench, Tinca tinca`, or with a tab between
+    them), stored as image/class/text. A class of the input that is missing in it is an error."""
+    lists: dict[str, str] = {}
+    """For `by: directory`: from a folder below `source.uri` (a split's, under its name there: `val`) to a file with one
+    label per line, for images directly in that folder: the number at the end of an image's name is its line, from 1."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> LabelConfig:
+        if self.by == "filename":
+            if self.pattern is None:
+                raise ValueError("label.by: filename needs label.pattern, such as '(?P<label>cat|dog)\\.\\d+\\.jpg'")
+            try:
+                groups = re.compile(self.pattern).groupindex
+            except re.error as e:
+                raise ValueError(f"label.pattern {self.pattern!r} is not a regular expression: {e}") from e
+            if "label" not in groups:
+                raise ValueError(f"label.pattern {self.pattern!r} has no group named label; write (?P<label>...)")
+        if (self.by == "column") != (self.column is not None):
+            raise ValueError("label.by: column and label.column go together")
+        if (self.by == "columns") != bool(self.columns):
+            raise ValueError("label.by: columns and label.columns go together")
+        repeated = next((name for name in self.columns if self.columns.count(name) > 1), None)
+        if repeated is not None:
+            raise ValueError(f"label.columns names {repeated!r} twice; the ids would be ambiguous")
+        if self.separator is not None and (self.by != "column" or self.type != "class"):
+            raise ValueError("label.separator needs label.by: column and label.type: class")
+        if self.lists and self.by != "directory":
+            raise ValueError(f"label.lists needs label.by: directory, not {self.by}")
+        if self.type != "class" and self.by != "column":
+            raise ValueError(f"label.type: {self.type} needs label.by: column")
+        if self.by != "filename" and self.pattern is not None:
+            raise ValueError(f"label.pattern needs label.by: filename, not {self.by}")
+        if self.kind != "class" and (self.base or self.vocabulary is not None or self.texts is not None):
+            raise ValueError("label.base, label.vocabulary and label.texts need classes: labels, and label.type: class")
+        return self
+
+    @property
+    def kind(self) -> str | None:
+        """Kind of the label's feature: "class", "int64", "float", or None without labels."""
+        if self.by == "none":
+            return None
+        return "class" if self.type == "class" else KINDS[self.type]
+
+    @property
+    def many(self) -> bool:
+        """True if an image may have several classes."""
+        return self.separator is not None or bool(self.columns)
+
+
+class Carve(pydantic.BaseModel):
+    """Rows at the beginning of a split that become another split."""
+
+    model_config = STRICT
+
+    split: str
+    """The split to take rows from."""
+    first: Count
+    """How many rows to take."""
+
+
+class SplitConfig(pydantic.BaseModel):
+    """The split of an image."""
+
+    model_config = STRICT
+
+    by: Literal["directory", "column", "hash", "index", "lists", "table", "source", "none"] = "none"
+    """Where the split comes from. `directory`: the first folder; `column`: the manifest, or `source.pattern`; `hash`:
+    `fractions`; `index`: `counts`; `lists`: `lists`; `table`: the manifest's name without extension, for several
+    (train.csv, valid.csv); `source`: `source.idx`, `source.arrays`, `source.coco`, `source.yolo`, `source.voc`,
+    `source.labelme`, `source.box_csv` or `source.masks`; `none`: all images go to one split."""
+    name: str = "train"
+    """For `by: none`: name of the only split."""
+    column: str | None = None
+    """For `by: column`: the manifest's column, or a group of `source.pattern`."""
+    fractions: dict[str, Fraction] | None = None
+    """For `by: hash`: the share of each split; the shares sum to 1, such as {train: 0.8, test: 0.2}."""
+    counts: dict[str, Count | None] | None = None
+    """For `by: index`: how many rows of the manifest each split takes, in this order; null takes the rest."""
+    lists: dict[str, str | tuple[str, ...]] = {}
+    """For `by: lists`: from a split to a text file below `source.uri` that names its images, or several; one image a
+    line, by the end of its path, with or without the extension. What follows a blank in a line may be anything; lines
+    that begin with # are left out. An image in the lists of two splits is a reject."""
+    unlisted: Literal["leave_out", "reject"] = "leave_out"
+    """For `by: lists`: what to do with an image in no list: leave it out and count it as `not_in_lists`, or reject."""
+    carve: dict[str, Carve] = {}
+    """New splits made of the first rows of others, such as {validation: {split: train, first: 1000}}."""
+    stratify: bool = False
+    """For `by: hash`: makes the shares exact to within one image, in each label and in total; then images can change
+    their split when the dataset grows. Groups stay whole, so with `group` each label is exact to within one group, and
+    the total to within one group per label."""
+    group: str | None = None
+    """For `by: hash`: a column of the manifest, or a group of `label.pattern` or `source.pattern`. Images with the
+    same value go to the same split."""
+    seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63), NotBool] = 0
+    """Salt of every hash: for the split and for the order of records."""
+    rename: dict[str, str] = {}
+    """From the name in the folder or column to the split's name, such as {val: validation}."""
+    names: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
+    """For `by: directory`, `column` and `table`: the splits that must exist. An image of another split is a reject; an
+    empty split is an error."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> SplitConfig:
+        if (self.by == "column") != (self.column is not None):
+            raise ValueError("split.by: column and split.column go together")
+        if (self.by == "hash") != (self.fractions is not None):
+            raise ValueError(
+                "split.by: hash and split.fractions go together, such as split.fractions: {train: 0.9, test: 0.1}"
+            )
+        if self.fractions is not None and abs(sum(self.fractions.values()) - 1) > 1e-6:
+            raise ValueError(f"split.fractions sum to {sum(self.fractions.values()):g}; they must sum to 1")
+        if (self.by == "lists") != bool(self.lists):
+            raise ValueError("split.by: lists and split.lists go together")
+        if self.by != "lists" and self.unlisted != "leave_out":
+            raise ValueError(f"split.unlisted needs split.by: lists, not {self.by}")
+        if (self.by == "index") != (self.counts is not None):
+            raise ValueError(
+                "split.by: index and split.counts go together, such as split.counts: {train: 900, test: null}"
+            )
+        if self.counts is not None and None in list(self.counts.values())[:-1]:
+            raise ValueError("split.counts: null takes the rest, so it can only be the last")
+        for name, carve in self.carve.items():
+            if name == carve.split:
+                raise ValueError(f"split.carve: {name} cannot be taken from itself")
+            if self._given is not None and carve.split not in self._given:
+                raise ValueError(
+                    f"split.carve takes {name} from {carve.split!r}; the splits are {', '.join(self._given)}"
+                )
+        if self.by != "hash" and (self.stratify or self.group):
+            raise ValueError(f"split.stratify and split.group need split.by: hash, not {self.by}")
+        if self.by not in ("directory", "column", "table", "source") and (self.rename or self.names):
+            raise ValueError(
+                f"split.rename and split.names need split.by: directory, column, table or source, not {self.by}"
+            )
+        if self.by != "none" and self.name != SplitConfig.model_fields["name"].default:
+            raise ValueError(f"split.name needs split.by: none, not {self.by}")
+        for name in (self.name, *self.carve, *(self.declared or ()), *self.rename.values()):
+            if not shard_names.SPLIT_NAME.fullmatch(name):
+                raise ValueError(f"split name {name!r} must consist of letters, digits, '_', '.' and '-'")
+        return self
+
+    @property
+    def declared(self) -> tuple[str, ...] | None:
+        """Names of the splits, if known before the input is listed; None if the input decides."""
+        return None if self._given is None else (*self._given, *self.carve)
+
+    @property
+    def _given(self) -> tuple[str, ...] | None:
+        """The same, without the splits that `carve` makes."""
+        if self.by == "none":
+            return (self.name,)
+        if self.lists:
+            return tuple(self.lists)
+        return next((tuple(given) for given in (self.fractions, self.counts, self.names) if given is not None), None)
+
+
+_OPTIONS_OF_TRANSFORMS = {"buckets": "bucketize", "top_k": "vocabulary", "num_oov_buckets": "vocabulary"}
+
+
+class ColumnConfig(pydantic.BaseModel):
+    """A column of the manifest that becomes a feature."""
+
+    model_config = STRICT
+
+    type: Literal["string", "int", "float"] = "string"
+    """Type of the column's values, and of the stored feature unless a transform changes it. `float` has 32 bits, about
+    seven digits: use `int` for longer integers."""
+    list: bool = False
+    """If true, an image has a list of values: a list in JSON and Parquet, values with `separator` between them in
+    text."""
+    separator: str | None = pydantic.Field(None, min_length=1)
+    """Separator between the values of a list in text."""
+    missing: Literal["reject", "error", "default"] = "reject"
+    """What to do with an empty value or one of another type: reject the image, end the run with an error, or store
+    `default`."""
+    default: Annotated[int | float | str | None, NotBool] = None
+    """The value for `missing: default`."""
+    transform: Literal["z_score", "scale_0_1", "log", "bucketize", "vocabulary"] | None = None
+    """Computed by tf.Transform from all values of the splits in `statistics.analyze`. `z_score`: mean 0 and deviation
+    1; `scale_0_1`: 0 to 1; `log`: natural logarithm (values not above 0 are `missing`); `bucketize`: the number of the
+    quantile, of `buckets`; `vocabulary`: the id among the `top_k` most frequent strings."""
+    buckets: Annotated[int, pydantic.Field(ge=2), NotBool] = 10
+    """For `transform: bucketize`: number of quantiles."""
+    top_k: Count | None = None
+    """For `transform: vocabulary`: how many strings get an id; by default all."""
+    num_oov_buckets: Annotated[int, pydantic.Field(ge=0), NotBool] = 0
+    """For `transform: vocabulary`: number of ids for all other strings, chosen by hash; with 0 they get -1."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> ColumnConfig:
+        if (self.missing == "default") != (self.default is not None):
+            raise ValueError("columns: missing: default and default go together")
+        if self.default is not None and self.type != "string":
+            try:
+                table_rows.parse_number(self.kind, str(self.default))
+            except ValueError as e:
+                raise ValueError(f"columns: default of type: {self.type}: {e}") from e
+        if self.transform == "vocabulary" and self.type != "string":
+            raise ValueError(f"columns: transform: vocabulary is for type: string, not {self.type}")
+        if self.transform not in (None, "vocabulary") and self.type == "string":
+            raise ValueError(f"columns: transform: {self.transform} is for numbers; give type: float or int")
+        for option, wanted in _OPTIONS_OF_TRANSFORMS.items():
+            if option in self.model_fields_set and self.transform != wanted:
+                raise ValueError(f"columns: {option} is for transform: {wanted}, not {self.transform or 'none'}")
+        if self.transform == "log" and isinstance(self.default, (int, float)) and self.default <= 0:
+            raise ValueError(f"columns: default {self.default!r} has no logarithm; give one above 0")
+        if self.list and self.transform is not None:
+            raise ValueError("columns: transform is for single values, not for a list")
+        if self.separator is not None and not self.list:
+            raise ValueError("columns: separator needs list: true")
+        if self.list and self.default is not None:
+            raise ValueError("columns: missing: default is for single values; a list may hold none")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Kind of the raw values: bytes, int64 or float."""
+        return KINDS[self.type]
+
+
+_COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".xz", ".z", ".zlib", ".zst", ".zip"})
+
+
+class OutputConfig(pydantic.BaseModel):
+    """Where and how the dataset is stored."""
+
+    model_config = STRICT
+
+    uri: str | None = None
+    """Folder of the dataset; `--output` on the command line."""
+    name: str | None = pydantic.Field(None, pattern=r"^[a-zA-Z]\w*$")
+    """Name of the dataset in the catalog and for TFDS; by default made from the folder's name."""
+    num_shards: CountBySplit | None = None
+    """Number of shards, for every split or by split."""
+    target_shard_bytes: Bytes | None = None
+    """Image bytes per shard, such as 128MiB; decides the number of shards."""
+    examples_per_shard: Count | None = None
+    """Maximum of records per shard; decides the number of shards."""
+    compression: Literal["none", "gzip"] = "none"
+    """`gzip` costs time and saves little on JPEG, and TFDS cannot read it."""
+    shuffle: Literal["hash", "none"] = "hash"
+    """`hash` orders records by the hash of their keys; `none` by key or by row of the manifest."""
+    writer: Literal["stream", "beam"] = "stream"
+    """`beam` uses `beam.io.WriteToTFRecord`; then order and shard content differ from run to run."""
+    report: bool = True
+    """Whether the commit writes `report.html`: what is in the dataset, on one page, with pictures of a few images."""
+    suffix: str = pydantic.Field(".tfrecord", pattern=r"^(\.[\w.-]+)?$")
+    """Follows train-00000-of-00016; empty for the file names of the TPU models."""
+
+    @pydantic.field_validator("suffix", mode="before")
+    @classmethod
+    def _nothing_is_empty(cls, value: Any) -> Any:
+        """Accepts `suffix:` without a value, which YAML reads as null, and `--set output.suffix=`."""
+        return "" if value is None else value
+
+    @pydantic.model_validator(mode="after")
+    def _suffix_tells_compression(self) -> OutputConfig:
+        stem, dot, last = self.suffix.rpartition(".")
+        if dot + last.lower() in _COMPRESSED:
+            remedy = (
+                f"output.compression: gzip adds .gz itself, so set output.suffix: {stem or chr(34) * 2}"
+                if self.compression == "gzip"
+                else "readers would take the shards for compressed; leave it out, or set output.compression: gzip, "
+                "which adds .gz itself"
+            )
+            raise ValueError(f"output.suffix {self.suffix!r} is of compressed files: {remedy}")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _one_size(self) -> OutputConfig:
+        given = [
+            name
+            for name in ("num_shards", "target_shard_bytes", "examples_per_shard")
+            if getattr(self, name) is not None
+        ]
+        if len(given) > 1:
+            raise ValueError(f"output.{' and output.'.join(given)} contradict each other; give one")
+        if self.target_shard_bytes is not None and self.target_shard_bytes < 1:
+            raise ValueError("output.target_shard_bytes must be at least 1")
+        return self
+
+
+class StatisticsConfig(pydantic.BaseModel):
+    """Content of `statistics.json` beyond counts."""
+
+    model_config = STRICT
+
+    pixels: bool = False
+    """If true, every image is decoded for the mean and standard deviation of each channel, for `normalize="dataset"`:
+    over all pixels as they are stored, 0 to 255, without alpha. An image that cannot be decoded is a reject."""
+    analyze: Literal["train", "all"] = "train"
+    """Which splits tf.Transform analyses for the transforms of `columns`: the split named train, or all."""
+
+
+class RejectsConfig(pydantic.BaseModel):
+    """How many images may be rejected."""
+
+    model_config = STRICT
+
+    max_fraction: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] = 0.01
+    """Share of the listed images; if more are rejected, nothing is committed and the exit code is 3."""
+
+
+class DriftConfig(pydantic.BaseModel):
+    """How far a snapshot may differ from the one before, beyond what chance explains; null switches a check off."""
+
+    model_config = STRICT
+
+    labels: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] | None = 0.1
+    """Total variation distance of the shares of labels in a split, before and after: 0 the same, 1 none in common.
+    Above any of the three a note is printed; with `--fail-on-drift` nothing is committed and the exit code is 3."""
+    sizes: Annotated[float, pydantic.Field(ge=0), NotBool] | None = 0.5
+    """Relative difference of the mean bytes, heights or widths of new images from those of the last snapshot."""
+    rejects: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] | None = 0.05
+    """Rise of the share of rejects, of all reasons or of one, from the last snapshot to the images that are read."""
+
+
+class UpdateConfig(pydantic.BaseModel):
+    """What `convert --update` may change."""
+
+    model_config = STRICT
+
+    compare: Literal["version", "content"] = "version"
+    """What makes an image another one: `version` is another generation or time of change of its file. With `content` an
+    image with another version, or none, is compared by a hash of its bytes, which is recorded when it is written."""
+    new_labels: Literal["append", "refuse"] = "append"
+    """Classes that no image had before: `append` gives them ids after all others, `refuse` is an error."""
+    max_removed_fraction: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] = 0.3
+    """Share of the images of the last snapshot; if more are gone from the input, nothing is written and the exit code
+    is 3."""
+    drift: DriftConfig = DriftConfig()

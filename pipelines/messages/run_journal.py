@@ -1,0 +1,188 @@
+"""The journal of a command: what it works on, its stages and how it ended. Summaries, metrics and events come from it.
+
+Imports no Beam and no pydantic, so that a command that cannot start still tells how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from imagebeam import catalog as catalog_lib
+from imagebeam.storage import remote
+from imagebeam.transforms import elements, run_report, summaries
+
+if TYPE_CHECKING:
+    from imagebeam.pipelines.runs import remote_job
+    from imagebeam.transforms import dataset_settings
+
+State: TypeAlias = Literal[
+    "committed",
+    "kept",  # the same dataset was committed already
+    "nothing_new",  # an update found no change
+    "submitted",  # a job or a template, for which nobody waits
+    "planned",
+    "verified",
+    "refused",  # by imagebeam: the config, the input, the rejects or another run do not allow it
+    "failed",
+    "interrupted",
+]
+ENDED_WELL: frozenset[State] = frozenset({"committed", "kept", "nothing_new", "submitted", "planned", "verified"})
+STAGES = ("starting", "listing", "planning", "writing", "committing")
+_STAGE_BEGINS = dict(zip(STAGES, ("started", "launched", "planning", "planned", "committing")))
+_REPORT_SEC = 5.0  # to read the report of a run that failed
+
+
+class Changes(NamedTuple):
+    """The difference between a snapshot and the one before it, in images."""
+
+    added: int
+    changed: int
+    removed: int
+    unchanged: int
+    read_and_rejected: int | None = None  # None before images are read
+
+
+class _Config(Protocol):
+    """What is needed of a Config."""
+
+    source: Any
+    output: Any
+    rejects: Any
+
+
+@dataclasses.dataclass
+class Journal:
+    """What is known of one command so far. Fields that do not apply to it stay None or empty.
+
+    Attributes:
+        command: its name.
+        state: how it ended.
+        exit_code: of the process.
+        message: why it failed, or what it found; "" if there is nothing to say.
+        input: address of the images, as given.
+        output: address of the dataset, as given.
+        name: of the dataset.
+        max_reject_fraction: share of images that may be rejected.
+        run_id: of the run that held the lock of the output.
+        job: on a service.
+        template: address of the template that was written.
+        plan: of the run.
+        rejected: number of all rejects by reason, if the run told it without committing a dataset.
+        catalog: of the dataset that is committed, or was verified.
+        snapshot: the name of the snapshot that was committed, planned, found or verified.
+        changes: of the snapshot, against the one before.
+        notes: for the user.
+        error: why it failed, with its traceback.
+        times: when stages began, in seconds since the epoch: started, launched, and those of `DatasetPlan.times`.
+        on_begin: called once the input and the output are known, before any work.
+    """
+
+    command: str = ""
+    state: State = "failed"
+    exit_code: int = 1
+    message: str = ""
+    input: str | None = None
+    output: str | None = None
+    name: str | None = None
+    max_reject_fraction: float | None = None
+    run_id: str | None = None
+    job: remote_job.RemoteJob | None = None
+    template: str | None = None
+    plan: elements.DatasetPlan | None = None
+    rejected: Mapping[str, int] | None = None
+    catalog: catalog_lib.Catalog | None = None
+    snapshot: str | None = None
+    changes: Changes | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+    error: BaseException | None = None
+    times: dict[str, float] = dataclasses.field(default_factory=lambda: {"started": time.time()})
+    on_begin: list[Callable[[Journal], None]] = dataclasses.field(default_factory=list)
+
+    def context(self) -> dict[str, Any]:
+        """What each line of the log has of the run."""
+        return {"command": self.command, "output": self.output, "run_id": self.run_id}
+
+    def begin(self, config: _Config, name: str | None) -> None:
+        """Notes what the command works on, and tells `on_begin`."""
+        self.input = None if config.source.uri is None else str(config.source.uri)
+        self.output = None if config.output.uri is None else str(config.output.uri)
+        self.name = name
+        self.max_reject_fraction = config.rejects.max_fraction
+        for tell in self.on_begin:
+            tell(self)
+
+    @contextlib.contextmanager
+    def following(self, settings: dataset_settings.DatasetSettings, report: str = "") -> Iterator[None]:
+        """Notes that the pipeline of a run starts, and how far it came if it fails.
+
+        Args:
+            settings: of the dataset.
+            report: address of the report; by default that of the settings.
+        """
+        self.run_id = settings.run_id or None
+        self.times["launched"] = time.time()
+        try:
+            yield
+        except BaseException:
+            uri = report or settings.report
+            with contextlib.suppress(Exception), remote.budget(_REPORT_SEC):  # the failure itself is what counts
+                if uri and (fields := run_report.read_report(uri)) is not None:
+                    self.take_report(fields)
+            raise
+
+    def take_report(self, fields: Mapping[str, Any]) -> None:
+        """Notes what the report of a run says."""
+        self.take_plan(run_report.decode_plan(fields["plan"]))
+        self.rejected = fields.get("rejected")
+
+    def take_plan(self, plan: elements.DatasetPlan) -> None:
+        """Notes the plan of the run, with the times of its stages."""
+        self.plan = plan
+        self.notes = list(plan.notes)
+        self._take_snapshot(plan.snapshot)
+        self.times.update(plan.times)
+
+    def take_catalog(self, catalog: catalog_lib.Catalog) -> None:
+        """Notes the dataset that the command committed, found or verified."""
+        self.catalog = catalog
+        self.name = catalog.name
+        self._take_snapshot(catalog.snapshot)
+
+    def _take_snapshot(self, facts: Mapping[str, Any]) -> None:
+        if facts:
+            self.snapshot = facts["name"]
+            self.changes = Changes(
+                **{name: facts[name] for name in summaries.CHANGES}, read_and_rejected=facts.get("rejected")
+            )
+
+    def end(self, state: State, exit_code: int, message: str = "") -> None:
+        """Notes how the command ended."""
+        self.state, self.exit_code, self.message = state, exit_code, message
+        if state == "nothing_new" and self.catalog is not None:  # its changes are those of an earlier run
+            self.changes = Changes(0, 0, 0, self.catalog.counts.written, 0)
+        self.times["ended"] = time.time()
+
+    def fail(self, exit_code: int, message: str) -> None:
+        """Notes that the command ended with an error."""
+        self.end("refused" if exit_code in (2, 3, 4, 5) else "failed", exit_code, message)
+
+    def seconds(self) -> dict[str, float | None]:
+        """Returns the seconds of each stage, and in total; None for a stage that the command did not reach.
+
+        The stage in which a command failed lasts until its end. On a service, the clocks of workers decide.
+        """
+        ended = self.times.get("ended", time.time())
+        begun = {stage: self.times[key] for stage, key in _STAGE_BEGINS.items() if key in self.times}
+        bounds = [*begun.values(), self.times.get("committed", ended)]
+        if self.state in ("planned", "kept", "nothing_new") and "planned" in self.times:
+            begun.pop("writing", None)  # nothing was
+            begun.pop("committing", None)
+            bounds = [*begun.values(), self.times["planned"]]
+        seconds: dict[str, float | None] = dict.fromkeys(STAGES)
+        for stage, begin, end in zip(begun, bounds, bounds[1:]):
+            seconds[stage] = round(max(end - begin, 0.0), 3)
+        return {**seconds, "total": round(max(ended - self.times["started"], 0.0), 3)}

@@ -1,0 +1,100 @@
+"""Looks into zip archives as into the folders that they would be unpacked to."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import posixpath
+import zlib
+from collections.abc import Sequence
+
+from imagebeam import errors, storage
+from imagebeam.pipelines.recognize.survey import HEAD_BYTES, Folder, Survey
+from imagebeam.transforms import zip_members
+from imagebeam.transforms.sources import zip_directory
+
+_MAX_ARCHIVES = 20
+_MAX_MEMBERS = 50_000  # of all archives
+_MAX_HEADER_BYTES = 4_096  # before the content of a member
+
+
+class ArchiveSurvey(Survey):
+    """What was seen of zip archives, by their directories: of one, or of several as folders of their names.
+
+    Attributes:
+        places: by the folder that an archive stands for, "" for the only one, what --input is for that folder.
+    """
+
+    def __init__(self, root: str, names: Sequence[str]):
+        """Reads the directories of archives; one that cannot be read is left out.
+
+        Args:
+            root: address of the folder that they are in.
+            names: of the archives.
+        """
+        super().__init__(root)
+        self.places: dict[str, str] = {}
+        self._members: dict[str, tuple[str, zip_directory.Member]] = {}  # with the address of the archive, by path
+        self._files: dict[str, dict[str, int]] = collections.defaultdict(dict)
+        self._inner: dict[str, set[str]] = collections.defaultdict(set)
+        self._is_whole = len(names) <= _MAX_ARCHIVES
+        for name in names[:_MAX_ARCHIVES]:
+            self._add(name, is_only=len(names) == 1)
+
+    def _add(self, name: str, is_only: bool) -> None:
+        uri = storage.join(self.root, name)
+        most = max(0, _MAX_MEMBERS - len(self._members))
+        try:
+            store = storage.storage_of(uri)
+            found = zip_directory.read_members(lambda start, size: store.read(uri, start, size), store.stat(uri).size)
+            members = [each for each in itertools.islice(found, most + 1) if not each.is_directory]
+        except (OSError, zip_directory.ZipError, errors.ConfigError):
+            return
+        self._is_whole &= len(members) <= most
+        own = [each for each in members if not each.name.startswith("__MACOSX/")]
+        folder = "" if is_only else posixpath.splitext(name)[0]
+        repeats = folder != "" and all(each.name.startswith(f"{folder}/") for each in own)
+        self.places[folder] = f"{name}/{folder}" if repeats else name
+        for member in own[:most]:
+            path = posixpath.normpath(posixpath.join("" if repeats else folder, member.name))
+            if path.startswith(("/", "..")):
+                continue
+            self._members[path] = uri, member
+            above, base = posixpath.split(path)
+            self._files[above][base] = member.size
+            while above:
+                above, base = posixpath.split(above)
+                self._inner[above].add(base)
+
+    def _list(self, path: str) -> Folder:
+        shown = sorted(name for name in self._inner[path] if not name.startswith("."))
+        files = {name: size for name, size in sorted(self._files[path].items()) if not name.startswith(".")}
+        self._num_entries += len(shown) + len(files)
+        most = self._bounds.entries
+        files = dict(itertools.islice(files.items(), most))
+        return Folder(path, tuple(shown[:most]), files, self._is_whole)
+
+    def _read_head(self, path: str, num_bytes: int) -> bytes:
+        if path not in self._members:
+            return b""
+        uri, member = self._members[path]
+        if member.flags & zip_directory.ENCRYPTED:
+            return b""
+        data = storage.storage_of(uri).read(uri, member.offset, min(member.length, _MAX_HEADER_BYTES + num_bytes))
+        if len(data) < zip_members.LOCAL_HEADER.size:
+            return b""
+        *_, name_bytes, extra_bytes = zip_members.LOCAL_HEADER.unpack_from(data)
+        content = data[zip_members.LOCAL_HEADER.size + name_bytes + extra_bytes :]
+        if member.method == zip_members.STORED:
+            return content[: min(num_bytes, member.size)]
+        try:
+            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, min(num_bytes, HEAD_BYTES))
+        except zlib.error:
+            return b""
+
+    def input_of(self, path: str) -> str | None:
+        """Returns what to give as --input, below the root, for a folder in an archive; None if it is in several."""
+        for folder, place in self.places.items():
+            if not folder or path == folder or path.startswith(f"{folder}/"):
+                return posixpath.join(place, path[len(folder) :].strip("/")).rstrip("/")
+        return None

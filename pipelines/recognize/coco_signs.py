@@ -1,0 +1,213 @@
+"""Signs of JSON in COCO's format: boxes, captions, keypoints, panoptic masks, and LVIS."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from imagebeam.pipelines.recognize.survey import (
+    Change,
+    Finding,
+    Folder,
+    Strength,
+    Survey,
+    split_meant,
+)
+
+
+class _Kind(NamedTuple):
+    """One kind of file that COCO's images come with."""
+
+    preset: str
+    names: re.Pattern[str]  # of the files
+    what: str
+
+
+_KINDS = (
+    _Kind("coco_keypoints", re.compile(r"(?i).*keypoints.*\.json"), "JSON of keypoints"),
+    _Kind("coco_captions", re.compile(r"(?i).*captions?.*\.json"), "JSON of captions"),
+    _Kind("coco_panoptic", re.compile(r"(?i).*panoptic.*\.json"), "JSON of panoptic masks"),
+)
+_OTHER_KINDS = re.compile(r"(?i)caption|keypoint|panoptic|stuff|image_info|_annotations.coco|^lvis_")
+_LVIS = re.compile(r"(?i)lvis_.*\.json")
+
+
+class _Place(NamedTuple):
+    """Where the annotations of a split are, and the folder of its images, both below the data set."""
+
+    annotations: str
+    images: str
+
+
+def find_coco(survey: Survey, at: str) -> Iterator[Finding]:
+    """Finds JSON with images, annotations and categories, and the folder of the images of each."""
+    places = _find_places(survey, at, lambda name: _OTHER_KINDS.search(name) is None, prefers="instances")
+    if places:
+        often = (Change("source.coco.masks", True, "also the mask of each object, for Mask R-CNN"),)
+        yield Finding("coco", Strength.CERTAIN, f"JSON of COCO: {_show(places)}", _settings_of(places), (), often)
+    strength = Strength.POSSIBLE if places else Strength.CERTAIN  # one of several things to learn from the same images
+    for kind in _KINDS:
+        places = _find_places(survey, at, lambda name, kind=kind: kind.names.fullmatch(name) is not None)  # type: ignore[misc]
+        if not places:
+            continue
+        settings = _settings_of(places)
+        if kind.preset == "coco_captions":
+            settings["source.coco.captions"] = settings["source.coco.annotations"]
+        evidence = f"{kind.what}: {_show(places)}"
+        if kind.preset != "coco_panoptic":
+            yield Finding(kind.preset, strength, evidence, settings)
+            continue
+        masks = {split: posixpath.splitext(place.annotations)[0] for split, place in places.items()}
+        settings["source.coco.panoptic"] = masks
+        packed = [path for path in masks.values() if not survey.look(posixpath.join(at, path)).ending(".png")]
+        if packed:
+            note = f"unpack {packed[0]}.zip first: the folder {packed[0]} must hold the PNG files"
+            yield Finding(kind.preset, Strength.POSSIBLE, evidence, settings, (note,))
+        else:
+            yield Finding(kind.preset, strength, f"{evidence}, and PNG files in {masks[next(iter(masks))]}", settings)
+
+
+def find_lvis(survey: Survey, at: str) -> Iterator[Finding]:
+    """Finds lvis_v1_train.json, whose images are in the folders of COCO that their addresses name."""
+    places: dict[str, _Place] = {}
+    for holder in _holders(survey, at):
+        for name in filter(_LVIS.fullmatch, holder.ending(".json")):
+            split = split_meant(name)
+            folder = _folder_of_urls(survey, at, survey.head(holder.below(name)))
+            if split is not None and folder is not None:
+                places.setdefault(split, _Place(_below(holder.below(name), at), folder))
+    if "train" in places:
+        evidence = f"JSON of LVIS: {_show(places)}"
+        often = (Change("source.coco.masks", True, "also the mask of each object"),)
+        yield Finding("lvis", Strength.CERTAIN, evidence, _settings_of(places), (), often)
+
+
+def _folder_of_urls(survey: Survey, at: str, head: bytes) -> str | None:
+    """Returns the folder that has the folders of COCO's images; None if it is nowhere."""
+    named = sorted({url.decode().split("/")[-2] for url in re.findall(rb'"coco_url":\s*"([\w:/.-]+/[\w.-]+)"', head)})
+    wanted = named or ["train2017", "val2017"]  # the beginning of the file may have no image
+    root = survey.look(at)
+    for folder in ["", *root.folders[:_NUM_FOLDERS]]:
+        inner = survey.look(posixpath.join(at, folder) if folder else at)
+        if any(name in inner.folders and survey.look(inner.below(name)).images for name in wanted):
+            return folder
+    return None
+
+
+_NUM_FOLDERS = 20
+
+
+def _holders(survey: Survey, at: str) -> list[Folder]:
+    root = survey.look(at)
+    return [root, *(survey.look(root.below(name)) for name in root.folders if _names_annotations(name))]
+
+
+def _find_places(
+    survey: Survey, at: str, is_meant: Callable[[str], bool], prefers: str | None = None
+) -> dict[str, _Place]:
+    """Returns the files of a kind by split: those whose first image is found.
+
+    Args:
+        survey: of the folder.
+        at: the data set in it.
+        is_meant: says by the name whether a file is of the kind.
+        prefers: part of the name of the file that is taken if there are several for a split.
+    """
+    root = survey.look(at)
+    places: dict[str, _Place] = {}
+    for holder in _holders(survey, at):
+        for name in filter(is_meant, holder.ending(".json")):
+            split = split_meant(name) or "train"
+            if split in places and (prefers is None or prefers not in name):
+                continue
+            shape = shape_of_json(survey.head(holder.below(name)))
+            if not _is_coco(shape):
+                continue
+            folder = _folder_of_names(survey, at, root, shape["images"]["file_name"], name)
+            if folder is not None:
+                places[split] = _Place(_below(holder.below(name), at), folder)
+    return places
+
+
+def _settings_of(places: Mapping[str, _Place]) -> dict[str, Any]:
+    return {
+        "source.coco.annotations": {split: place.annotations for split, place in places.items()},
+        "source.coco.images": {split: place.images or "." for split, place in places.items()},
+    }
+
+
+def _show(places: Mapping[str, _Place]) -> str:
+    return ", ".join(f"{each.annotations} for the images in {each.images or 'the folder'}" for each in places.values())
+
+
+def _below(path: str, at: str) -> str:
+    return path.removeprefix(f"{at}/") if at else path
+
+
+def _names_annotations(name: str) -> bool:
+    return "annotation" in name.lower() or name.lower() in ("labels", "meta", "metadata")
+
+
+def shape_of_json(head: bytes) -> dict[str, dict[str, Any]]:
+    """Returns what the beginning of a JSON file shows: each key of the object, with the first object in its list.
+
+    The key "" is for a file that is a list itself. There are none for a file with too many keys, or nested too deeply.
+    """
+    import ijson  # takes 10 ms, and is needed only here
+
+    found: dict[str, dict[str, Any]] = {}
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    try:
+        for prefix, event, value in ijson.parse(io.BytesIO(text), buf_size=_BUFFER_BYTES, use_float=True):
+            parts = prefix.split(".") if prefix else []
+            if event == "map_key" and not prefix:
+                found.setdefault(value, {})
+            elif event == "start_array" and not prefix:
+                found.setdefault("", {})
+            elif event == "map_key" and parts[-1] == "item" and len(parts) <= 2 and parts.count("item") == 1:
+                found.setdefault(parts[0] if len(parts) == 2 else "", {}).setdefault(value, None)
+            elif event in ("string", "number", "start_array") and parts.count("item") == 1 and len(parts) <= 3:
+                *above, _item, key = ["", *parts][-3:] if len(parts) == 2 or len(parts) == 3 else ["", "", ""]
+                holder = found.get(above[-1] if len(parts) == 3 else "", {})
+                if key in holder and holder[key] is None:
+                    holder[key] = value if event != "start_array" else ()
+            if len(found) > _MAX_KEYS or len(prefix) > _MAX_PREFIX:
+                return {}
+    except (ijson.JSONError, ValueError, RecursionError):  # the head ends within the file
+        pass
+    return found
+
+
+_MAX_KEYS = 200
+_BUFFER_BYTES = 1_024  # that ijson parses at once: it takes quadratic time for nested lists
+_MAX_PREFIX = 1_000  # characters of the names of the lists and objects around a value
+
+
+def _is_coco(shape: Mapping[str, Mapping[str, Any]]) -> bool:
+    has_images = "file_name" in shape.get("images", {})
+    return has_images and ("id" in shape["images"] or "annotations" in shape)
+
+
+def _folder_of_names(survey: Survey, at: str, root: Folder, name: Any, file: str) -> str | None:
+    """Returns the folder below `at` that has the first image of a JSON file; None if it is nowhere."""
+    if not isinstance(name, str) or not name:
+        return None
+    stem = posixpath.splitext(file)[0]
+    near = [each for each in root.folders if stem.endswith(each) or each.endswith(stem)]
+    meant = split_meant(file)
+    near += [each for each in root.folders if meant is not None and split_meant(each) == meant]
+    below = [
+        f"{each}/{inner}"
+        for each in ("images", *root.folders[:20])
+        if each in root.folders
+        for inner in survey.look(root.below(each)).folders[:10]
+    ]
+    below.sort(key=lambda each: split_meant(each) != meant if meant is not None else False)
+    for each in dict.fromkeys(["", *near, *below, *root.folders]):
+        path = posixpath.join(at, each, name)
+        if survey.holds(path):
+            return each
+    return None

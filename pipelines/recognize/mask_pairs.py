@@ -1,0 +1,184 @@
+"""Signs of several pairs of folders with images and masks: one for each split, or several for the same images."""
+
+from __future__ import annotations
+
+import collections
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam.pipelines.recognize.survey import (
+    HASH_SPLIT,
+    Finding,
+    Folder,
+    Strength,
+    Survey,
+    and_list,
+    extension_of,
+    split_meant,
+)
+
+_SPLIT = re.compile(
+    r"(?i)(?<![a-z])(training|train|validation|valid|val|dev|testing|test|evaluation|eval)(?![a-z])",
+)
+_MASKS = re.compile(r"(?i).*(mask|annot|label|segment|(?<![a-z])(seg|gt)(?![a-z])|ground[_ ]?truth|trimap|matte).*")
+_IMAGES = re.compile(r"(?i)(?<![a-z])(images?|imgs?|jpegimages|originals?)(?![a-z])")
+MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
+_MAX_FOLDERS = 30  # that are compared
+NUM_STEMS = 200
+SHARE = 0.8  # of images that must have a mask
+_HOLE = "\0"  # for the name of the split in a path
+
+
+class _Pair(NamedTuple):
+    """A folder of images and one that has a file for each of them."""
+
+    images: Folder
+    token: str  # the name of the split in both paths; "" if there is none
+    image: str  # path of the folder of images, with a hole for the split
+    mask: str
+    form: tuple[str, str, str]  # what is cut from the end of an image's name, and what precedes and follows the rest
+    extension: str  # of the masks, as spelt
+
+
+def find_pairs(survey: Survey, at: str) -> Iterator[Finding]:
+    """Finds pairs such as train and trainannot, val and valannot; and several folders of masks for the same images."""
+    pairs = _pairs_in(survey, at)
+    groups: dict[tuple[str, str, tuple[str, str, str], str], list[_Pair]] = collections.defaultdict(list)
+    for pair in pairs:
+        groups[pair.image, pair.mask, pair.form, pair.extension].append(pair)
+    best = max((group for group in groups.values() if _holds_masks(group[0].mask)), key=_rank, default=None)
+    if best is None:
+        return
+    same = [each for each in pairs if each.image == best[0].image and each.token in {own.token for own in best}]
+    rivals = sorted({_shown(each.mask) for each in same})
+    tokens = sorted({each.token for each in pairs if each.token})
+    if len(best) < 2 and len(rivals) < 2 and len(tokens) < 2:
+        return
+    doubts = []
+    if len(rivals) > 1:
+        doubts.append(
+            f"{and_list(rivals)} each have a file for each image of {_shown(best[0].image)}; only "
+            f"{_shown(best[0].mask)} is used: set source.masks.mask for another one"
+        )
+    if len(best) < len(tokens):
+        shown = and_list([_fill(each.image, each.token) for each in best])
+        doubts.append(
+            f"{len(tokens)} pairs of folders look like splits; only {shown} is used: set source.masks.image=..."
+        )
+    yield _finding_of(best, tuple(doubts), at)
+
+
+def _holds_masks(path: str) -> bool:
+    """Returns whether masks are expected in a folder of this name; COCO's panoptic PNGs have a JSON file and a sign."""
+    return _MASKS.fullmatch(path) is not None and "panoptic" not in path
+
+
+def _rank(group: Sequence[_Pair]) -> tuple[bool, int, bool]:
+    tokens = {split_meant(each.token) for each in group}
+    return _IMAGES.search(group[0].image) is not None, len(group), "train" in tokens
+
+
+def _shown(path: str) -> str:
+    return path.replace(_HOLE, "*")
+
+
+def _fill(path: str, token: str) -> str:
+    return path.replace(_HOLE, token)
+
+
+def _pairs_in(survey: Survey, at: str) -> list[_Pair]:
+    root = survey.look(at)
+    near = [survey.look(root.below(name)) for name in root.folders[:_MAX_FOLDERS]]
+    if not any(_MASKS.fullmatch(name) for each in (root, *near) for name in each.folders):
+        return []
+    inner = [survey.look(each.below(name)) for each in near for name in each.folders[:5]]
+    folders = [each for each in (*near, *inner) if each.files][:_MAX_FOLDERS]
+    found = []
+    for images in folders:
+        path = images.path.removeprefix(f"{at}/") if at else images.path
+        tokens = {match[0] for match in _SPLIT.finditer(path)}
+        if not images.images or _MASKS.fullmatch(path) or len(tokens) > 1:
+            continue
+        token = next(iter(tokens), "")
+        for masks in folders:
+            other = masks.path.removeprefix(f"{at}/") if at else masks.path
+            is_own = token in other if token else not _SPLIT.search(other)
+            if masks is images or not is_own:
+                continue
+            extension, _ = collections.Counter(posixpath.splitext(name)[1] for name in masks.files).most_common(1)[0]
+            form = _form_of(images, masks, token) if extension.lower() in MASK_FORMATS else None
+            if form is not None:
+                holes = [each.replace(token, _HOLE) if token else each for each in (path, other)]
+                found.append(_Pair(images, token, holes[0], holes[1], form, extension))
+    return found
+
+
+def _form_of(images: Folder, masks: Folder, token: str) -> tuple[str, str, str] | None:
+    """Returns how the name of a mask follows from that of its image: see `_Pair.form`; None if it does not.
+
+    What precedes and follows has no digit beside the name of the image: 1.png is not the mask of 11.jpg.
+    """
+    stems = sorted(images.stems)[:NUM_STEMS]
+    known = {posixpath.splitext(name)[0] for name in masks.files}
+    for cut in ("", *(f"{mark}{token}" for mark in "_-." if token)):
+        names = [stem.removesuffix(cut) for stem in stems if stem.endswith(cut)]
+        if len(names) < len(stems):
+            continue
+        for other in [each for each in sorted(known, key=len) if names[0] in each][:5]:
+            before, _, after = other.partition(names[0])
+            number = sum(f"{before}{name}{after}" in known for name in names)
+            if number >= SHARE * len(names) and not (before[-1:].isdigit() or after[:1].isdigit()):
+                ending = after.replace(token, _HOLE) if token else after
+                return cut.replace(token, _HOLE) if cut else "", before, ending
+    return None
+
+
+def extensions_of(names: Sequence[str]) -> str:
+    """Returns the extensions of images as an expression: `jpg`, `(?:jpg|png)`."""
+    kinds = sorted({posixpath.splitext(name)[1][1:] for name in names})
+    return kinds[0] if len(kinds) == 1 else f"(?:{'|'.join(kinds)})"
+
+
+def _finding_of(group: Sequence[_Pair], doubts: tuple[str, ...], at: str) -> Finding:
+    first = group[0]
+    kinds = extensions_of([name for each in group for name in each.images.images])
+    cut, before, after = first.form
+    tokens = [each.token for each in group if each.token]
+    choice = f"(?P<split>{'|'.join(tokens)})"
+    head, *rest = re.escape(first.image).replace(re.escape(_HOLE), _HOLE).split(_HOLE)
+    image = head + "".join(f"{choice if n == 0 else '(?P=split)'}{each}" for n, each in enumerate(rest))
+    end = re.escape(cut).replace(re.escape(_HOLE), _HOLE).replace(_HOLE, "(?P=split)")
+    settings: dict[str, Any] = {
+        "source.masks.image": rf"{image}/(?P<name>.*){end}\.{kinds}",
+        "source.masks.mask": f"{first.mask}/{before}\\g<name>{after}{first.extension}".replace(_HOLE, r"\g<split>"),
+    }
+    splits = {token: meant for token in tokens if (meant := split_meant(token)) is not None}
+    if "train" in splits.values():
+        settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
+    else:
+        settings["source.masks.image"] = settings["source.masks.image"].replace("(?P<split>", "(?P<part>")
+        settings["source.masks.image"] = settings["source.masks.image"].replace("(?P=split)", "(?P=part)")
+        settings["source.masks.mask"] = settings["source.masks.mask"].replace(r"\g<split>", r"\g<part>")
+        settings["split"] = HASH_SPLIT
+    shown = [f"{_fill(each.mask, each.token)} for {_fill(each.image, each.token)}" for each in group]
+    evidence = f"a {extension_of('x' + first.extension)} file for each image: {and_list(shown)}"
+    return Finding("segmentation", Strength.CERTAIN, evidence, settings, doubts, is_doubtful=bool(doubts))
+
+
+_MASKS_ALONE = re.compile(r"(?i)annotations?|masks?|labels?|gt|ground[_ ]?truth|segmentation\w*")
+
+
+def notes_on_masks(survey: Survey) -> list[str]:
+    """Returns a note if a folder that looks like a class is likely one of masks for the images of another folder."""
+    root = survey.look()
+    masks = [name for name in root.folders if _MASKS_ALONE.fullmatch(name) and survey.with_images(root.below(name))]
+    if not masks or len(masks) == len(root.folders):
+        return []
+    first = survey.with_images(root.below(masks[0]))
+    is_lossy = first is not None and first.images[0].lower().endswith((".jpg", ".jpeg"))
+    remedy = "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source"
+    if not is_lossy:
+        remedy = "for masks, one for each image, take the preset segmentation with source.masks.image and .mask"
+    return [f"{and_list(masks)} would be a class by its name, but may hold masks of the images beside it; {remedy}"]

@@ -1,0 +1,216 @@
+"""Signs of masks: files with the names of the images, in another folder or beside them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from imagebeam.pipelines.recognize import mask_pairs
+from imagebeam.pipelines.recognize.mask_pairs import MASK_FORMATS, NUM_STEMS, SHARE, extensions_of
+from imagebeam.pipelines.recognize.survey import (
+    HASH_SPLIT,
+    Change,
+    Finding,
+    Folder,
+    Strength,
+    Survey,
+    extension_of,
+    prefix_of,
+    split_places,
+    splits_in,
+)
+
+_MASKS = re.compile(
+    r"(?i).*(mask|annot|label|segment|(?<![a-z])seg(?![a-z])|(?<![a-z])gt|ground_?truth|trimap|matte).*"
+)
+_SPLIT_OF_IMAGE = r"\g<split>/"
+_NUM_FOLDERS = 10  # that are looked into for the colors of classes
+
+
+# Files with the classes and their colors, as CamVid and tools for labelling name them.
+_COLOR_FILE = re.compile(
+    r"(?i)class_dict\w*\.csv|label_?colou?rs?\.(txt|csv)|label_?map\.txt|colou?rs?_?map\.(txt|csv)"
+)
+_VOID = re.compile(rb"(?i)\bvoid\b")
+_CAR = re.compile(r"[^/_]+_\d+\.jpg")
+_CAR_MASK = "_mask.gif"
+
+
+def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
+    """Finds masks with the names of the images, in other folders or beside them."""
+    single, mask = next(_pairs(survey, at), (None, ""))
+    finding = next(mask_pairs.find_pairs(survey, at), single)
+    if finding is None:
+        return
+    file = next(_color_files(survey, at), None)
+    if file is not None:
+        void = _VOID.search(survey.head(file))
+        settings = {
+            **finding.settings,
+            "source.masks.colors": file.removeprefix(f"{at}/") if at else file,
+            "source.masks.ignore": [void[0].decode()] if void else [],
+        }
+        evidence = f"{finding.evidence}; {posixpath.basename(file)} has the colors of the classes"
+        yield dataclasses.replace(finding, preset="camvid", settings=settings, evidence=evidence)
+    elif mask and is_colored(survey.head(mask)):
+        note = (
+            f"{mask} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
+            "{road: [128, 64, 128]}, or the file that lists them"
+        )
+        yield dataclasses.replace(finding, notes=(*finding.notes, note))
+    else:
+        yield finding
+
+
+def is_colored(head: bytes) -> bool:
+    """Returns whether a file begins as a PNG whose pixels are colors, not numbers or indexes of a palette."""
+    return head.startswith(b"\x89PNG\r\n\x1a\n") and head[25:26] in (b"\2", b"\6")
+
+
+def _color_files(survey: Survey, at: str) -> Iterator[str]:
+    root = survey.look(at)
+    for folder in [root, *(survey.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS])]:
+        yield from (folder.below(name) for name in folder.files if _COLOR_FILE.fullmatch(name))
+
+
+def _pairs(survey: Survey, at: str) -> Iterator[tuple[Finding, str]]:
+    """Yields findings, each with the path of one of its masks."""
+    root = survey.look(at)
+    yield from _match_parallel(survey, root, at)
+    for folder in split_places(survey, at):
+        masks = [name for name in folder.folders if _MASKS.fullmatch(name)]
+        images = [name for name in folder.folders if name not in masks]
+        for mask in masks:
+            for image in sorted(images, key=lambda name: _likeness(name, mask)):
+                found = _match(survey, folder, image, mask, at)
+                if found is not None:
+                    yield found
+    for folder in [root, *survey.some(root, root.folders)]:
+        if (beside := _match_beside(folder, at)) is not None:
+            yield beside
+
+
+def _match_parallel(survey: Survey, root: Folder, at: str) -> Iterator[tuple[Finding, str]]:
+    """Yields the finding for train and train_masks, or for several splits, each beside its folder of masks."""
+    splits = [name for name in splits_in(root.folders) if not _MASKS.fullmatch(name)]
+    if "train" not in splits:
+        return
+    for train in [name for name in root.folders if name.startswith("train") and _MASKS.fullmatch(name)]:
+        suffix = train.removeprefix("train")
+        held = [name for name in splits if f"{name}{suffix}" in root.folders]
+        images, masks = survey.look(root.below("train")), survey.look(root.below(train))
+        form = _form_of(images, masks)
+        if form is None:
+            continue
+        before, after, number = form
+        endings = collections.Counter(posixpath.splitext(name)[1] for name in masks.files)
+        ending = endings.most_common(1)[0][0]
+        if ending.lower() not in MASK_FORMATS:
+            continue
+        evidence = f"{number:,} of {images.count(len(images.images), 'image')} in train have a {ending} file in {train}"
+        mask = masks.below(next(name for name in masks.files if name.endswith(ending)))
+        if not before and f"{after}{ending}" == _CAR_MASK and all(map(_CAR.fullmatch, images.images)):
+            yield Finding("carvana", Strength.CERTAIN, evidence, {"source.masks.mask": rf"{train}/\1{_CAR_MASK}"}), mask
+        elif len(held) > 1:
+            pattern = rf"(?P<split>{'|'.join(map(re.escape, held))})/(?P<name>.*)\.{extensions_of(images.images)}"
+            path = rf"\g<split>{suffix}/{before}\g<name>{after}{ending}"
+            yield _of_masks(pattern, path, held, evidence, ending.lower(), train), mask
+
+
+def _likeness(image: str, mask: str) -> tuple[bool, bool, str]:
+    return not mask.lower().startswith(image.lower()), image.lower() not in ("images", "image", "jpegimages"), image
+
+
+def _match(survey: Survey, folder: Folder, image: str, mask: str, at: str) -> tuple[Finding, str] | None:
+    """Returns the finding for a folder of images and one of masks, and one mask; None if their names do not fit."""
+    images, masks = survey.look(folder.below(image)), survey.look(folder.below(mask))
+    prefix = prefix_of(folder, at)
+    names = [prefix.rstrip("/")] if prefix else []
+    inner = ""
+    if not images.images:
+        shared = [name for name in images.folders if name in masks.folders]
+        held = next((name for name in shared if survey.look(images.below(name)).images), None)
+        if held is None or len(shared) < len(images.folders) / 2:
+            return None
+        names, inner = shared, "(?P<split>[^/]+)/"
+        images, masks = survey.look(images.below(held)), survey.look(masks.below(held))
+    found = _form_of(images, masks)
+    if found is None:
+        return None
+    before, after, number = found
+    extension = collections.Counter(map(extension_of, masks.images or masks.files)).most_common(1)[0][0]
+    if extension not in MASK_FORMATS and extension not in (".jpg", ".jpeg"):
+        return None
+    spelt = next(name[-len(extension) :] for name in masks.files if name.lower().endswith(extension))
+    outer, referred = ("(?P<split>[^/]+)/", r"\g<split>/") if prefix else ("", "")
+    pattern = rf"{outer}{re.escape(image)}/{inner}(?P<name>.*)\.{extensions_of(images.images)}"
+    path = rf"{referred}{mask}/{inner and _SPLIT_OF_IMAGE}{before}\g<name>{after}{spelt}"
+    evidence = (
+        f"{number:,} of {images.count(len(images.images), 'image')} in "
+        f"{prefix_of(images, at)[:-1]} have a {extension} file of the same name in {prefix_of(masks, at)[:-1]}"
+    )
+    one = masks.below(next(name for name in masks.files if name.endswith(spelt)))
+    return _of_masks(pattern, path, names, evidence, extension, mask), one
+
+
+def _of_masks(pattern: str, path: str, folders: Sequence[str], evidence: str, extension: str, mask: str) -> Finding:
+    """Returns the finding for pairs of paths; `folders` are those of the splits, if there are some."""
+    settings: dict[str, Any] = {"source.masks.image": pattern, "source.masks.mask": path}
+    splits = splits_in(folders)
+    if splits:
+        settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
+    else:  # folders that are no splits
+        settings["source.masks.image"] = pattern.replace("(?P<split>", "(?P<part>")
+        settings["source.masks.mask"] = path.replace(_SPLIT_OF_IMAGE, r"\g<part>/")
+        settings["split"] = HASH_SPLIT
+    is_lossy = extension in (".jpg", ".jpeg")
+    notes = ("masks in JPEG have lost their exact classes: convert them to PNG from their source",) if is_lossy else ()
+    is_certain = _MASKS.fullmatch(mask) is not None and not is_lossy
+    often = (Change("source.masks.missing", "pass_over", "if only some of the images have masks"),)
+    strength = Strength.CERTAIN if is_certain else Strength.POSSIBLE
+    return Finding("segmentation", strength, evidence, settings, notes, often)
+
+
+def _form_of(images: Folder, masks: Folder) -> tuple[str, str, int] | None:
+    """Returns what precedes and follows the name of an image in that of its mask, and how many images have one."""
+    stems = sorted(images.stems)[:NUM_STEMS]
+    known = {posixpath.splitext(name)[0] for name in masks.files}
+    if not stems or not known:
+        return None
+    first = stems[0]
+    forms = [each.partition(first)[::2] for each in sorted(known, key=len) if first in each][:5]
+    for before, after in forms:
+        number = sum(f"{before}{stem}{after}" in known for stem in stems)
+        if number >= SHARE * len(stems) and not re.search(r"\d", before + after):
+            return before, after, sum(f"{before}{stem}{after}" in known for stem in images.stems)
+    return None
+
+
+_MASK_SUFFIX = re.compile(r"(?P<name>.+)(?P<suffix>[_\-.](mask|seg|segmentation|label|labels|gt|L))", re.IGNORECASE)
+
+
+def _match_beside(folder: Folder, at: str) -> tuple[Finding, str] | None:
+    """Returns the finding for x_mask.png beside x.png, and one mask; None if there are none."""
+    suffixes: collections.Counter[tuple[str, str]] = collections.Counter()
+    for name in folder.images:
+        stem, extension = posixpath.splitext(name)
+        match = _MASK_SUFFIX.fullmatch(stem)
+        if match and match["name"] in folder.stems:
+            suffixes[match["suffix"], extension] += 1
+    if not suffixes:
+        return None
+    (suffix, extension), number = suffixes.most_common(1)[0]
+    if number < 0.4 * len(folder.images):
+        return None
+    images = [name for name in folder.images if not posixpath.splitext(name)[0].endswith(suffix)]
+    mask = next(name for name in folder.images if name.endswith(f"{suffix}{extension}"))
+    pattern = rf"(?P<name>.*)(?<!{re.escape(suffix)})\.{extensions_of(images)}"
+    evidence = (
+        f"{folder.count(number, 'image')} have a file with {suffix}{extension} at the end of its name beside them"
+    )
+    found = _of_masks(pattern, rf"\g<name>{suffix}{extension}", (), evidence, extension.lower(), "mask")
+    return found, folder.below(mask)

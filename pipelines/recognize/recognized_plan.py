@@ -1,0 +1,83 @@
+"""Chooses the preset of a `plan` command that names none, and says why."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import NamedTuple
+
+from imagebeam import errors, plural
+from imagebeam.pipelines.recognize import recognize_folder
+from imagebeam.pipelines.recognize.survey import Finding, Strength
+from imagebeam.transforms.sources import files
+
+_OWN_SECTIONS = ("source", "label")  # settings of these say how the input is to be read
+
+
+class Choice(NamedTuple):
+    """What a command prints before the plan and after it."""
+
+    rows: tuple[tuple[str, str], ...] = ()
+    next: tuple[str, ...] = ()  # commands
+    error: str = ""  # if nothing fits beyond doubt: there is no plan
+
+
+def choose(known: argparse.Namespace) -> Choice:
+    """Sets the config and the settings of a command that names no config, if one preset fits beyond doubt.
+
+    A command with a config, with settings of `source` or `label`, or for a snapshot is left as it is. So is one for an
+    input of which nothing is known but what may be: it is planned as folders of classes, as `convert` does.
+    """
+    sections = {each.partition("=")[0].partition(".")[0].strip() for each in known.set}
+    if known.config is not None or known.update or not known.input or sections.intersection(_OWN_SECTIONS):
+        return Choice()
+    try:
+        if files.split_glob(known.input)[1] != files.EVERYTHING:
+            return Choice()
+        found = recognize_folder.recognize(known.input, known.output or "")
+    except (OSError, errors.ConfigError):  # the listing says so
+        return Choice()
+    chosen = found.sure
+    if chosen is None:
+        return _list(found)
+    own = known.set
+    known.config, known.input = chosen.preset, found.address(chosen)
+    known.set = [*recognize_folder.overrides_of(chosen), *own]
+    words = ["imagebeam", "convert", *recognize_folder.words_of(found, chosen)]
+    for each in own:
+        words += ["--set", each]
+    commands = [shlex.join([*words, "--output", known.output or "OUTPUT"])]
+    if chosen.settings:
+        commands.append(f"{shlex.join(['imagebeam', 'init', found.given])} writes these settings as a config")
+    return Choice(tuple(describe(found, chosen)), tuple(commands))
+
+
+def describe(found: recognize_folder.Recognition, chosen: Finding) -> list[tuple[str, str]]:
+    """Returns rows on a candidate: the preset and why, what was guessed, and which others are possible."""
+    where = f" in {found.address(chosen)}" if chosen.input else ""
+    rows = [("recognized" if found.sure is chosen else "possible", f"{chosen.preset}{where}: {chosen.evidence}")]
+    rows += [("settings", each) for each in recognize_folder.overrides_of(chosen)]
+    rows += [("note", each) for each in (*chosen.notes, *found.remarks)]
+    others = [each for each in found.candidates if each is not chosen]
+    rows += [("also possible", f"{each.preset}: {each.evidence}") for each in others]
+    return rows
+
+
+def _list(found: recognize_folder.Recognition) -> Choice:
+    """Returns the choice for a folder that no preset fits beyond doubt: lists what it may be."""
+    rows = []
+    for each in found.candidates:
+        rows.append(("possible", f"{each.preset}: {each.evidence}"))
+        rows += [("  note", note) for note in each.notes]
+        rows.append(("  options", recognize_folder.options_of(found, each)))
+    rows += [("note", each) for each in found.remarks]
+    if not found.candidates or found.candidates[0].strength is Strength.POSSIBLE:
+        return Choice(tuple(rows))
+    number = plural.count(len(found.strongest), "preset")
+    fit = f"{number} fit {found.given!r}, and none of them better than the others: give the options of one"
+    if len(found.strongest) == 1:
+        fit = f"{found.strongest[0].preset} fits {found.given!r}, but not beyond doubt: see the note, give its options"
+    return Choice(
+        tuple(rows),
+        error=f"{fit}, or write a config with {shlex.join(['imagebeam', 'init', found.given])}",
+    )

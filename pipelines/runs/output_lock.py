@@ -1,0 +1,300 @@
+"""Locks an output, so that only one run at a time writes to it.
+
+The lock is a file that names the run, its process and, if it was submitted to a service, its job. A job can outlive its
+launcher: its lock is void only when the service says that the job has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from imagebeam import errors, storage
+from imagebeam.pipelines.runs import remote_job
+from imagebeam.pipelines.runs.lock_verdicts import Verdict, explain_process, judge
+from imagebeam.transforms import commit_rights, output_paths, run_record
+
+_LOGGER = logging.getLogger("imagebeam.pipelines.output_lock")  # users select lines of logs by this name
+
+_PATIENCE_SEC = 2.0  # how long to wait for a run that is just ending
+_RENEW_SEC = run_record.RENEW_SEC  # on storages without file locks
+
+
+class Lock:
+    """The lock of an output, as its holder sees it. Thread-safe.
+
+    Attributes:
+        running: the job that holds the lock, if it does the same as this run; then nothing was locked.
+        running_run: id of the run that submitted that job.
+        is_kept: whether the lock stays when this run leaves.
+        attaches: whether this run waits for a job that does the same.
+    """
+
+    def __init__(self, record: run_record.RunRecord, attaches: bool = False):
+        self.record = record
+        self.attaches = attaches
+        self.running: remote_job.RemoteJob | None = None
+        self.running_run = ""
+        self.is_kept = False
+        self._write: Callable[[run_record.RunRecord], None] | None = None  # None if nothing was locked
+        self._changing = threading.Lock()
+
+    @property
+    def own_config(self) -> str:
+        """The digest by which this run knows the job to attach to; "" if it attaches to none."""
+        return self.record.config if self.attaches else ""
+
+    def name_job(self, job: remote_job.RemoteJob) -> None:
+        """Stores the job for which the lock is held: before it is submitted, and again when its id is known.
+
+        Raises:
+            BusyError: if another run took over the lock.
+        """
+        self._update(job=job.to_fields())
+
+    def forget_job(self) -> None:
+        """Removes the job that was named: it was never submitted, or has ended. Then this run may release the lock."""
+        with contextlib.suppress(OSError, errors.BusyError):  # then the next run asks for the state of the job
+            self._update(job=None)
+
+    @property
+    def stays(self) -> bool:
+        """True if the lock is not released when this run leaves, however it leaves: a job that it names may run."""
+        return self.is_kept or self.record.job is not None
+
+    def keep(self) -> None:
+        """Leaves the lock to the job that was named. This process may end."""
+        self.is_kept = True
+        with contextlib.suppress(OSError, errors.BusyError):  # without it, the lease tells the same later
+            self._update(is_left_to_job=True)
+
+    def attach(self, job: remote_job.RemoteJob, run: str) -> None:
+        self.running, self.running_run = job, run
+
+    def write_with(self, write: Callable[[run_record.RunRecord], None]) -> None:
+        self._write = write
+
+    def renew(self) -> None:
+        self._update(time=time.time())
+
+    def _update(self, **fields: Any) -> None:
+        with self._changing:
+            record = dataclasses.replace(self.record, **fields)
+            if self._write is not None:
+                self._write(record)
+            self.record = record
+
+
+@contextlib.contextmanager
+def hold(control: str, run: str = "", config: str = "", attaches: bool = False) -> Iterator[Lock]:
+    """Holds the lock in the control folder of an output.
+
+    On the local disk the kernel releases it when this process ends. Elsewhere it is a file, renewed every 30 s, which
+    expires after two and a half minutes, or at once if its process was on this host and no longer exists. If it names
+    a job, it is void only when the service says that the job has ended.
+
+    If a job holds it that does the same as this run, and this run attaches to it, nothing is locked: see
+    `Lock.running`.
+
+    Args:
+        control: the folder.
+        run: id of this run.
+        config: digest of what this run does: equal for the same command.
+        attaches: whether the caller then waits for the job that does the same.
+
+    Raises:
+        BusyError: if another run holds it.
+        ConfigError: if the folder cannot be made.
+    """
+    path = storage.join(control, output_paths.LOCK_FILE)
+    lock = Lock(run_record.RunRecord.of_this_process(run or output_paths.new_run_id(), config=config), attaches)
+    with (_LocalLock if storage.storage_of(control).is_local else _Lease)(path, lock).held():
+        yield lock
+
+
+class _LocalLock:
+    """A lock of the kernel on a file, which holds the record of the run."""
+
+    def __init__(self, path: str, lock: Lock):
+        self._path = path
+        self._lock = lock
+        self._file = -1
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        control = os.path.dirname(self._path)
+        output = os.path.dirname(control)
+        is_new = not os.path.exists(output)
+        if not self._acquire():
+            yield
+            return
+        try:
+            self._write(self._lock.record)
+            self._lock.write_with(self._write)
+            yield
+        finally:
+            if not self._lock.stays:
+                with contextlib.suppress(FileNotFoundError):
+                    if _is_at(self._file, self._path):
+                        os.unlink(self._path)
+            os.close(self._file)
+            with contextlib.suppress(OSError):  # not empty: staged shards to continue with, or a dataset
+                os.rmdir(control)
+                if is_new:
+                    os.rmdir(output)
+
+    def _acquire(self) -> bool:
+        """Returns True once the file is locked, False if a job holds it to which this run can attach."""
+        give_up = time.monotonic() + _PATIENCE_SEC
+        while True:
+            is_late = time.monotonic() > give_up
+            try:
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as e:
+                # The previous run may be removing the folder: makedirs then fails because it exists or does not.
+                if is_late or not isinstance(e, (FileNotFoundError, FileExistsError)):
+                    raise errors.ConfigError(f"--output cannot be written: {e.strerror}, {e.filename!r}") from e
+            else:
+                try:
+                    verdict = self._take(file)
+                except BaseException:
+                    os.close(file)  # which releases it
+                    raise
+                if verdict.action == "take":
+                    self._file = file
+                    return True
+                os.close(file)
+                if verdict.action == "attach" and verdict.job is not None:
+                    return False
+                if is_late or verdict.action == "refuse":
+                    raise errors.BusyError(verdict.reason)
+            time.sleep(0.05)
+
+    def _take(self, file: int) -> Verdict:
+        """Locks the open file, if no other process has locked it and no job holds it."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = _is_at(file, self._path)  # each run removes it
+        except (BlockingIOError, FileNotFoundError):
+            is_free = False
+        holder = run_record.parse(os.pread(file, 1 << 16, 0))
+        if holder is None:
+            waits = Verdict("wait", explain_process(f"its lock is {self._path}", is_renewed=False))
+            return Verdict("take") if is_free else waits
+        verdict = judge(self._path, holder, self._lock.own_config, is_gone=is_free, is_renewed=False)
+        if verdict.action == "attach" and verdict.job is not None:
+            self._lock.attach(verdict.job, holder.run)
+        elif verdict.action == "take" and not is_free:  # its launcher is just ending
+            return Verdict("wait", explain_process(holder.describe(False), is_renewed=False))
+        elif verdict.action == "take":
+            self._lock.record = self._lock.record.after(holder, has_ended=verdict.job is not None)
+        return verdict
+
+    def _write(self, record: run_record.RunRecord) -> None:
+        data = record.encode()
+        os.pwrite(self._file, data, 0)  # before the file is cut: a reader takes the first line
+        os.ftruncate(self._file, len(data))
+
+
+def _is_at(file: int, path: str) -> bool:
+    return os.path.samestat(os.fstat(file), os.stat(path))
+
+
+class _Lease:
+    """A lock for storages without file locks: a file that only one run can create, renewed while the run lives."""
+
+    def __init__(self, uri: str, lock: Lock):
+        self._uri = uri
+        self._lock = lock
+        self._store = storage.storage_of(uri)
+        self._is_over = threading.Event()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        renewing = threading.Thread(target=self._renew, daemon=True)
+        may_be_held = True  # also if a signal ends this process while it locks
+        try:
+            try:
+                may_be_held = self._acquire()
+            except OSError as e:
+                may_be_held = False
+                raise errors.ConfigError(f"--output cannot be written: {e.strerror or e}") from e
+            if may_be_held:
+                self._lock.write_with(self._write)
+                renewing.start()
+            yield
+        finally:
+            self._is_over.set()
+            if renewing.is_alive():
+                renewing.join()
+            if may_be_held and not self._lock.stays:
+                with contextlib.suppress(OSError):  # if it stays, it expires
+                    run_record.remove_own(self._uri, self._is_own)
+                    commit_rights.remove_if_empty(os.path.dirname(self._uri))
+
+    def _acquire(self) -> bool:
+        """Returns True once the lock is this run's, False if a job holds it to which this run can attach."""
+        give_up = time.monotonic() + _PATIENCE_SEC
+        self._store.make_directories(os.path.dirname(self._uri))
+        watch, has_warned = run_record.Watch(), False
+        while not self._store.create_new(self._uri, self._lock.record.encode()):
+            try:
+                content = self._store.read(self._uri)
+            except FileNotFoundError:
+                continue
+            holder = run_record.parse(content)
+            verdict = Verdict("take")  # nobody can tell who wrote something else
+            seen = "renewed" if holder is None or holder.is_dated else watch.look(content)
+            if holder is not None:
+                is_gone = holder.is_left_to_job or holder.is_gone(is_renewed=True) or seen == "expired"
+                verdict = judge(self._uri, holder, self._lock.own_config, is_gone, is_renewed=True)
+            if verdict.action == "attach" and verdict.job is not None and holder is not None:
+                self._lock.attach(verdict.job, holder.run)
+                return False
+            if verdict.action == "take":
+                record = self._lock.record.after(holder, has_ended=verdict.job is not None)
+                self._lock.record = dataclasses.replace(record, time=time.time())
+                if self._store.replace(self._uri, content, self._lock.record.encode()):
+                    if self._store.swaps_atomically:
+                        return True
+                    time.sleep(commit_rights.SETTLE_SEC)
+                    found = run_record.read(self._uri)
+                    if found is not None and self._is_own(found):
+                        return True
+            elif verdict.action == "refuse" or (time.monotonic() > give_up and seen == "renewed"):
+                raise errors.BusyError(verdict.reason)
+            elif time.monotonic() > give_up:
+                if not has_warned:
+                    text = "%s; looking for %g s whether the lock changes, and taking it over if not"
+                    _LOGGER.warning(text, verdict.reason, run_record.LEASE_SEC)
+                has_warned = True
+                time.sleep(run_record.WATCH_SEC)
+            time.sleep(0.2)
+        return True
+
+    def _renew(self) -> None:
+        while not self._is_over.wait(_RENEW_SEC):
+            try:
+                self._lock.renew()
+            except OSError:
+                continue  # try again at the next renewal
+            except errors.BusyError:
+                return  # the commit sees it
+
+    def _write(self, record: run_record.RunRecord) -> None:
+        if not run_record.replace_own(self._uri, self._is_own, record):
+            raise errors.BusyError(
+                f"another run took over the lock {self._uri}, which was not renewed for {run_record.LEASE_SEC:g} s: "
+                "run the same command again once that run has ended"
+            )
+
+    def _is_own(self, found: run_record.RunRecord) -> bool:
+        return found.run == self._lock.record.run

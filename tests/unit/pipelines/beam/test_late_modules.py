@@ -1,0 +1,89 @@
+"""A module whose import is put off is imported when something uses it, and not before."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from imagebeam.pipelines.beam import late_modules
+
+NAMES = ("latecomer", "latecomer.inner")
+USER = """
+import latecomer
+import latecomer.inner
+from latecomer.inner import double, Kind
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "latecomer").mkdir()
+    (tmp_path / "latecomer" / "__init__.py").write_text("VALUE = 3\n")
+    (tmp_path / "latecomer" / "inner.py").write_text("class Kind: pass\ndef double(x): return 2 * x\n")
+    (tmp_path / "late_user.py").write_text(USER)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in (*NAMES, "late_user"):
+        sys.modules.pop(name, None)
+
+
+def import_late(name: str = "late_user"):  # type: ignore[no-untyped-def]
+    with late_modules.imported_late(NAMES):
+        return importlib.import_module(name)
+
+
+def test_import_loads_nothing_and_leaves_no_stand_in() -> None:
+    import_late()
+    assert not [name for name in NAMES if name in sys.modules]
+
+
+def test_use_of_a_function_imports_its_module() -> None:
+    user = import_late()
+    assert user.double(4) == 8
+    assert "latecomer.inner" in sys.modules
+    assert user.latecomer.VALUE == 3
+    assert user.latecomer.inner.double is sys.modules["latecomer.inner"].double
+
+
+def test_use_inside_the_block_imports_the_real_module() -> None:
+    with late_modules.imported_late(NAMES):
+        user = importlib.import_module("late_user")
+        assert user.double(4) == 8
+        assert importlib.import_module("latecomer").VALUE == 3
+    assert sys.modules["latecomer.inner"].double(1) == 2
+
+
+def test_nothing_is_an_instance_of_a_class_that_is_not_imported() -> None:
+    user = import_late()
+    assert not isinstance(3, user.Kind)
+    assert not issubclass(int, user.Kind)
+    assert "latecomer.inner" not in sys.modules
+    real = importlib.import_module("latecomer.inner")
+    assert isinstance(real.Kind(), user.Kind)
+    assert issubclass(real.Kind, user.Kind)
+    assert not isinstance(3, user.Kind)
+
+
+def test_package_that_is_imported_already_is_left_alone() -> None:
+    real = importlib.import_module("latecomer")
+    assert import_late().latecomer is real
+
+
+def test_special_names_are_not_there_and_load_nothing() -> None:
+    user = import_late()
+    with pytest.raises(AttributeError, match="module 'latecomer' is not imported yet, and has no '__version__'"):
+        _ = user.latecomer.__version__
+    assert not hasattr(user.double, "__wrapped__")
+    assert "latecomer" not in sys.modules
+
+
+def test_class_below_a_late_class_is_a_type_error() -> None:
+    user = import_late()
+    with pytest.raises(TypeError, match="positional arguments"):
+
+        class Derived(user.Kind):
+            pass

@@ -1,0 +1,115 @@
+"""Where Prism is found, and the options that a run on it adds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import sys
+import threading
+
+import pytest
+
+from imagebeam import errors
+from imagebeam.pipelines.beam import prism
+
+INSTALL = r"go install github\.com/apache/beam/sdks/v2/go/cmd/prism@v2\.\d+\.\d+"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The only folder on PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def write_program(path: pathlib.Path, text: str) -> pathlib.Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_prism_on_path_is_used_and_quiet(folder: pathlib.Path) -> None:
+    program = write_program(folder / "prism", "echo '  -job_port int' >&2; exit 2")
+    assert prism.added_arguments([]) == [f"--prism_location={program}", "--prism_log_kind=json"]
+
+
+def test_missing_prism_is_an_error_with_the_command_that_installs_it() -> None:
+    with pytest.raises(errors.ConfigError, match=rf"no Prism on PATH: {INSTALL}, .* or give --prism_location=PATH$"):
+        prism.added_arguments([])
+
+
+@pytest.mark.parametrize("text", ["echo mock server for OpenAPI", "exec /nowhere"])
+def test_another_program_of_this_name_is_an_error(folder: pathlib.Path, text: str) -> None:
+    program = write_program(folder / "prism", text)
+    with pytest.raises(errors.ConfigError, match=rf"^{program} on PATH is another program.*: {INSTALL}"):
+        prism.added_arguments([])
+
+
+def test_location_that_is_no_file_is_an_error(folder: pathlib.Path) -> None:
+    for location in (folder / "absent", folder):
+        with pytest.raises(errors.ConfigError, match=rf"--prism_location is '{location}', which is no file; {INSTALL}"):
+            prism.added_arguments([f"--prism_location={location}"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--prism_location={program}"], id="file"),
+        pytest.param(["--prism_location", "https://example.com/prism.zip"], id="url"),
+        pytest.param(["--job_endpoint=localhost:8073"], id="server-that-runs"),
+    ],
+)
+def test_prism_of_the_user_is_not_looked_for(folder: pathlib.Path, arguments: list[str]) -> None:
+    program = write_program(folder / "my-prism", "exit 1")
+    given = [each.format(program=program) for each in arguments]
+    assert not [each for each in prism.added_arguments(given) if "location" in each]
+
+
+def test_log_of_prism_is_shown_if_asked_for(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    location = f"--prism_location={write_program(folder / 'prism', '')}"
+    assert prism.added_arguments([location, "--prism_log_kind=text"]) == []
+    with caplog.at_level(logging.INFO):
+        assert prism.added_arguments([location]) == []
+    assert os.access(folder / "prism", os.X_OK)
+
+
+class RpcError(Exception):
+    """Named as gRPC's."""
+
+
+def test_broken_streams_of_beams_threads_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: shown.append((args.thread.name, args.exc_type)))
+    prism.ignore_broken_streams()
+    for module in ("apache_beam.runners", "user"):
+        names: dict[str, object] = {"__name__": module, "RpcError": RpcError}
+        exec("def fail(error): raise error", names)
+        for error in (RpcError(), ValueError()):
+            thread = threading.Thread(target=names["fail"], args=(error,), name=module)  # type: ignore[arg-type]
+            thread.start()
+            thread.join()
+    assert shown == [("apache_beam.runners", ValueError), ("user", RpcError), ("user", ValueError)]
+
+
+def test_closed_channel_is_not_shown_and_neither_is_an_error_that_nobody_can_catch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(args.exc_type))
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: shown.append(args.exc_type))
+    prism.ignore_broken_streams()
+    channel: dict[str, object] = {"__name__": "grpc._channel"}
+    exec("def invoke(error): raise error", channel)
+    beams: dict[str, object] = {"__name__": "apache_beam.runners.worker.data_plane", "invoke": channel["invoke"]}
+    exec("class Stream:\n    def __del__(self): invoke(ValueError('closed channel'))", beams)
+    exec("def fail(): invoke(ValueError('Cannot invoke RPC on closed channel!'))", beams)
+    thread = threading.Thread(target=beams["fail"])  # type: ignore[arg-type]
+    thread.start()
+    thread.join()
+    beams["Stream"]()  # type: ignore[operator]
+    assert shown == []
+    own = threading.Thread(target=channel["invoke"], args=(ValueError(),))  # type: ignore[arg-type]
+    own.start()
+    own.join()
+    assert shown == [ValueError]

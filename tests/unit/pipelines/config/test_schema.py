@@ -1,0 +1,34 @@
+"""The reference and the JSON schema that are generated from the config's models."""
+
+from __future__ import annotations
+
+import re
+
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.config import other_sections, schema
+from tests import command_line
+
+
+def test_reference_has_each_section_of_the_config_once_in_its_order() -> None:
+    sections = re.findall(r"^## (.*)$", schema.markdown_reference(), re.MULTILINE)
+    assert sections == list(config_lib.Config.model_fields)
+
+
+def test_reference_has_each_key_once_below_its_section() -> None:
+    section, keys = "", []
+    for line in schema.markdown_reference().splitlines():
+        section = line.removeprefix("## ") if line.startswith("## ") else section
+        if match := re.match(r"\| `([^`]+)` \|", line):
+            assert match[1].split(".")[0] == section
+            keys.append(match[1])
+    assert len(keys) == len(set(keys))
+    assert {f"label.{name}" for name in other_sections.LabelConfig.model_fields} <= set(keys)
+    assert {f"columns.NAME.{name}" for name in other_sections.ColumnConfig.model_fields} <= set(keys)
+
+
+def test_generated_files_are_up_to_date() -> None:
+    for path, text in (
+        (schema.REFERENCE_PATH, schema.markdown_reference()),
+        (schema.SCHEMA_PATH, schema.json_schema()),
+    ):
+        assert (command_line.ROOT / path).read_text("utf-8") == text, f"{path} is not up to date: make docs"

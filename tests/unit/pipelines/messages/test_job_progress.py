@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from imagebeam.pipelines.messages import job_progress
+from imagebeam.pipelines.runs import job_states
+
+PLANNED = {"images-listed": 100, "images-planned": 90, "rejects-no_label": 10}
+
+
+@pytest.mark.parametrize(
+    ("state", "counters", "text"),
+    [
+        pytest.param("queued", {}, "queued", id="queued"),
+        pytest.param("running", {}, "starting workers", id="starting"),
+        pytest.param("running", {"images-listed": 12000}, "listing images, 12,000 so far", id="listing"),
+        pytest.param("running", {"images-listed": 5, "rejects-empty": 2}, "listing images, 5 so far", id="rejecting"),
+        pytest.param("running", PLANNED, "writing images 0/90", id="planned"),
+        pytest.param("running", {**PLANNED, "images-out": 40, "images-kept": 9}, "writing images 49/90", id="writing"),
+        pytest.param("running", {**PLANNED, "images-out": 40, "rejects-corrupt": 5}, "writing images 45/90", id="bad"),
+        pytest.param("running", {**PLANNED, "images-out": 90}, "committing 90 images", id="committing"),
+        pytest.param("running", {**PLANNED, "images-out": 95}, "committing 90 images", id="counted-twice"),
+        pytest.param("cancelling", PLANNED, "cancelling", id="cancelling"),
+        pytest.param("done", PLANNED, "done", id="done"),
+        pytest.param("failed", PLANNED, "failed", id="failed"),
+        pytest.param("cancelled", {}, "cancelled", id="cancelled"),
+    ],
+)
+def test_line_says_what_the_job_does(state: job_states.State, counters: dict[str, int], text: str) -> None:
+    assert job_progress.describe(state, counters) == text
+
+
+def test_line_follows_what_was_seen_last() -> None:
+    shown = job_progress.JobProgress(io.StringIO())
+    assert re.fullmatch(r"submitting the job\.\.\. \d+ s", shown.line())
+    shown.update("running", {**PLANNED, "images-out": 1})
+    assert re.fullmatch(r"writing images 1/90\.\.\. \d+ s", shown.line())
+    assert shown._fields == {"stage": "running", "counters": {**PLANNED, "images-out": 1}}
+
+
+def test_what_is_said_stays_on_the_terminal() -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    with job_progress.JobProgress(stream) as shown:
+        shown.say("submitted\x1b[2J")
+    assert "\r\x1b[Ksubmitted\\x1b[2J\n" in stream.getvalue()

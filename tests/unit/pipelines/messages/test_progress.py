@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import io
+import os
+import pathlib
+import pty
+import re
+import struct
+import termios
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from imagebeam import catalog, plural, storage
+from imagebeam.pipelines.messages import progress
+from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
+from imagebeam.transforms.shard import shard_writer
+from tests import patience
+
+PLAN = elements.DatasetPlan(
+    action="write",
+    message="",
+    exit_code=0,
+    fingerprint="f00d",
+    splits={"train": elements.SplitPlan(1500, 10_000, 3), "test": elements.SplitPlan(500, 5_000, 1)},
+    labels=("cat",),
+    listed=2000,
+    rejected={},
+    passed_over={},
+)
+
+
+@pytest.fixture
+def dataset(tmp_path: pathlib.Path) -> dataset_settings.DatasetSettings:
+    dataset = dataset_settings.DatasetSettings(str(tmp_path), "{}", (), report=str(tmp_path / "report.json"))
+    os.makedirs(dataset.paths.staging(PLAN.fingerprint))
+    return dataset
+
+
+def leave_plan(dataset: dataset_settings.DatasetSettings) -> None:
+    pathlib.Path(dataset.report).write_bytes(run_report.encode_report("planned", PLAN))
+
+
+def leave_shard(
+    dataset: dataset_settings.DatasetSettings, index: int, records: int, rejected: int = 0, further: int = 0
+) -> pathlib.Path:
+    shard = catalog.Shard(f"train-{index:05d}-of-00003.tfrecord", records, 1, 1)
+    written = elements.WrittenShard("train", shard, {"corrupt": rejected}, {}, further=further)
+    done = pathlib.Path(dataset.paths.staging(PLAN.fingerprint), shard.name + shard_writer.DONE_SUFFIX)
+    done.write_bytes(shard_writer.encode_written(written))
+    return done
+
+
+# --- the line --------------------------------------------------------------------------------------------------------
+
+
+def test_line_without_plan_says_that_images_are_listed(dataset: dataset_settings.DatasetSettings) -> None:
+    assert re.fullmatch(r"listing images\.\.\. \d+ s", progress.Progress(dataset, io.StringIO()).line())
+
+
+def test_line_has_its_stage_and_numbers_as_fields_for_a_log(dataset: dataset_settings.DatasetSettings) -> None:
+    shown = progress.Progress(dataset, io.StringIO())
+    with shown.doing("starting tf.Transform"):
+        shown.line()
+        assert shown._fields == {"stage": "starting"}
+    shown.line()
+    assert shown._fields == {"stage": "listing"}
+    leave_plan(dataset)
+    leave_shard(dataset, 0, 895, rejected=5, further=400)  # frames of files, which the plan counts
+    shown.line()
+    rate = shown._fields.pop("images_per_sec")
+    numbers = {"shards_done": 1, "shards_planned": 4, "images_done": 500, "images_planned": 2000}
+    assert rate >= 0 and shown._fields == {"stage": "writing", **numbers}
+    for index in range(1, 4):
+        leave_shard(dataset, index, 500)
+    shown.line()
+    assert (shown._fields["stage"], shown._fields["shards_done"]) == ("committing", 4)
+
+
+def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: dataset_settings.DatasetSettings) -> None:
+    line = progress.Progress(dataset, io.StringIO())
+    leave_plan(dataset)
+    assert line.line() == "shards 0/4  images 0/2,000  0 images/s  ..."
+    leave_shard(dataset, 0, records=490, rejected=10)
+    time.sleep(0.01)
+    assert re.fullmatch(r"shards 1/4  images 500/2,000  [\d,]+ images/s  \d+ s left", line.line())
+
+
+def test_line_of_continued_run_does_not_credit_it_with_earlier_shards(
+    dataset: dataset_settings.DatasetSettings,
+) -> None:
+    leave_plan(dataset)
+    leave_shard(dataset, 0, records=500)
+    assert progress.Progress(dataset, io.StringIO()).line() == "shards 1/4  images 500/2,000  0 images/s  ..."
+
+
+def test_line_where_staging_folder_vanishes_keeps_what_was_counted(dataset: dataset_settings.DatasetSettings) -> None:
+    line = progress.Progress(dataset, io.StringIO())
+    leave_plan(dataset)
+    leave_shard(dataset, 0, records=500)
+    line.line()
+    storage.storage_of(dataset.output).remove_tree(dataset.paths.control)
+    os.unlink(dataset.report)
+    assert line.line().startswith("shards 1/4  images 500/2,000")
+
+
+def test_line_where_listed_file_vanishes_does_not_raise(
+    dataset: dataset_settings.DatasetSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ghost = storage.Entry(f"train-00000-of-00003.tfrecord{shard_writer.DONE_SUFFIX}", storage.FILE, 1, 0, (0, 0))
+    monkeypatch.setattr(storage.LocalStorage, "list_directory", lambda self, uri: iter([ghost]))
+    leave_plan(dataset)
+    assert progress.Progress(dataset, io.StringIO()).line().startswith("shards 0/4")
+
+
+def test_line_moves_before_the_first_shard_ends_and_never_back(dataset: dataset_settings.DatasetSettings) -> None:
+    begun = [0]
+    line = progress.Progress(dataset, io.StringIO(), count_begun=lambda: begun[0])
+    leave_plan(dataset)
+    shown = [line.line()]
+    for images in (120, 480, 470):
+        begun[0] = images
+        shown.append(line.line())
+    leave_shard(dataset, 0, records=490, rejected=10)
+    shown.append(line.line())  # still counted as begun, too
+    begun[0] = 0
+    shown.append(line.line())
+    begun[0] = 5000
+    shown.append(line.line())
+    counts = [tuple(text.split("  ")[:2]) for text in shown]
+    assert counts == [
+        ("shards 0/4", "images 0/2,000"),
+        ("shards 0/4", "images 120/2,000"),
+        ("shards 0/4", "images 480/2,000"),
+        ("shards 0/4", "images 480/2,000"),
+        ("shards 1/4", "images 970/2,000"),
+        ("shards 1/4", "images 970/2,000"),
+        ("shards 1/4", "images 2,000/2,000"),
+    ]
+
+
+def test_line_names_tf_transform_while_it_starts_and_analyses(dataset: dataset_settings.DatasetSettings) -> None:
+    line = progress.Progress(dataclasses.replace(dataset, analyze="train"), io.StringIO())
+    with line.doing("starting tf.Transform"):
+        assert re.fullmatch(r"starting tf\.Transform\.\.\. \d+ s", line.line())
+    assert line.line().startswith("listing images... ")
+    leave_plan(dataset)
+    assert re.fullmatch(r"tf\.Transform analyses the columns\.\.\. \d+ s", line.line())
+    pathlib.Path(dataset.paths.staging(PLAN.fingerprint), output_paths.STAGED_FILES).write_text("{}")
+    assert line.line().startswith("shards 0/4")
+
+
+# --- where it is shown -----------------------------------------------------------------------------------------------
+
+
+def watch_three_looks(dataset: dataset_settings.DatasetSettings, stream: io.TextIOBase) -> None:
+    """Watches until the line was made three times, so that the first two are surely shown."""
+    looks = []
+    watched = progress.Progress(dataset, stream)  # type: ignore[arg-type]
+    make_line = watched.line
+    watched.line = lambda: looks.append(1) or make_line()  # type: ignore[method-assign, func-returns-value]
+    with watched:
+        patience.wait_until(lambda: len(looks) >= 3)
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_TERMINAL_SEC", 0.01)
+    monkeypatch.setattr(progress, "_PLAIN_SEC", 0.0)
+
+
+@pytest.mark.usefixtures("eager")
+def test_plain_stream_gets_whole_lines_without_control_characters(dataset: dataset_settings.DatasetSettings) -> None:
+    stream = io.StringIO()
+    leave_plan(dataset)
+    watch_three_looks(dataset, stream)
+    assert stream.getvalue() == "shards 0/4  images 0/2,000  0 images/s  ...\n"  # once, as it does not change
+
+
+def test_plain_stream_of_short_run_gets_nothing(
+    dataset: dataset_settings.DatasetSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_PLAIN_SEC", patience.HANG_SEC)  # however long the run takes here
+    stream = io.StringIO()
+    watch_three_looks(dataset, stream)
+    assert stream.getvalue() == ""
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, io.TextIOWrapper]]:
+    """The screen of a terminal with 30 columns, and the stream to write to."""
+    screen, keyboard = pty.openpty()
+    fcntl.ioctl(keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", 10, 30, 0, 0))
+    with os.fdopen(keyboard, "w") as stream:
+        yield screen, stream
+    os.close(screen)
+
+
+def read_what_there_is(descriptor: int) -> str:
+    os.set_blocking(descriptor, False)
+    found = b""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found += os.read(descriptor, 10_000)
+    return found.decode()
+
+
+@pytest.mark.usefixtures("eager")
+def test_terminal_has_one_line_cut_to_its_width_and_gone_at_the_end(
+    dataset: dataset_settings.DatasetSettings, terminal: tuple[int, io.TextIOWrapper]
+) -> None:
+    screen, stream = terminal
+    leave_plan(dataset)
+    watch_three_looks(dataset, stream)
+    shown = read_what_there_is(screen).split("\r\x1b[K")
+    assert set(shown) == {"", "shards 0/4  images 0/2,000  0"}
+    assert shown[-1] == ""
+
+
+@pytest.mark.usefixtures("eager")
+def test_terminal_of_unknown_width_is_taken_for_80_columns(dataset: dataset_settings.DatasetSettings) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    leave_plan(dataset)
+    watch_three_looks(dataset, stream)
+    assert "\r\x1b[Kshards 0/4  images 0/2,000  0 images/s  ..." in stream.getvalue()
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        pytest.param(0, "0 B", id="nothing"),
+        pytest.param(999, "999 B", id="bytes"),
+        pytest.param(1000, "1.0 kB", id="first-kilobyte"),
+        pytest.param(107_100_000, "107.1 MB", id="megabytes"),
+        pytest.param(1_500_000_000, "1.5 GB", id="gigabytes"),
+        pytest.param(2.5e15, "2,500.0 TB", id="beyond-terabytes"),
+    ],
+)
+def test_format_bytes_is_decimal(num_bytes: float, text: str) -> None:
+    assert plural.format_bytes(num_bytes) == text
+
+
+def test_describe_passed_over_names_every_kind() -> None:
+    assert progress.describe_passed_over({"non_image": 1200, "hidden": 1}) == "1,200 non image, 1 hidden"
+    assert progress.describe_passed_over({}) == "nothing"
+
+
+def test_print_table_aligns_and_escapes() -> None:
+    stream = io.StringIO()
+    progress.print_table([("a", "x\x1b[2J\ny"), ("long", "é")], stream)
+    assert stream.getvalue() == "a     x\\x1b[2J\\ny\nlong  é\n"

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from imagebeam import errors
+from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms.sources import image_source
+from tests import detection_sets, image_sets
+
+
+def open_folder(root: pathlib.Path, **sections: Any) -> image_source.ImageSource:
+    fields = {"source": {"uri": str(root)}, "output": {"uri": f"{root}-out"}} | sections
+    return open_source.make_source(config_lib.parse_config(fields, "test"))
+
+
+def write(root: pathlib.Path, kind: str) -> None:
+    if kind == "yolo":
+        detection_sets.write_yolo(root, {"images/train": 2})
+    elif kind == "yolo-roboflow":
+        detection_sets.write_yolo(root, {"train/images": 2})
+    elif kind == "voc":
+        detection_sets.write_voc(root, {"train": [1]})
+    elif kind == "voc-kaggle":
+        detection_sets.write_voc(root, {"train": [1]})
+        (root / "JPEGImages").rename(root / "images")
+        (root / "Annotations").rename(root / "annotations")
+    elif kind == "voc-roboflow":
+        detection_sets.write_voc_folders(root, {"valid": [1]})
+    elif kind == "csv":
+        detection_sets.write_csv(root / "train" / "_annotations.csv", root / "train", [1])
+    elif kind == "coco":
+        detection_sets.write_image(root / "train" / "1.jpg", 1)
+        (root / "train" / "_annotations.coco.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "preset", "evidence"),
+    [
+        ("yolo", "yolo", "images is beside labels, which holds .txt files"),
+        ("yolo-roboflow", "yolo", "train/images is beside train/labels"),
+        ("voc", "voc", "JPEGImages is beside Annotations, which holds .xml files"),
+        ("voc-kaggle", "voc", "images is beside annotations"),
+        ("voc-roboflow", "voc", "valid/1.xml is beside images"),
+        ("csv", "box_csv", "train/_annotations.csv is beside images"),
+        ("coco", "coco", "train/_annotations.coco.json is beside images"),
+    ],
+)
+@pytest.mark.parametrize("split", [{"by": "none"}, {"by": "directory"}])
+def test_data_set_of_boxes_is_refused_as_classes(
+    tmp_path: pathlib.Path, kind: str, preset: str, evidence: str, split: dict[str, str]
+) -> None:
+    write(tmp_path, kind)
+    with pytest.raises(errors.ConfigError) as found:
+        open_folder(tmp_path, split=split)
+    assert f"is a data set of boxes: {evidence}" in str(found.value)
+    assert f"use --config {preset}." in str(found.value)
+    (listing,) = image_source.list_whole(open_folder(tmp_path, label={"by": "none"}))
+    included = open_folder(tmp_path, source={"uri": str(tmp_path), "include": "**"})
+    assert listing.num_refs == sum(each.num_refs for each in image_source.list_whole(included)) > 0
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        pytest.param(["images", "labels"], id="classes-of-these-names"),
+        pytest.param(["train/cat", "val/cat"], id="splits"),
+        pytest.param(["images", "annotations"], id="masks"),
+        pytest.param(["cat"], id="classes"),
+    ],
+)
+def test_folders_of_images_are_classes(tmp_path: pathlib.Path, folders: list[str]) -> None:
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "x.png").write_bytes(image_sets.make_image(1, "PNG"))
+    (listing,) = image_source.list_whole(open_folder(tmp_path))
+    assert listing.num_refs == len(folders)
+
+
+def test_classes_whose_images_have_xml_beside_them_stay_classes(tmp_path: pathlib.Path) -> None:
+    for folder in ("cat", "dog"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.png").write_bytes(image_sets.make_image(1, "PNG"))
+        (tmp_path / folder / "x.xml").write_text("<annotation/>")
+    (listing,) = image_source.list_whole(open_folder(tmp_path))
+    assert listing.num_refs == 2

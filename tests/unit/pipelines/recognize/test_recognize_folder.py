@@ -1,0 +1,549 @@
+"""Which preset reads a folder: by its sign, and by listing the folder with that preset."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+import random
+import re
+import zipfile
+
+import numpy as np
+import pytest
+
+from imagebeam import errors, storage
+from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.recognize import recognize_folder
+from imagebeam.pipelines.recognize.survey import Bounds, Folder, Survey, split_meant
+from imagebeam.transforms.sources import image_source
+from tests import command_line, folder_shapes
+from tests.folder_shapes import images, table
+
+
+def load(found: recognize_folder.Recognition) -> config_lib.Config:
+    """The config of the candidate that fits beyond doubt."""
+    assert found.sure is not None, found.candidates
+    overrides = [*recognize_folder.overrides_of(found.sure), f"source.uri={found.address(found.sure)}"]
+    return config_lib.load_config(found.sure.preset, [*overrides, f"output.uri={found.given}-out"])
+
+
+@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
+def test_folder_is_recognized_and_its_preset_lists_all_images(tmp_path: pathlib.Path, shape: str) -> None:
+    preset, number, tree = folder_shapes.SHAPES[shape]
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path / "in", tree)))
+    config = load(found)
+    assert found.sure is not None
+    assert found.sure.preset == preset
+    listings = list(image_source.list_whole(open_source.make_source(config)))
+    rules = open_source.listing_rules_of(config)
+    listed = [rules.apply(each) for each in listings]
+    assert sum(each.num_refs for each in listed) == number
+    assert [reject for each in listed for reject in each.rejects] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "evidence", "settings"),
+    [
+        ("classes", "3 folders of images (cat, dog, owl)", []),
+        ("classes-in-splits", "train and test hold 2 folders of images each (cat, dog)", []),
+        (
+            "splits-under-other-names",
+            "Training and Testing hold 2 folders of images each (cat, dog)",
+            ["split.rename={Training: train, Testing: test}"],
+        ),
+        ("yolo", "images is beside labels, which holds .txt files (4 in labels/train)", []),
+        (
+            "masks",
+            "4 of 4 images in images have a .png file of the same name in masks",
+            [
+                r"source.masks.image=images/(?P<name>.*)\.jpg",
+                r"source.masks.mask=masks/\g<name>.png",
+                "split={by: hash, fractions: {train: 0.9, validation: 0.1}}",
+            ],
+        ),
+        (
+            "ids",
+            "train.csv has the columns id_code, diagnosis; 20 of the first 20 images that it names are in train_images",
+            [
+                "source.manifest.path=train.csv",
+                "source.manifest.image='{id_code}.*'",
+                "source.manifest.root=train_images",
+                "label.column=diagnosis",
+            ],
+        ),
+    ],
+)
+def test_evidence_has_counts_and_settings_are_those_that_differ(
+    tmp_path: pathlib.Path, shape: str, evidence: str, settings: list[str]
+) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])))
+    assert found.sure is not None
+    assert (found.sure.evidence, recognize_folder.overrides_of(found.sure)) == (evidence, settings)
+
+
+def test_splits_of_a_column_are_renamed(tmp_path: pathlib.Path) -> None:
+    config = load(
+        recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["a-column-of-splits"][2])))
+    )
+    assert (config.split.by, config.split.column, config.split.rename) == ("column", "split", {"val": "validation"})
+
+
+@pytest.mark.parametrize(
+    ("tree", "presets"),
+    [
+        pytest.param({}, [], id="empty"),
+        pytest.param({"notes.txt": "hello", "run.py": "print()"}, [], id="no-images"),
+        pytest.param(images("IMG_#.jpg"), ["image_folder"], id="images-without-labels"),
+        pytest.param(images("photos/IMG_#.jpg"), ["image_folder"], id="in-one-folder"),
+        pytest.param(images("train/#.jpg", "val/#.jpg"), ["imagefolder"], id="splits-without-classes"),
+        pytest.param(images("x/#.jpg") | {"t.csv": table("a,b", ["1,2", "3,4"])}, ["image_folder"], id="other-table"),
+    ],
+)
+def test_folder_that_is_not_beyond_doubt_has_no_sure_preset(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, presets: list[str]
+) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.sure is None
+    assert [each.preset for each in found.candidates] == presets
+
+
+def test_pairs_of_folders_for_splits_are_one_pattern(tmp_path: pathlib.Path) -> None:
+    found = recognize_folder.recognize(
+        str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["masks-of-splits-with-a-suffix"][2]))
+    )
+    assert found.sure is not None
+    assert found.sure.settings == {
+        "source.masks.image": r"(?P<split>train|val)/(?P<name>.*)\.png",
+        "source.masks.mask": r"\g<split>_labels/\g<name>_L.png",
+        "split.rename": {"val": "validation"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("tree", "note"),
+    [
+        pytest.param(
+            images(
+                *(f"{split}/images/#_{split}.jpg" for split in ("training", "test")),
+                *(f"{split}/1st_manual/#_manual1.gif" for split in ("training", "test")),
+                *(f"{split}/mask/#_{split}_mask.gif" for split in ("training", "test")),
+            ),
+            "*/1st_manual and */mask each have a file for each image of */images; only */mask is used: set "
+            "source.masks.mask for another one",
+            id="several-folders-of-masks",
+        ),
+        pytest.param(
+            images("train/#.jpg", "train_labels/#.png", "val/#.jpg", "val_gt/#.png"),
+            "2 pairs of folders look like splits; only train is used: set source.masks.image=...",
+            id="no-common-pattern",
+        ),
+    ],
+)
+def test_pairs_of_folders_that_are_not_beyond_doubt_have_a_note(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, note: str
+) -> None:
+    root = folder_shapes.write(tmp_path, tree)
+    found = recognize_folder.recognize(str(root))
+    assert found.sure is None
+    assert found.candidates[0].notes[0] == note
+    done = command_line.call("plan", "--input", root)
+    assert done.returncode == 2
+    assert f"segmentation fits '{root}', but not beyond doubt: see the note, give its options, or" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tree", "remedy"),
+    [
+        pytest.param(
+            images("shapes_train2018/#.jpg", "annotations/#_square_0.png", "annotations/#_circle_1.png"),
+            "for masks, one for each image, take the preset segmentation with source.masks.image and .mask",
+            id="a-mask-for-each-object",
+        ),
+        pytest.param(
+            images("Original/#.jpg", "Ground Truth/#.jpg"),
+            "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source",
+            id="masks-in-jpeg",
+        ),
+    ],
+)
+def test_folder_of_masks_is_no_class_without_a_note(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, remedy: str
+) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert [note.partition("; ")[2] for note in found.remarks] == [remedy]
+    assert found.sure is None
+
+
+def test_two_data_sets_in_one_folder_are_both_named(tmp_path: pathlib.Path) -> None:
+    tree = folder_shapes.SHAPES["voc"][2]
+    for year in (2007, 2012):
+        folder_shapes.write(tmp_path / f"VOC{year}", tree)
+    found = recognize_folder.recognize(str(tmp_path))
+    assert found.sure is None
+    assert [found.address(each) for each in found.candidates] == [f"{tmp_path}/VOC2007", f"{tmp_path}/VOC2012"]
+
+
+def test_table_itself_is_recognized_in_its_folder(tmp_path: pathlib.Path) -> None:
+    folder_shapes.write(tmp_path, folder_shapes.SHAPES["ids"][2])
+    found = recognize_folder.recognize(f"{tmp_path}/train.csv")
+    config = load(found)
+    assert (config.source.uri, config.source.manifest.path) == (str(tmp_path), "train.csv")
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "preset", "number"),
+    [
+        ("arrays-of-numpy", "shapes.npz", "npz", 8),
+        ("arrays-of-matlab", "shapes.mat", "npz", 4),
+        ("arrays-of-hdf5", "train_signs.h5", "hdf5", 4),
+        ("svhn", "train_32x32.mat", "svhn", 4),
+        ("a-zip-of-classes", "a.zip", "image_folder", 8),
+        ("a-zip-with-an-inner-folder", "a.zip", "imagefolder", 16),
+        ("tars", "val-0000.tar.gz", "webdataset", 2),
+        ("tfrecords", "train-00000-of-00001", "tfrecord", 2),
+        ("parquet", "data/train-00000-of-00001.parquet", "parquet", 4),
+        ("pixels-of-digits", "mnist_train.csv", "mnist_csv", 2),
+        ("pixels-without-a-split", "digits.csv", "mnist_csv", 2),
+        ("pixels-of-faces", "fer2013.csv", "fer2013", 4),
+        ("table-of-tfrecorder", "t.csv", "tfrecorder", 4),
+    ],
+)
+def test_one_file_is_recognized_and_its_preset_lists_its_images(
+    tmp_path: pathlib.Path, shape: str, name: str, preset: str, number: int
+) -> None:
+    folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])
+    found = recognize_folder.recognize(f"{tmp_path}/{name}")
+    config = load(found)
+    assert (found.sure and found.sure.preset) == preset
+    assert sum(each.num_refs for each in image_source.list_whole(open_source.make_source(config))) == number
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "preset", "advice"),
+    [
+        ("arrays-of-numpy", "shapes.npz", "npz", "for images that are rows of arrays set source.by: arrays"),
+        ("arrays-of-matlab", "shapes.mat", "npz", "for images that are rows of arrays set source.by: arrays"),
+        ("arrays-of-hdf5", "train_signs.h5", "hdf5", "for images that are rows of arrays set source.by: arrays"),
+        ("tars", "val-0000.tar.gz", "webdataset", "whose name ends in .tar or .tar.gz set source.by: tar"),
+        ("pixels-of-digits", "mnist_train.csv", "mnist_csv", "for pixels in CSV set source.by: arrays"),
+    ],
+)
+def test_file_given_as_a_folder_names_its_preset(
+    tmp_path: pathlib.Path, shape: str, name: str, preset: str, advice: str
+) -> None:
+    uri = f"{folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])}/{name}"
+    config = config_lib.load_config("image_folder", [f"source.uri={uri}", f"output.uri={tmp_path}-out"])
+    with pytest.raises(errors.ConfigError) as raised:
+        open_source.make_source(config)
+    text = str(raised.value)
+    assert f"--input '{uri}' is not a folder; " in text
+    assert advice in text
+    assert f"looks like the preset {preset}: " in text
+    assert f"use --config {preset} --input {uri}" in text
+
+
+@pytest.mark.parametrize(
+    ("tree", "preset", "note"),
+    [
+        pytest.param(
+            {"a.zip": folder_shapes.packed(folder_shapes.SHAPES["yolo"][2])},
+            "yolo",
+            "yolo does not read archives: unpack a.zip, and plan the folder",
+            id="zip-of-boxes",
+        ),
+        pytest.param(
+            images("train2017/#.jpg") | {"annotations/panoptic_train2017.json": folder_shapes.coco_json()},
+            "coco_panoptic",
+            "unpack annotations/panoptic_train2017.zip first: the folder annotations/panoptic_train2017 must hold "
+            "the PNG files",
+            id="panoptic-masks-not-unpacked",
+        ),
+        pytest.param(
+            {"cifar-100-python.tar.gz": gzip.compress(folder_shapes.tar({"cifar-100-python/meta": b"x"}))},
+            "cifar100",
+            "unpack it first, by tar xf cifar-100-python.tar.gz, and give the folder that is in it as --input",
+            id="cifar-not-unpacked",
+        ),
+        pytest.param(
+            {"a.npz": folder_shapes.npz(x_train=np.zeros((4, 8, 8), np.float32), y_train=np.zeros(4))},
+            "npz",
+            "a.npz#x_train (<f4, 4 x 8 x 8) is not of uint8, and images are taken as uint8, 0 to 255: save it so",
+            id="arrays-of-float",
+        ),
+        pytest.param(
+            {"rgb.csv": table(f"label,{','.join(f'pixel{n}' for n in range(3072))}", ["3" + ",9" * 3072] * 2)},
+            "mnist_csv",
+            "3,072 pixels are no square: set source.arrays.shape to [height, width, channels]",
+            id="pixels-of-three-channels",
+        ),
+    ],
+)
+def test_what_must_be_done_first_is_in_a_note(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, preset: str, note: str
+) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.sure is None
+    assert [(each.preset, each.notes) for each in found.candidates if each.preset == preset] == [(preset, (note,))]
+
+
+@pytest.mark.parametrize(
+    "name", ["/cat/0.jpg", "../cat/0.jpg", "C:/cat/0.jpg", ".", "cat/../../0.jpg", "cat//0.jpg", "cat"]
+)
+def test_names_in_an_archive_may_lie(tmp_path: pathlib.Path, name: str) -> None:
+    archive = tmp_path / "a.zip"
+    archive.write_bytes(folder_shapes.packed(images("cat/#.jpg", "dog/#.jpg")))
+    with zipfile.ZipFile(archive, "a") as packed:
+        packed.writestr(name, b"x")
+        packed.writestr("__MACOSX/._x", b"x")
+    found = recognize_folder.recognize(str(tmp_path))
+    assert [each.preset for each in found.candidates] == ["image_folder"]
+
+
+def test_archive_that_is_encrypted_or_broken_is_known_by_its_names_or_not_at_all(tmp_path: pathlib.Path) -> None:
+    content = folder_shapes.packed({"data.csv": table("image,label", ["0.jpg,a"]), **images("#.jpg")})
+    flagged = bytearray(content)
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for at in [each.start() for each in re.finditer(re.escape(mark), content)]:
+            flagged[at + offset] |= 1
+    (tmp_path / "a.zip").write_bytes(bytes(flagged))
+    assert [each.preset for each in recognize_folder.recognize(f"{tmp_path}/a.zip").candidates] == ["image_folder"]
+    (tmp_path / "a.zip").write_bytes(content[:-9])
+    found = recognize_folder.recognize(str(tmp_path))
+    assert (found.candidates, found.remarks) == ((), ("1 archives: unpack them",))
+
+
+def test_records_name_the_command_that_reads_them_where_they_are(tmp_path: pathlib.Path) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["tfrecords"][2])))
+    assert found.sure is not None
+    assert found.sure.notes == (
+        f"to read these files where they are, without writing others: imagebeam index {tmp_path}",
+    )
+
+
+def test_masks_in_colors_without_their_classes_are_noted(tmp_path: pathlib.Path) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["masks"][2])))
+    assert found.sure is not None
+    assert found.sure.notes[0].startswith("masks/0.png is drawn in colors: if each color is a class, name them in")
+
+
+def test_other_things_to_learn_from_the_same_images_are_possible(tmp_path: pathlib.Path) -> None:
+    tree = {
+        **folder_shapes.SHAPES["coco"][2],
+        **folder_shapes.SHAPES["captions-of-coco"][2],
+        **folder_shapes.SHAPES["keypoints-of-coco"][2],
+    }
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.sure is not None
+    assert [each.preset for each in found.candidates] == ["coco", "coco_keypoints", "coco_captions"]
+    both = {name: text for name, text in tree.items() if "instances" not in name}
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path / "both", both)))
+    assert (found.sure, [each.preset for each in found.candidates]) == (None, ["coco_keypoints", "coco_captions"])
+
+
+def test_annotations_that_no_preset_reads_are_named(tmp_path: pathlib.Path) -> None:
+    tree = images("#.jpg") | {"via_region_data.json": '{"0.jpg": {"filename": "0.jpg", "regions": {}}}'}
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.remarks == (
+        "via_region_data.json is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON",
+    )
+
+
+def test_missing_input_is_an_error(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigError, match=r"there is neither a folder nor a file '.*none'; check the address"):
+        recognize_folder.recognize(f"{tmp_path}/none")
+
+
+def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+    tree = {"cat/1.jpg": pointer, "dog/1.jpg": pointer, "a.mp4": "", "b.rar": ""}
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.remarks == (
+        "cat/1.jpg is a pointer of Git LFS, not an image: run git lfs pull in the clone first",
+        "1 videos, which are not read: save their frames as images",
+        "1 archives: unpack them",
+    )
+
+
+# --- the table of signs ----------------------------------------------------------------------------------------------
+
+_WITHOUT_SIGN = {  # presets, with the reason
+    "faces_age": "a table of images and ages is `regression`, whose columns are found",
+    "flowers": "a bucket of classes is `image_folder`",
+}
+
+
+def test_signs_name_all_presets_and_no_others() -> None:
+    named = {preset for presets in recognize_folder.SIGNS.values() for preset in presets}
+    assert sorted(named) == sorted(set(config_lib.preset_names()) - set(_WITHOUT_SIGN))
+
+
+def test_every_preset_has_a_shape() -> None:
+    shown = {preset for preset, _, _ in folder_shapes.SHAPES.values()}
+    assert sorted(set(config_lib.preset_names()) - shown) == sorted(_WITHOUT_SIGN)
+
+
+@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
+def test_a_sign_finds_only_the_presets_that_it_names(tmp_path: pathlib.Path, shape: str) -> None:
+    survey = Survey(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])))
+    for sign, presets in recognize_folder.SIGNS.items():
+        assert {each.preset for each in sign(survey, "")} <= {*presets}
+
+
+@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
+def test_no_content_of_files_breaks_a_sign(tmp_path: pathlib.Path, shape: str) -> None:
+    """Each file of a shape with other bytes: random ones, its own cut short, and its own with flipped bytes."""
+    rng = random.Random(shape)
+    folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])
+    paths = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for kind in ("random", "cut", "flipped", "empty"):
+        for path in paths:
+            data = bytearray(path.read_bytes() or b"x")
+            if kind == "flipped":
+                for _ in range(4):
+                    data[rng.randrange(len(data))] = rng.randrange(256)
+            changed = {"random": rng.randbytes(200), "cut": data[: rng.randrange(len(data))], "flipped": data}
+            path.write_bytes(changed.get(kind, b""))
+        recognize_folder.recognize(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"[" * 60_000, id="deep-json"),
+        pytest.param(b'{"a":' * 10_000, id="deep-objects"),
+        pytest.param(b"a," * 30_000 + b"\n" + b"1," * 1000, id="many-columns"),
+        pytest.param(b'"' + b"a,\n" * 20_000, id="open-quote"),
+        pytest.param(b"image,label\n" + b"x" * 70_000, id="long-line"),
+        pytest.param(b"PAR1" + b"\xff" * 100 + b"PAR1", id="parquet"),
+        pytest.param(b"\xff\xfea\0,\0b\0", id="utf-16"),
+        pytest.param(b"image\xff,l\n1.jpg\xff,2", id="latin-1"),
+        pytest.param(b"image,image\n0.jpg,0.jpg\n", id="column-twice"),
+        pytest.param(b"\xff" * 300, id="tfrecord-of-a-lying-length"),
+    ],
+)
+def test_no_head_of_a_file_breaks_a_sign(tmp_path: pathlib.Path, head: bytes) -> None:
+    folder_shapes.write(tmp_path, images("#.jpg"))
+    extensions = ("csv", "tsv", "json", "jsonl", "parquet", "txt", "yaml", "tar", "tfrecord", "npz", "h5", "zip")
+    for name in (*(f"train.{extension}" for extension in extensions), "0.txt", "0.json", "via.json", "metadata.csv"):
+        (tmp_path / name).write_bytes(head)
+    recognize_folder.recognize(str(tmp_path))
+    for name in ("train.csv", "train.json", "train.parquet", "train.txt"):
+        recognize_folder.recognize(str(tmp_path / name))
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_survey_lists_no_more_than_its_bounds(tmp_path: pathlib.Path) -> None:
+    folder_shapes.write(tmp_path, {f"{n}/{m}.txt": "x" for n in range(5) for m in range(7)})
+    survey = Survey(str(tmp_path), Bounds(folders=3, entries=4, all_entries=100, heads=1))
+    root = survey.look()
+    assert (len(root.folders), root.is_whole) == (4, False)
+    assert [len(survey.look(name).files) for name in root.folders] == [4, 4, 0, 0]
+    assert survey.num_listed == 3
+    assert survey.look(root.folders[0]).count(4, "text") == "4 or more texts"
+    names = [f"{root.folders[0]}/{name}" for name in survey.look(root.folders[0]).files]
+    assert [survey.head(name) for name in names[:2]] == [b"x", b""]
+
+
+def test_all_entries_together_are_bounded(tmp_path: pathlib.Path) -> None:
+    folder_shapes.write(tmp_path, {f"{n}/{m}.txt": "x" for n in range(5) for m in range(7)})
+    survey = Survey(str(tmp_path), Bounds(all_entries=10))
+    looked = [survey.look(), *(survey.look(str(n)) for n in range(5))]
+    assert sum(len(each.folders) + len(each.files) for each in looked) == 10
+
+
+def test_recognition_asks_a_bucket_for_few_folders(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder_shapes.write(tmp_path, images(*(f"{kind}/#.jpg" for kind in map(str, range(300))), numbers=[1]))
+    listed = []
+    found = storage.LocalStorage.list_directory
+    monkeypatch.setattr(
+        storage.LocalStorage, "list_directory", lambda self, uri: listed.append(uri) or found(self, uri)
+    )
+    assert recognize_folder.recognize(str(tmp_path)).sure is not None
+    assert len(listed) <= 100
+
+
+def test_output_in_the_input_is_not_looked_into(tmp_path: pathlib.Path) -> None:
+    folder_shapes.write(tmp_path, {**images("cat/#.jpg", "dog/#.jpg"), "out/train-00000-of-00001.tfrecord": "x"})
+    found = recognize_folder.recognize(str(tmp_path), str(tmp_path / "out"))
+    assert found.sure is not None
+    assert found.sure.evidence == "2 folders of images (cat, dog)"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("train", "train"),
+        ("seg_train", "train"),
+        ("TrainingSet", "train"),
+        ("test1", "test"),
+        ("val2017", "validation"),
+        ("Dev", "validation"),
+        ("trainer", None),
+        ("latest", None),
+        ("train_test", None),
+        ("cat", None),
+    ],
+)
+def test_split_meant_by_a_name(name: str, meant: str | None) -> None:
+    assert split_meant(name) == meant
+
+
+def test_folder_counts_its_images_by_extension() -> None:
+    folder = Folder("a", ("b",), {"1.JPG": 1, "2.txt": 1, "3": 1})
+    assert (folder.images, folder.stems, folder.ending(".txt")) == (("1.JPG",), {"1"}, ("2.txt",))
+    assert folder.below("b") == "a/b"
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_plan_goes_on_with_a_preset_that_fits_beyond_doubt(tmp_path: pathlib.Path) -> None:
+    root = folder_shapes.write(tmp_path / "pets", folder_shapes.SHAPES["splits-under-other-names"][2])
+    done = command_line.succeed("plan", "--input", root, here=True)
+    assert done.stdout.startswith(
+        "recognized  imagefolder: Training and Testing hold 2 folders of images each (cat, dog)"
+    )
+    assert "\n  train      8 images" in done.stdout
+    *_, command, config, _ = done.stdout.split("\n")
+    setting = "--set 'split.rename={Training: train, Testing: test}'"
+    assert command == f"next: imagebeam convert --config imagefolder --input {root} {setting} --output OUTPUT"
+    assert config == f"or: imagebeam init {root} writes these settings as a config"
+    words = ("convert", "--config", "imagefolder", "--input", root, "--output", tmp_path / "out", "-q", "--set")
+    command_line.succeed(*words, "split.rename={Training: train, Testing: test}", here=True)
+
+
+def test_plan_lists_presets_that_fit_alike(tmp_path: pathlib.Path) -> None:
+    for year in (2007, 2012):
+        folder_shapes.write(tmp_path / f"VOC{year}", folder_shapes.SHAPES["voc"][2])
+    done = command_line.call("plan", "--input", tmp_path)
+    assert done.returncode == 2
+    assert f"  options  --config voc --input {tmp_path}/VOC2012\n" in done.stdout
+    assert f"2 presets fit '{tmp_path}', and none of them better than the others: give the options" in done.stderr
+
+
+def test_plan_with_settings_of_its_own_is_left_alone(tmp_path: pathlib.Path) -> None:
+    root = folder_shapes.write(tmp_path, folder_shapes.SHAPES["masks"][2])
+    done = command_line.succeed("plan", "--input", root, "--set", "label.by=none", here=True)
+    assert "recognized" not in done.stdout
+    assert "listed       8 images" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["convert", "plan"])
+def test_input_of_which_no_image_can_be_used_names_the_preset(tmp_path: pathlib.Path, command: str) -> None:
+    tree = folder_shapes.SHAPES["numbered-names"][2]
+    root = folder_shapes.write(tmp_path / "in", tree)
+    done = command_line.call(command, "--input", root, "--output", tmp_path / "out", "--set", "label.by=directory")
+    assert done.returncode == 3
+    expected = f"'{root}' looks like the preset image_folder: the names of 40 images begin with 2 names (lily, rose)"
+    assert expected in done.stdout + done.stderr
+
+
+def test_preset_for_another_source_names_the_one_that_fits(tmp_path: pathlib.Path) -> None:
+    root = folder_shapes.write(tmp_path / "in", folder_shapes.SHAPES["yolo"][2])
+    done = command_line.call("plan", "--config", "coco", "--input", root)
+    assert done.returncode == 2
+    assert f"'{root}' looks like the preset yolo: images is beside labels" in done.stderr
+    assert f"use --config yolo --input {root}\n" in done.stderr

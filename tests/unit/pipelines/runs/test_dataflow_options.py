@@ -1,0 +1,353 @@
+"""The options of a Dataflow job: what is refused, and what is added. Tables over pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from apache_beam.options import pipeline_options_validator
+
+from imagebeam import errors, storage, version
+from imagebeam.pipelines.beam import runners
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.runs import dataflow_options, remote_job
+from tests import command_line
+
+HERE = dataflow_options.Versions("3.11", "2.77.0", "0.1.0")
+IMAGE = "europe-docker.pkg.dev/p/r/worker:latest"
+GIVEN = {"project": "p", "region": "europe-west4", "temp_location": "gs://b/tmp", "sdk_container_image": IMAGE}
+BEAMS_OWN = "apache/beam_python3.11_sdk:2.77.0"
+
+
+def make_config(source: str | None = "gs://b/images", output: str | None = "gs://b/cats", **sections: Any) -> Any:
+    fields = {"source": {"uri": source}, "output": {"uri": output}, **sections}
+    return config_lib.parse_config(fields, where="the test")
+
+
+def transformed() -> Any:
+    source = {"uri": "gs://b/m.csv", "by": "manifest"}
+    return config_lib.parse_config(
+        {
+            "source": source,
+            "output": {"uri": "gs://b/cats"},
+            "label": {"by": "none"},
+            "columns": {"age": {"type": "float", "transform": "z_score"}},
+        },
+        where="the test",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_default_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLOUDSDK_COMPUTE_REGION", raising=False)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param({"project": None}, "--project is missing: the Google Cloud project", id="project"),
+        pytest.param({"region": None}, "--region is missing: .* such as --region=europe-west4", id="region"),
+        pytest.param({"temp_location": None}, "--temp_location is missing: .* gs://BUCKET/tmp", id="temp-location"),
+        pytest.param(
+            {"temp_location": "/tmp/x"}, "--temp_location is '/tmp/x', and Dataflow reads only buckets", id="temp-local"
+        ),
+        pytest.param({"temp_location": "gs:///x"}, "--temp_location is 'gs:///x'.*BUCKET", id="temp-without-bucket"),
+        pytest.param({"staging_location": "s3://b"}, "--staging_location is 's3://b'", id="staging-elsewhere"),
+        pytest.param({"template_location": "t.json"}, "--template_location is 't.json'", id="template-local"),
+        pytest.param({"job_name": "Cats_1"}, "--job_name is 'Cats_1'; Dataflow takes lower-case", id="job-name"),
+        pytest.param({"job_name": "cats-"}, "--job_name is 'cats-'", id="job-name-ends-with-hyphen"),
+        pytest.param(
+            {"sdk_container_image": None}, "would not have imagebeam: give --sdk_container_image", id="no-image"
+        ),
+        pytest.param(
+            {"sdk_container_image": BEAMS_OWN}, "Beam's own image, without imagebeam: give --sdk_", id="beams-image"
+        ),
+        pytest.param(
+            {"sdk_container_image": f"gcr.io/cloud-dataflow/v1beta3/{BEAMS_OWN.partition('/')[2]}"},
+            "Beam's own image",
+            id="beams-image-at-google",
+        ),
+        pytest.param({"setup_file": "/nowhere/setup.py"}, "--setup_file is '/nowhere/setup.py'", id="no-setup-file"),
+        pytest.param({"setup_file": __file__}, "which is no file named setup.py", id="setup-file-of-another-name"),
+        pytest.param(
+            {"sdk_container_image": "r/imagebeam:0.1.0-py3.12"},
+            "has Python 3.12 by its name, and this is Python 3.11: .* give an image",
+            id="python",
+        ),
+        pytest.param(
+            {"sdk_container_image": "r/beam_python3.10_sdk_mine:1"}, "has Python 3.10 by its name", id="python-of-base"
+        ),
+        pytest.param({"sdk_container_image": "r/w:py310"}, "has Python 3.10 by its name", id="python-without-dot"),
+        pytest.param(
+            {"sdk_container_image": "r/w:py3.11-beam2.76.0"}, "has Beam 2.76.0 by its name, .* Beam 2.77.0", id="beam"
+        ),
+        pytest.param(
+            {"sdk_container_image": "r/imagebeam-worker:0.2.0"}, "has imagebeam 0.2.0 by its name", id="imagebeam"
+        ),
+        pytest.param({"worker_harness_container_image": "r/w:py312", "sdk_container_image": None}, "3.12", id="alias"),
+    ],
+)
+def test_wrong_option_is_refused_with_its_remedy(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        dataflow_options.require_options({**GIVEN, **change}, make_config(), HERE)
+
+
+def test_all_missing_options_are_told_at_once() -> None:
+    with pytest.raises(errors.ConfigError) as raised:
+        dataflow_options.require_options({"job_name": "Cats_1"}, make_config("/data/images"), HERE)
+    begins = (
+        "--project is missing: ",
+        "--region is missing: ",
+        "--temp_location is missing: ",
+        "the workers would not",
+    )
+    texts = str(raised.value).split("; ")
+    assert len(texts) == len(begins) and all(text.startswith(begin) for text, begin in zip(texts, begins))
+    assert "--sdk_container_image=IMAGE" in texts[-1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({}, id="image"),
+        pytest.param({"sdk_container_image": "r/imagebeam:0.1.0-py3.11-beam2.77.0"}, id="image-that-tells-all"),
+        pytest.param({"sdk_container_image": "localhost:5000/python-images/w:1.2.3"}, id="image-that-tells-nothing"),
+        pytest.param({"sdk_container_image": None, "setup_file": str(command_line.ROOT / "setup.py")}, id="setup-file"),
+        pytest.param(
+            {"sdk_container_image": BEAMS_OWN, "setup_file": str(command_line.ROOT / "setup.py")},
+            id="beams-image-and-setup-file",
+        ),
+        pytest.param({"sdk_container_image": None, "extra_packages": ["imagebeam.tar.gz"]}, id="extra-package"),
+        pytest.param({"sdk_container_image": None, "requirements_file": "r.txt"}, id="requirements"),
+        pytest.param({"job_name": "cats-1", "staging_location": "gs://b"}, id="names"),
+    ],
+)
+def test_right_options_are_taken(change: dict[str, Any]) -> None:
+    dataflow_options.require_options({**GIVEN, **change}, make_config(), HERE)
+
+
+def test_region_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDSDK_COMPUTE_REGION", "asia-east1")
+    values = {**GIVEN, "region": None}
+    dataflow_options.require_options(values, make_config(), HERE)
+    assert "--region=asia-east1" in dataflow_options.default_arguments(values, make_config())
+    assert not any("region" in text for text in dataflow_options.default_arguments(GIVEN, make_config()))
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "message"),
+    [
+        ("/data/images", "gs://b/out", "--input is '/data/images', a folder of this machine.*gcloud storage cp -r"),
+        ("images", "gs://b/out", "--input is 'images', a folder of this machine"),
+        ("gs://b/in", "/data/out", "--output is '/data/out', a folder of this machine.*give gs://"),
+        ("gs://b/in", "file:///data/out", "--output is 'file:///data/out'"),
+    ],
+)
+def test_folder_of_the_launcher_is_refused(source: str, output: str, message: str) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        dataflow_options.require_options(GIVEN, make_config(source, output), HERE)
+
+
+@pytest.mark.parametrize("output", [None, "hdfs://namenode:9870/out", "gs://b/out", "s3://b/out"])
+def test_output_that_workers_reach_is_taken(output: str | None) -> None:
+    dataflow_options.require_options(GIVEN, make_config(output=output), HERE)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_taken"),
+    [
+        pytest.param({}, True, id="image"),
+        pytest.param(
+            {"sdk_container_image": None, "setup_file": str(command_line.ROOT / "setup.py")}, False, id="setup-file"
+        ),
+        pytest.param(
+            {"sdk_container_image": BEAMS_OWN, "setup_file": str(command_line.ROOT / "setup.py")},
+            False,
+            id="beams-image-and-setup-file",
+        ),
+    ],
+)
+def test_transformed_columns_need_an_image_of_their_own(change: dict[str, Any], is_taken: bool) -> None:
+    values = {**GIVEN, **change}
+    if is_taken:
+        dataflow_options.require_options(values, transformed(), HERE)
+        return
+    with pytest.raises(errors.ConfigError, match=r"columns.age.transform needs tf.Transform on the workers"):
+        dataflow_options.require_options(values, transformed(), HERE)
+
+
+def test_versions_of_the_launcher_are_those_of_this_process() -> None:
+    found = dataflow_options.launcher_versions()
+    assert found.imagebeam == version.__version__
+    assert re.fullmatch(r"3\.\d+", found.python) and re.fullmatch(r"\d+\.\d+\.\d+.*", found.beam)
+
+
+# --- buckets ---------------------------------------------------------------------------------------------------------
+
+
+class Bucket:
+    """A storage that answers as it is told, and notes what it was asked."""
+
+    def __init__(self, stat: Exception | None = None, create: Exception | None = None, remove: Exception | None = None):
+        self._failing = {"stat": stat, "create_new": create, "remove": remove}
+        self.asked: list[tuple[str, str]] = []
+
+    def _answer(self, what: str, uri: str) -> bool:
+        self.asked.append((what, uri))
+        if (error := self._failing[what]) is not None:
+            raise error
+        return True
+
+    def stat(self, uri: str) -> bool:
+        return self._answer("stat", uri)
+
+    def create_new(self, uri: str, data: bytes) -> bool:
+        return self._answer("create_new", uri)
+
+    def remove(self, uri: str) -> bool:
+        return self._answer("remove", uri)
+
+
+@pytest.fixture
+def buckets(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Bucket]]:
+    found: dict[str, Bucket] = {}
+    monkeypatch.setattr(storage, "storage_of", lambda uri: found[storage.root_of(uri)])
+    yield found
+
+
+DENIED = PermissionError(13, "gs://b: access denied")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "message"),
+    [
+        pytest.param(Bucket(FileNotFoundError(2, "there is no bucket 'b'")), "no bucket 'b'; create it", id="absent"),
+        pytest.param(Bucket(stat=DENIED), "cannot be read and written with these credentials.*denied", id="unreadable"),
+        pytest.param(Bucket(create=DENIED), "need roles/storage.objectAdmin on the bucket", id="unwritable"),
+        pytest.param(Bucket(OSError(5, "no answer")), "'gs://b/tmp', which cannot be read .*: no answer", id="silent"),
+        pytest.param(
+            Bucket(storage.UnavailableError(5, "no route")),
+            "^--temp_location is 'gs://b/tmp', which cannot be reached: no route; check the network, and try again$",
+            id="no-network",
+        ),
+        pytest.param(
+            Bucket(OSError(22, "bad name")), "cannot be read and written: bad name; give a folder in a", id="bad-name"
+        ),
+    ],
+)
+def test_bucket_that_cannot_be_used_is_refused(buckets: dict[str, Bucket], bucket: Bucket, message: str) -> None:
+    buckets["gs://b"] = bucket
+    with pytest.raises(errors.ConfigError, match=message):
+        dataflow_options.require_buckets(GIVEN)
+
+
+@pytest.mark.parametrize("remove", [None, DENIED])
+def test_bucket_is_asked_with_three_requests_and_once(buckets: dict[str, Bucket], remove: Exception | None) -> None:
+    buckets["gs://b"] = Bucket(remove=remove)
+    dataflow_options.require_buckets({**GIVEN, "staging_location": "gs://b/staging"})
+    (_, root), (_, created), (_, removed) = buckets["gs://b"].asked
+    assert (root, created) == ("gs://b", removed)
+    assert re.fullmatch(r"gs://b/tmp/imagebeam-[0-9a-f]{8}\.trial", created)
+
+
+@pytest.mark.parametrize("option", ["staging_location", "template_location"])
+def test_bucket_of_another_option_is_asked_too(buckets: dict[str, Bucket], option: str) -> None:
+    buckets.update({"gs://b": Bucket(), "gs://c": Bucket(FileNotFoundError(2, "there is no bucket 'c'"))})
+    with pytest.raises(errors.ConfigError, match=f"--{option} is 'gs://c/s': there is no bucket 'c'"):
+        dataflow_options.require_buckets({**GIVEN, option: "gs://c/s"})
+
+
+def test_folder_of_a_template_is_written_to(buckets: dict[str, Bucket]) -> None:
+    buckets.update({"gs://b": Bucket(), "gs://c": Bucket()})
+    dataflow_options.require_buckets({**GIVEN, "template_location": "gs://c/t/convert.json"})
+    _, (_, created), _ = buckets["gs://c"].asked
+    assert created.startswith("gs://c/t/imagebeam-")
+
+
+# --- what is added ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dataset", "output", "purpose", "begin"),
+    [
+        pytest.param("cats", "gs://b/cats", "", "imagebeam-cats-", id="plain"),
+        pytest.param("Cats_and Dogs", "gs://b/x", "", "imagebeam-cats-and-dogs-", id="odd-letters"),
+        pytest.param("катки", "gs://b/x", "", "imagebeam-", id="no-letter-of-ascii"),
+        pytest.param("x" * 80, "gs://b/x", "plan", "imagebeam-plan-xxx", id="long"),
+        pytest.param("x-" * 40, "gs://b/x", "", "imagebeam-x-x", id="long-with-hyphens"),
+        pytest.param("cats", "gs://b/c\udc80", "", "imagebeam-cats-", id="undecodable"),
+    ],
+)
+def test_job_name_is_one_that_beam_and_dataflow_take(dataset: str, output: str, purpose: str, begin: str) -> None:
+    name = dataflow_options.job_name(dataset, output, purpose)
+    assert name.startswith(begin) and len(name) <= 63
+    validator = pipeline_options_validator.PipelineOptionsValidator
+    assert validator.is_full_string_match(None, validator.JOB_PATTERN, name)
+
+
+def test_job_name_is_the_same_for_an_output_and_another_for_another() -> None:
+    names = [dataflow_options.job_name("cats", uri) for uri in ("gs://a/cats", "gs://a/cats", "gs://b/cats")]
+    assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize(
+    ("sections", "machine_type", "threads"),
+    [
+        pytest.param({}, "e2-standard-2", 4, id="bytes"),
+        pytest.param({"image": {"encode": "jpeg"}}, "e2-standard-4", 2, id="encodes"),
+        pytest.param({"image": {"check": "decode"}}, "e2-standard-4", 2, id="decodes"),
+        pytest.param({"statistics": {"pixels": True}}, "e2-standard-4", 2, id="sums-pixels"),
+    ],
+)
+def test_workers_fit_the_work(sections: dict[str, Any], machine_type: str, threads: int) -> None:
+    added = dataflow_options.default_arguments(GIVEN, make_config(**sections))
+    assert added[-2:] == [f"--machine_type={machine_type}", f"--number_of_worker_harness_threads={threads}"]
+
+
+def test_workers_that_run_tf_transform_get_memory() -> None:
+    added = dataflow_options.default_arguments(GIVEN, transformed())
+    assert added[-2:] == ["--machine_type=e2-highmem-4", "--number_of_worker_harness_threads=2"]
+
+
+def test_defaults_name_and_label_the_job() -> None:
+    added = dataflow_options.default_arguments(GIVEN, make_config(output="gs://b/Cats/"))
+    assert added[:3] == [
+        f"--job_name={dataflow_options.job_name('Cats', 'gs://b/Cats')}",
+        f"--labels=imagebeam-version={version.__version__.replace('.', '-')}",
+        "--labels=imagebeam-dataset=cats",
+    ]
+    assert dataflow_options.default_arguments(GIVEN, make_config(output=None), "plan")[0].startswith(
+        "--job_name=imagebeam-plan-new-"
+    )
+
+
+def test_given_options_stay_and_only_given_ones() -> None:
+    given = {
+        "job_name": "mine",
+        "machine_type": "n2-standard-8",
+        "number_of_worker_harness_threads": 1,
+        "labels": ["imagebeam-dataset=x", "team=vision"],
+    }
+    added = dataflow_options.default_arguments({**GIVEN, **given}, make_config())
+    assert [text.rpartition("=")[0] for text in added] == ["--labels=imagebeam-version", "--experiments"]
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.1.0+x", "0-1-0-x"), ("A_b", "a_b"), ("x" * 70, "x" * 63)])
+def test_label_value_is_one_that_google_cloud_takes(text: str, value: str) -> None:
+    assert dataflow_options.label_value(text) == value
+
+
+@pytest.mark.parametrize(
+    ("more", "endpoint"),
+    [([], ""), (["--dataflow_endpoint=http://localhost:1"], "http://localhost:1")],
+    ids=["public", "stub"],
+)
+def test_job_is_that_of_the_options(more: list[str], endpoint: str) -> None:
+    named = ["--runner=DataflowRunner", "--project=p", "--region=r", "--job_name=cats"]
+    job = dataflow_options.job_of(runners.make_options([*named, *more], 1))
+    assert job == remote_job.RemoteJob("DataflowRunner", "p", "r", "cats", endpoint=endpoint)

@@ -1,0 +1,172 @@
+"""One run at a time on a storage without locks: here the one that fsspec keeps in memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from imagebeam import errors, storage
+from imagebeam.pipelines.messages import command_messages
+from imagebeam.pipelines.runs import output_lock
+from imagebeam.transforms import commit_rights, run_record
+from tests import patience
+
+CONTROL = "memory://out/.imagebeam"
+LOCK = f"{CONTROL}/lock"
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[storage.Storage]:
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.2)
+    monkeypatch.setattr(commit_rights, "SETTLE_SEC", 0.05)
+    store = storage.storage_of(LOCK)
+    yield store
+    store.remove_tree("memory://out")
+
+
+def leave(store: storage.Storage, **word: Any) -> None:
+    """The lock of another run."""
+    whole = {"process": 1, "host": "elsewhere", "run": "other", "time": time.time(), **word}
+    store.write_whole(LOCK, json.dumps(whole).encode())
+
+
+def test_lock_is_there_while_it_is_held(store: storage.Storage) -> None:
+    with output_lock.hold(CONTROL):
+        assert store.exists(LOCK)
+    assert not store.exists(CONTROL)
+
+
+@pytest.mark.parametrize("word", [b"", b"[]", b'{"time": "yesterday"}', b'{"time": null}'])
+def test_lock_that_says_nothing_is_void(store: storage.Storage, word: bytes) -> None:
+    store.write_whole(LOCK, word)
+    with output_lock.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["run"] != "other"
+
+
+def test_what_the_run_wrote_stays(store: storage.Storage) -> None:
+    with output_lock.hold(CONTROL):
+        store.write_whole(f"{CONTROL}/staged", b"x")
+    assert [entry.name for entry in store.list_directory(CONTROL)] == ["staged"]
+
+
+def test_second_run_is_told_who_holds_it(store: storage.Storage) -> None:
+    leave(store, time=time.time() - 12)
+    message = r"another run writes to this output \(process 1 on elsewhere, last renewed \d+ s ago\): wait until"
+    with pytest.raises(errors.BusyError, match=message), output_lock.hold(CONTROL):
+        pass
+    assert json.loads(store.read(LOCK))["run"] == "other"
+
+
+def test_second_run_waits_for_one_that_is_about_to_end(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", patience.HANG_SEC)
+    leave(store)
+    threading.Timer(0.3, store.remove, [LOCK]).start()
+    with output_lock.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["run"] != "other"
+
+
+@pytest.mark.parametrize("age", [151, 1e9])
+def test_lock_that_was_not_renewed_is_taken_over(store: storage.Storage, age: float) -> None:
+    leave(store, time=time.time() - age)
+    with output_lock.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
+
+
+NO_DATES = [float("nan"), float("inf"), 9e9]
+
+
+@pytest.mark.parametrize("clock", NO_DATES)
+def test_lock_with_an_impossible_time_that_is_not_renewed_is_taken_over(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: float
+) -> None:
+    monkeypatch.setattr(run_record, "LEASE_SEC", 0.5)
+    monkeypatch.setattr(run_record, "WATCH_SEC", 0.01)
+    leave(store, time=clock)
+    with output_lock.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
+    (record,) = caplog.records
+    assert record.getMessage().endswith(
+        f"if it was killed, remove {LOCK}; looking for 0.5 s whether the lock changes, and taking it over if not"
+    )
+
+
+def test_command_line_shows_why_a_run_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger(output_lock.__name__)
+    monkeypatch.setattr(logger, "level", logging.CRITICAL)
+    for name in ("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY"):
+        monkeypatch.setenv(name, os.environ.get(name, "2"))
+    with warnings.catch_warnings():
+        command_messages.quieten(verbose=False)
+    assert logger.level == logging.WARNING
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("clock", NO_DATES)
+def test_lock_with_an_impossible_time_that_changes_is_respected(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, clock: float
+) -> None:
+    monkeypatch.setattr(run_record, "WATCH_SEC", 0.01)
+    leave(store, time=clock)
+    threading.Timer(0.3, leave, [store], {"time": clock, "config": "renewed"}).start()
+    message = rf"renewed at \S+ s by a clock that disagrees with this host's, .* if it was killed, remove {LOCK}$"
+    with pytest.raises(errors.BusyError, match=message), output_lock.hold(CONTROL):
+        pass
+    assert json.loads(store.read(LOCK))["run"] == "other"
+
+
+def test_lock_of_a_process_that_is_gone_is_taken_over_at_once(store: storage.Storage) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    leave(store, host=socket.gethostname(), process=process.pid)
+    with output_lock.hold(CONTROL):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"not json"])
+def test_lock_that_says_nothing_is_taken_over(store: storage.Storage, content: bytes) -> None:
+    store.write_whole(LOCK, content)
+    with output_lock.hold(CONTROL):
+        pass
+
+
+def test_lock_is_renewed(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_lock, "_RENEW_SEC", 0.02)
+    with output_lock.hold(CONTROL):
+        first = json.loads(store.read(LOCK))["time"]
+        patience.wait_until(lambda: json.loads(store.read(LOCK))["time"] != first)
+
+
+@pytest.mark.parametrize("is_created", [False, True])
+def test_run_that_is_stopped_while_it_locks_leaves_no_lock(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, is_created: bool
+) -> None:
+    create_new = store.create_new
+
+    def interrupted(*arguments: Any) -> bool:
+        if is_created:
+            create_new(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "create_new", interrupted)
+    with pytest.raises(KeyboardInterrupt), output_lock.hold(CONTROL):
+        pass
+    assert not store.exists(LOCK)
+
+
+def test_lock_that_another_run_took_over_is_left_to_it(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_lock, "_RENEW_SEC", 0.02)
+    with output_lock.hold(CONTROL):
+        leave(store)
+        time.sleep(patience.MOMENT_SEC)
+    assert json.loads(store.read(LOCK))["run"] == "other"

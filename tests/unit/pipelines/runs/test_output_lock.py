@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from imagebeam import errors
+from imagebeam.pipelines.runs import output_lock
+from tests import command_line, patience
+
+HOLDER = """
+import sys
+from imagebeam.pipelines import output_lock
+with output_lock.hold(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def control(tmp_path: pathlib.Path) -> str:
+    return str(tmp_path / "out" / ".imagebeam")
+
+
+def start_holder(control: str) -> subprocess.Popen[str]:
+    """Another process that holds the lock until its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, control],
+        cwd=command_line.ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_lock_of_new_output_leaves_no_folder(control: str) -> None:
+    with output_lock.hold(control):
+        assert os.listdir(control) == ["lock"]
+    assert not os.path.exists(os.path.dirname(control))
+
+
+def test_lock_leaves_what_the_run_wrote(control: str) -> None:
+    with output_lock.hold(control):
+        pathlib.Path(control, "staged").touch()
+    assert os.listdir(control) == ["staged"]
+
+
+def test_lock_of_empty_output_leaves_the_output(control: str) -> None:
+    output = os.path.dirname(control)
+    os.mkdir(output)
+    with output_lock.hold(control):
+        pass
+    assert os.listdir(output) == []
+
+
+def test_second_run_is_told_who_holds_the_lock(control: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.2)
+    holder = start_holder(control)
+    message = (
+        rf"another run writes to this output at this moment \(process {holder.pid} on .+\); wait until it has ended"
+    )
+    with pytest.raises(errors.BusyError, match=message), output_lock.hold(control):
+        pass
+    holder.communicate()
+    assert holder.returncode == 0
+
+
+def test_lock_of_killed_holder_is_free(control: str) -> None:
+    holder = start_holder(control)
+    holder.kill()
+    holder.communicate()
+    assert os.listdir(control) == ["lock"]  # left behind, and nobody's
+    with output_lock.hold(control):
+        assert os.listdir(control) == ["lock"]
+
+
+def test_second_run_waits_for_a_run_that_is_about_to_end(control: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", patience.HANG_SEC)
+    holder = start_holder(control)
+    assert holder.stdin is not None
+    threading.Timer(0.3, holder.stdin.close).start()
+    with output_lock.hold(control):
+        assert holder.wait() == 0
+
+
+def test_lock_in_many_hands_is_held_by_one_at_a_time(control: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", patience.HANG_SEC)
+    holders: list[int] = []
+    most = []
+
+    def hold_repeatedly() -> None:
+        for _ in range(5):
+            with output_lock.hold(control):
+                holders.append(1)
+                most.append(len(holders))
+                time.sleep(0.001)
+                holders.pop()
+
+    threads = [threading.Thread(target=hold_repeatedly) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 30
+
+
+@pytest.mark.parametrize(
+    "output",
+    [pytest.param("a-file", id="a-file"), pytest.param("a-file/below", id="below-a-file")],
+)
+def test_lock_where_no_folder_can_be_raises_config_error(tmp_path: pathlib.Path, output: str) -> None:
+    (tmp_path / "a-file").touch()
+    message = r"--output cannot be written: Not a directory, '.*a-file"
+    with pytest.raises(errors.ConfigError, match=message), output_lock.hold(str(tmp_path / output / ".imagebeam")):
+        pass
