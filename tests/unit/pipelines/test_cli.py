@@ -699,7 +699,7 @@ def test_lines_of_libraries_are_shown_where_the_import_fails(capfd: pytest.Captu
 
 def test_import_that_kills_the_process_still_names_its_place() -> None:
     code = (
-        "import os\nfrom imagebeam.pipelines import terminal\n"
+        "import os\nfrom imagebeam.pipelines.messages import terminal\n"
         "with terminal.hush_libraries():\n    os.write(2, b'noise')\n    os.abort()\n"
     )
     done = command_line.run_python(code)

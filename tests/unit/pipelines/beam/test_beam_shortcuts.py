@@ -105,7 +105,7 @@ def test_views_of_many_options_are_their_own_though_few_are_kept(monkeypatch: py
 
 REPLACED = """
 import apache_beam.runners.portability.fn_api_runner
-from imagebeam.pipelines import beam_shortcuts
+from imagebeam.pipelines.beam import beam_shortcuts
 for _ in range(2):
     replaced = []
     beam_shortcuts.install(lambda owner, name, value: (setattr(owner, name, value), replaced.append(name)))

@@ -104,7 +104,7 @@ def test_options_with_unusable_value_raise_config_error(
 
 LIGHT_IMPORT = """
 import sys
-from imagebeam.pipelines import runners
+from imagebeam.pipelines.beam import runners
 runners.import_beam_lightly({arguments}, {addresses})
 print(*(name for name in ("apache_beam", "pyarrow", "google.cloud.storage", "grpc", "beartype") if name in sys.modules))
 import pyarrow, google.auth, grpc, beartype.door  # what was left out can be imported again
@@ -131,7 +131,7 @@ def test_light_import_is_made_for_local_jobs_alone(arguments: list[str], address
 def test_light_import_leaves_the_environment_as_it_is(given: dict[str, str]) -> None:
     code = """
 import os
-from imagebeam.pipelines import runners
+from imagebeam.pipelines.beam import runners
 before = {**os.environ}
 runners.import_beam_lightly([], [])
 print(os.environ == before, before.get("OPENBLAS_NUM_THREADS"))
@@ -141,7 +141,7 @@ print(os.environ == before, before.get("OPENBLAS_NUM_THREADS"))
 
 IMPORT_OF_ANOTHER_BEAM = """
 import sys
-from imagebeam.pipelines import runners
+from imagebeam.pipelines.beam import runners
 runners._UNUSED_LOCALLY += ("apache_beam.coders",)
 runners.import_beam_lightly([], [])
 import apache_beam

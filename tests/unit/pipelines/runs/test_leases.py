@@ -102,7 +102,7 @@ def test_lock_with_an_impossible_time_that_is_not_renewed_is_taken_over(
 
 
 def test_command_line_shows_why_a_run_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    logger = logging.getLogger(output_lock.__name__)
+    logger = logging.getLogger("imagebeam.pipelines.output_lock")
     monkeypatch.setattr(logger, "level", logging.CRITICAL)
     for name in ("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY"):
         monkeypatch.setenv(name, os.environ.get(name, "2"))

@@ -15,7 +15,7 @@ from tests import command_line, patience
 
 HOLDER = """
 import sys
-from imagebeam.pipelines import output_lock
+from imagebeam.pipelines.runs import output_lock
 with output_lock.hold(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
