@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 from imagebeam.pipelines.recognize.survey import (
@@ -26,9 +26,10 @@ _MASKS = re.compile(r"(?i).*(mask|annot|label|segment|(?<![a-z])(seg|gt)(?![a-z]
 _IMAGES = re.compile(r"(?i)(?<![a-z])(images?|imgs?|jpegimages|originals?)(?![a-z])")
 MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
 _MAX_FOLDERS = 30  # that are compared
-NUM_STEMS = 200
-SHARE = 0.8  # of images that must have a mask
-_HOLE = "\0"  # for the name of the split in a path
+_NUM_STEMS = 200  # images whose masks are looked for
+_SHARE = 0.8  # of images that must have a mask
+_HOLE = "\0"  # for the name of the split in a path, or of an image in that of its mask
+_DIGIT_BESIDE = re.compile(rf"\d{_HOLE}|{_HOLE}\d")
 
 
 class _Pair(NamedTuple):
@@ -120,19 +121,43 @@ def _form_of(images: Folder, masks: Folder, token: str) -> tuple[str, str, str] 
 
     What precedes and follows has no digit beside the name of the image: 1.png is not the mask of 11.jpg.
     """
-    stems = sorted(images.stems)[:NUM_STEMS]
-    known = {posixpath.splitext(name)[0] for name in masks.files}
+    stems, known = sorted(images.stems)[:_NUM_STEMS], stems_of(masks)
     for cut in ("", *(f"{mark}{token}" for mark in "_-." if token)):
         names = [stem.removesuffix(cut) for stem in stems if stem.endswith(cut)]
         if len(names) < len(stems):
             continue
-        for other in [each for each in sorted(known, key=len) if names[0] in each][:5]:
-            before, _, after = other.partition(names[0])
-            number = sum(f"{before}{name}{after}" in known for name in names)
-            if number >= SHARE * len(names) and not (before[-1:].isdigit() or after[:1].isdigit()):
-                ending = after.replace(token, _HOLE) if token else after
-                return cut.replace(token, _HOLE) if cut else "", before, ending
+        affixes = find_affixes(names, known, _DIGIT_BESIDE)
+        if affixes is not None:
+            before, after = affixes
+            ending = after.replace(token, _HOLE) if token else after
+            return cut.replace(token, _HOLE) if cut else "", before, ending
     return None
+
+
+def find_affixes(names: Sequence[str], known: Set[str], refused: re.Pattern[str]) -> tuple[str, str] | None:
+    """Returns what precedes and follows the names of images in the names of their masks; None if too few have one.
+
+    Args:
+        names: of images, sorted. The first 200 are compared.
+        known: names of masks, without their extensions.
+        refused: found in no affixes; it is searched for in both, with a NUL for the name of the image.
+    """
+    names = names[:_NUM_STEMS]
+    if not names:
+        return None
+    first = names[0]
+    in_order = sorted(known, key=lambda name: (len(name), name))
+    for other in [each for each in in_order if first in each][:5]:
+        before, _, after = other.partition(first)
+        number = sum(f"{before}{name}{after}" in known for name in names)
+        if number >= _SHARE * len(names) and not refused.search(f"{before}{_HOLE}{after}"):
+            return before, after
+    return None
+
+
+def stems_of(folder: Folder) -> Set[str]:
+    """Returns the names of all files of a folder without their extensions."""
+    return {posixpath.splitext(name)[0] for name in folder.files}
 
 
 def extensions_of(names: Sequence[str]) -> str:

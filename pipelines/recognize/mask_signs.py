@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagebeam.pipelines.recognize import mask_pairs
-from imagebeam.pipelines.recognize.mask_pairs import MASK_FORMATS, NUM_STEMS, SHARE, extensions_of
+from imagebeam.pipelines.recognize.mask_pairs import MASK_FORMATS, extensions_of
 from imagebeam.pipelines.recognize.survey import (
     HASH_SPLIT,
     Change,
@@ -38,6 +38,7 @@ _COLOR_FILE = re.compile(
 _VOID = re.compile(rb"(?i)\bvoid\b")
 _CAR = re.compile(r"[^/_]+_\d+\.jpg")
 _CAR_MASK = "_mask.gif"
+_DIGIT = re.compile(r"\d")
 
 
 def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
@@ -177,17 +178,12 @@ def _of_masks(pattern: str, path: str, folders: Sequence[str], evidence: str, ex
 
 def _form_of(images: Folder, masks: Folder) -> tuple[str, str, int] | None:
     """Returns what precedes and follows the name of an image in that of its mask, and how many images have one."""
-    stems = sorted(images.stems)[:NUM_STEMS]
-    known = {posixpath.splitext(name)[0] for name in masks.files}
-    if not stems or not known:
+    known = mask_pairs.stems_of(masks)
+    affixes = mask_pairs.find_affixes(sorted(images.stems), known, _DIGIT)
+    if affixes is None:
         return None
-    first = stems[0]
-    forms = [each.partition(first)[::2] for each in sorted(known, key=len) if first in each][:5]
-    for before, after in forms:
-        number = sum(f"{before}{stem}{after}" in known for stem in stems)
-        if number >= SHARE * len(stems) and not re.search(r"\d", before + after):
-            return before, after, sum(f"{before}{stem}{after}" in known for stem in images.stems)
-    return None
+    before, after = affixes
+    return before, after, sum(f"{before}{stem}{after}" in known for stem in images.stems)
 
 
 _MASK_SUFFIX = re.compile(r"(?P<name>.+)(?P<suffix>[_\-.](mask|seg|segmentation|label|labels|gt|L))", re.IGNORECASE)

@@ -63,14 +63,22 @@ _DEPTH = 4  # levels of folders that are searched for the data set
 _MAX_INNER = 8  # folders of one level
 _MAX_SHOWN = 6  # candidates
 _POINTER = b"version https://git-lfs"
-_UNREAD = {  # by extension, in words
+_ARCHIVES = ("archive: unpack it", "archives: unpack them")
+_UNREAD = {  # by extension, in words: of one file, and of several
     **dict.fromkeys(
-        (".mp4", ".avi", ".mov", ".mkv", ".webm"), "videos, which are not read: save their frames as images"
+        (".mp4", ".avi", ".mov", ".mkv", ".webm"),
+        (
+            "video, which is not read: save its frames as images",
+            "videos, which are not read: save their frames as images",
+        ),
     ),
-    **dict.fromkeys((".dcm", ".nii", ".mha"), "medical images, which are not read: save them as PNG"),
-    **dict.fromkeys((".7z", ".rar", ".xz", ".bz2"), "archives: unpack them"),
+    **dict.fromkeys(
+        (".dcm", ".nii", ".mha"),
+        ("medical image, which is not read: save it as PNG", "medical images, which are not read: save them as PNG"),
+    ),
+    **dict.fromkeys((".7z", ".rar", ".xz", ".bz2"), _ARCHIVES),
 }
-_UNKNOWN = dict.fromkeys((".zip", ".tgz", ".gz"), "archives: unpack them")  # unless a preset reads them
+_UNKNOWN = dict.fromkeys((".zip", ".tgz", ".gz"), _ARCHIVES)  # unless a preset reads them
 
 
 class Recognition(NamedTuple):
@@ -240,7 +248,7 @@ def _remarks(survey: Survey, is_known: bool) -> Iterator[str]:
     )
     for name in annotation_signs.via_files(survey):
         yield f"{name} is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON"
-    yield from (f"{number:,} {what}" for what, number in counts.items())
+    yield from (f"{number:,} {several if number > 1 else one}" for (one, several), number in counts.items())
 
 
 def _describe(root: Folder) -> str:

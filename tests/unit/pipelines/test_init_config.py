@@ -100,9 +100,7 @@ def test_preset_can_be_named(tmp_path: pathlib.Path) -> None:
 
 def test_folder_of_nothing_known_is_an_error(tmp_path: pathlib.Path) -> None:
     folder_shapes.write(tmp_path, {"run.py": "", "film.mp4": ""})
-    expected = (
-        r"no preset is known that reads '.*' \(1 .mp4, 1 .py\); 1 videos, which are not read: .*; docs/recipes has"
-    )
+    expected = r"no preset is known that reads '.*' \(1 .mp4, 1 .py\); 1 video, which is not read: .*; docs/recipes has"
     with pytest.raises(errors.ConfigError, match=expected):
         init_config.make(str(tmp_path))
 

@@ -310,7 +310,7 @@ def test_archive_that_is_encrypted_or_broken_is_known_by_its_names_or_not_at_all
     assert [each.preset for each in recognize_folder.recognize(f"{tmp_path}/a.zip").candidates] == ["image_folder"]
     (tmp_path / "a.zip").write_bytes(content[:-9])
     found = recognize_folder.recognize(str(tmp_path))
-    assert (found.candidates, found.remarks) == ((), ("1 archives: unpack them",))
+    assert (found.candidates, found.remarks) == ((), ("1 archive: unpack it",))
 
 
 def test_records_name_the_command_that_reads_them_where_they_are(tmp_path: pathlib.Path) -> None:
@@ -319,6 +319,24 @@ def test_records_name_the_command_that_reads_them_where_they_are(tmp_path: pathl
     assert found.sure.notes == (
         f"to read these files where they are, without writing others: imagebeam index {tmp_path}",
     )
+
+
+@pytest.mark.parametrize(
+    ("train", "val"),
+    [
+        pytest.param("train_gtFine/#.png", "val_gtFine/#.png", id="name-of-masks-with-more-letters"),
+        pytest.param("train_masks/#.png", "val_masks/x.png", id="split-without-masks"),
+    ],
+)
+def test_masks_beside_the_split_train_are_those_of_all_splits_beside_such_folders(
+    tmp_path: pathlib.Path, train: str, val: str
+) -> None:
+    tree = images("train/#.jpg") | images("val/#.jpg") | images(train) | images(val)
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.sure is not None
+    holder = train.partition("/")[0]
+    assert found.sure.settings["source.masks.image"] == r"(?P<split>train|val)/(?P<name>.*)\.jpg"
+    assert found.sure.settings["source.masks.mask"] == rf"\g<split>{holder.removeprefix('train')}/\g<name>.png"
 
 
 def test_masks_in_colors_without_their_classes_are_noted(tmp_path: pathlib.Path) -> None:
@@ -356,12 +374,13 @@ def test_missing_input_is_an_error(tmp_path: pathlib.Path) -> None:
 
 def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
-    tree = {"cat/1.jpg": pointer, "dog/1.jpg": pointer, "a.mp4": "", "b.rar": ""}
+    tree = {"cat/1.jpg": pointer, "dog/1.jpg": pointer, "a.mp4": "", "b.rar": "", "c.7z": "", "d.dcm": ""}
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
     assert found.remarks == (
         "cat/1.jpg is a pointer of Git LFS, not an image: run git lfs pull in the clone first",
-        "1 videos, which are not read: save their frames as images",
-        "1 archives: unpack them",
+        "1 video, which is not read: save its frames as images",
+        "2 archives: unpack them",
+        "1 medical image, which is not read: save it as PNG",
     )
 
 
