@@ -71,22 +71,14 @@ class ArraysSource:
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields a reference for each image, in the order of the arrays."""
-        found = image_source.ListingBuilder()
+        yield from image_source.list_parts(self._parts())
+
+    def _parts(self) -> Iterator[tuple[Iterator[elements.ImageRef | elements.Reject], str]]:
         for split in self.splits:
             position = 0
             for part in split.parts:
-                try:
-                    for image in self._list_part(split, part, position):
-                        found.add(image)
-                        if found.is_full:
-                            yield found.take()
-                except OSError as e:
-                    found.problems.append(
-                        f"the labels of {part.images.address!r} cannot be read ({e.strerror or e}); run the command "
-                        "again"
-                    )
+                yield self._list_part(split, part, position), f"the labels of {part.images.address!r}"
                 position += part.images.num_images
-        yield found.take()
 
     def _list_part(
         self, split: ArraySplit, part: ArrayPart, position: int

@@ -60,18 +60,9 @@ class IdxSource:
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields a reference for each image, in the order of the files."""
-        found = image_source.ListingBuilder()
-        for split in self.splits:
-            try:
-                for image in self._list_split(split):
-                    found.add(image)
-                    if found.is_full:
-                        yield found.take()
-            except OSError as e:
-                found.problems.append(
-                    f"the labels of the split {split.name} cannot be read ({e.strerror or e}); run the command again"
-                )
-        yield found.take()
+        yield from image_source.list_parts(
+            (self._list_split(split), f"the labels of the split {split.name}") for split in self.splits
+        )
 
     def _list_split(self, split: IdxSplit) -> Iterator[elements.ImageRef | elements.Reject]:
         images, size = split.images, math.prod(split.images.shape[1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from imagebeam.transforms import elements, kept_features
@@ -59,6 +59,26 @@ class Advising(ImageSource, Protocol):
 
     def advise(self, reason: elements.Reason) -> str:
         """Returns what to do if every image is rejected for this reason; "" if there is no advice."""
+
+
+def list_parts(
+    parts: Iterable[tuple[Iterator[elements.ImageRef | elements.Reject], str]],
+) -> Iterator[Listing]:
+    """Yields what the parts of a source hold, in their order. A part that cannot be read becomes a problem.
+
+    Args:
+        parts: for each one its images and rejects, and the name of what is read for them.
+    """
+    found = ListingBuilder()
+    for images, what in parts:
+        try:
+            for image in images:
+                found.add(image)
+                if found.is_full:
+                    yield found.take()
+        except OSError as e:
+            found.problems.append(f"{what} cannot be read ({e.strerror or e}); run the command again")
+    yield found.take()
 
 
 class ListingBuilder:

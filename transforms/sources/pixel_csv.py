@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from imagebeam.transforms import broken_content, elements
+from imagebeam.transforms import elements
 from imagebeam.transforms.sources import image_source, table_rows
 
 if TYPE_CHECKING:
@@ -40,17 +40,7 @@ class PixelCsvSource:
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields a reference for each row, in the order of the files."""
-        found = image_source.ListingBuilder()
-        for file in self.files:
-            try:
-                for image in self._list_file(file):
-                    found.add(image)
-                    if found.is_full:
-                        yield found.take()
-            except OSError as e:
-                detail = e.detail if isinstance(e, broken_content.BrokenContentError) else e.strerror or e
-                found.problems.append(f"{file.uri!r} cannot be read ({detail}); run the command again")
-        yield found.take()
+        yield from image_source.list_parts((self._list_file(file), repr(file.uri)) for file in self.files)
 
     def _list_file(self, file: PixelFile) -> Iterator[elements.ImageRef | elements.Reject]:
         from imagebeam.transforms.arrays import pixel_rows  # late: NumPy
