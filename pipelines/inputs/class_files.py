@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Sequence
 
-from imagebeam import errors, storage
+from imagebeam import errors
+from imagebeam.pipelines.inputs import text_files
 
-_MAX_BYTES = 16 << 20
+_MAX_MIB = 16
 
 
 def read_classes(root: str, given: str | Sequence[str], option: str) -> tuple[str, ...]:
@@ -25,16 +25,9 @@ def read_classes(root: str, given: str | Sequence[str], option: str) -> tuple[st
         names = tuple(given)
         where = option
     else:
-        uri = given if given.startswith("/") or "://" in given else storage.join(root, posixpath.normpath(given))
+        uri = text_files.address_below(root, given)
         where = f"{option}: {uri!r}"
-        try:
-            text = storage.storage_of(uri).read(uri, 0, _MAX_BYTES).decode("utf-8-sig")
-        except OSError as e:
-            raise errors.ConfigError(
-                f"{where} cannot be read ({e.strerror or e}); give a file below --input, or a list"
-            ) from e
-        except UnicodeDecodeError as e:
-            raise errors.ConfigError(f"{where} is not UTF-8 text: {e}") from e
+        text = text_files.read_text(uri, _MAX_MIB, where, "give a file below --input, or a list", "no list of classes")
         names = tuple(line.strip() for line in text.rstrip().splitlines())
     check_names(names, where)
     return names

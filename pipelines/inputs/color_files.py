@@ -6,11 +6,12 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from imagebeam import errors, storage
+from imagebeam import errors
 from imagebeam.pipelines.config import source_section
+from imagebeam.pipelines.inputs import text_files
 from imagebeam.transforms.images import mask_colors
 
-_MAX_BYTES = 1 << 20
+_MAX_MIB = 1
 _MAX_CLASSES = 1 << 12
 _LEVELS = (("r", "g", "b"), ("red", "green", "blue"))  # names of columns
 _NAMES = ("name", "class", "label")
@@ -41,7 +42,7 @@ def read_colors(masks: source_section.MasksConfig, root: str) -> mask_colors.Mas
     if given is None:
         return None
     if isinstance(given, str):
-        uri = given if given.startswith("/") or "://" in given else storage.join(root, given)
+        uri = text_files.address_below(root, given)
         where, pairs = f"{_OPTION}: {uri!r}", tuple(_read_file(uri))
     else:
         where, pairs = _OPTION, tuple(given.items())
@@ -79,17 +80,8 @@ def _read_file(uri: str) -> Iterator[tuple[str, tuple[int, int, int]]]:
     Raises:
         ConfigError: if it cannot be read, or a line has no name and color.
     """
-    try:
-        data = storage.storage_of(uri).read(uri, 0, _MAX_BYTES + 1)
-        lines = data.decode("utf-8-sig").splitlines()
-    except OSError as e:
-        raise errors.ConfigError(
-            f"{_OPTION}: {uri!r} cannot be read ({e.strerror or e}); give a file below --input, or a mapping"
-        ) from e
-    except UnicodeDecodeError as e:
-        raise errors.ConfigError(f"{_OPTION}: {uri!r} is not UTF-8 text: {e}") from e
-    if len(data) > _MAX_BYTES:
-        raise errors.ConfigError(f"{_OPTION}: {uri!r} has more than {_MAX_BYTES >> 20} MiB; it is no list of colors")
+    remedy = "give a file below --input, or a mapping"
+    lines = text_files.read_text(uri, _MAX_MIB, f"{_OPTION}: {uri!r}", remedy, "no list of colors").splitlines()
     columns = _columns_of(lines[0]) if lines else None
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#") or (number == 1 and not re.search(r"\d", line)):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from imagebeam import errors, look_ahead, storage
+from imagebeam import errors, storage
 from imagebeam.pipelines.config import object_sections
 from imagebeam.pipelines.inputs import split_folders
-from imagebeam.transforms.objects import voc_xml
-from imagebeam.transforms.sources import annotated_files, find_entries
+from imagebeam.transforms.sources import annotated_files
 
 _LISTS = "ImageSets/Main"
 _OTHER_IMAGES, _OTHER_ANNOTATIONS = ("images", "Images"), ("annotations", "Annotations")
@@ -81,50 +79,3 @@ def _listed_parts(root: str, images: str) -> Iterator[annotated_files.Part]:
     yield from (annotated_files.Part(split, f"{_LISTS}/{name}.txt", is_list=True) for split, name in found)
     if not found:
         yield annotated_files.Part("train", images)
-
-
-def collect_classes(source: annotated_files.AnnotatedFilesSource) -> tuple[str, ...]:
-    """Returns the names of all classes in the XML files of a data set, as `collect_names`."""
-    return collect_names(source, voc_xml.class_names, "XML", "source.voc")
-
-
-def collect_names(
-    source: annotated_files.AnnotatedFilesSource, names_in: Callable[[bytes], set[str]], kind: str, option: str
-) -> tuple[str, ...]:
-    """Returns the names of all classes in the annotation files of a data set, sorted. Reads them one after the other.
-
-    Args:
-        source: of the images.
-        names_in: returns the classes in a file; none if it cannot be parsed.
-        kind: of the files, for errors.
-        option: section of the config, for errors.
-
-    Raises:
-        ConfigError: if the files cannot be read, or name no class.
-    """
-    num_ahead = 1 if storage.storage_of(source.root).is_local else find_entries.REQUESTS_AT_ONCE
-    names: set[str] = set()
-    try:
-        read = functools.partial(_classes_in, names_in=names_in)
-        for found in look_ahead.map_ahead(read, source.find_annotations(), num_ahead):
-            names |= found
-    except OSError as e:
-        raise errors.ConfigError(
-            f"the {kind} files below {source.root!r} cannot be read ({e.strerror or e}), which name the classes; check "
-            f"--input, or list the classes in {option}.classes"
-        ) from e
-    if not names:
-        raise errors.ConfigError(
-            f"no {kind} file with an object was found for the images below {source.root!r}: check --input, "
-            f"{option}.images and {option}.annotation_folder"
-        )
-    return tuple(sorted(names))
-
-
-def _classes_in(uri: str, names_in: Callable[[bytes], set[str]]) -> set[str]:
-    try:
-        return names_in(storage.storage_of(uri).read(uri))
-    except OSError as e:
-        if storage.is_fault(e):
-            raise
-        return set()  # the image becomes a reject when it is read

@@ -12,7 +12,7 @@ import yaml
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.config import object_sections, strict_yaml
-from imagebeam.pipelines.inputs import class_files, split_folders
+from imagebeam.pipelines.inputs import class_files, split_folders, text_files
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.sources import annotated_files
 
@@ -23,7 +23,7 @@ _CLASS_FILES = (
     "labels/train/classes.txt",
     "train/labels/classes.txt",
 )
-_MAX_YAML_BYTES = 1 << 20
+_MAX_YAML_MIB = 1
 _DATA_FILE = "data.yaml"
 _YAML = (".yaml", ".yml")
 
@@ -112,15 +112,7 @@ def _read_data(uri: str, option: str) -> dict[str, Any]:
 
 
 def _read_yaml(uri: str) -> Any:
-    try:
-        data = storage.storage_of(uri).read(uri, 0, _MAX_YAML_BYTES + 1)
-        text = data.decode("utf-8-sig")
-    except OSError as e:
-        raise errors.ConfigError(f"{uri!r} cannot be read ({e.strerror or e}); see source.yolo.data") from e
-    except UnicodeDecodeError as e:
-        raise errors.ConfigError(f"{uri!r} is not UTF-8 text: {e}") from e
-    if len(data) > _MAX_YAML_BYTES:
-        raise errors.ConfigError(f"{uri!r} has more than {_MAX_YAML_BYTES >> 20} MiB; it is no data.yaml")
+    text = text_files.read_text(uri, _MAX_YAML_MIB, repr(uri), "see source.yolo.data", "no data.yaml")
     try:
         return strict_yaml.parse(text, uri)
     except (yaml.YAMLError, RecursionError, ValueError) as e:

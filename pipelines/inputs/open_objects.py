@@ -6,8 +6,10 @@ import dataclasses
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.config import object_sections
 from imagebeam.pipelines.inputs import (
     class_files,
+    collect_classes,
     find_box_csv,
     find_voc,
     find_yolo,
@@ -125,23 +127,37 @@ def open_voc(config: config_lib.Config, uri: str, output: str) -> annotated_file
     """
     wanted = config.source.voc
     found = find_voc.find(uri, wanted)
-    rejects_outside = wanted.outside == "reject"
+    reader = voc_xml.VocReader(image_objects.ClassNames(()), wanted.origin, wanted.outside == "reject")
     source = annotated_files.AnnotatedFilesSource(
         uri,
         found.parts,
         annotated_files.PairRule(".xml", found.image_folder, found.annotation_folder, wanted.without_annotations),
-        voc_xml.VocReader(image_objects.ClassNames(()), wanted.origin, rejects_outside),
+        reader,
         exclude=source_places.leave_out(output, uri),
         named_in=found.image_folder,
     )
+    files = collect_classes.NamingFiles("XML", voc_xml.class_names, "source.voc")
+    return _with_unread(_with_classes(source, reader, wanted, files), found.annotation_folder)
+
+
+def _with_classes(
+    source: annotated_files.AnnotatedFilesSource,
+    reader: voc_xml.VocReader | labelme_json.LabelmeReader,
+    wanted: object_sections.VocConfig | object_sections.LabelmeConfig,
+    files: collect_classes.NamingFiles,
+) -> annotated_files.AnnotatedFilesSource:
+    """Returns the source, checked, with the classes that the config lists, or else those that its annotations name.
+
+    Raises:
+        ConfigError: if the names cannot be read, or images are not where the config says.
+    """
     if wanted.classes is None:
-        names = find_voc.collect_classes(source)
+        names = collect_classes.collect_names(source, files)
     else:
-        names = class_files.read_classes(uri, wanted.classes, "source.voc.classes")
-    source.check("source.voc.images")
+        names = class_files.read_classes(source.root, wanted.classes, f"{files.option}.classes")
+    source.check(f"{files.option}.images")
     classes = image_objects.ClassNames(names, None, wanted.base)
-    source = _with_unread(source, found.annotation_folder)
-    return dataclasses.replace(source, reader=voc_xml.VocReader(classes, wanted.origin, rejects_outside))
+    return dataclasses.replace(source, reader=dataclasses.replace(reader, classes=classes))
 
 
 def open_labelme(config: config_lib.Config, uri: str, output: str) -> annotated_files.AnnotatedFilesSource:
@@ -160,19 +176,12 @@ def open_labelme(config: config_lib.Config, uri: str, output: str) -> annotated_
         found = tuple(annotated_files.Part(split, split) for split in split_folders.SPLITS if split in folders)
         parts = found or (annotated_files.Part("train", ""),)
     rule = annotated_files.PairRule(".json", wanted.image_folder, wanted.annotation_folder, wanted.without_annotations)
-    rejects_outside = wanted.outside == "reject"
-    reader = labelme_json.LabelmeReader(image_objects.ClassNames(()), wanted.masks, rejects_outside)
+    reader = labelme_json.LabelmeReader(image_objects.ClassNames(()), wanted.masks, wanted.outside == "reject")
     source = annotated_files.AnnotatedFilesSource(
         uri, parts, rule, reader, exclude=source_places.leave_out(output, uri)
     )
-    if wanted.classes is None:
-        names = find_voc.collect_names(source, labelme_json.class_names, "JSON", "source.labelme")
-    else:
-        names = class_files.read_classes(uri, wanted.classes, "source.labelme.classes")
-    source.check("source.labelme.images")
-    classes = image_objects.ClassNames(names, None, wanted.base)
-    source = _with_unread(source, wanted.annotation_folder)
-    return dataclasses.replace(source, reader=labelme_json.LabelmeReader(classes, wanted.masks, rejects_outside))
+    files = collect_classes.NamingFiles("JSON", labelme_json.class_names, "source.labelme")
+    return _with_unread(_with_classes(source, reader, wanted, files), wanted.annotation_folder)
 
 
 def open_box_csv(config: config_lib.Config, uri: str) -> box_csv.BoxCsvSource:
