@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from imagebeam import errors, features, storage
 from imagebeam.pipelines import column_settings, open_source
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.inputs import label_files
+from imagebeam.pipelines.inputs import label_files, opened_source
 from imagebeam.transforms import (
     assign_splits,
     commit_dataset,
@@ -112,7 +112,7 @@ def make_job(
     # with label.columns, the columns are the vocabulary: a class without an image keeps its id
     in_column = config.label.by == "column"
     vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
-    vocabulary = vocabulary or open_source.class_names(source)
+    vocabulary = vocabulary or opened_source.class_names(source)
     names = label_names.stage_if_long(
         label_names.LabelNames(
             vocabulary,
@@ -121,14 +121,14 @@ def make_job(
         ),
         names_file,
     )
-    raw_shape = open_source.image_shape(source) or config.source.tfrecord.fixed_shape
-    objects = open_source.object_reader(source)
+    raw_shape = opened_source.image_shape(source) or config.source.tfrecord.fixed_shape
+    objects = opened_source.object_reader(source)
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     masks = open_source.mask_policy(config)
     if config.source.by == "coco" and config.source.coco.panoptic is not None:
         facts["masks"] = [class_masks.VERSION, None]
         masks = dataclasses.replace(
-            masks, segments=open_source.given_columns(config, source).index(segment_masks.COLUMN)
+            masks, segments=opened_source.given_columns(config, source).index(segment_masks.COLUMN)
         )
     if config.source.masks.rule is not None:
         facts["masks"] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
@@ -136,7 +136,7 @@ def make_job(
         output=output,
         identity=json.dumps([config.identity(), facts], sort_keys=True),
         features=config.resolve_features(),
-        columns=(*open_source.given_columns(config, source), *(f"columns/{name}" for name in config.columns)),
+        columns=(*opened_source.given_columns(config, source), *(f"columns/{name}" for name in config.columns)),
         further=tuple(sorted(config.source.manifest.further)),
         label_kind=config.label.kind,
         label_base=config.label.base,
@@ -163,18 +163,18 @@ def make_job(
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
         analyze=config.statistics.analyze if config.transformed else None,
         max_reject_fraction=config.rejects.max_fraction,
-        keep=open_source.keep_rule(config),
+        keep=opened_source.keep_rule(config),
         overwrite=overwrite,
         writes_report=config.output.report,
         saved_listing=config.source.by == "listing",
         run_id=run_id,
         command=_digest_command(config, output, vocabulary, overwrite, snapshot),
         report=report,
-        keypoints=open_source.keypoint_names(source),
-        on_repeated_key=open_source.advise_on_repeated_key(config),
+        keypoints=opened_source.keypoint_names(source),
+        on_repeated_key=opened_source.advise_on_repeated_key(config),
         hints=(
-            *open_source.notes_on_labels(config, source),
-            *open_source.notes_on_files(source),
+            *opened_source.notes_on_labels(config, source),
+            *opened_source.notes_on_files(source),
             *_notes_on_frames(config),
             *_notes_on_further(config),
         ),
@@ -184,7 +184,7 @@ def make_job(
     seed = config.split.seed
     return Job(
         source=source,
-        label=_label_rule(config, names, open_source.advise_on_folders(config, source)),
+        label=_label_rule(config, names, opened_source.advise_on_folders(config, source)),
         split=_split_rule(config),
         order=rank_references.HashOrder(seed, place_in_shards.PURPOSE)
         if config.output.shuffle == "hash"
@@ -195,7 +195,7 @@ def make_job(
         committer=commit_dataset.Committer(
             settings, config.output.name or config_lib.default_name(dataset), config.model_dump(mode="json")
         ),
-        table=open_source.as_table(source),
+        table=opened_source.as_table(source),
         transforms=column_settings.make_transforms(config, settings.columns),
         scratch=scratch,
         rules=open_source.listing_rules_of(config),

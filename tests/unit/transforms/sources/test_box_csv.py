@@ -10,7 +10,7 @@ from imagebeam import errors
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config.object_sections import BoxCsvConfig
-from imagebeam.pipelines.inputs import find_box_csv
+from imagebeam.pipelines.inputs import find_box_csv, opened_source
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import box_csv, image_source
 from tests import detection_sets
@@ -104,7 +104,7 @@ def test_images_outside_of_all_splits_are_counted_and_their_folders_named(tmp_pa
     assert source.unread == ("unlabeled",)
     _, _, passed_over = listed(source)
     assert passed_over["image_outside_splits"] == 1
-    (note,) = open_source.notes_on_files(source)
+    (note,) = opened_source.notes_on_files(source)
     assert note.startswith("folders with images that belong to no split, and are not read: unlabeled; to read them")
 
 

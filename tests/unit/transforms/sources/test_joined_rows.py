@@ -7,13 +7,14 @@ import pytest
 from imagebeam import errors
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.inputs import opened_source
 from imagebeam.transforms import elements
 from tests import image_sets, spread_rows
 
 IMAGES = "1 a/1.jpg\n2 a/2.jpg\n3 b/3.jpg\n"
 
 
-def open_birds(folder: pathlib.Path, images: str, classes: str, splits: str) -> open_source.Table:
+def open_birds(folder: pathlib.Path, images: str, classes: str, splits: str) -> opened_source.Table:
     for name in ("a/1.jpg", "a/2.jpg", "b/3.jpg"):
         (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "images" / name).write_bytes(image_sets.make_image(1))
@@ -21,7 +22,7 @@ def open_birds(folder: pathlib.Path, images: str, classes: str, splits: str) -> 
     (folder / "image_class_labels.txt").write_text(classes)
     (folder / "train_test_split.txt").write_text(splits)
     config = config_lib.load_config("cub200", [f"source.uri={folder}", f"output.uri={folder}_out"])
-    table = open_source.as_table(open_source.make_source(config))
+    table = opened_source.as_table(open_source.make_source(config))
     assert table is not None
     return table
 

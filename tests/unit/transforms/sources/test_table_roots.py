@@ -9,6 +9,7 @@ import pytest
 from imagebeam import errors, storage
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.inputs import opened_source
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import image_source
@@ -184,7 +185,7 @@ def test_advice_names_the_root_that_fits(
     put(data, images)
     (data / table).parent.mkdir(exist_ok=True, parents=True)
     (data / table).write_text(f"image\n{row}\n")
-    source = open_source.as_table(open_table(data / table))
+    source = opened_source.as_table(open_table(data / table))
     assert source is not None and not hasattr(source, "files")
     said = source.advise(Reason.NOT_FOUND)  # type: ignore[union-attr]
     assert f"paths are relative to the table's folder, '{(data / table).parent}'" in said
