@@ -107,8 +107,9 @@ def list_and_place(source: Any, job: Any, take: Callable[[Any], Any]) -> None:
         assigned = labelled.images | assign_splits.AssignSplits(job.split)
         rejects = (listed.rejects, labelled.rejects, assigned.rejects) | beam.Flatten()
         ranked = assigned.images | rank_references.RankInSplits(job.order)
-        plan = ranked.ranking | plan_dataset.PlanDataset(job.settings, listed.tallies, rejects, job.table)
-        placed = ranked.runs | place_in_shards.PlaceInShards(plan)
+        plan_of = plan_dataset.PlanDataset(job.settings, [listed.tallies], rejects, job.table)
+        plan, ranking = ranked.rankings | plan_of
+        placed = ranked.runs | place_in_shards.PlaceInShards(plan, ranking)
         _ = placed | "Take" >> beam.Map(take)
 
 

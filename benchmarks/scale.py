@@ -135,11 +135,11 @@ def update(count: str, num_classes: str, dataset: str, report: str) -> None:
         assigned = labelled.images | assign_splits.AssignSplits(job.split)
         rejects = (listed.rejects, labelled.rejects, assigned.rejects) | beam.Flatten()
         compared = assigned.images | compare_with_snapshot.CompareWithSnapshot(snapshot, rejects, False)
-        _ = compared.comparison | "Check" >> beam.Map(_require_unchanged, int(count))
+        _ = pipe | beam.Impulse() | "Check" >> beam.Map(_require_unchanged, int(count), compared.comparison)
     Path(report).write_text(json.dumps(_num_bytes))
 
 
-def _require_unchanged(comparison: Any, count: int) -> None:
+def _require_unchanged(_: bytes, count: int, comparison: Any) -> None:
     assert comparison.totals() == {"added": 0, "changed": 0, "removed": 0, "unchanged": count}
 
 

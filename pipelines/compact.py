@@ -50,11 +50,11 @@ def add_steps(
     )
     committer = commit_dataset.Committer(settings, catalog.name, catalog.config)
     list_all = list_records.ListRecords(settings.snapshot.compacted_folder, catalog.splits)
-    listed = pipeline | "List" >> list_all  # ImageRef: where a record is, or why an image has none
-    ranked = listed.refs | "Rank" >> rank_references.RankInSplits(order)  # (split, ReferenceRun); Ranking
+    listed = pipeline | "List" >> list_all  # batches of ImageRef: where a record is, or why an image has none
+    ranked = listed.refs | "Rank" >> rank_references.RankInSplits(order)  # SortedRun; PartialRanking
     plan_of = plan_compaction.PlanCompaction(settings, listed.early_rejects)
-    plan = ranked.ranking | "Plan" >> plan_of  # DatasetPlan
-    placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan)  # (shard, [packed run of ImageRef])
+    plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
+    placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
     written = placed | "Write" >> write_shards.WriteShards(plan, settings)  # WrittenShard
     store = store_dead_letters.StoreDeadLetters(settings, plan)
     rejects = listed.early_rejects | "StoreDeadLetters" >> store  # file name

@@ -50,24 +50,24 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     )
 
     settings = job.settings
-    listed = pipeline | "List" >> list_images.ListImages(job.source, job.rules)  # ImageRef: where an image is
-    labelled = listed.images | "Label" >> label_images.LabelImages(job.label)  # ImageRef with its label
-    assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # ImageRef with its split
+    listed = pipeline | "List" >> list_images.ListImages(job.source, job.rules)  # batches of ImageRef: where images are
+    labelled = listed.images | "Label" >> label_images.LabelImages(job.label)  # the same with labels
+    assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # the same with splits
     rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
-    tallies = (listed.tallies, labelled.tallies) | "Tallies" >> beam.Flatten()  # Tally
     compare = compare_with_snapshot.CompareWithSnapshot(
         settings.snapshot, rejects, job.keeps_position, settings.read_ahead
     )
-    compared = assigned.images | "Compare" >> compare  # ImageRef that is new, Reject; what has changed
+    compared = assigned.images | "Compare" >> compare  # ImageRef of new images, Reject; what has changed
     drop = drop_duplicates.DropDuplicates(settings.duplicates, settings.policy, settings.read_ahead, compared.rejects)
     distinct = compared.images | "DropDuplicates" >> drop  # ImageRef of the images that stay, Reject, Duplicate
-    ranked = distinct.images | "Rank" >> rank_references.RankInSplits(job.order)  # (split, ReferenceRun); Ranking
+    ranked = distinct.images | "Rank" >> rank_references.RankInSplits(job.order)  # SortedRun; PartialRanking
+    tallies = [each.tallies for each in (listed, labelled) if each.tallies is not None]  # Tally
     plan_of = plan_dataset.PlanDataset(settings, tallies, distinct.rejects, job.table, compared.comparison, job.advisor)
-    plan = ranked.ranking | "Plan" >> plan_of  # DatasetPlan
+    plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
     if plan_only:
         return
     _ = plan | "StageInputs" >> stage_inputs.StageInputs(settings)
-    placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan)  # (shard, [packed run of ImageRef])
+    placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
     transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
     written = transformed | "Write" >> job.writer(plan, settings)  # WrittenShard

@@ -98,6 +98,7 @@ def import_beam(
         raise missing_packages.missing_package(e, command, "convert") from e
     if trusted:
         beam_shortcuts.install()
+        beam_shortcuts.leave_pickles_uncompressed()
     return options
 
 

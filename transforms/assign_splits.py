@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam import shard_names
-from imagebeam.transforms import counters, cut_classes, elements, hashing, rank_references, split_shares
+from imagebeam.transforms import counters, cut_classes, elements, hashing, rank_references, ref_batches, split_shares
 
 PURPOSE = b"imagebeam.split"
 
@@ -128,13 +128,17 @@ class _SplitFn(beam.DoFn):
     def start_bundle(self) -> None:
         self._num_rejected = 0
 
-    def process(self, ref: elements.ImageRef) -> Iterator[Any]:
-        try:
-            yield self._rule.apply(ref)
-        except ValueError as e:
-            reject = elements.Reject(ref.key, ref.uri, "split", elements.Reason.BAD_SPLIT, str(e))
-            self._num_rejected += 1
-            yield beam.pvalue.TaggedOutput("rejects", reject)
+    def process(self, refs: ref_batches.RefBatch) -> Iterator[Any]:
+        assigned = ref_batches.RefBatch()
+        for ref in refs:
+            try:
+                assigned.append(self._rule.apply(ref))
+            except ValueError as e:
+                reject = elements.Reject(ref.key, ref.uri, "split", elements.Reason.BAD_SPLIT, str(e))
+                self._num_rejected += 1
+                yield beam.pvalue.TaggedOutput("rejects", reject)
+        if assigned:
+            yield assigned
 
     def finish_bundle(self) -> None:
         counters.count_rejects({elements.Reason.BAD_SPLIT.value: self._num_rejected})
@@ -147,19 +151,17 @@ def majority_label(refs: Iterable[elements.ImageRef]) -> str:
 
 
 # Beam sends keys as UTF-8, which cannot hold the undecodable bytes of a file name: hence ascii().
-def _with_own_label(ref: elements.ImageRef) -> rank_references.KeyedRef:
-    return ascii(ref.label), ref
+def _label_of(ref: elements.ImageRef) -> str:
+    return ascii(ref.label)
 
 
-def _group_of(ref: elements.ImageRef) -> tuple[str, elements.ImageRef]:
-    return ascii(ref.group or ref.key), ref
+def _group_of(ref: elements.ImageRef) -> str:
+    return ascii(ref.group or ref.key)
 
 
-def _with_majority_label(element: tuple[str, Iterable[elements.ImageRef]]) -> Iterator[rank_references.KeyedRef]:
-    refs = list(element[1])
-    label = ascii(majority_label(refs))
-    for ref in refs:
-        yield label, ref
+def _with_majority_label(element: tuple[str, Iterable[ref_batches.RefBatch]]) -> rank_references.KeyedRefs:
+    refs = ref_batches.RefBatch(itertools.chain.from_iterable(element[1]))
+    return ascii(majority_label(refs)), refs
 
 
 class ClassDivision(NamedTuple):
@@ -191,11 +193,11 @@ def _divide(sizes: Mapping[str, int], rule: SplitRule) -> dict[str, cut_classes.
 class SplitImages(NamedTuple):
     """The outputs of AssignSplits."""
 
-    images: beam.PCollection[elements.ImageRef]
+    images: beam.PCollection[ref_batches.RefBatch]
     rejects: beam.PCollection[elements.Reject]
 
 
-@decorators.with_input_types(elements.ImageRef)
+@decorators.with_input_types(ref_batches.RefBatch)
 @dataclasses.dataclass
 class AssignSplits(beam.PTransform):
     """Gives references their splits; references that fit no split become rejects."""
@@ -206,24 +208,21 @@ class AssignSplits(beam.PTransform):
         super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
-    def expand(self, refs: beam.PCollection[elements.ImageRef]) -> SplitImages:
+    def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> SplitImages:
         if self.rule.stratify:
             return self._by_rank(refs)
         split = refs | "Split" >> beam.ParDo(_SplitFn(self.rule)).with_output_types(
-            elements.ImageRef, rejects=elements.Reject
+            ref_batches.RefBatch, rejects=elements.Reject
         ).with_outputs("rejects", main="images")
-        return SplitImages(split.images, split.rejects)
+        return SplitImages(ref_batches.typed(split.images), split.rejects)
 
-    def _by_rank(self, refs: beam.PCollection[elements.ImageRef]) -> SplitImages:
+    def _by_rank(self, refs: beam.PCollection[ref_batches.RefBatch]) -> SplitImages:
         if self.rule.grouped:
-            keyed = (
-                refs
-                | "KeyByGroup" >> beam.Map(_group_of).with_output_types(tuple[str, elements.ImageRef])
-                | "Group" >> beam.GroupByKey()  # (group, [ImageRef])
-                | "MajorityLabel" >> beam.FlatMap(_with_majority_label).with_output_types(rank_references.KeyedRef)
-            )
+            groups = rank_references.key_by(refs, "KeyByGroup", _group_of) | "Group" >> beam.GroupByKey()
+            with_label = beam.Map(_with_majority_label).with_output_types(rank_references.KeyedRefs)
+            keyed = groups | "MajorityLabel" >> with_label  # (label, RefBatch) from (group, [RefBatch])
         else:
-            keyed = refs | "KeyByLabel" >> beam.Map(_with_own_label).with_output_types(rank_references.KeyedRef)
+            keyed = rank_references.key_by(refs, "KeyByLabel", _label_of)
         field = "group" if self.rule.grouped else "key"
         order = rank_references.HashOrder(self.rule.seed, PURPOSE, field)
         divide = functools.partial(_divide, rule=self.rule)

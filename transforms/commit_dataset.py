@@ -445,7 +445,7 @@ class CommitDataset(beam.PTransform):
         taken = written | "MergeStatistics" >> merge_statistics.MergeStatistics()
         changes: dict[str, Any] = {}
         if self.compared is not None and self.compared.comparison is not None:
-            changes["comparison"] = beam.pvalue.AsSingleton(self.compared.comparison)
+            changes["comparison"] = self.compared.comparison
             changes["removed"] = beam.pvalue.AsIter(self.compared.removed)
             snapshot = self.committer.settings.snapshot
             if snapshot is not None and snapshot.base:

@@ -24,6 +24,7 @@ from imagebeam.transforms import (
     hashing,
     image_states,
     rank_references,
+    ref_batches,
     snapshot_settings,
     snapshot_states,
     summaries,
@@ -40,10 +41,10 @@ PackedRows = tuple[int, bytes]  # number of rows, packed rows
 class ComparedImages(NamedTuple):
     """The outputs of CompareWithSnapshot."""
 
-    images: beam.PCollection[elements.ImageRef]  # to be read and written, each with its facts
+    images: beam.PCollection[ref_batches.RefBatch]  # to be read and written, each with its facts
     rejects: beam.PCollection[elements.Reject]  # also of unchanged images that were rejected before
     removed: "beam.PCollection[elements.RemovedRecords] | None" = None
-    comparison: "beam.PCollection[summaries.Comparison] | None" = None  # one element
+    comparison: "beam.pvalue.AsSingleton | None" = None  # a Comparison
 
 
 class _SpreadFn(beam.DoFn):
@@ -60,18 +61,23 @@ class _SpreadFn(beam.DoFn):
 
 
 class _SpreadListedFn(_SpreadFn):
-    """ImageRef -> (interval, packed references with their facts)."""
+    """References -> (interval, packed references with their facts)."""
 
     def __init__(self, keep_position: bool, by_content: bool):
         super().__init__()
         self._keep_position = keep_position
         self._by_content = by_content
 
-    def process(self, ref: elements.ImageRef) -> Iterator[tuple[int, PackedRows]]:
-        # a tuple, not an ImageRef: nearly all images have not changed, and are never looked at again
-        facts = image_states.facts_of(ref, self._keep_position)
-        row: tuple[Any, ...] = (*ref[: compare_images.FACTS_OF_REF], facts)
-        self._pending.add(ref.key, (*row, image_states.still_of(ref, self._keep_position)) if self._by_content else row)
+    def process(self, refs: ref_batches.RefBatch) -> Iterator[tuple[int, PackedRows]]:
+        for ref in refs:
+            # a tuple, not an ImageRef: nearly all images have not changed, and are never looked at again
+            row: tuple[Any, ...] = (
+                *ref[: compare_images.FACTS_OF_REF],
+                image_states.facts_of(ref, self._keep_position),
+            )
+            if self._by_content:
+                row = (*row, image_states.still_of(ref, self._keep_position))
+            self._pending.add(ref.key, row)
         if self._pending.is_full:
             yield from self._pending.take()
 
@@ -171,7 +177,7 @@ def _no_others() -> compare_images.Others:
 
 def _outputs(compared: compare_images.Compared) -> Iterator[Any]:
     """Yields the outputs of `_CompareFn`."""
-    yield from compared.images
+    yield from ref_batches.batch(compared.images)
     for reject in compared.rejects:
         yield beam.pvalue.TaggedOutput("rejects", reject)
     for shard, records in compared.removed.items():
@@ -266,7 +272,7 @@ class _NameShardsFn(beam.DoFn):
                 yield compare_images.REJECTS_FILE
 
 
-@decorators.with_input_types(elements.ImageRef)
+@decorators.with_input_types(ref_batches.RefBatch)
 @dataclasses.dataclass
 class CompareWithSnapshot(beam.PTransform):
     """Leaves out the images that the snapshot before has already, and finds the records that are gone from the input.
@@ -283,7 +289,7 @@ class CompareWithSnapshot(beam.PTransform):
         super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
-    def expand(self, refs: beam.PCollection[elements.ImageRef]) -> ComparedImages:
+    def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> ComparedImages:
         if self.settings is None:
             return ComparedImages(refs, self.rejects)
         rows = tuple[int, PackedRows]
@@ -303,14 +309,15 @@ class CompareWithSnapshot(beam.PTransform):
             | "Compare"
             >> beam.ParDo(_CompareFn(self.settings, self.read_ahead))
             .with_output_types(
-                elements.ImageRef,
+                ref_batches.RefBatch,
                 rejects=elements.Reject,
                 removed=elements.RemovedRecords,
                 comparisons=summaries.Comparison,
             )
             .with_outputs("rejects", "removed", "comparisons", main="images")
         )
-        comparison = compared.comparisons | "MergeComparisons" >> beam.CombineGlobally(_MergeComparisonsFn())
+        merge = beam.CombineGlobally(_MergeComparisonsFn()).as_singleton_view()
+        comparison = compared.comparisons | "MergeComparisons" >> merge
         early = () if self.settings.retry_rejects else (self.rejects,)
         rejects = (*early, compared.rejects) | "AllRejects" >> beam.Flatten()
-        return ComparedImages(compared.images, rejects, compared.removed, comparison)
+        return ComparedImages(ref_batches.typed(compared.images), rejects, compared.removed, comparison)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, rank_references
+from imagebeam.transforms import elements, rank_references, ref_batches
 
 _NUM_TABLES = 16  # workers that add up counts; with 21,841 classes each has 1.4 million of 8 bytes
 
@@ -112,7 +112,7 @@ class _SplitFn(beam.DoFn):
 
     def process(
         self, element: tuple[int, Iterable[rank_references.PackedRows]], cuts: Sequence[bytes]
-    ) -> Iterator[elements.ImageRef]:
+    ) -> Iterator[ref_batches.RefBatch]:
         if cuts is not self._packed:  # the same for all elements of a bundle
             rows = itertools.chain.from_iterable(map(elements.unpack_rows, cuts))
             self._packed, self._cuts = cuts, {name: Cuts(starts, splits) for name, starts, splits in rows}
@@ -121,7 +121,8 @@ class _SplitFn(beam.DoFn):
         for sets in rank_references.open_interval(packed, self._order):
             for name, refs in sets.items():
                 split_at = self._cuts[name].split_in(interval, num_before[name])
-                yield from _split_groups(refs, split_at) if self._is_grouped else _split_images(refs, split_at)
+                divide = _split_groups if self._is_grouped else _split_images
+                yield from ref_batches.batch(divide(refs, split_at))
                 num_before[name] += len(refs)
 
 
@@ -148,10 +149,10 @@ def _gather(_: bytes, packed: Iterable[bytes]) -> list[bytes]:
     return list(packed)
 
 
-@decorators.with_input_types(rank_references.KeyedRef)
+@decorators.with_input_types(rank_references.KeyedRefs)
 @dataclasses.dataclass
 class CutClasses(beam.PTransform):
-    """(class, reference) -> the reference with the split that its rank in the class gives it."""
+    """(class, references) -> the references, each with the split that its rank in the class gives it."""
 
     order: rank_references.HashOrder
     divide: Divide
@@ -160,7 +161,7 @@ class CutClasses(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, refs: beam.PCollection[rank_references.KeyedRef]) -> beam.PCollection[elements.ImageRef]:
+    def expand(self, refs: beam.PCollection[rank_references.KeyedRefs]) -> beam.PCollection[ref_batches.RefBatch]:
         intervals = refs | "GroupInIntervals" >> rank_references.GroupInIntervals(self.order)  # (interval, [rows])
         counts = (
             intervals
@@ -182,6 +183,5 @@ class CutClasses(beam.PTransform):
             | "StartGathering" >> beam.Impulse()
             | "Gather" >> beam.Map(_gather, packed=beam.pvalue.AsIter(cuts)).with_output_types(Any)
         )
-        return intervals | "Split" >> beam.ParDo(
-            _SplitFn(self.order, self.is_grouped), cuts=beam.pvalue.AsSingleton(gathered)
-        ).with_output_types(elements.ImageRef)
+        split = beam.ParDo(_SplitFn(self.order, self.is_grouped), cuts=beam.pvalue.AsSingleton(gathered))
+        return ref_batches.typed(intervals | "Split" >> split.with_output_types(ref_batches.RefBatch))

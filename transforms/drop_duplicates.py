@@ -20,6 +20,7 @@ from imagebeam.transforms import (
     hashing,
     match_hashes,
     rank_references,
+    ref_batches,
     spread_rows,
 )
 from imagebeam.transforms.images import prepare
@@ -33,7 +34,7 @@ _MAX_WAITING = 16  # unfinished calls in writer processes
 class DistinctImages(NamedTuple):
     """The outputs of DropDuplicates."""
 
-    images: beam.PCollection[elements.ImageRef]
+    images: beam.PCollection[ref_batches.RefBatch]
     rejects: beam.PCollection[elements.Reject]  # also those of earlier steps
     duplicates: "beam.PCollection[elements.Duplicate] | None" = None  # that were dropped; None if nothing is dropped
 
@@ -43,10 +44,11 @@ def _interval_of(key: str) -> int:
 
 
 class _SpreadFn(spread_rows.SpreadRowsFn):
-    """ImageRef -> (interval of keys, packed references)."""
+    """References -> (interval of keys, packed references)."""
 
-    def process(self, ref: elements.ImageRef) -> Iterator[spread_rows.PackedRows]:
-        self.add(_interval_of(ref.key), ref)
+    def process(self, refs: ref_batches.RefBatch) -> Iterator[spread_rows.PackedRows]:
+        for ref in refs:
+            self.add(_interval_of(ref.key), ref)
         yield from self.take_if_many()
 
 
@@ -99,9 +101,11 @@ class _DropFn(beam.DoFn):
         _, found = element
         dropped = {duplicate.key: duplicate for duplicate in found["duplicates"]}
         for block in found["refs"]:
-            for ref in elements.unpack_refs(block):
-                duplicate = dropped.get(ref.key)
-                yield ref if duplicate is None else beam.pvalue.TaggedOutput("rejects", reject_of(duplicate))
+            refs = elements.unpack_refs(block)
+            yield from ref_batches.batch(ref for ref in refs if ref.key not in dropped)
+            for ref in refs:
+                if ref.key in dropped:
+                    yield beam.pvalue.TaggedOutput("rejects", reject_of(dropped[ref.key]))
         counters.count_rejects({elements.Reason.DUPLICATE.value: len(dropped)})
 
 
@@ -114,7 +118,7 @@ def reject_of(duplicate: elements.Duplicate) -> elements.Reject:
     return elements.Reject(duplicate.key, duplicate.uri, "duplicates", elements.Reason.DUPLICATE, first)
 
 
-@decorators.with_input_types(elements.ImageRef)
+@decorators.with_input_types(ref_batches.RefBatch)
 @dataclasses.dataclass
 class DropDuplicates(beam.PTransform):
     """Leaves one of several images that are the same, if `duplicates` drops the others; they become rejects."""
@@ -128,7 +132,7 @@ class DropDuplicates(beam.PTransform):
         super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
-    def expand(self, refs: beam.PCollection[elements.ImageRef]) -> DistinctImages:
+    def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> DistinctImages:
         dropping = self.settings.only("drop")
         hasher = dropping.hasher(self.policy.limits)
         if hasher is None:
@@ -152,8 +156,8 @@ class DropDuplicates(beam.PTransform):
             | "MeetDuplicates" >> beam.CoGroupByKey()  # (interval, {refs: [packed rows], duplicates: [Duplicate]})
             | "Drop"
             >> beam.ParDo(_DropFn())
-            .with_output_types(elements.ImageRef, rejects=elements.Reject)
+            .with_output_types(ref_batches.RefBatch, rejects=elements.Reject)
             .with_outputs("rejects", main="images")
         )
         rejects = (self.rejects, kept.rejects) | "AllRejects" >> beam.Flatten()
-        return DistinctImages(kept.images, rejects, duplicates)
+        return DistinctImages(ref_batches.typed(kept.images), rejects, duplicates)

@@ -186,19 +186,6 @@ class Duplicate(NamedTuple):
     first_uri: str
 
 
-class ReferenceRun(NamedTuple):
-    """Consecutive references of one ranked set (a split, or the images of a class), the first at `first_rank`."""
-
-    first_rank: int
-    num_refs: int
-    packed: bytes
-
-    @property
-    def refs(self) -> list[ImageRef]:
-        """The references, unpacked. A run that is only passed on stays packed."""
-        return unpack_refs(self.packed)
-
-
 class WrittenShard(NamedTuple):
     """One finished shard: its entry in the catalog, and what the writer counted while writing it."""
 

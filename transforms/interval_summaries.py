@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import apache_beam as beam
-
 from imagebeam.transforms import recorded_inputs, summaries
 
 MAX_DUPLICATES = 5  # named in the ranking
@@ -29,10 +27,10 @@ class IntervalSummary(NamedTuple):
 
 
 @dataclasses.dataclass
-class _Merged:
-    """The summaries merged so far. A class: Beam encodes the strings of a list as UTF-8, which a file name may not be.
+class PartialRanking:
+    """Summaries of some intervals, merged. The result does not depend on the order of merging.
 
-    The result does not depend on the order of merging.
+    A class: Beam encodes the strings of a list as UTF-8, which a file name may not be.
     """
 
     counts: dict[str, collections.Counter[int]] = dataclasses.field(default_factory=dict)  # by set and interval
@@ -44,18 +42,20 @@ class _Merged:
     checksums: list[recorded_inputs.ImageChecksums] = dataclasses.field(default_factory=list)
 
     def add(self, summary: IntervalSummary) -> None:
+        """Adds the summary of an interval, or of a part of it."""
         for name, count in summary.counts.items():
             self.counts.setdefault(name, collections.Counter())[summary.interval] += count
         self._add_sums(summary)
         self.checksums.append(summary.checksums)
 
-    def merge(self, other: "_Merged") -> None:
+    def merge(self, other: "PartialRanking") -> None:
+        """Adds the summaries of other intervals."""
         for name, by_interval in other.counts.items():
             self.counts.setdefault(name, collections.Counter()).update(by_interval)
         self._add_sums(other)
         self.checksums += other.checksums
 
-    def _add_sums(self, other: "IntervalSummary | _Merged") -> None:
+    def _add_sums(self, other: "IntervalSummary | PartialRanking") -> None:
         self.num_bytes.update(other.num_bytes)
         for name, classes in other.classes.items():
             self.classes.setdefault(name, set()).update(classes)
@@ -63,39 +63,31 @@ class _Merged:
         self.duplicates = tuple(sorted((*self.duplicates, *other.duplicates))[:MAX_DUPLICATES])
         self.num_duplicates += other.num_duplicates
 
-
-class MergeSummariesFn(beam.CombineFn):
-    """Interval summaries -> Ranking."""
-
-    def create_accumulator(self) -> _Merged:
-        return _Merged()
-
-    def add_input(self, merged: _Merged, summary: IntervalSummary) -> _Merged:
-        merged.add(summary)
-        return merged
-
-    def merge_accumulators(self, accumulators: Iterable[_Merged]) -> _Merged:
-        merged = _Merged()
-        for each in accumulators:
-            merged.merge(each)
-        return merged
-
-    def extract_output(self, merged: _Merged) -> summaries.Ranking:
+    def result(self) -> summaries.Ranking:
+        """Returns the ranking of all references."""
         intervals, starts = {}, {}
-        for name, by_interval in sorted(merged.counts.items()):
+        for name, by_interval in sorted(self.counts.items()):
             intervals[name] = array.array("H", sorted(by_interval))
             ranks = itertools.accumulate((by_interval[interval] for interval in intervals[name]), initial=0)
             starts[name] = array.array("Q", ranks)
-        classes = {name: frozenset(held) for name, held in sorted(merged.classes.items())}
+        classes = {name: frozenset(held) for name, held in sorted(self.classes.items())}
         labels = tuple(sorted(frozenset().union(*classes.values())))
         return summaries.Ranking(
             intervals,
             starts,
-            dict(merged.num_bytes),
+            dict(self.num_bytes),
             labels,
-            merged.digest,
-            merged.duplicates,
+            self.digest,
+            self.duplicates,
             classes,
-            merged.num_duplicates,
-            recorded_inputs.NO_IMAGES.merge(merged.checksums),
+            self.num_duplicates,
+            recorded_inputs.NO_IMAGES.merge(self.checksums),
         )
+
+
+def merge_rankings(rankings: Iterable[PartialRanking]) -> summaries.Ranking:
+    """Returns the ranking of all references."""
+    merged = PartialRanking()
+    for each in rankings:
+        merged.merge(each)
+    return merged.result()

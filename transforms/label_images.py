@@ -18,6 +18,7 @@ from imagebeam.transforms import (
     label_names,
     labels_by_index,
     pickled_fields,
+    ref_batches,
     summaries,
 )
 from imagebeam.transforms.sources import table_rows
@@ -144,16 +145,20 @@ class _LabelFn(beam.DoFn):
         lists = self._rule.names.lists
         self._surveyor = labels_by_index.ListSurveyor(lists) if lists else None
 
-    def process(self, ref: elements.ImageRef) -> Iterator[Any]:
-        try:
-            ref = self._rule.apply(ref)
-            yield ref
-        except LabelError as e:
-            reject = elements.Reject(ref.key, ref.uri, "label", e.reason, e.detail)
-            self._rejected[e.reason.value] += 1
-            yield beam.pvalue.TaggedOutput("rejects", reject)
-        if self._surveyor is not None:
-            self._surveyor.add(ref)
+    def process(self, refs: ref_batches.RefBatch) -> Iterator[Any]:
+        labelled = ref_batches.RefBatch()
+        for ref in refs:
+            try:
+                ref = self._rule.apply(ref)
+                labelled.append(ref)
+            except LabelError as e:
+                reject = elements.Reject(ref.key, ref.uri, "label", e.reason, e.detail)
+                self._rejected[e.reason.value] += 1
+                yield beam.pvalue.TaggedOutput("rejects", reject)
+            if self._surveyor is not None:
+                self._surveyor.add(ref)
+        if labelled:
+            yield labelled
 
     def finish_bundle(self) -> Iterator[Any]:
         counters.count_rejects(self._rejected)
@@ -165,12 +170,12 @@ class _LabelFn(beam.DoFn):
 class LabelledImages(NamedTuple):
     """The outputs of LabelImages."""
 
-    images: beam.PCollection[elements.ImageRef]
+    images: beam.PCollection[ref_batches.RefBatch]
     rejects: beam.PCollection[elements.Reject]
-    tallies: beam.PCollection[summaries.Tally]  # how the images fit label.lists
+    tallies: "beam.PCollection[summaries.Tally] | None"  # how the images fit label.lists; None without lists
 
 
-@decorators.with_input_types(elements.ImageRef)
+@decorators.with_input_types(ref_batches.RefBatch)
 @dataclasses.dataclass
 class LabelImages(beam.PTransform):
     """Gives references their labels; references without one become rejects."""
@@ -181,8 +186,10 @@ class LabelImages(beam.PTransform):
         super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
-    def expand(self, refs: beam.PCollection[elements.ImageRef]) -> LabelledImages:
+    def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> LabelledImages:
+        tags = ("rejects", "tallies") if self.rule.names.lists else ("rejects",)
         labelled = refs | "Label" >> beam.ParDo(_LabelFn(self.rule)).with_output_types(
-            elements.ImageRef, rejects=elements.Reject, tallies=summaries.Tally
-        ).with_outputs("rejects", "tallies", main="images")
-        return LabelledImages(labelled.images, labelled.rejects, labelled.tallies)
+            ref_batches.RefBatch, rejects=elements.Reject, tallies=summaries.Tally
+        ).with_outputs(*tags, main="images")
+        tallies = labelled.tallies if "tallies" in tags else None
+        return LabelledImages(ref_batches.typed(labelled.images), labelled.rejects, tallies)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import counters, elements, summaries
+from imagebeam.transforms import counters, elements, ref_batches, summaries
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import files, image_source, listing_rules
 
@@ -17,7 +17,7 @@ from imagebeam.transforms.sources import files, image_source, listing_rules
 class ListedImages(NamedTuple):
     """The outputs of ListImages."""
 
-    images: beam.PCollection[elements.ImageRef]
+    images: beam.PCollection[ref_batches.RefBatch]
     rejects: beam.PCollection[elements.Reject]
     tallies: beam.PCollection[summaries.Tally]
 
@@ -119,7 +119,7 @@ class _OpenListingFn(beam.DoFn):
 
     def process(self, element: image_source.Listing) -> Iterator[Any]:
         element = self._rules.apply(element)
-        yield from elements.unpack_refs(element.packed_refs)
+        yield from ref_batches.batch(elements.unpack_refs(element.packed_refs))
         for reject in element.rejects:
             yield beam.pvalue.TaggedOutput("rejects", reject)
         counters.count(counters.LISTED, element.num_refs + len(element.rejects))
@@ -131,7 +131,7 @@ class _OpenListingFn(beam.DoFn):
 
 @dataclasses.dataclass
 class ListImages(beam.PTransform):
-    """Yields a reference for every image of the source, and counts everything else that is there.
+    """Yields a reference for every image of the source, in batches, and counts everything else that is there.
 
     Folders are spread over the workers twice, at the root and one level below, which fits label/image and
     split/label/image. Deeper folders are listed by the worker that has their parent folder. Where a storage can list a
@@ -177,6 +177,6 @@ class ListImages(beam.PTransform):
                 | "ListBelow" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=True)).with_output_types(Any)
             )
         opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn(self.rules)).with_output_types(
-            elements.ImageRef, rejects=elements.Reject, tallies=summaries.Tally
+            ref_batches.RefBatch, rejects=elements.Reject, tallies=summaries.Tally
         ).with_outputs("rejects", "tallies", main="images")
-        return ListedImages(opened.images, opened.rejects, opened.tallies)
+        return ListedImages(ref_batches.typed(opened.images), opened.rejects, opened.tallies)

@@ -11,7 +11,15 @@ from apache_beam.typehints import decorators
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
-from imagebeam.transforms import compare_images, elements, hashing, image_states, snapshot_refs, snapshot_states
+from imagebeam.transforms import (
+    compare_images,
+    elements,
+    hashing,
+    image_states,
+    ref_batches,
+    snapshot_refs,
+    snapshot_states,
+)
 
 FRAME_BYTES = records.HEADER_BYTES + records.FOOTER_BYTES
 
@@ -22,7 +30,7 @@ KeyedReject = tuple[bytes, elements.Reject]
 class ListedRecords(NamedTuple):
     """The outputs of ListRecords."""
 
-    refs: beam.PCollection[elements.ImageRef]  # as snapshot_refs makes them
+    refs: beam.PCollection[ref_batches.RefBatch]  # as snapshot_refs makes them
     early_rejects: beam.PCollection[elements.Reject]  # those that take no place in the order
     reject_states: beam.PCollection[elements.NamedFile]  # of those among them that came as far as a shard
 
@@ -52,9 +60,11 @@ class _ListRecordsFn(beam.DoFn):
         uri = storage.join_relative(self._folder, read.shard.name)
         offsets = _offsets_of(self._folder, read.shard, self._states.catalog.compression)
         removed = frozenset(read.removed)
-        for record, (image, (start, end)) in enumerate(zip(read.images, itertools.pairwise(offsets))):
-            if record not in removed:
-                yield snapshot_refs.of_record(image, read.split, uri, start, end)
+        yield from ref_batches.batch(
+            snapshot_refs.of_record(image, read.split, uri, start, end)
+            for record, (image, (start, end)) in enumerate(zip(read.images, itertools.pairwise(offsets)))
+            if record not in removed
+        )
 
 
 class _ReadRejectsFn(beam.DoFn):
@@ -88,7 +98,7 @@ class _MatchRejectsFn(beam.DoFn):
                 continue
             snapshot, state = known.pop()
             if state.split in self._splits:
-                yield snapshot_refs.of_reject(state._replace(reject=reject))
+                yield ref_batches.RefBatch([snapshot_refs.of_reject(state._replace(reject=reject))])
             else:
                 yield beam.pvalue.TaggedOutput("early", reject)
                 yield beam.pvalue.TaggedOutput("states", (snapshot, state))
@@ -147,7 +157,7 @@ class ListRecords(beam.PTransform):
             | "SpreadShards" >> beam.Reshuffle()
             | "ListRecords"
             >> beam.ParDo(_ListRecordsFn(self._folder))
-            .with_output_types(elements.ImageRef, known=KnownReject)
+            .with_output_types(ref_batches.RefBatch, known=KnownReject)
             .with_outputs("known", main="refs")
         )
         rejects = snapshot | "ReadRejects" >> beam.ParDo(_ReadRejectsFn()).with_output_types(
@@ -158,10 +168,10 @@ class ListRecords(beam.PTransform):
             | "ByKey" >> beam.CoGroupByKey()  # (key, {known: [(snapshot, RejectState)], late: [Reject]})
             | "MatchRejects"
             >> beam.ParDo(_MatchRejectsFn(self._splits))
-            .with_output_types(elements.ImageRef, early=elements.Reject, states=tuple[int, image_states.RejectState])
+            .with_output_types(ref_batches.RefBatch, early=elements.Reject, states=tuple[int, image_states.RejectState])
             .with_outputs("early", "states", main="refs")
         )
-        refs = (listed.refs, matched.refs) | "AllRefs" >> beam.Flatten()
+        refs = ref_batches.typed((listed.refs, matched.refs) | "AllRefs" >> beam.Flatten())
         early = (rejects.early, matched.early) | "EarlyRejects" >> beam.Flatten()
         states = (
             matched.states

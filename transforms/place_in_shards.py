@@ -6,30 +6,30 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements
+from imagebeam.transforms import elements, rank_references, summaries
 
 PURPOSE = b"imagebeam.order"
 
 ShardKey = tuple[str, int]  # split, shard index
 PackedRun = tuple[int, bytes]  # first rank, packed references
 PlacedShard = tuple[ShardKey, Iterable[PackedRun]]
-RankedRun = tuple[str, elements.ReferenceRun]  # split, run
 
 
 class _CutIntoShardsFn(beam.DoFn):
-    """(split, run) -> (shard, part of the run)."""
+    """A sorted run -> (shard, part of the run)."""
 
-    def process(self, element: RankedRun, plan: elements.DatasetPlan) -> Iterator[tuple[ShardKey, PackedRun]]:
+    def process(
+        self, run: rank_references.SortedRun, plan: elements.DatasetPlan, ranking: summaries.Ranking
+    ) -> Iterator[tuple[ShardKey, PackedRun]]:
         if plan.action != "write":
             return
-        split, run = element
-        planned = plan.splits[split]
-        start, end = run.first_rank, run.first_rank + run.num_refs
-        first_shard = planned.shard_of(start)
+        split, _, _, num_refs, packed = run
+        planned, start = plan.splits[split], rank_references.first_rank(run, ranking)
+        end, first_shard = start + num_refs, planned.shard_of(start)
         if end <= planned.shard_start(first_shard + 1):
-            yield (split, first_shard), (start, run.packed)
+            yield (split, first_shard), (start, packed)
             return
-        refs, rank = run.refs, start
+        refs, rank = elements.unpack_refs(packed), start
         while rank < end:
             shard_index = planned.shard_of(rank)
             stop = min(end, planned.shard_start(shard_index + 1))
@@ -45,24 +45,27 @@ def _every_shard(plan: elements.DatasetPlan) -> Iterator[tuple[ShardKey, PackedR
                 yield (split, shard_index), (planned.shard_start(shard_index), b"")
 
 
-@decorators.with_input_types(RankedRun)
+@decorators.with_input_types(rank_references.SortedRun)
 @dataclasses.dataclass
 class PlaceInShards(beam.PTransform):
-    """Ranked runs -> the references of each planned shard: equal to within one in every split.
+    """Sorted runs -> the references of each planned shard: equal to within one in every split.
 
     A shard is a run of consecutive ranks in the order of the keys' hashes, so its content depends on the set of keys
     and the number of shards alone.
     """
 
     plan: beam.PCollection[elements.DatasetPlan]  # one element
+    ranking: beam.PCollection[summaries.Ranking]  # one element
 
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, runs: beam.PCollection[RankedRun]) -> beam.PCollection[PlacedShard]:
+    def expand(self, runs: beam.PCollection[rank_references.SortedRun]) -> beam.PCollection[PlacedShard]:
         part_type = tuple[ShardKey, PackedRun]
         parts = runs | "CutIntoShards" >> beam.ParDo(
-            _CutIntoShardsFn(), plan=beam.pvalue.AsSingleton(self.plan)
+            _CutIntoShardsFn(),
+            plan=beam.pvalue.AsSingleton(self.plan),
+            ranking=beam.pvalue.AsSingleton(self.ranking),
         ).with_output_types(part_type)
         every = self.plan | "EveryShard" >> beam.FlatMap(_every_shard).with_output_types(part_type)
         return (parts, every) | "WithEmptyShards" >> beam.Flatten() | "GroupShards" >> beam.GroupByKey()

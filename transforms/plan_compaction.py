@@ -4,9 +4,11 @@ import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import apache_beam as beam
+from apache_beam.typehints import decorators
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
@@ -15,7 +17,9 @@ from imagebeam.transforms import (
     dataset_settings,
     decide_plan,
     elements,
+    interval_summaries,
     output_paths,
+    plan_dataset,
     run_report,
     snapshot_settings,
     summaries,
@@ -77,13 +81,16 @@ def _snapshot_of(settings: dataset_settings.DatasetSettings) -> snapshot_setting
 
 
 class _PlanFn(beam.DoFn):
-    """-> DatasetPlan; also writes a report of it for the launcher."""
+    """-> DatasetPlan, Ranking; also writes a report of the plan for the launcher."""
 
     def __init__(self, settings: dataset_settings.DatasetSettings):
         self._settings = settings
 
-    def process(self, ranking: summaries.Ranking, rejected: Mapping[str, int]) -> Iterator[elements.DatasetPlan]:
+    def process(
+        self, _: bytes, rankings: Iterable[interval_summaries.PartialRanking], rejected: Mapping[str, int]
+    ) -> Iterator[Any]:
         begun = time.time()
+        ranking = interval_summaries.merge_rankings(rankings)
         compacted = catalog_lib.load_catalog(_snapshot_of(self._settings).compacted_folder)
         plan = make_plan(self._settings, compacted, ranking, rejected)
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
@@ -91,6 +98,7 @@ class _PlanFn(beam.DoFn):
         run_report.write_report(self._settings.report, "planned", plan)
         _LOGGER.info("planned %s: %s", self._settings.output, plan.action)
         yield plan
+        yield beam.pvalue.TaggedOutput("ranking", ranking)
 
 
 class _TakeOverTransformFn(beam.DoFn):
@@ -111,9 +119,10 @@ def _reason_of(reject: elements.Reject) -> str:
     return reject.reason.value
 
 
+@decorators.with_input_types(interval_summaries.PartialRanking)
 @dataclasses.dataclass
 class PlanCompaction(beam.PTransform):
-    """The ranking of the records -> one DatasetPlan."""
+    """The partial rankings of the records -> the whole ranking, and the plan."""
 
     settings: dataset_settings.DatasetSettings
     early_rejects: beam.PCollection[elements.Reject]  # those that take no place in the order
@@ -121,11 +130,21 @@ class PlanCompaction(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, ranking: beam.PCollection[summaries.Ranking]) -> beam.PCollection[elements.DatasetPlan]:
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, rankings: beam.PCollection[interval_summaries.PartialRanking]) -> plan_dataset.PlannedDataset:
         reasons = self.early_rejects | "Reasons" >> beam.Map(_reason_of).with_output_types(str)
         rejected = reasons | "CountReasons" >> beam.combiners.Count.PerElement()  # (reason, number)
-        plan = ranking | "Plan" >> beam.ParDo(
-            _PlanFn(self.settings), rejected=beam.pvalue.AsDict(rejected)
-        ).with_output_types(elements.DatasetPlan)
+        planned = (
+            rankings.pipeline
+            | "StartPlan" >> beam.Impulse()
+            | "Plan"
+            >> beam.ParDo(
+                _PlanFn(self.settings),
+                rankings=beam.pvalue.AsIter(rankings),
+                rejected=beam.pvalue.AsDict(rejected),
+            )
+            .with_output_types(elements.DatasetPlan, ranking=summaries.Ranking)
+            .with_outputs("ranking", main="plan")
+        )
         take_over = beam.ParDo(_TakeOverTransformFn(self.settings)).with_output_types(elements.DatasetPlan)
-        return plan | "TakeOverTransform" >> take_over
+        return plan_dataset.PlannedDataset(planned.plan | "TakeOverTransform" >> take_over, planned.ranking)

@@ -3,12 +3,16 @@
 import collections
 import contextlib
 import dataclasses
+import itertools
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
+from apache_beam.transforms import window
+from apache_beam.typehints import decorators
+from apache_beam.utils import windowed_value
 
 from imagebeam.transforms import (
     compare_with_committed,
@@ -16,6 +20,7 @@ from imagebeam.transforms import (
     dataset_settings,
     decide_plan,
     elements,
+    interval_summaries,
     kept_features,
     labels_by_index,
     output_paths,
@@ -75,6 +80,18 @@ class _Stock:
         self.first = _first(self.first, other.first)
         self.first_unknown_label = _first(self.first_unknown_label, other.first_unknown_label)
 
+    def result(self) -> tuple[summaries.Tally, summaries.RejectSummary]:
+        """Returns what was added up."""
+        tally = summaries.Tally(
+            self.listed,
+            dict(sorted(self.passed_over.items())),
+            tuple(sorted(self.problems)[:_MAX_PROBLEMS]),
+            self.lists,
+            self.features,
+        )
+        rejected = dict(sorted(self.rejected.items()))
+        return tally, summaries.RejectSummary(rejected, self.digest, self.first_unknown_label, self.first)
+
     def _add_digest(self, digest: int) -> None:
         self.digest = (self.digest + digest) % (1 << 128)
 
@@ -83,39 +100,24 @@ def _first(one: elements.Reject | None, other: elements.Reject | None) -> elemen
     return min((reject for reject in (one, other) if reject is not None), default=None)
 
 
-class _TakeStockFn(beam.CombineFn):
-    """All tallies and rejects -> (Tally, RejectSummary). One combine for both: each costs 30 ms of start-up."""
+class _TakeStockFn(beam.DoFn):
+    """Tallies, or rejects -> one _Stock of all in a bundle."""
 
-    def create_accumulator(self) -> _Stock:
-        return _Stock()
+    def start_bundle(self) -> None:
+        self._stock = _Stock()
 
-    def add_input(self, stock: _Stock, element: summaries.Tally | elements.Reject) -> _Stock:
+    def process(self, element: summaries.Tally | elements.Reject) -> None:
         if isinstance(element, elements.Reject):
-            stock.add_reject(element)
+            self._stock.add_reject(element)
         else:
-            stock.add_tally(element)
-        return stock
+            self._stock.add_tally(element)
 
-    def merge_accumulators(self, stocks: Iterable[_Stock]) -> _Stock:
-        merged = _Stock()
-        for stock in stocks:
-            merged.merge(stock)
-        return merged
-
-    def extract_output(self, stock: _Stock) -> tuple[summaries.Tally, summaries.RejectSummary]:
-        tally = summaries.Tally(
-            stock.listed,
-            dict(sorted(stock.passed_over.items())),
-            tuple(sorted(stock.problems)[:_MAX_PROBLEMS]),
-            stock.lists,
-            stock.features,
-        )
-        rejected = dict(sorted(stock.rejected.items()))
-        return tally, summaries.RejectSummary(rejected, stock.digest, stock.first_unknown_label, stock.first)
+    def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
+        yield window.GlobalWindows.windowed_value(self._stock)
 
 
 class _PlanFn(beam.DoFn):
-    """-> DatasetPlan; also writes a report of it for the launcher."""
+    """-> DatasetPlan, Ranking; also writes a report of the plan for the launcher."""
 
     def __init__(
         self,
@@ -130,11 +132,14 @@ class _PlanFn(beam.DoFn):
     def process(
         self,
         _: bytes,
-        ranking: summaries.Ranking,
-        stock: tuple[summaries.Tally, summaries.RejectSummary],
+        rankings: Iterable[interval_summaries.PartialRanking],
+        tallies: Iterable[_Stock],
+        rejects: Iterable[_Stock],
         comparison: summaries.Comparison | None = None,
-    ) -> Iterator[elements.DatasetPlan]:
+    ) -> Iterator[Any]:
         begun = time.time()
+        ranking = interval_summaries.merge_rankings(rankings)
+        stock = _merge_stocks(itertools.chain(tallies, rejects))
         duplicates = ranking.duplicates if comparison is None else comparison.duplicates
         rows = describe_repeated_rows(self._table, duplicates)
         base = self._settings.snapshot.load_base() if self._settings.snapshot is not None else None
@@ -161,6 +166,14 @@ class _PlanFn(beam.DoFn):
             f": {plan.message}" if plan.action == "keep" else "",  # the commit raises why it is refused
         )
         yield plan
+        yield beam.pvalue.TaggedOutput("ranking", ranking)
+
+
+def _merge_stocks(stocks: Iterable[_Stock]) -> tuple[summaries.Tally, summaries.RejectSummary]:
+    merged = _Stock()
+    for stock in stocks:
+        merged.merge(stock)
+    return merged.result()
 
 
 def describe_repeated_rows(table: Table | None, duplicates: Sequence[summaries.RepeatedKey]) -> Sequence[str]:
@@ -188,32 +201,47 @@ def find_notes(advisor: listing_rules.Advisor | None, ranking: summaries.Ranking
     return []
 
 
+class PlannedDataset(NamedTuple):
+    """The outputs of PlanDataset."""
+
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+    ranking: beam.PCollection[summaries.Ranking]  # of all references; one element
+
+
+@decorators.with_input_types(interval_summaries.PartialRanking)
 @dataclasses.dataclass
 class PlanDataset(beam.PTransform):
-    """The ranking of the references -> one DatasetPlan."""
+    """The partial rankings of the references -> the whole ranking, and the plan."""
 
     settings: dataset_settings.DatasetSettings
-    tallies: beam.PCollection[summaries.Tally]
+    tallies: Sequence[beam.PCollection[summaries.Tally]]
     rejects: beam.PCollection[elements.Reject]
     table: Table | None = None  # the source, if its references are rows
-    comparison: "beam.PCollection[summaries.Comparison] | None" = None  # with the snapshot before
+    comparison: "beam.pvalue.AsSingleton | None" = None  # with the snapshot before
     advisor: listing_rules.Advisor | None = None  # of the source, if it can look for what is wrong
 
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, ranking: beam.PCollection[summaries.Ranking]) -> beam.PCollection[elements.DatasetPlan]:
-        found = (self.tallies, self.rejects) | "Found" >> beam.Flatten()  # Tally | Reject
-        stock = found | "TakeStock" >> beam.CombineGlobally(_TakeStockFn())  # (Tally, RejectSummary)
-        compared = {} if self.comparison is None else {"comparison": beam.pvalue.AsSingleton(self.comparison)}
-        return (
-            ranking.pipeline
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, rankings: beam.PCollection[interval_summaries.PartialRanking]) -> PlannedDataset:
+        # Few elements are left of each, so that they are side inputs of the plan: a combine costs 30 ms of start-up.
+        tallies = self.tallies[0] if len(self.tallies) == 1 else self.tallies | "Tallies" >> beam.Flatten()
+        tallies = tallies | "AddTallies" >> beam.ParDo(_TakeStockFn()).with_output_types(_Stock)
+        rejects = self.rejects | "AddRejects" >> beam.ParDo(_TakeStockFn()).with_output_types(_Stock)
+        compared = {} if self.comparison is None else {"comparison": self.comparison}
+        planned = (
+            rankings.pipeline
             | "StartPlan" >> beam.Impulse()
             | "Plan"
             >> beam.ParDo(
                 _PlanFn(self.settings, self.table, self.advisor),
-                ranking=beam.pvalue.AsSingleton(ranking),
-                stock=beam.pvalue.AsSingleton(stock),
+                rankings=beam.pvalue.AsIter(rankings),
+                tallies=beam.pvalue.AsIter(tallies),
+                rejects=beam.pvalue.AsIter(rejects),
                 **compared,
-            ).with_output_types(elements.DatasetPlan)
+            )
+            .with_output_types(elements.DatasetPlan, ranking=summaries.Ranking)
+            .with_outputs("ranking", main="plan")
         )
+        return PlannedDataset(planned.plan, planned.ranking)

@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -20,8 +20,8 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import elements, hashing, recorded_inputs, summaries
-from imagebeam.transforms.interval_summaries import DIGEST_BITS, MAX_DUPLICATES, IntervalSummary, MergeSummariesFn
+from imagebeam.transforms import elements, hashing, recorded_inputs, ref_batches, summaries
+from imagebeam.transforms.interval_summaries import DIGEST_BITS, MAX_DUPLICATES, IntervalSummary, PartialRanking
 
 NUM_INTERVALS = (
     1024  # 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB; more are cut in parts
@@ -30,7 +30,7 @@ _NUM_QUANTILE_REFS = 16 * NUM_INTERVALS  # references whose order values bound t
 _MAX_PENDING = 50_000  # references that a bundle holds before it packs them: 30 MB
 _MAX_PART_REFS = 200_000  # of an interval that are objects at the same time: 120 MB
 
-KeyedRef = tuple[str, elements.ImageRef]  # name of the set, reference
+KeyedRefs = tuple[str, ref_batches.RefBatch]  # name of the set, references
 PackedRows = tuple[int, bytes]  # number of rows, packed rows of set, order value and reference
 SortedRun = tuple[str, int, int, int, bytes]  # set, interval, place in it, number of references, packed references
 
@@ -79,13 +79,13 @@ class ListedOrder:
     def part(self, value: Any, num_parts: int) -> int:
         return 0
 
-    def by_hash(self, element: KeyedRef) -> tuple[int, Any]:
-        """Returns a hash of the key and the order value. The smallest hashes are a choice that the set alone decides.
+    def by_hash(self, element: KeyedRefs) -> Iterator[tuple[int, Any]]:
+        """Yields a hash of each key and the order value. The smallest hashes are a choice that the set alone decides.
 
         The salt keeps its first name, so that the intervals stay the same from release to release.
         """
-        _, ref = element
-        return hashing.hash64(ref.key, 0, b"imagebeam.sample") >> 1, self.value(ref)  # Beam's integers are signed
+        for ref in element[1]:
+            yield hashing.hash64(ref.key, 0, b"imagebeam.sample") >> 1, self.value(ref)  # Beam's integers are signed
 
     @staticmethod
     def boundaries(chosen: Sequence[tuple[int, Any]]) -> list[Any]:
@@ -101,14 +101,14 @@ _BY_KEY = HashOrder(0, b"imagebeam.key")
 
 
 class RankedReferences(NamedTuple):
-    """The outputs of RankReferences."""
+    """The outputs of RankReferences. The partial rankings, one or a few from each worker, are merged into one."""
 
-    runs: beam.PCollection[tuple[str, elements.ReferenceRun]]
-    ranking: beam.PCollection[summaries.Ranking]  # one element
+    runs: beam.PCollection[SortedRun]
+    rankings: beam.PCollection[PartialRanking]
 
 
 class _SpreadFn(beam.DoFn):
-    """(set, reference) -> (interval, PackedRows)."""
+    """(set, references) -> (interval, PackedRows)."""
 
     def __init__(self, order: Order):
         self._order = order
@@ -118,13 +118,15 @@ class _SpreadFn(beam.DoFn):
     def start_bundle(self) -> None:
         self._pending, self._num_pending = collections.defaultdict(list), 0
 
-    def process(self, element: KeyedRef, boundaries: Sequence[Any] = ()) -> Iterable[tuple[int, PackedRows]]:
-        # no generator: one for each reference takes as long as the rest
-        name, ref = element
-        value = self._order.value(ref)
-        self._pending[self._order.interval(value, boundaries)].append((name, value, *ref))
-        self._num_pending += 1
-        return self._take() if self._num_pending >= _MAX_PENDING else ()
+    def process(self, element: KeyedRefs, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, PackedRows]]:
+        name, refs = element
+        pending, value_of, interval_of = self._pending, self._order.value, self._order.interval
+        for ref in refs:
+            value = value_of(ref)
+            pending[interval_of(value, boundaries)].append((name, value, *ref))
+        self._num_pending += len(refs)
+        if self._num_pending >= _MAX_PENDING:
+            yield from self._take()
 
     def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
         for packed in self._take():
@@ -138,7 +140,7 @@ class _SpreadFn(beam.DoFn):
 
 @dataclasses.dataclass
 class GroupInIntervals(beam.PTransform):
-    """(set, reference) -> (interval, [PackedRows])."""
+    """(set, references) -> (interval, [PackedRows])."""
 
     order: Order
     boundaries: "beam.PCollection[list[Any]] | None" = None  # one element, for ListedOrder
@@ -146,7 +148,7 @@ class GroupInIntervals(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, refs: beam.PCollection[KeyedRef]) -> beam.PCollection[tuple[int, Iterable[PackedRows]]]:
+    def expand(self, refs: beam.PCollection[KeyedRefs]) -> beam.PCollection[tuple[int, Iterable[PackedRows]]]:
         side_inputs = {} if self.boundaries is None else {"boundaries": beam.pvalue.AsSingleton(self.boundaries)}
         spread = beam.ParDo(_SpreadFn(self.order), **side_inputs).with_output_types(tuple[int, PackedRows])
         return refs | "Spread" >> spread | "Group" >> beam.GroupByKey()
@@ -253,8 +255,18 @@ def _find_duplicates(sets: Mapping[str, Sequence[elements.ImageRef]]) -> list[su
     return sorted(repeated)
 
 
-class _SortFn(beam.DoFn):
-    """An interval -> the sorted runs of each set in it, and summaries of the interval's parts."""
+class _MergeSummariesFn(beam.DoFn):
+    """Base of what summarizes intervals: yields one PartialRanking for all of a bundle."""
+
+    def start_bundle(self) -> None:
+        self._ranking = PartialRanking()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        yield beam.pvalue.TaggedOutput("rankings", window.GlobalWindows.windowed_value(self._ranking))
+
+
+class _SortFn(_MergeSummariesFn):
+    """An interval -> the sorted runs of each set in it; PartialRanking."""
 
     def __init__(self, order: Order):
         self._order = order
@@ -266,7 +278,7 @@ class _SortFn(beam.DoFn):
             for name, refs in sets.items():
                 yield name, interval, num_before[name], len(refs), elements.pack_refs(refs)
                 num_before[name] += len(refs)
-            yield beam.pvalue.TaggedOutput("summaries", self._summarize(interval, sets))
+            self._ranking.add(self._summarize(interval, sets))
 
     def _summarize(self, interval: int, sets: Mapping[str, Sequence[elements.ImageRef]]) -> IntervalSummary:
         duplicates = _find_duplicates(sets) if isinstance(self._order, HashOrder) else []
@@ -285,32 +297,41 @@ class _SortFn(beam.DoFn):
         )
 
 
-class _FindDuplicatesFn(beam.DoFn):
-    """An interval of `_BY_KEY` -> summaries of its duplicates alone."""
+class _FindDuplicatesFn(_MergeSummariesFn):
+    """An interval of `_BY_KEY` -> PartialRanking of its duplicates alone."""
 
-    def process(self, element: tuple[int, Iterable[PackedRows]]) -> Iterator[IntervalSummary]:
+    def process(self, element: tuple[int, Iterable[PackedRows]]) -> None:
         interval, packed = element
         for sets in open_interval(packed, _BY_KEY):
-            duplicates = _find_duplicates(sets)
-            yield IntervalSummary(interval, {}, {}, {}, 0, tuple(duplicates[:MAX_DUPLICATES]), len(duplicates))
+            found = _find_duplicates(sets)
+            self._ranking.add(IntervalSummary(interval, {}, {}, {}, 0, tuple(found[:MAX_DUPLICATES]), len(found)))
 
 
-class _RankFn(beam.DoFn):
-    """A sorted run -> the run with its first rank."""
-
-    def process(self, element: SortedRun, ranking: summaries.Ranking) -> Iterator[tuple[str, elements.ReferenceRun]]:
-        name, interval, num_before, num_refs, packed = element
-        yield name, elements.ReferenceRun(ranking.start(name, interval) + num_before, num_refs, packed)
+def first_rank(run: SortedRun, ranking: summaries.Ranking) -> int:
+    """Returns the rank of the first reference of a run inside its set."""
+    name, interval, num_before, _, _ = run
+    return ranking.start(name, interval) + num_before
 
 
-def _key_by_split(ref: elements.ImageRef) -> KeyedRef:
-    return ref.split, ref
+def key_by(
+    refs: beam.PCollection[ref_batches.RefBatch], label: str, set_of: Callable[[elements.ImageRef], str]
+) -> beam.PCollection[KeyedRefs]:
+    """Divides batches of references into those of each set."""
+    divided = refs | label >> beam.FlatMap(_divide, set_of=set_of).with_output_types(KeyedRefs)
+    return ref_batches.typed(divided, KeyedRefs)
 
 
-@decorators.with_input_types(KeyedRef)
+def _divide(refs: ref_batches.RefBatch, set_of: Callable[[elements.ImageRef], str]) -> Iterable[KeyedRefs]:
+    sets: dict[str, ref_batches.RefBatch] = {}
+    for ref in refs:
+        sets.setdefault(set_of(ref), ref_batches.RefBatch()).append(ref)
+    return sets.items()
+
+
+@decorators.with_input_types(KeyedRefs)
 @dataclasses.dataclass
 class RankReferences(beam.PTransform):
-    """Yields runs of references, each with the rank of its first reference inside its set.
+    """Yields sorted runs of references, and from where in its set each interval begins.
 
     References with the same hash stay in one run, next to each other.
     """
@@ -321,35 +342,38 @@ class RankReferences(beam.PTransform):
         super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
-    def expand(self, refs: beam.PCollection[KeyedRef]) -> RankedReferences:
+    def expand(self, refs: beam.PCollection[KeyedRefs]) -> RankedReferences:
         boundaries = None
         if isinstance(self.order, ListedOrder):
             boundaries = (
                 refs
-                | "ByHash" >> beam.Map(self.order.by_hash)
+                | "ByHash" >> beam.FlatMap(self.order.by_hash)
                 | "TakeSmallest" >> beam.combiners.Top.Smallest(_NUM_QUANTILE_REFS)
                 | "Boundaries" >> beam.Map(self.order.boundaries)
             )
         intervals = refs | "GroupInIntervals" >> GroupInIntervals(self.order, boundaries)  # (interval, [PackedRows])
         sorted_ = intervals | "SortIntervals" >> beam.ParDo(_SortFn(self.order)).with_output_types(
-            SortedRun, summaries=IntervalSummary
-        ).with_outputs("summaries", main="runs")
-        found = sorted_.summaries
+            SortedRun, rankings=PartialRanking
+        ).with_outputs("rankings", main="runs")
+        rankings = sorted_.rankings
         if isinstance(self.order, ListedOrder):  # its intervals do not bring the rows of one key together
             duplicates = (
                 refs
                 | "GroupByKeyHash" >> GroupInIntervals(_BY_KEY)  # (interval, [PackedRows])
-                | "FindDuplicates" >> beam.ParDo(_FindDuplicatesFn()).with_output_types(IntervalSummary)
-            )
-            found = (found, duplicates) | "AllSummaries" >> beam.Flatten()
-        ranking = found | "MergeSummaries" >> beam.CombineGlobally(MergeSummariesFn())
-        runs = sorted_.runs | "RankRuns" >> beam.ParDo(
-            _RankFn(), ranking=beam.pvalue.AsSingleton(ranking)
-        ).with_output_types(tuple[str, elements.ReferenceRun])
-        return RankedReferences(runs, ranking)
+                | "FindDuplicates"
+                >> beam.ParDo(_FindDuplicatesFn())
+                .with_output_types(Any, rankings=PartialRanking)
+                .with_outputs("rankings", main="nothing")
+            ).rankings
+            rankings = (rankings, duplicates) | "AllRankings" >> beam.Flatten()
+        return RankedReferences(sorted_.runs, rankings)
 
 
-@decorators.with_input_types(elements.ImageRef)
+def _split_of(ref: elements.ImageRef) -> str:
+    return ref.split
+
+
+@decorators.with_input_types(ref_batches.RefBatch)
 @dataclasses.dataclass
 class RankInSplits(beam.PTransform):
     """Ranks every reference inside its split."""
@@ -360,6 +384,6 @@ class RankInSplits(beam.PTransform):
         super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
-    def expand(self, refs: beam.PCollection[elements.ImageRef]) -> RankedReferences:
-        keyed = refs | "KeyBySplit" >> beam.Map(_key_by_split).with_output_types(KeyedRef)  # (split, ImageRef)
+    def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> RankedReferences:
+        keyed = key_by(refs, "KeyBySplit", _split_of)  # (split, RefBatch)
         return keyed | "RankReferences" >> RankReferences(self.order)

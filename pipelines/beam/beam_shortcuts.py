@@ -6,6 +6,7 @@ Importing this module does not import Beam.
 
 from __future__ import annotations
 
+import bz2
 import collections
 import functools
 import inspect
@@ -51,6 +52,27 @@ def install(replace: Replace = setattr) -> None:
         track = statesampler.set_current_tracker  # type: ignore[union-attr]
         replace(sampler, "start", functools.partialmethod(_start_without_sampling, track))
         replace(sampler, "stop_if_still_running", lambda self: track(None))
+
+
+def leave_pickles_uncompressed(replace: Replace = setattr) -> None:
+    """Makes Beam keep its pickles as they are: it compresses some 70 of a job, 0.2 ms each, and unpacks them again.
+
+    This is for a process whose jobs all run in it, if Beam is imported already: no other process could read them.
+
+    Args:
+        replace: sets an attribute, as `setattr` does.
+    """
+    pickler = sys.modules.get("apache_beam.internal.cloudpickle_pickler")
+    if getattr(pickler, "bz2", None) is not bz2:
+        return
+
+    def compress(data: bytes, compresslevel: int = 9) -> bytes:
+        return data
+
+    def decompress(data: bytes) -> bytes:
+        return bz2.decompress(data) if data.startswith(b"BZh") else data  # no pickle begins like that
+
+    replace(pickler, "bz2", types.SimpleNamespace(compress=compress, decompress=decompress))
 
 
 def _is_beams(owner: Any, name: str) -> bool:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from imagebeam.transforms import assign_splits
 from imagebeam.transforms.assign_splits import SplitRule
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
+from tests.unit.transforms.small_batches import create, in_batches
 
 EIGHTY_TWENTY = (("train", 0.8), ("test", 0.2))
 THREE = (("train", 0.7), ("validation", 0.2), ("test", 0.1))
@@ -176,19 +177,22 @@ def assign(rule: SplitRule, refs: Sequence[ImageRef], check: Callable[[dict[str,
         check(splits)
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        assigned = pipeline | beam.Create(refs) | assign_splits.AssignSplits(rule)
-        assert_that(assigned.images, check_images, label="Images")
+        assigned = pipeline | create(*in_batches(refs)) | assign_splits.AssignSplits(rule)
+        assert_that(assigned.images | beam.FlatMap(list), check_images, label="Images")
         assert_that(assigned.rejects, equal_to([]), label="Rejects")
 
 
 def test_assign_splits_yields_images_and_rejects() -> None:
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        refs = pipeline | beam.Create([ref("train/1.jpg"), ref("2.jpg")])
+        refs = pipeline | create([ref("train/1.jpg"), ref("2.jpg")], [ref("3.jpg")])
         assigned = refs | assign_splits.AssignSplits(SplitRule("directory"))
         detail = "'2.jpg' is in no folder; expected split/image or split/label/image"
-        assert_that(assigned.images, equal_to([ref("train/1.jpg", split="train")]), label="Images")
-        reject = Reject("2.jpg", "/data/2.jpg", "split", Reason.BAD_SPLIT, detail)
-        assert_that(assigned.rejects, equal_to([reject]), label="Rejects")
+        assert_that(assigned.images, equal_to([[ref("train/1.jpg", split="train")]]), label="Images")
+        rejects = [
+            Reject(key, f"/data/{key}", "split", Reason.BAD_SPLIT, detail.replace("2.jpg", key))
+            for key in ("2.jpg", "3.jpg")
+        ]
+        assert_that(assigned.rejects, equal_to(rejects), label="Rejects")
 
 
 @given(st.sets(names, min_size=1), st.sets(names), fractions)

@@ -17,6 +17,7 @@ from imagebeam.transforms import cut_classes, elements, rank_references
 from imagebeam.transforms.cut_classes import CutClasses, Division
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.rank_references import HashOrder
+from tests.unit.transforms.small_batches import in_keyed_batches
 
 COUNTS = st.dictionaries(st.integers(0, 20), st.integers(1, 5), min_size=1, max_size=8).map(
     lambda by: sorted(by.items())
@@ -101,8 +102,8 @@ def test_cut_classes_splits_like_a_plain_sort_of_each_class(
         assert {ref.key: ref.split for ref in found} == expected
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        created = pipeline | beam.Create(refs).with_output_types(rank_references.KeyedRef)
-        assert_that(created | CutClasses(order, divide_by_thirds, is_grouped), check)
+        created = pipeline | beam.Create(in_keyed_batches(refs)).with_output_types(rank_references.KeyedRefs)
+        assert_that(created | CutClasses(order, divide_by_thirds, is_grouped) | beam.FlatMap(list), check)
 
 
 def test_no_step_yields_an_element_for_each_class_and_interval() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import apache_beam as beam
 import pytest
 from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
@@ -10,6 +9,7 @@ from imagebeam.transforms import label_images
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
 from imagebeam.transforms.label_images import LabelRule
 from imagebeam.transforms.label_names import LabelNames
+from tests.unit.transforms.small_batches import create
 
 CATS_DOGS = r"(?P<label>cat|dog)\.\d+\.jpg"
 SCANS = r"(?P<label>\w+)_(?P<patient>p\d+)?_\d+\.png"
@@ -171,9 +171,9 @@ def test_apply_without_usable_label_says_why(rule: LabelRule, image: ImageRef, r
 
 def test_label_images_yields_labelled_images_and_rejects() -> None:
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        refs = pipeline | beam.Create([ref("cat/1.jpg"), ref("2.jpg"), ref("caf\udce9/3.jpg")])
+        refs = pipeline | create([ref("cat/1.jpg"), ref("2.jpg"), ref("caf\udce9/3.jpg")], [ref("2.jpg")])
         labelled = refs | label_images.LabelImages(LabelRule("directory"))
-        expected = [ref("cat/1.jpg", label="cat"), ref("caf\udce9/3.jpg", label="caf\udce9")]
+        expected = [[ref("cat/1.jpg", label="cat"), ref("caf\udce9/3.jpg", label="caf\udce9")]]
         reject = Reject("2.jpg", "/data/2.jpg", "label", Reason.NO_LABEL, "'2.jpg' is not of the form label/image")
         assert_that(labelled.images, equal_to(expected), label="Images")
-        assert_that(labelled.rejects, equal_to([reject]), label="Rejects")
+        assert_that(labelled.rejects, equal_to([reject] * 2), label="Rejects")

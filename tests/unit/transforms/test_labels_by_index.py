@@ -11,7 +11,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from imagebeam.transforms import label_images, label_names, labels_by_index
 from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.labels_by_index import ListSurvey, ListUse
-from imagebeam.transforms.summaries import Tally
+from tests.unit.transforms.small_batches import create
 
 LISTS = (("val", ("cat", "dog", "cat")),)
 RULE = label_images.LabelRule("directory", level=1, names=label_names.LabelNames(lists=LISTS))
@@ -115,7 +115,7 @@ def test_survey_is_the_same_however_the_images_are_divided() -> None:
 def test_transform_tells_how_the_lists_fit() -> None:
     keys = ["val/x_1.JPEG", "val/x_3.JPEG", "val/x_7.JPEG", "train/owl/1.JPEG"]
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        labelled = pipeline | beam.Create([ref(key) for key in keys]) | label_images.LabelImages(RULE)
+        labelled = pipeline | create([ref(key) for key in keys]) | label_images.LabelImages(RULE)
         found = labelled.tallies | beam.Map(lambda tally: tally.lists) | beam.CombineGlobally(_merge_all)
         expected = ListSurvey({"val": ListUse(3, frozenset({"cat", "dog"}), 3, 7)}, frozenset({"owl"}))
         assert_that(found, equal_to([expected]), label="Surveys")
@@ -131,8 +131,5 @@ def _merge_all(surveys: Iterable[ListSurvey]) -> ListSurvey:
 
 def test_transform_without_lists_tells_nothing() -> None:
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        labelled = (
-            pipeline | beam.Create([ref("cat/1.jpg")]) | label_images.LabelImages(label_images.LabelRule("directory"))
-        )
-        none: list[Tally] = []
-        assert_that(labelled.tallies, equal_to(none))
+        created = pipeline | create([ref("cat/1.jpg")])
+        assert (created | label_images.LabelImages(label_images.LabelRule("directory"))).tallies is None

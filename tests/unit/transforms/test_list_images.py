@@ -3,6 +3,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable, Sequence
 
+import apache_beam as beam
 import pytest
 from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
@@ -52,6 +53,6 @@ def test_workers_list_what_one_process_lists(folder: pathlib.Path, monkeypatch: 
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         listed = pipeline | list_images.ListImages(source)
-        assert_that(listed.images, is_sorted_list(refs), label="Images")
+        assert_that(listed.images | beam.FlatMap(list), is_sorted_list(refs), label="Images")
         assert_that(listed.rejects, is_sorted_list(rejects), label="Rejects")
         assert_that(listed.tallies, check_tallies, label="Tallies")

@@ -20,6 +20,7 @@ from imagebeam.transforms import (
     label_images,
     plan_dataset,
     rank_references,
+    ref_batches,
     run_report,
     stage_inputs,
     store_dead_letters,
@@ -29,6 +30,7 @@ from imagebeam.transforms import place_in_shards as place_in_shards_lib
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
 from imagebeam.transforms.summaries import Tally
 from tests.unit.transforms import small_dataset
+from tests.unit.transforms.small_batches import in_batches
 
 ORDER = rank_references.HashOrder(0, place_in_shards_lib.PURPOSE)
 Placed = place_in_shards_lib.PlacedShard
@@ -49,10 +51,10 @@ def place_in_shards(
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         tallied = pipeline | "Tallies" >> beam.Create(tallies).with_output_types(Tally)
         rejected = pipeline | "Rejects" >> beam.Create(rejects).with_output_types(Reject)
-        images = pipeline | "Refs" >> beam.Create(refs).with_output_types(ImageRef)
+        images = pipeline | "Refs" >> beam.Create(in_batches(refs)).with_output_types(ref_batches.RefBatch)
         ranked = images | rank_references.RankInSplits(ORDER)
-        plan = ranked.ranking | plan_dataset.PlanDataset(dataset, tallied, rejected)
-        placed = ranked.runs | place_in_shards_lib.PlaceInShards(plan)
+        plan, ranking = ranked.rankings | plan_dataset.PlanDataset(dataset, [tallied], rejected)
+        placed = ranked.runs | place_in_shards_lib.PlaceInShards(plan, ranking)
         assert_that(plan, check_plan, label="CheckPlan")
         assert_that(placed, check_shards, label="CheckShards")
 
@@ -120,8 +122,8 @@ COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
         pytest.param(lambda _: assign_splits.AssignSplits(assign_splits.SplitRule("directory")), id="AssignSplits"),
         pytest.param(lambda _: rank_references.RankReferences(ORDER), id="RankReferences"),
         pytest.param(lambda _: rank_references.RankInSplits(ORDER), id="RankInSplits"),
-        pytest.param(lambda other: plan_dataset.PlanDataset(DATASET, other, other), id="PlanDataset"),
-        pytest.param(lambda other: place_in_shards_lib.PlaceInShards(other), id="PlaceInShards"),
+        pytest.param(lambda other: plan_dataset.PlanDataset(DATASET, [other], other), id="PlanDataset"),
+        pytest.param(lambda other: place_in_shards_lib.PlaceInShards(other, other), id="PlaceInShards"),
         pytest.param(lambda _: stage_inputs.StageInputs(DATASET), id="StageInputs"),
         pytest.param(lambda other: write_shards.WriteShards(other, DATASET), id="WriteShards"),
         pytest.param(lambda other: store_dead_letters.StoreDeadLetters(DATASET, other), id="StoreDeadLetters"),

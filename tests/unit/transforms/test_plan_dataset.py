@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from imagebeam.transforms import plan_dataset, summaries
+from imagebeam.transforms import interval_summaries, plan_dataset, summaries
 from imagebeam.transforms.elements import Reason, Reject
 from imagebeam.transforms.summaries import RepeatedKey, Tally
 from tests.unit.transforms import small_dataset
@@ -13,15 +13,16 @@ from tests.unit.transforms import small_dataset
 def test_stock_of_rejects_does_not_depend_on_their_order_and_names_the_first_unknown_label() -> None:
     rejects = [Reject(key, f"/{key}", "label", Reason.UNKNOWN_LABEL, "cow") for key in ("b", "a\udcff", "c")]
     rejects.append(Reject("0", "/0", "label", Reason.NO_LABEL, "none"))
-    combine = plan_dataset._TakeStockFn()
+    step = plan_dataset._TakeStockFn()
 
     def take(*bundles: list[Reject]) -> tuple[Tally, summaries.RejectSummary]:
         stocks = []
         for bundle in bundles:
-            stocks.append(combine.create_accumulator())
+            step.start_bundle()
             for reject in bundle:
-                stocks[-1] = combine.add_input(stocks[-1], reject)
-        return combine.extract_output(combine.merge_accumulators(stocks))
+                step.process(reject)
+            stocks += [each.value for each in step.finish_bundle()]
+        return plan_dataset._merge_stocks(stocks)
 
     _, summary = together = take(rejects)
     assert take(rejects[2:], [], rejects[1::-1]) == together
@@ -61,8 +62,14 @@ def test_describe_repeated_rows_names_the_rows_of_the_first_key_where_they_can_b
 @pytest.mark.parametrize("run_id", ["f00d", ""], ids=["launched", "from-a-template"])
 def test_plan_names_its_run_or_a_new_one_each_time(tmp_path: pathlib.Path, run_id: str) -> None:
     settings = small_dataset.make_settings(tmp_path / "out", run_id=run_id)
-    step, stock = plan_dataset._PlanFn(settings, None), (Tally(3, {}, ()), summaries.RejectSummary({}, 0, None))
-    ranking = small_dataset.make_ranking({"train": 3})
-    plans = [plan for _ in range(2) for plan in step.process(b"", ranking, stock)]
+    step, stock = plan_dataset._PlanFn(settings, None), plan_dataset._Stock()
+    stock.add_tally(Tally(3, {}, ()))
+    rankings = interval_summaries.PartialRanking()
+    rankings.add(interval_summaries.IntervalSummary(7, {"train": 3}, {"train": 3000}, {"train": frozenset()}, 1, (), 0))
+    plans = []
+    for _ in range(2):
+        plan, ranking = step.process(b"", [rankings], [stock], [])
+        assert ranking.value == rankings.result()
+        plans.append(plan)
     ids = {plan.run_id for plan in plans}
     assert ids == {"f00d"} if run_id else len(ids) == 2 and all(len(each) == 16 for each in ids)

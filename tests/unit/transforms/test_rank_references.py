@@ -14,25 +14,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms import elements, rank_references, summaries
-from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask, ReferenceRun
+from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask
+from imagebeam.transforms.interval_summaries import PartialRanking, merge_rankings
 from imagebeam.transforms.rank_references import HashOrder, ListedOrder, Order
+from tests.unit.transforms.small_batches import SetAndRef, in_keyed_batches
 
 BY_HASH = HashOrder(0, b"imagebeam.order")
 Ranked = dict[str, list[ImageRef]]  # by set, in the order of ranks
+RankedRun = tuple[str, int, list[ImageRef]]  # set, first rank, references
 
 
 def ref(key: str, position: int = 0, **fields: object) -> ImageRef:
     return ImageRef(key, f"/data/{key}", size=100, position=position, **fields)
 
 
-def keyed_refs(num_refs: int) -> list[rank_references.KeyedRef]:
+def keyed_refs(num_refs: int) -> list[SetAndRef]:
     """References of three sets, every tenth with a name that is no UTF-8."""
     set_names = itertools.cycle(["train", "train", "test", "caf\\xe9"])
     names = (f"{index}\udcff.jpg" if index % 10 == 0 else f"{index}.jpg" for index in range(num_refs))
     return [(set_name, ref(name, position=index // 2)) for index, (name, set_name) in enumerate(zip(names, set_names))]
 
 
-def rank_plainly(refs: Iterable[rank_references.KeyedRef], order: Order) -> Ranked:
+def rank_plainly(refs: Iterable[SetAndRef], order: Order) -> Ranked:
     """Returns what RankReferences must yield, from a plain sort."""
     ranked: Ranked = {}
     for set_name, each in sorted(refs, key=lambda keyed: (order.value(keyed[1]), keyed[1].key)):
@@ -40,26 +43,40 @@ def rank_plainly(refs: Iterable[rank_references.KeyedRef], order: Order) -> Rank
     return ranked
 
 
-def join_runs(runs: Iterable[tuple[str, ReferenceRun]]) -> Ranked:
+def create(refs: Sequence[SetAndRef], reshuffle: bool = False) -> beam.PTransform:
+    batches = in_keyed_batches(refs)
+    return beam.Create(batches, reshuffle=reshuffle).with_output_types(rank_references.KeyedRefs)
+
+
+def runs_of(ranked: rank_references.RankedReferences) -> beam.PCollection[RankedRun]:
+    """The runs of references, each with its first rank."""
+
+    def rank(run: rank_references.SortedRun, rankings: Iterable[PartialRanking]) -> RankedRun:
+        return run[0], rank_references.first_rank(run, merge_rankings(rankings)), elements.unpack_refs(run[-1])
+
+    return ranked.runs | beam.Map(rank, beam.pvalue.AsIter(ranked.rankings)).with_output_types(RankedRun)
+
+
+def join_runs(runs: Iterable[RankedRun]) -> Ranked:
     """The references of each set by rank, every rank taken once."""
     ranked: Ranked = {}
-    for set_name, run in sorted(runs, key=lambda each: (each[0], each[1].first_rank)):
-        refs = ranked.setdefault(set_name, [])
-        assert run.first_rank == len(refs)
-        refs += run.refs
+    for set_name, first_rank, refs in sorted(runs, key=lambda run: run[:2]):
+        before = ranked.setdefault(set_name, [])
+        assert first_rank == len(before)
+        before += refs
     return ranked
 
 
-def check_runs(expected: Ranked) -> Callable[[Sequence[tuple[str, ReferenceRun]]], None]:
-    def check(runs: Sequence[tuple[str, ReferenceRun]]) -> None:
+def check_runs(expected: Ranked) -> Callable[[Sequence[RankedRun]], None]:
+    def check(runs: Sequence[RankedRun]) -> None:
         assert join_runs(runs) == expected
 
     return check
 
 
-def check_totals(expected: Ranked) -> Callable[[Sequence[summaries.Ranking]], None]:
-    def check(rankings: Sequence[summaries.Ranking]) -> None:
-        (ranking,) = rankings
+def check_totals(expected: Ranked) -> Callable[[Sequence[PartialRanking]], None]:
+    def check(rankings: Sequence[PartialRanking]) -> None:
+        ranking = merge_rankings(rankings)
         assert {name: ranking.total(name) for name in ranking.starts} == {
             name: len(expected[name]) for name in expected
         }
@@ -94,10 +111,9 @@ def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(
     mode = "multi_threading" if threads > 1 else "in_memory"
     options = pipeline_options.PipelineOptions(flags=[], direct_num_workers=threads, direct_running_mode=mode)
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner(), options=options) as pipeline:
-        created = pipeline | beam.Create(refs, reshuffle=threads > 1).with_output_types(rank_references.KeyedRef)
-        ranked = created | rank_references.RankReferences(order)
-        assert_that(ranked.runs, check_runs(expected), label="Runs")
-        assert_that(ranked.ranking, check_totals(expected), label="Ranking")
+        ranked = pipeline | create(refs, reshuffle=threads > 1) | rank_references.RankReferences(order)
+        assert_that(runs_of(ranked), check_runs(expected), label="Runs")
+        assert_that(ranked.rankings, check_totals(expected), label="Ranking")
 
 
 @given(st.sets(st.integers(0, 2000), max_size=100), st.integers(1, 30), st.integers(1, 40))
@@ -123,7 +139,7 @@ def test_references_of_a_bundle_are_packed_whenever_enough_are_held(monkeypatch:
     monkeypatch.setattr(rank_references, "_MAX_PENDING", 40)
     spread = rank_references._SpreadFn(BY_HASH)
     spread.start_bundle()
-    given_on = [len(list(spread.process(keyed))) for keyed in keyed_refs(100)]
+    given_on = [len(list(spread.process((name, [each])))) for name, each in keyed_refs(100)]
     assert [index for index, num_packs in enumerate(given_on, start=1) if num_packs] == [40, 80]
     assert 1 <= len(list(spread.finish_bundle())) <= 20
 
@@ -132,13 +148,12 @@ def test_hash_order_of_grouped_references_keeps_each_group_in_one_run() -> None:
     refs = [("cat", ref(f"{index}.jpg", group=f"litter {index % 40}")) for index in range(400)]
     order = HashOrder(0, b"imagebeam.split", field="group")
 
-    def check(runs: Sequence[tuple[str, ReferenceRun]]) -> None:
+    def check(runs: Sequence[RankedRun]) -> None:
         groups = [each.group for each in join_runs(runs)["cat"]]
         assert [len(list(members)) for _, members in itertools.groupby(groups)] == [10] * 40
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        created = pipeline | beam.Create(refs).with_output_types(rank_references.KeyedRef)
-        assert_that((created | rank_references.RankReferences(order)).runs, check)
+        assert_that(runs_of(pipeline | create(refs) | rank_references.RankReferences(order)), check)
 
 
 def test_listed_order_ranks_by_row_and_then_by_key() -> None:
@@ -175,7 +190,7 @@ def digest(sets: Mapping[str, Sequence[ImageRef]], order: Order) -> int:
     return rank_references._digest(rank_references._columns_of(sets), order)
 
 
-def digest_of(order: Order, refs: Sequence[rank_references.KeyedRef]) -> int:
+def digest_of(order: Order, refs: Sequence[SetAndRef]) -> int:
     """The digest of references that are all in one interval."""
     return digest(dict(sorted(rank_plainly(refs, order).items())), order)
 
@@ -236,15 +251,19 @@ def test_digest_of_many_intervals_ignores_the_order_of_listing(monkeypatch: pyte
     monkeypatch.setattr(rank_references, "_MAX_PART_REFS", 5)
     refs = keyed_refs(500)
 
+    def digest_all(_: bytes, rankings: Iterable[PartialRanking]) -> bytes:
+        return merge_rankings(rankings).digest.to_bytes(16, "big")
+
     def check(digests: Sequence[bytes]) -> None:
         assert len(digests) == 2 and digests[0] == digests[1]
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         digests = []
         for name, listed in {"Forwards": refs, "Backwards": refs[::-1]}.items():
-            created = pipeline | f"Create{name}" >> beam.Create(listed).with_output_types(rank_references.KeyedRef)
-            ranking = (created | f"Rank{name}" >> rank_references.RankReferences(order)).ranking
-            digests.append(ranking | f"Digest{name}" >> beam.Map(lambda each: each.digest.to_bytes(16, "big")))
+            created = pipeline | f"Create{name}" >> create(listed)
+            ranked = created | f"Rank{name}" >> rank_references.RankReferences(order)
+            start = pipeline | f"Start{name}" >> beam.Impulse()
+            digests.append(start | f"Digest{name}" >> beam.Map(digest_all, beam.pvalue.AsIter(ranked.rankings)))
         assert_that(digests | beam.Flatten(), check)
 
 
@@ -262,8 +281,8 @@ def test_ranking_finds_keys_that_occur_twice_even_in_two_sets(
         ("test", ref("9.jpg", position=150)._replace(uri="/other/9.jpg")),
     ]
 
-    def check(rankings: Sequence[summaries.Ranking]) -> None:
-        (ranking,) = rankings
+    def check(rankings: Sequence[PartialRanking]) -> None:
+        ranking = merge_rankings(rankings)
         expected = (
             summaries.RepeatedKey("7\udcff.jpg", ("/data/7\udcff.jpg", "/other/7.jpg"), (160, 161)),
             summaries.RepeatedKey("9.jpg", ("/data/9.jpg", "/other/9.jpg"), (9, 150)),
@@ -272,8 +291,8 @@ def test_ranking_finds_keys_that_occur_twice_even_in_two_sets(
         assert ranking.num_duplicates == 2
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        created = pipeline | beam.Create([*unique, *again]).with_output_types(rank_references.KeyedRef)
-        assert_that((created | rank_references.RankReferences(order)).ranking, check)
+        ranked = pipeline | create([*unique, *again]) | rank_references.RankReferences(order)
+        assert_that(ranked.rankings, check)
 
 
 def test_ranking_names_the_first_five_duplicates_and_the_labels_of_classes_sorted() -> None:
@@ -281,13 +300,12 @@ def test_ranking_names_the_first_five_duplicates_and_the_labels_of_classes_sorte
     listed = enumerate(labels)
     refs = [("test" if label == "dog" else "train", ref(f"{index}.jpg", label=label)) for index, label in listed]
 
-    def check(rankings: Sequence[summaries.Ranking]) -> None:
-        (ranking,) = rankings
+    def check(rankings: Sequence[PartialRanking]) -> None:
+        ranking = merge_rankings(rankings)
         assert [repeated.key for repeated in ranking.duplicates] == [f"{index}.jpg" for index in range(5)]
         assert ranking.num_duplicates == len(labels)  # a key counts once, however often it occurs
         assert ranking.labels == ("caf\udce9", "cat", "dog")
         assert ranking.classes == {"test": {"dog"}, "train": {"caf\udce9", "cat"}}
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        created = pipeline | beam.Create(refs * 3).with_output_types(rank_references.KeyedRef)
-        assert_that((created | rank_references.RankReferences(BY_HASH)).ranking, check)
+        assert_that((pipeline | create(refs * 3) | rank_references.RankReferences(BY_HASH)).rankings, check)

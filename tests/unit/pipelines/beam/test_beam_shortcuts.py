@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import bz2
+import pickle
 import sys
 import threading
 import types
 
 import apache_beam as beam
 import pytest
+from apache_beam.internal import cloudpickle_pickler
 from apache_beam.options import pipeline_options
 from apache_beam.runners.worker import statesampler
 from apache_beam.testing import test_pipeline, util
@@ -134,3 +138,13 @@ def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     beam_shortcuts.install()
     assert all(set(vars(sys.modules[name])) == set(vars(types.ModuleType(name))) for name in others)
+
+
+def test_pickles_stay_as_they_are_and_those_made_before_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloudpickle_pickler, "bz2", bz2)  # without what the tests replace
+    before = cloudpickle_pickler.dumps(Plain())
+    beam_shortcuts.leave_pickles_uncompressed(monkeypatch.setattr)
+    beam_shortcuts.leave_pickles_uncompressed(monkeypatch.setattr)  # changes nothing more
+    plain = cloudpickle_pickler.dumps(Plain())
+    assert base64.b64decode(plain).startswith(pickle.PROTO) and base64.b64decode(before).startswith(b"BZh")
+    assert [type(cloudpickle_pickler.loads(each)) for each in (before, plain)] == [Plain, Plain]
