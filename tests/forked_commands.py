@@ -2,8 +2,8 @@
 
 To import Beam takes 1 to 4 s and TensorFlow another 5 s, more than most commands of the tests. A fork has its own
 process id, standard streams, environment, working folder, signals and exit code. As in the process of the tests, its
-Beam repeats less (`quick_beam`) and no write waits for the disk (`quick_disk`). At its end it does not take its modules
-apart, which is 0.06 s for each: see `start`.
+Beam repeats less (`quick_beam`) and no write waits for the disk (`quick_disk`); besides, it waits less between two
+attempts (`quick_waits`). At its end it does not take its modules apart, which is 0.06 s for each: see `start`.
 It does not test what happens while Python starts and imports: for that, start a Python (`command_line.run_fresh`).
 
 A server is started where a test first needs it, and ends with the process of the tests.
@@ -34,7 +34,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from tests import quick_beam, quick_disk
+from tests import quick_beam, quick_disk, quick_waits
 
 if TYPE_CHECKING:
     import pytest
@@ -48,19 +48,35 @@ _BEAM = (
     "imagebeam.pipelines.verify_dataset",
     "imagebeam.pipelines.inspect_dataset",
     "apache_beam.runners.portability.fn_api_runner",
+    "imagebeam.pipelines.make_job",
+    "imagebeam.transforms.find_duplicates",
+    "imagebeam.transforms.list_images",
+    "imagebeam.transforms.store_dead_letters",
+    "imagebeam.transforms.transform_columns",
+    *(f"PIL.{name}" for name in ("ImageDraw", "ImageOps", "JpegImagePlugin", "PngImagePlugin", "GifImagePlugin")),
 )
 PRELOADED = {  # what each kind of server imports, where it is installed
     "local": ("imagebeam.pipelines.runners", *_BEAM),
     "remote": (
         *_BEAM,
         "apache_beam.io.gcp.gcsio",
+        "apache_beam.runners.portability.prism_runner",
         "apache_beam.runners.dataflow.dataflow_runner",
         "apache_beam.runners.dataflow.internal.apiclient",
+        "fsspec.implementations.webhdfs",
         "google.cloud.storage",
         "imagebeam.pipelines.status",
         "imagebeam.storage.gcs",
+        "imagebeam.storage.webhdfs",
+        "s3fs",
     ),
-    "tensorflow": ("tensorflow", *_BEAM, "imagebeam.pipelines.bench_reader", "imagebeam.reader.dataset_source"),
+    "tensorflow": (
+        "tensorflow",
+        *_BEAM,
+        "imagebeam.pipelines.bench_reader",
+        "imagebeam.reader.dataset_source",
+        "imagebeam.reader.shard_cache.cached_source",
+    ),
 }
 _REQUEST_BYTES = 1 << 20
 _FAILED_TO_START = 70
@@ -208,6 +224,7 @@ def _serve(kind: str, address: str) -> Any:
     logging.root.handlers.clear()  # of this process: imports that warn add one
     _PATCHES.enter_context(quick_beam.patched())
     _PATCHES.enter_context(quick_disk.patched())
+    _PATCHES.enter_context(quick_waits.patched())
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
     listener.listen()
