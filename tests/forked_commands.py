@@ -49,10 +49,18 @@ _BEAM = (
     "imagebeam.pipelines.inspect_dataset",
     "apache_beam.runners.portability.fn_api_runner",
     "imagebeam.pipelines.make_job",
-    "imagebeam.transforms.find_duplicates",
-    "imagebeam.transforms.list_images",
-    "imagebeam.transforms.store_dead_letters",
-    "imagebeam.transforms.transform_columns",
+    "imagebeam.pipelines.report_rows",
+    *(
+        f"imagebeam.transforms.{name}"
+        for name in (
+            "drop_duplicates",
+            "list_images",
+            "report_duplicates",
+            "stage_inputs",
+            "store_dead_letters",
+            "transform_columns",
+        )
+    ),
     *(f"PIL.{name}" for name in ("ImageDraw", "ImageOps", "JpegImagePlugin", "PngImagePlugin", "GifImagePlugin")),
 )
 PRELOADED = {  # what each kind of server imports, where it is installed
@@ -64,7 +72,9 @@ PRELOADED = {  # what each kind of server imports, where it is installed
         "apache_beam.runners.dataflow.dataflow_runner",
         "apache_beam.runners.dataflow.internal.apiclient",
         "fsspec.implementations.webhdfs",
+        "google.auth.compute_engine",
         "google.cloud.storage",
+        "google.oauth2.credentials",
         "imagebeam.pipelines.status",
         "imagebeam.storage.gcs",
         "imagebeam.storage.webhdfs",
@@ -145,7 +155,7 @@ def start(
     Args:
         kind: of the server, a key of PRELOADED.
         run: `{"arguments": [...]}` of the command `imagebeam`, or `{"code": text}` of a Python program.
-        environment: all variables. Those that Python reads as it starts have no effect.
+        environment: all variables. Of those that Python reads as it starts, PYTHONPATH alone has an effect.
         cwd: the working folder.
         streams: descriptors of standard input, output and error, None for a closed one. By default the null device
             and two temporary files.
@@ -181,6 +191,14 @@ def fork_beam_workers(patch: pytest.MonkeyPatch, preloaded: str = "tensorflow") 
 
     patch.setattr(local_job_service, "subprocess", types.SimpleNamespace(Popen=popen))
     return started
+
+
+def is_running(pid: int | str) -> bool:
+    """Returns whether there is such a process that has not ended, by /proc. An orphan may stay there for a while."""
+    try:
+        return pathlib.Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 _servers: dict[str, str] = {}  # the address of each server, by its kind
@@ -296,7 +314,8 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         time.tzset()
         tempfile.tempdir = None  # the environment names it
         os.chdir(request["cwd"])
-        sys.path[0] = request["cwd"]
+        folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[:1] = [request["cwd"], *(each for each in folders if each and each not in sys.path)]
         sys.argv = [sys.modules["imagebeam.pipelines.cli"].__file__ or "", *request["run"].get("arguments", ())]
         high = [os.dup(each) for each in descriptors]  # above the standard ones, which may be closed
         for number in range(3):
