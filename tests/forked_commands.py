@@ -2,8 +2,8 @@
 
 To import Beam takes 1 to 4 s and TensorFlow another 5 s, more than most commands of the tests. A fork has its own
 process id, standard streams, environment, working folder, signals and exit code. As in the process of the tests, its
-Beam repeats less (`quick_beam`) and no write waits for the disk (`quick_disk`). At its end it does not take its modules
-apart, which is 0.06 s for each: see `start`.
+Beam repeats less (`quick_beam`) and no write waits for the disk (`quick_disk`); besides, it waits less between two
+attempts (`quick_waits`). At its end it does not take its modules apart, which is 0.06 s for each: see `start`.
 It does not test what happens while Python starts and imports: for that, start a Python (`command_line.run_fresh`).
 
 A server is started where a test first needs it, and ends with the process of the tests.
@@ -34,7 +34,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from tests import quick_beam, quick_disk
+from tests import quick_beam, quick_disk, quick_waits
 
 if TYPE_CHECKING:
     import pytest
@@ -48,19 +48,45 @@ _BEAM = (
     "imagebeam.pipelines.verify_dataset",
     "imagebeam.pipelines.inspect_dataset",
     "apache_beam.runners.portability.fn_api_runner",
+    "imagebeam.pipelines.make_job",
+    "imagebeam.pipelines.report_rows",
+    *(
+        f"imagebeam.transforms.{name}"
+        for name in (
+            "drop_duplicates",
+            "list_images",
+            "report_duplicates",
+            "stage_inputs",
+            "store_dead_letters",
+            "transform_columns",
+        )
+    ),
+    *(f"PIL.{name}" for name in ("ImageDraw", "ImageOps", "JpegImagePlugin", "PngImagePlugin", "GifImagePlugin")),
 )
 PRELOADED = {  # what each kind of server imports, where it is installed
     "local": ("imagebeam.pipelines.beam.runners", *_BEAM),
     "remote": (
         *_BEAM,
         "apache_beam.io.gcp.gcsio",
+        "apache_beam.runners.portability.prism_runner",
         "apache_beam.runners.dataflow.dataflow_runner",
         "apache_beam.runners.dataflow.internal.apiclient",
+        "fsspec.implementations.webhdfs",
+        "google.auth.compute_engine",
         "google.cloud.storage",
+        "google.oauth2.credentials",
         "imagebeam.pipelines.status",
         "imagebeam.storage.gcs",
+        "imagebeam.storage.webhdfs",
+        "s3fs",
     ),
-    "tensorflow": ("tensorflow", *_BEAM, "imagebeam.pipelines.bench_reader", "imagebeam.reader.dataset_source"),
+    "tensorflow": (
+        "tensorflow",
+        *_BEAM,
+        "imagebeam.pipelines.bench_reader",
+        "imagebeam.reader.dataset_source",
+        "imagebeam.reader.shard_cache.cached_source",
+    ),
 }
 _REQUEST_BYTES = 1 << 20
 _FAILED_TO_START = 70
@@ -129,7 +155,7 @@ def start(
     Args:
         kind: of the server, a key of PRELOADED.
         run: `{"arguments": [...]}` of the command `imagebeam`, or `{"code": text}` of a Python program.
-        environment: all variables. Those that Python reads as it starts have no effect.
+        environment: all variables. Of those that Python reads as it starts, PYTHONPATH alone has an effect.
         cwd: the working folder.
         streams: descriptors of standard input, output and error, None for a closed one. By default the null device
             and two temporary files.
@@ -165,6 +191,14 @@ def fork_beam_workers(patch: pytest.MonkeyPatch, preloaded: str = "tensorflow") 
 
     patch.setattr(local_job_service, "subprocess", types.SimpleNamespace(Popen=popen))
     return started
+
+
+def is_running(pid: int | str) -> bool:
+    """Returns whether there is such a process that has not ended, by /proc. An orphan may stay there for a while."""
+    try:
+        return pathlib.Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 _servers: dict[str, str] = {}  # the address of each server, by its kind
@@ -208,6 +242,7 @@ def _serve(kind: str, address: str) -> Any:
     logging.root.handlers.clear()  # of this process: imports that warn add one
     _PATCHES.enter_context(quick_beam.patched())
     _PATCHES.enter_context(quick_disk.patched())
+    _PATCHES.enter_context(quick_waits.patched())
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
     listener.listen()
@@ -279,7 +314,8 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         time.tzset()
         tempfile.tempdir = None  # the environment names it
         os.chdir(request["cwd"])
-        sys.path[0] = request["cwd"]
+        folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[:1] = [request["cwd"], *(each for each in folders if each and each not in sys.path)]
         sys.argv = [sys.modules["imagebeam.pipelines.cli"].__file__ or "", *request["run"].get("arguments", ())]
         high = [os.dup(each) for each in descriptors]  # above the standard ones, which may be closed
         for number in range(3):

@@ -177,9 +177,9 @@ def test_faults_change_nothing(stored: Stored, tmp_path: pathlib.Path) -> None:
     url = f"http://127.0.0.1:{stored.cluster.port}"
     with faults.FaultyProxy(url, seed=1, fraction=0.15, rewrite_hosts=True) as proxy:
         completed = convert(stored.uri("images", proxy.port), stored.uri("faulty", proxy.port), workers=2)
-        counts = dict(proxy.counts)
+        counts = proxy.counts
     assert completed.returncode == 0, completed.stderr
-    assert sum(counts.values()) > NUM_IMAGES, counts
+    assert sum(counts[kind] for kind in faults.KINDS) >= 10, counts
     assert_same(stored.download("faulty", tmp_path / "found"), stored.expected)
 
 
@@ -229,7 +229,7 @@ def test_safe_mode_is_waited_for(stored: Stored, tmp_path: pathlib.Path) -> None
 def test_updates_at_hdfs_write_what_differs_though_a_copy_renews_all_times(
     cluster: hdfs.Cluster, tmp_path: pathlib.Path
 ) -> None:
-    image_sets.write_folder(tmp_path / "in", per_label=6)
+    image_sets.write_folder(tmp_path / "in", per_label=4)
     files = sorted((tmp_path / "in").glob("*/*.*"))
     filesystem, dataset = cluster.filesystem(), f"{cluster.address}/nights/out"
     config = {
@@ -244,19 +244,19 @@ def test_updates_at_hdfs_write_what_differs_though_a_copy_renews_all_times(
         counts = dict(imagebeam.convert(config, workers=1, update=True).catalog.snapshot)
         return {name: counts[name] for name in ("name", "added", "changed", "removed", "unchanged")}
 
-    assert night() == {"name": "000001", "added": 12, "changed": 0, "removed": 0, "unchanged": 0}
+    assert night() == {"name": "000001", "added": 8, "changed": 0, "removed": 0, "unchanged": 0}
     keep_snapshots.set_pin(dataset, "000001", is_pinned=True)
     data = bytearray(files[0].read_bytes())
     data[-20] ^= 1  # of the same size
     files[0].write_bytes(data)
     filesystem.rm(f"/nights/in/{files.pop().relative_to(tmp_path / 'in')}")
-    assert night() == {"name": "000002", "added": 0, "changed": 1, "removed": 1, "unchanged": 10}
+    assert night() == {"name": "000002", "added": 0, "changed": 1, "removed": 1, "unchanged": 6}
     assert imagebeam.compact(dataset, workers=1).snapshot == "000003"
     assert night()["name"] == "000003"  # nothing has changed, and the compacted snapshot knows the contents
     removal = keep_snapshots.keep_snapshots(dataset, 1)
     assert (removal.removed, removal.pinned) == (["000002"], ["000001"])
     assert not imagebeam.verify(dataset).problems
-    assert [imagebeam.load_catalog(dataset, snapshot=number).counts.written for number in (1, 3)] == [12, 11]
+    assert [imagebeam.load_catalog(dataset, snapshot=number).counts.written for number in (1, 3)] == [8, 7]
     assert status.status(dataset).state == "committed"
 
 

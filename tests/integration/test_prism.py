@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from tests import command_line, datasets, patience
+from tests import command_line, datasets, forked_commands, patience
 from tests.golden import test_golden
 from tests.servers import go_programs
 
@@ -66,13 +66,5 @@ def test_signal_leaves_no_process(prism: list[str], tmp_path: pathlib.Path, numb
     assert process.returncode == 128 + number
     assert len(stderr.splitlines()) == 1
     pids = (tmp_path / "pids").read_text().split()
-    patience.wait_until(lambda: not any(map(_is_running, pids)))
+    patience.wait_until(lambda: not any(map(forked_commands.is_running, pids)))
     assert not (tmp_path / "out").exists()
-
-
-def _is_running(pid: str) -> bool:
-    """Returns whether there is such a process that nobody has ended yet."""
-    try:
-        return pathlib.Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

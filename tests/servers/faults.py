@@ -22,7 +22,7 @@ STATUSES = ("429", "500", "503")
 KINDS = (*STATUSES, "reset", "lost", "slow", "cut")
 EXPIRED = "expired"
 
-SLOW_SEC = 0.25  # a client that gives up on an answer waits for many seconds first
+SLOW_SEC = 0.05  # a client that gives up on an answer waits for many seconds first
 _UPSTREAM_SEC = 120
 _PIECE_BYTES = 1 << 16
 _OF_CONNECTION = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}

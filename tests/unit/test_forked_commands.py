@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -32,6 +34,26 @@ def test_process_has_its_own_arguments_environment_folder_signals_and_streams(tm
     assert process.returncode == 7
     assert stdout.splitlines() == [f"['a b'] é False {tmp_path} {tmp_path}", "True True"]
     assert stderr == f"{process.pid} {process.pid} True\n"
+
+
+def test_folders_of_the_python_path_are_found_after_the_working_folder(tmp_path: pathlib.Path) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "found_where.py").write_text(f"print({name!r})")
+    for cwd, expected in ((tmp_path / "here", "here"), (tmp_path, "there")):
+        run = {"code": "import found_where", "arguments": []}
+        process = forked_commands.start("local", run, {"PYTHONPATH": str(tmp_path / "there")}, cwd)
+        assert process.communicate(timeout=patience.HANG_SEC) == (f"{expected}\n", "")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_process_that_has_ended_does_not_run_though_nobody_has_asked_for_its_code() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        assert forked_commands.is_running(child.pid)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not forked_commands.is_running(child.pid)
+    assert not forked_commands.is_running(child.pid)
 
 
 THREAD = "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), os._exit(6))).start()"

@@ -51,6 +51,9 @@ public class MiniHdfs {
         settings.set("dfs.datanode.hostname", "127.0.0.1"); // the host that redirects name
         settings.set("dfs.namenode.fs-limits.min-block-size", "512");
         settings.set("dfs.heartbeat.interval", "1"); // a DataNode that starts is there after 1 s, not 3
+        // A writer that is ahead of the news of its last block asks again after 10 ms, not 400.
+        settings.set("dfs.client.block.write.locateFollowingBlock.initial.delay.ms", "10");
+        settings.set("dfs.client.block.write.locateFollowingBlock.retries", "10");
         cluster = new MiniDFSCluster.Builder(settings, folder).numDataNodes(DATA_NODES).build();
         cluster.waitActive();
         running = new ArrayList<>(cluster.getDataNodes());
