@@ -46,7 +46,11 @@ class Feeds(abc.ABC):
 
     def as_tf(self, batch_size: int | None = None, *, input_context: Any = None, **options: Any) -> tf.data.Dataset:
         """Returns the batches of one process as a tf.data.Dataset; see `ImageDataset.as_tf`."""
-        import_tensorflow()
+        tf = import_tensorflow()
+        # Where a tf.function of the user calls this, AutoGraph would translate all that runs from here on: 4 s.
+        return tf.autograph.experimental.do_not_convert(self._as_tf)(batch_size, input_context, options)
+
+    def _as_tf(self, batch_size: int | None, input_context: Any, options: dict[str, Any]) -> tf.data.Dataset:
         replicas = 1
         if input_context is not None:
             replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines

@@ -21,7 +21,11 @@ def blank(spec: Any, size: int | None) -> Batch:
 
 
 def report_gaps(
-    dataset: tf.data.Dataset, report: Callable[..., tf.Tensor], begin: Position, end: Position | None
+    dataset: tf.data.Dataset,
+    report: Callable[..., tf.Tensor],
+    begin: Position,
+    end: Position | None,
+    adds_expected: bool = False,
 ) -> tf.data.Dataset:
     """Reports the gaps between batches, within them, and after the last one.
 
@@ -32,6 +36,7 @@ def report_gaps(
             returns the position after them, int64.
         begin: the first position.
         end: the position after the last one; None if the dataset never ends.
+        adds_expected: whether to add "expected" to each batch, the first position that was expected, int64 [].
 
     Returns:
         The same batches and, if there is an end, a blank batch at that position, which marks it.
@@ -49,7 +54,8 @@ def report_gaps(
             is_end = tf.constant(False) if end is None else found[0] == end
             return tf.ensure_shape(report(expected, found, following, is_end), [])
 
-        return tf.cond(is_whole, lambda: following, report_gap), batch
+        checked = tf.cond(is_whole, lambda: following, report_gap)
+        return checked, batch | {"expected": expected} if adds_expected else batch
 
     return dataset.scan(tf.cast(begin, tf.int64), check)
 
@@ -59,29 +65,33 @@ def until(dataset: tf.data.Dataset, end: Position | None) -> tf.data.Dataset:
     return dataset if end is None else dataset.take_while(lambda batch: batch["position"][0] < end)
 
 
-def keep_positions(
-    dataset: tf.data.Dataset, begin: Position, end: Position | None, size: int, fills: bool
-) -> tf.data.Dataset:
-    """Returns batches of `size` consecutive positions from `begin` to `end`, with each example at its own position.
+def full_until(dataset: tf.data.Dataset, end: Position | None, size: int) -> tf.data.Dataset:
+    """Returns the batches of `size` examples that begin before `end`, and reads the dataset to its own end.
+
+    So `report_gaps` reports what a shorter batch before `end` lacks: it finds that with the batch that marks the end.
+    """
+    if end is None:
+        return dataset
+    return dataset.filter(lambda batch: (batch["position"][0] < end) & (tf.size(batch["position"]) == size))
+
+
+def keep_positions(dataset: tf.data.Dataset, end: Position | None, size: int, fills: bool) -> tf.data.Dataset:
+    """Returns batches of `size` consecutive positions up to `end`, with each example at its own position.
 
     Args:
-        dataset: batches as `report_gaps` returns them.
-        begin: the first position.
+        dataset: batches as `report_gaps` returns them, with "expected".
         end: the position after the last one; None if the dataset never ends.
         size: size of a batch.
         fills: whether the example after a gap fills it too; otherwise batches are shorter by their gaps.
     """
 
-    def with_first(first: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tuple[tf.Tensor, Batch]]:
-        return batch["position"][-1] + 1, (first, batch)
-
-    def spread(first: tf.Tensor, batch: Batch) -> tf.data.Dataset:
-        found = batch["position"]
+    def spread(batch: Batch) -> tf.data.Dataset:
+        first, found = batch["expected"], batch["position"]
 
         def take(start: tf.Tensor) -> Batch:
             positions = tf.range(start, tf.minimum(start + size, found[-1] + 1))
             rows = tf.searchsorted(found, positions)
-            taken = {name: tf.gather(each, rows) for name, each in batch.items()}
+            taken = {name: tf.gather(each, rows) for name, each in batch.items() if name != "expected"}
             return taken | {"position": positions, "is_read": taken["position"] == positions}
 
         # By batches, so that a long gap takes no memory.
@@ -89,10 +99,11 @@ def keep_positions(
 
     def keep_read(batch: Batch) -> Batch:
         is_kept = batch["is_read"] if end is None else batch["is_read"] & (batch["position"] < end)
-        return {name: tf.boolean_mask(each, is_kept) for name, each in batch.items() if name != "is_read"}
+        rows = tf.where(is_kept)[:, 0]
+        return {name: tf.gather(each, rows) for name, each in batch.items() if name != "is_read"}
 
     def keep_all(batch: Batch) -> Batch:
         return {name: each for name, each in batch.items() if name != "is_read"}
 
-    dataset = dataset.scan(tf.cast(begin, tf.int64), with_first).flat_map(spread).rebatch(size)
+    dataset = dataset.flat_map(spread).rebatch(size)
     return until(dataset, end).map(keep_all if fills else keep_read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from imagebeam.reader import bare_pixels
@@ -24,12 +25,9 @@ def reductions(part: tf.Tensor, size: tuple[int, int], greatest: int) -> tf.Tens
         size: height and width that are wanted, in pixels.
         greatest: the largest reduction to use.
     """
-    index = tf.zeros_like(part[:, 0])
-    for reduction in REDUCTIONS[1:]:
-        if reduction <= greatest:
-            enough = (part[:, 2] >= reduction * size[0]) & (part[:, 3] >= reduction * size[1])
-            index += tf.cast(enough, tf.int32)
-    return index
+    least = np.array([np.multiply(each, size) for each in REDUCTIONS[1:] if each <= greatest], np.int32).reshape(-1, 2)
+    enough = tf.reduce_all(part[:, None, 2:] >= least, axis=2)
+    return tf.reduce_sum(tf.cast(enough, tf.int32), axis=1)
 
 
 def greatest_reduction(longest_side: int, options: options_lib.ReadOptions) -> int:
@@ -61,7 +59,7 @@ def frame_reductions(frame: tf.Tensor, antialias: bool, greatest: int) -> tf.Ten
     return index
 
 
-def cover_part(part: tf.Tensor, reduction: int | tf.Tensor) -> tf.Tensor:
+def cover_part(part: tf.Tensor, reduction: tf.Tensor) -> tf.Tensor:
     """Returns the pixels of a reduced image that a part touches: int32 [4]."""
     start = part[:2] // reduction
     return tf.concat([start, (part[:2] + part[2:] + reduction - 1) // reduction - start], axis=0)
@@ -87,14 +85,13 @@ def decode_jpeg_part(
     if reduction_index is None:
         return tf.image.decode_and_crop_jpeg(encoded, part, channels=3, dct_method=method)
 
-    def reduced(reduction: int) -> Callable[[], tf.Tensor]:
-        def decode() -> tf.Tensor:
-            window = cover_part(part, reduction) if covers else tf.maximum(part // reduction, [0, 0, 1, 1])
-            return tf.image.decode_and_crop_jpeg(encoded, window, 3, reduction, dct_method=method)
+    reduction = tf.gather(REDUCTIONS, reduction_index)
+    window = cover_part(part, reduction) if covers else tf.maximum(part // reduction, [0, 0, 1, 1])
 
-        return decode
+    def reduced(ratio: int) -> Callable[[], tf.Tensor]:
+        return lambda: tf.image.decode_and_crop_jpeg(encoded, window, 3, ratio, dct_method=method)
 
-    return tf.switch_case(reduction_index, [reduced(reduction) for reduction in REDUCTIONS])
+    return tf.switch_case(reduction_index, [reduced(ratio) for ratio in REDUCTIONS])
 
 
 def resize(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
@@ -190,7 +187,7 @@ def make_decoder(
         else:
             image = decode_whole(example["encoded"])
         if options.flips:
-            image = tf.cond(example["flip"], lambda: tf.reverse(image, [1]), lambda: image)
+            image = tf.raw_ops.Reverse(tensor=image, dims=tf.stack([False, example["flip"], False]))
         image.set_shape((*(options.size if options.crop else (None, None)), 3))
         return image
 

@@ -239,36 +239,38 @@ class _Pipeline:
                 lambda example: _decode(decode, example), num_parallel_calls=threads, deterministic=in_order
             )
             if not in_order:
-                return dataset if options.batch_size is None else dataset.batch(options.batch_size)
+                if options.batch_size is None:
+                    return dataset
+                return dataset.batch(options.batch_size, drop_remainder=options.drops_remainder)
             # An example that cannot be decoded is dropped here, and found as a gap in the positions once they are
             # batched.
             dataset = dataset.ignore_errors()
             if options.batch_size is None:
                 return gaps.until(gaps.report_gaps(dataset.batch(1), report_lost, begin, stop), stop).unbatch()
-            dataset = gaps.report_gaps(dataset.batch(options.batch_size), report_lost, begin, stop)
-            if options.on_error == "skip":
-                return gaps.keep_positions(dataset, begin, end, options.batch_size, fills=options.drops_remainder)
+            skips = options.on_error == "skip"
+            dataset = gaps.report_gaps(dataset.batch(options.batch_size), report_lost, begin, stop, skips)
+            if skips:
+                return gaps.keep_positions(dataset, end, options.batch_size, fills=options.drops_remainder)
+            if options.drops_remainder:
+                return gaps.full_until(dataset, stop, options.batch_size)
             return gaps.until(dataset, stop)
 
         return read
 
     def _even_out(self, dataset: tf.data.Dataset, num_batches: tf.Tensor) -> tf.data.Dataset:
-        """Makes batches of one size, and as many of them in every process, if the options ask for it."""
-        options, size = self.options, self.options.batch_size
-        if size is None:
+        """Makes as many batches in every process, and leaves out empty ones, if the options ask for it.
+
+        Where all batches must be full they are: `schedule.plan` ends after a whole number of them.
+        """
+        options = self.options
+        if options.batch_size is None or options.drops_remainder:
             return dataset
-        if options.drops_remainder:
-            dataset = dataset.filter(lambda batch: tf.size(batch["position"]) == size)
-        elif options.pad:
-            dataset = dataset.map(lambda batch: _pad(batch, size))
-            blank = gaps.blank(dataset.element_spec, size)
-            dataset = dataset.concatenate(tf.data.Dataset.from_tensors(blank).repeat())
-        elif options.on_error == "skip" and not self.keep_empty:
-            dataset = dataset.filter(lambda batch: tf.size(batch["position"]) > 0)
-        if not (options.drops_remainder or options.pad):
-            return dataset
-        dataset = dataset.map(lambda batch: {name: _with_size(each, size) for name, each in batch.items()})
-        return dataset.take(num_batches) if self.ends else dataset
+        if options.pad:  # `_finish` pads all batches, and these from nothing
+            empty = gaps.blank(dataset.element_spec, 0)
+            return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat()).take(num_batches)
+        if options.on_error == "skip" and not self.keep_empty:
+            return dataset.filter(lambda batch: tf.size(batch["position"]) > 0)
+        return dataset
 
 
 def _next_begin(call: shared_graphs.Call, turn: tf.Tensor) -> tf.Tensor:
@@ -332,12 +334,13 @@ def _zero(dtype: tf.DType) -> Any:
     return "" if dtype == tf.string else tf.zeros([], dtype)
 
 
-def _with_size(value: tf.Tensor, size: int) -> tf.Tensor:
-    return tf.ensure_shape(value, [size, *value.shape[1:]])
-
-
 def _finish(batch: Batch, plan: read_plan.Layout, options: options_lib.ReadOptions, cast: Any) -> Any:
-    """Returns the batch as the user gets it: pixels cast, lists unpacked, names or (image, label)."""
+    """Returns the batch as the user gets it: of its size, pixels cast, lists unpacked, names or (image, label)."""
+    size = options.batch_size
+    if size is not None and options.pad:
+        batch = _pad(batch, size)
+    if size is not None and (options.pad or options.drops_remainder):
+        batch = {name: tf.ensure_shape(each, [size, *each.shape[1:]]) for name, each in batch.items()}
     image = cast(batch["image"])
     if plan.lists:
         batch = batch | list_features.unpack(batch[list_features.PACKED], plan, options)

@@ -44,6 +44,10 @@ names = st.text(max_size=20)
 counts = st.integers(0, 2**63)
 
 
+def few(elements: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(elements, max_size=3).map(tuple)
+
+
 def write(folder: pathlib.Path, text: str) -> str:
     (folder / "catalog.json").write_text(text)
     return str(folder)
@@ -61,11 +65,11 @@ def test_catalog_round_trips_through_its_file(tmp_path: pathlib.Path) -> None:
 @settings(deadline=None)
 @given(
     name=names,
-    labels=st.lists(names).map(tuple),
-    splits=st.dictionaries(names, st.lists(st.builds(Shard, names, counts, counts, counts)).map(tuple).map(Split)),
-    features=st.lists(st.builds(Feature, names, names, names)).map(tuple),
-    config=st.dictionaries(names, st.none() | st.booleans() | counts | st.floats(allow_nan=False) | names),
-    rejected=st.dictionaries(names, counts),
+    labels=few(names),
+    splits=st.dictionaries(names, few(st.builds(Shard, names, counts, counts, counts)).map(Split), max_size=3),
+    features=few(st.builds(Feature, names, names, names)),
+    config=st.dictionaries(names, st.none() | st.booleans() | counts | st.floats(allow_nan=False) | names, max_size=4),
+    rejected=st.dictionaries(names, counts, max_size=3),
 )
 def test_any_catalog_round_trips(rejected: dict[str, int], **fields: Any) -> None:
     catalog = dataclasses.replace(CATALOG, counts=Counts(1, 0, rejected, {}), **fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -18,10 +19,11 @@ import pytest
 from PIL import Image
 
 import imagebeam
-from imagebeam import errors, example, records
+from imagebeam import errors, example, features, records
 from imagebeam.reader import batch_reader, shared_graphs, tf_pipeline
 from imagebeam.reader import options as options_lib
-from tests import datasets
+from tests import datasets, pictures
+from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
 
@@ -279,6 +281,7 @@ def test_mixture_takes_from_each_dataset_by_its_weight(opened: imagebeam.ImageDa
     assert set(labels.tolist()) == {0, 2}
 
 
+@any_decoder
 def test_normalised_pixels_have_mean_zero_and_deviation_one(opened: imagebeam.ImageDataset) -> None:
     options: dict[str, Any] = {"crop": "squash", "image_size": 64, "flip": False, "dtype": "float32"}
     batches = read(opened, normalize="dataset", **options)
@@ -399,10 +402,10 @@ def test_decoder_is_the_requested_one_or_one_that_can_read_the_split(
         assert (chosen() == native()).all()
         options = imagebeam.ReadOptions(batch_size=8)
         assert tf_pipeline.decodes_natively(opened.records("train", options), options)
-        draw(tmp_path / "images" / "cat" / "0.png", 0)
-        draw(tmp_path / "images" / "cat" / "1.jpg", 1)
-        datasets.make(tmp_path / "images", tmp_path / "out")
-        mixed = imagebeam.open_dataset(str(tmp_path / "out"))
+        buffer = io.BytesIO()
+        pictures.photo(40, 30).save(buffer, "PNG")
+        png = {features.ENCODED: buffer.getvalue(), "image/format": b"png"}
+        mixed = written.write(tmp_path / "out", written.IMAGE, [written.jpeg_values(0) | png, written.jpeg_values(1)])
         assert read(mixed, batch_size=2)[0]["image"].shape == (2, 16, 16, 3)
         monkeypatch.setattr(batch_reader._native, "DECODES_PNG", 0)
         with pytest.raises(errors.ConfigError, match="it decodes only JPEG, and the split holds jpeg, png"):
@@ -528,11 +531,9 @@ def test_address_of_unknown_scheme_needs_a_cache() -> None:
 
 @pytest.fixture(scope="module")
 def compressed(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
-    root = tmp_path_factory.mktemp("compressed")
-    for index in range(50):
-        draw(root / "in" / "cat" / f"{index}.jpg", index)
-    datasets.make(root / "in", root / "out", output={"num_shards": 4, "compression": "gzip"})
-    return imagebeam.open_dataset(str(root / "out"))
+    examples = [written.jpeg_values(index) for index in range(50)]
+    folder = tmp_path_factory.mktemp("compressed") / "out"
+    return written.write(folder, written.IMAGE, examples, num_shards=4, compression="gzip")
 
 
 @pytest.mark.parametrize("shuffle", ["stream", None])
@@ -547,28 +548,28 @@ def test_compressed_shards_are_read_once_too(
             read(compressed, shuffle=shuffle, process_index=index, process_count=process_count, drop_remainder=False)
         )
     ]
-    assert sorted(keys) == sorted(f"cat/{index}.jpg" for index in range(50))
+    assert sorted(keys) == sorted(f"{index}" for index in range(50))
     with pytest.raises(errors.ConfigError, match="records that can be read alone, and the shards are compressed"):
         compressed.as_tf("train", 8, shuffle="global")
 
 
 @pytest.mark.parametrize("decoder", ["tensorflow"], indirect=True)  # the one that reads PNG
-@pytest.mark.parametrize("dropped", [{}, {"image/height": None, "image/width": None}], ids=["stored-size", "no-size"])
-def test_pictures_of_all_formats_and_colours_come_as_rgb(tmp_path: pathlib.Path, dropped: dict[str, None]) -> None:
-    folder = tmp_path / "in" / "cat"
-    folder.mkdir(parents=True)
-    for mode, colour in {"RGB": (200, 100, 50), "L": 90, "RGBA": (200, 100, 50, 255), "P": 3, "LA": (90, 255)}.items():
-        Image.new(mode, (50, 40), colour).save(folder / f"{mode}.png")
-    Image.new("RGB", (50, 40), (200, 100, 50)).save(folder / "rgb.jpg", quality=95)
-    Image.new("L", (50, 40), 90).save(folder / "grey.jpg", quality=95)
-    datasets.make(tmp_path / "in", tmp_path / "out", output={"num_shards": 1}, features=dropped)
-    dataset = imagebeam.open_dataset(str(tmp_path / "out"))
-    for crop in ("random", "center", "squash"):
-        for batch in read(dataset, batch_size=1, crop=crop):
-            expected = {"RGB.png": (200, 100, 50), "RGBA.png": (200, 100, 50), "rgb.jpg": (200, 100, 50)}
-            colour = expected.get(keys_of([batch])[0].split("/")[1], (90, 90, 90))
-            if keys_of([batch]) != ["cat/P.png"]:
-                assert np.abs(batch["image"].astype(int) - colour).max() <= 4
+@pytest.mark.parametrize("dropped", [(), ("image/height", "image/width")], ids=["stored-size", "no-size"])
+def test_pictures_of_all_formats_and_colours_come_as_rgb(tmp_path: pathlib.Path, dropped: tuple[str, ...]) -> None:
+    colours = {"RGB": (200, 100, 50), "L": 90, "RGBA": (200, 100, 50, 255), "P": 3, "LA": (90, 255)}
+    examples = []
+    for mode, image_format in [*((mode, "PNG") for mode in colours), ("RGB", "JPEG"), ("L", "JPEG")]:
+        buffer = io.BytesIO()
+        Image.new(mode, (50, 40), colours[mode]).save(buffer, image_format)
+        values = {features.ENCODED: buffer.getvalue(), "image/format": image_format.lower().encode()}
+        examples.append(written.jpeg_values(0, 50, 40) | values | {"image/key": mode.encode()})
+    wanted = [feature for feature in written.IMAGE if feature.source not in dropped]
+    dataset = written.write(tmp_path / "out", wanted, examples)
+    for batch in read(dataset, batch_size=1):
+        [mode] = keys_of([batch])
+        if mode != "P":
+            colour = (200, 100, 50) if mode.startswith("RGB") else (90, 90, 90)
+            assert np.abs(batch["image"].astype(int) - colour).max() <= 4
     shapes = {
         each["image"].shape
         for each in dataset.as_tf("train", image_size=None, crop=None, num_epochs=1).as_numpy_iterator()
@@ -578,11 +579,9 @@ def test_pictures_of_all_formats_and_colours_come_as_rgb(tmp_path: pathlib.Path,
 
 @pytest.fixture(scope="module")
 def based_on_one(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
-    root = tmp_path_factory.mktemp("based-on-one")
-    for index in range(6):
-        draw(root / "in" / ["cat", "dog"][index % 2] / f"{index}.jpg", index)
-    datasets.make(root / "in", root / "out", output={"num_shards": 1}, label={"base": 1})
-    return imagebeam.open_dataset(str(root / "out"))
+    examples = [written.jpeg_values(index) | {features.LABEL: 1 + index % 2} for index in range(6)]
+    folder = tmp_path_factory.mktemp("based-on-one") / "out"
+    return written.write(folder, (*written.IMAGE, written.LABEL), examples, labels=("cat", "dog"), label_base=1)
 
 
 def test_labels_of_base_one_come_from_zero(based_on_one: imagebeam.ImageDataset) -> None:
@@ -593,11 +592,8 @@ def test_labels_of_base_one_come_from_zero(based_on_one: imagebeam.ImageDataset)
 
 @pytest.fixture(scope="module")
 def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
-    root = tmp_path_factory.mktemp("unlabelled")
-    for index in range(4):
-        draw(root / "in" / f"{index}.jpg", index)
-    datasets.make(root / "in", root / "out", output={"num_shards": 1}, label={"by": "none"})
-    return imagebeam.open_dataset(str(root / "out"))
+    examples = [written.jpeg_values(index) for index in range(4)]
+    return written.write(tmp_path_factory.mktemp("unlabelled") / "out", written.IMAGE, examples)
 
 
 @any_decoder

@@ -88,7 +88,7 @@ def test_feature_without_a_kind_has_none() -> None:
     assert looked_at == [("empty", BYTES, False), ("void", None, False)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.dictionaries(texts, value_lists, min_size=1), st.data())
 def test_damaged_features_are_copied_or_are_a_value_error(lists: Lists, data: st.DataObject) -> None:
     whole = damage(serialize_with_tensorflow(lists), data, min_size=1)
@@ -132,7 +132,7 @@ def test_numbers_that_are_not_packed_come_as_arrays() -> None:
     assert example.parse_example(data, {"x"})["x"].tolist() == expected
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.dictionaries(texts, value_lists, min_size=1), st.data())
 def test_damaged_numbers_are_refused_as_arrays_if_they_are_as_lists(lists: Lists, data: st.DataObject) -> None:
     whole = damage(serialize_with_tensorflow(lists), data)

@@ -20,7 +20,7 @@ from tests.unit.imagebeam.reader import far_dataset
 from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """52 images of two classes in three shards."""
     folder = tmp_path_factory.mktemp("feeds")

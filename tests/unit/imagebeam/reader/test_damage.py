@@ -96,7 +96,7 @@ def test_file_with_flipped_bits_is_named_or_reads_on(
 
 @pytest.mark.parametrize("damaged", ["catalog.json", "statistics.json"], indirect=True)
 @hypothesis.given(st.data())
-@hypothesis.settings(fuzzed, max_examples=400)
+@hypothesis.settings(fuzzed, max_examples=150)
 def test_json_of_another_shape_is_named_or_reads_on(
     damaged: tuple[pathlib.Path, str], whole: pathlib.Path, data: st.DataObject
 ) -> None:

@@ -77,15 +77,32 @@ def keys_of(batches: Any) -> list[bytes]:
         pytest.param({"num_epochs": 1, "on_error": "skip", "batch_size": None}, "unknown", id="skip-examples"),
     ],
 )
-@pytest.mark.parametrize("decoder", ["auto", "tensorflow"])
 def test_number_of_batches_is_known_before_they_are_read(
-    dataset: imagebeam.ImageDataset, options: dict[str, Any], expected: int | str, decoder: str
+    dataset: imagebeam.ImageDataset, options: dict[str, Any], expected: int | str
 ) -> None:
-    batches = dataset.as_tf("train", **{"batch_size": BATCH_SIZE, **OPTIONS, **options}, decoder=decoder)
+    batches = dataset.as_tf("train", **{"batch_size": BATCH_SIZE, **OPTIONS, **options})
     known = {"infinite": tf.data.INFINITE_CARDINALITY, "unknown": tf.data.UNKNOWN_CARDINALITY}
     assert batches.cardinality().numpy() == known.get(str(expected), expected)
     if isinstance(expected, int):
         assert sum(1 for _ in batches) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        pytest.param({"batch_size": None}, 22, id="examples"),
+        pytest.param({"next_epoch_each_iteration": True, "num_epochs": 2}, 11, id="next-epochs"),
+        pytest.param({"on_error": "skip"}, 5, id="skip-drop"),
+        pytest.param({"on_error": "skip", "pad": True}, 6, id="skip-pad"),
+    ],
+)
+def test_decoder_of_tensorflow_makes_the_number_that_is_known(
+    dataset: imagebeam.ImageDataset, options: dict[str, Any], expected: int
+) -> None:
+    """`test_every_example_comes_once_over_all_processes` in test_dataset has the other ways to end."""
+    given = {"batch_size": BATCH_SIZE, "num_epochs": 1, **OPTIONS, **options}
+    batches = dataset.as_tf("train", **given, decoder="tensorflow")
+    assert batches.cardinality().numpy() == sum(1 for _ in batches) == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"next_epoch_each_iteration": True}], ids=["same", "next"])

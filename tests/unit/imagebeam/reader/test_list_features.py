@@ -85,7 +85,11 @@ def test_feature_spec_parses_lists_to_rows_of_their_own_length(objects: imagebea
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+@pytest.mark.parametrize(
+    ("decoder", "shuffle"),
+    [("native", "stream"), ("native", "global"), ("native", None), ("tensorflow", "stream")],
+    indirect=["decoder"],
+)
 def test_lists_come_as_ragged_tensors_with_their_images(
     objects: imagebeam.ImageDataset, decoder: str, shuffle: str | None
 ) -> None:
@@ -105,7 +109,9 @@ def test_lists_come_as_ragged_tensors_with_their_images(
     assert sorted(found) == list(range(COUNT))
 
 
-@pytest.mark.parametrize("process_count", [1, 3])
+@pytest.mark.parametrize(
+    ("decoder", "process_count"), [("native", 1), ("native", 3), ("tensorflow", 3)], indirect=["decoder"]
+)
 def test_padding_has_empty_lists_and_no_labels(
     objects: imagebeam.ImageDataset, decoder: str, process_count: int
 ) -> None:

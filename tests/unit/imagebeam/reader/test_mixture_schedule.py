@@ -79,7 +79,7 @@ def job_of(drawn: Drawn, process_count: int = 1, **options: Any) -> Job:
 
 
 @pytest.mark.slow
-@hypothesis.settings(deadline=None, max_examples=150)
+@hypothesis.settings(deadline=None, max_examples=50)
 @hypothesis.given(
     st.data(),
     mixtures,
@@ -138,7 +138,7 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
         assert any(count == num_epochs * size for count, size in zip(counts, sizes))
 
 
-@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.settings(deadline=None, max_examples=20)
 @hypothesis.given(
     mixtures,
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 8)), min_size=1, max_size=4),

@@ -20,8 +20,8 @@ from imagebeam.reader.schedule import Schedule, SelectionEpochs
 from tests.unit.imagebeam.reader import restarts
 from tests.unit.imagebeam.reader.restarts import WAYS, records_of
 
-sizes_of_shards = st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(any)
-some_removed = st.lists(st.lists(st.booleans(), max_size=30), min_size=1, max_size=8).filter(
+sizes_of_shards = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(any)
+some_removed = st.lists(st.lists(st.booleans(), max_size=12), min_size=1, max_size=6).filter(
     lambda each: any(map(any, each))
 )
 all_shards = sizes_of_shards.map(restarts.whole) | some_removed
@@ -54,14 +54,14 @@ def has_process_without_records(job: Job) -> bool:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(
     st.data(),
     all_shards,
     st.sampled_from(["stream", None, "global"]),
     st.sampled_from(sorted(WAYS)),
     st.sampled_from([1, 3, None]),
-    st.integers(1, 9),
+    st.integers(1, 5),
     st.integers(1, 7),
 )
 def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_reads(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pathlib
+import traceback
 import weakref
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
 
-OPTIONS: dict[str, Any] = {"image_size": 8, "features": ("image/key",), "num_epochs": 1, "decoder": "tensorflow"}
+OPTIONS: dict[str, Any] = {"image_size": 8, "features": ("image/key",), "num_epochs": 1}
 
 
 def make(folder: pathlib.Path, name: str, count: int) -> imagebeam.ImageDataset:
@@ -92,6 +93,7 @@ def test_another_option_makes_another_graph(
 
 
 def test_reader_lives_as_long_as_its_dataset_or_an_iterator_of_it(datasets: list[imagebeam.ImageDataset]) -> None:
+    gc.freeze()  # collecting then looks only at what this test makes
     batches = datasets[0].as_tf("train", 4, **OPTIONS)
     held = weakref.ref(shared_graphs._READERS[max(shared_graphs._READERS)])
     iterator = iter(batches.map(lambda batch: batch))
@@ -103,7 +105,22 @@ def test_reader_lives_as_long_as_its_dataset_or_an_iterator_of_it(datasets: list
     assert held() is None
 
 
-def test_dataset_made_in_a_function_of_the_user_reads_in_each_call(datasets: list[imagebeam.ImageDataset]) -> None:
+def test_dataset_made_in_a_function_of_the_user_reads_in_each_call(
+    datasets: list[imagebeam.ImageDataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from imagebeam.reader import tf_pipeline
+
+    gc.freeze()
+    translated: set[str] = set()
+    build = tf_pipeline.build
+
+    def note_callers(*arguments: Any) -> Any:
+        stack = traceback.extract_stack()
+        translated.update(frame.name for frame in stack if "__autograph_generated_file" in frame.filename)
+        return build(*arguments)
+
+    monkeypatch.setattr(tf_pipeline, "build", note_callers)
+
     @tf.function  # type: ignore[untyped-decorator]
     def count() -> tf.Tensor:
         batches = datasets[0].as_tf("train", 4, **OPTIONS)
@@ -112,3 +129,4 @@ def test_dataset_made_in_a_function_of_the_user_reads_in_each_call(datasets: lis
     first = count().numpy()
     gc.collect()
     assert (first, count().numpy()) == (12, 12)
+    assert translated == {"tf__count", "tf__as_tf"}  # AutoGraph leaves what `as_tf` calls
