@@ -49,7 +49,7 @@ _BEAM = (
     "imagebeam.pipelines.inspect_dataset",
     "apache_beam.runners.portability.fn_api_runner",
     "imagebeam.pipelines.make_job",
-    "imagebeam.pipelines.report_rows",
+    "imagebeam.pipelines.messages.report_rows",
     *(
         f"imagebeam.transforms.{name}"
         for name in (

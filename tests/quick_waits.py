@@ -14,11 +14,11 @@ import pytest
 FACTOR = 1 / 20
 WAITS = {  # in seconds, by the module; an attempt more or less changes no result
     "imagebeam.storage.remote": ("_FIRST_WAIT_SEC", "_LONGEST_WAIT_SEC"),
-    "imagebeam.pipelines.dataflow_jobs": ("_FIRST_WAIT_SEC", "_LONGEST_WAIT_SEC"),
-    "imagebeam.pipelines.output_lock": ("_PATIENCE_SEC",),
+    "imagebeam.pipelines.runs.dataflow_jobs": ("_FIRST_WAIT_SEC", "_LONGEST_WAIT_SEC"),
+    "imagebeam.pipelines.runs.output_lock": ("_PATIENCE_SEC",),
 }
 PAUSES = (  # methods that yield waits in seconds, or None
-    ("imagebeam.pipelines.run_remotely", "Patience", "pauses"),
+    ("imagebeam.pipelines.runs.run_remotely", "Patience", "pauses"),
     ("imagebeam.reader.shard_cache.cached_shards", "RemoteShards", "_waits"),
 )
 _POLL_SEC = 0.005

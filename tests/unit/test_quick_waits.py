@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from apache_beam.utils import retry
 
-from imagebeam.pipelines import dataflow_jobs, run_remotely
+from imagebeam.pipelines.runs import dataflow_jobs, run_remotely
 from imagebeam.reader.shard_cache import cached_shards
 from imagebeam.storage import remote
 from tests import command_line, patience, quick_waits
