@@ -207,7 +207,10 @@ def test_stratified_split_and_plain_dataset_are_refused(source: Source, output: 
         datasets.make(source.folder, output, overwrite=True)
 
 
-def test_second_run_at_the_same_time_is_busy(source: Source, output: pathlib.Path) -> None:
+def test_second_run_at_the_same_time_is_busy(
+    source: Source, output: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.0)
     source.add(1, "cat")
     with output_lock.hold(str(output / "snapshots" / "000002" / ".imagebeam")):
         with pytest.raises(errors.BusyError, match="another run writes to this output"):
