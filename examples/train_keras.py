@@ -16,7 +16,7 @@ import tensorflow as tf
 
 BATCH_SIZE = 64  # for all replicas together
 IMAGE_SIZE = 32  # pixels a side
-EPOCHS = 4
+EPOCHS = 3
 
 
 def find_strategy() -> tf.distribute.Strategy:

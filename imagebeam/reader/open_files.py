@@ -54,9 +54,11 @@ class OpenFile:
         """
         return None if _native is None else _native.read_record(self.descriptor, start, stop)
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
-            os.close(self.descriptor)
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:  # `os` is gone at the end of the process
+        try:
+            _close(self.descriptor)
+        except (AttributeError, OSError):
+            pass
 
 
 _File = TypeVar("_File", bound=OpenFile)

@@ -88,7 +88,7 @@ def test_shards_by_two_workers_are_golden(tmp_path: pathlib.Path) -> None:
     [
         pytest.param((), True, id="command"),
         pytest.param(("--workers", "1"), False, id="one-worker"),
-        pytest.param(TWO_BEAM_WORKERS, True, id="two-workers-of-beam"),
+        pytest.param(TWO_BEAM_WORKERS, False, id="two-workers-of-beam"),  # which are fresh themselves
     ],
 )
 def test_shards_by_command_are_golden(tmp_path: pathlib.Path, arguments: tuple[str, ...], fresh: bool) -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from PIL import Image
 
 import imagebeam
-from tests import command_line, docs_pages, image_sets
+from tests import command_line, docs_pages, image_sets, parsed_records
 
 CATS, DOGS = 40, 60
 PAGE = "recipes/cats_dogs.md"
@@ -43,8 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def read(output: pathlib.Path, split: str, compression: str = "") -> dict[str, tuple[bytes, int]]:
     """Returns image and label by id, as the script's own reader parses them."""
-    records = tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*"))), compression)
-    examples = records.map(lambda record: tf.io.parse_single_example(record, SPEC)).as_numpy_iterator()
+    examples = parsed_records.parse(output.glob(f"{split}-*"), SPEC, compression)
     return {each["id"].decode(): (each["image_raw"], int(each["label"])) for each in examples}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from tests import command_line, image_sets, parquet_files
+from tests import command_line, image_sets, parquet_files, parsed_records
 from tests.servers import gcs
 
 pytestmark = pytest.mark.integration
@@ -50,8 +50,7 @@ def convert(emulator: gcs.Emulator, preset: str, source: str, output: pathlib.Pa
 def read(output: pathlib.Path, split: str, feature: str) -> dict[str, int]:
     """Returns an integer feature of each example by key."""
     spec = {"image/key": tf.io.FixedLenFeature([], tf.string), feature: tf.io.FixedLenFeature([], tf.int64)}
-    records = tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*"))))
-    examples = records.map(lambda record: tf.io.parse_single_example(record, spec)).as_numpy_iterator()
+    examples = parsed_records.parse(output.glob(f"{split}-*"), spec)
     return {each["image/key"].decode(): int(each[feature]) for each in examples}
 
 

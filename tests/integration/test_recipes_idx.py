@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import imagebeam
+from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example_encoder
 from imagebeam.pipelines import convert, open_source, verify_dataset
 from imagebeam.pipelines.config import model as config_lib
@@ -33,15 +34,14 @@ def read(output: pathlib.Path, split: str, spec: Any = None) -> list[tuple[np.nd
     """Returns picture and label of every record of a split, read by TensorFlow alone."""
     import tensorflow as tf
 
-    found = []
-    for record in tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*")))):
-        assert set(tf.train.Example.FromString(record.numpy()).features.feature) == set(tutorial_spec())
-        example = tf.io.parse_single_example(record, spec or tutorial_spec())
-        shape = [int(example[name]) for name in ("height", "width", "depth")]
-        assert shape == [28, 28, 1]
-        pixels = tf.reshape(tf.io.decode_raw(example["image_raw"], tf.uint8), shape)
-        found.append((pixels.numpy()[:, :, 0], int(example["label"])))
-    return found
+    records = tf.data.TFRecordDataset(sorted(map(str, output.glob(f"{split}-*")))).batch(TRAIN).get_single_element()
+    for record in records.numpy():
+        assert set(tf.train.Example.FromString(record).features.feature) == set(tutorial_spec())
+    examples = tf.io.parse_example(records, spec or tutorial_spec())
+    shapes = np.stack([examples[name].numpy() for name in ("height", "width", "depth")], axis=1)
+    assert (shapes == [28, 28, 1]).all()
+    pictures = tf.reshape(tf.io.decode_raw(examples["image_raw"], tf.uint8), [-1, 28, 28])
+    return list(zip(pictures.numpy(), examples["label"].numpy().tolist(), strict=True))
 
 
 def by_picture(pairs: Sequence[tuple[np.ndarray, int]]) -> dict[bytes, int]:
@@ -56,23 +56,38 @@ def convert_mnist(folder: pathlib.Path, output: pathlib.Path, *overrides: str) -
     return convert.convert(config_lib.load_config("mnist", given), workers=1)
 
 
-@pytest.mark.parametrize("zipped", [(), ("t",), ("train-images", "t10k-labels")], ids=["plain", "gz", "mixed"])
-def test_mnist_preset_writes_what_the_tutorial_reads(tmp_path: pathlib.Path, zipped: tuple[str, ...]) -> None:
-    written = idx_files.write_mnist(tmp_path / "in", TRAIN, TEST, zipped=zipped)
-    result = convert_mnist(tmp_path / "in", tmp_path / "out")
-    assert {name: split.num_examples for name, split in result.catalog.splits.items()} == {
-        "train": 100,
-        "test": 60,
-        "validation": 1000,
-    }
-    assert {name: len(split.shards) for name, split in result.catalog.splits.items()} == {
-        "train": 4,
-        "test": 1,
-        "validation": 1,
+Written = dict[str, tuple[np.ndarray, np.ndarray]]  # as of idx_files.write_mnist
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, pathlib.Path]:
+    """What plain files hold, and a folder with their dataset, `shards`, which no test changes."""
+    folder = tmp_path_factory.mktemp("mnist")
+    written = idx_files.write_mnist(folder / "in", TRAIN, TEST)
+    convert_mnist(folder / "in", folder / "shards")
+    return written, folder
+
+
+def test_mnist_preset_writes_what_the_tutorial_reads(mnist: tuple[Written, pathlib.Path]) -> None:
+    written, folder = mnist
+    splits = catalog_lib.load_catalog(str(folder / "shards")).splits
+    assert {name: (split.num_examples, len(split.shards)) for name, split in splits.items()} == {
+        "train": (100, 4),
+        "test": (60, 1),
+        "validation": (1000, 1),
     }
     train, test = (list(zip(*written[name])) for name in ("train", "t10k"))
     for split, expected in (("train", train[1000:]), ("validation", train[:1000]), ("test", test)):
-        assert by_picture(read(tmp_path / "out", split)) == by_picture(expected)
+        assert by_picture(read(folder / "shards", split)) == by_picture(expected)
+
+
+@pytest.mark.parametrize("zipped", [("t",), ("train-images", "t10k-labels")], ids=["gz", "mixed"])
+def test_mnist_preset_writes_the_same_records_of_plain_and_gz_files(
+    mnist: tuple[Written, pathlib.Path], tmp_path: pathlib.Path, zipped: tuple[str, ...]
+) -> None:
+    idx_files.write_mnist(tmp_path / "in", TRAIN, TEST, zipped=zipped)
+    convert_mnist(tmp_path / "in", tmp_path / "out")
+    assert datasets.shard_digests(tmp_path / "out") == datasets.shard_digests(mnist[1] / "shards")
 
 
 def test_mnist_preset_without_shuffle_keeps_the_order_of_the_file(tmp_path: pathlib.Path) -> None:
@@ -86,18 +101,10 @@ def test_mnist_preset_without_shuffle_keeps_the_order_of_the_file(tmp_path: path
         np.testing.assert_array_equal(np.array(labels), written["train"][1][expected])
 
 
-def test_mnist_preset_writes_the_same_records_of_plain_and_gz_files(tmp_path: pathlib.Path) -> None:
-    idx_files.write_mnist(tmp_path / "plain", TRAIN, TEST)
-    idx_files.write_mnist(tmp_path / "gz", TRAIN, TEST, zipped=("t",))
-    for name in ("plain", "gz"):
-        convert_mnist(tmp_path / name, tmp_path / f"out-{name}")
-    assert datasets.shard_digests(tmp_path / "out-plain") == datasets.shard_digests(tmp_path / "out-gz")
-
-
-def test_verify_of_bare_pixels_counts_them(tmp_path: pathlib.Path) -> None:
-    idx_files.write_mnist(tmp_path / "in", TRAIN, TEST)
-    catalog = convert_mnist(tmp_path / "in", tmp_path / "out").catalog
-    assert verify_dataset.verify(str(tmp_path / "out"), decode=True).problems == ()
+def test_verify_of_bare_pixels_counts_them(mnist: tuple[Written, pathlib.Path]) -> None:
+    output = str(mnist[1] / "shards")
+    catalog = catalog_lib.load_catalog(output)
+    assert verify_dataset.verify(output, decode=True).problems == ()
     check = verify_dataset._DecodeRecord(catalog, is_raw=True)
     sizes: dict[str, Any] = {"image/height": 28, "image/width": 28, "image/channels": 1, "image/class/label": 3}
     good, short = (
@@ -107,10 +114,9 @@ def test_verify_of_bare_pixels_counts_them(tmp_path: pathlib.Path) -> None:
     assert (check(good), check(short)) == (None, complaint)
 
 
-def test_reader_gives_digits_as_rgb_with_their_labels(tmp_path: pathlib.Path) -> None:
-    written = idx_files.write_mnist(tmp_path / "in", TRAIN, TEST)
-    convert_mnist(tmp_path / "in", tmp_path / "out")
-    dataset = imagebeam.open_dataset(str(tmp_path / "out"))
+def test_reader_gives_digits_as_rgb_with_their_labels(mnist: tuple[Written, pathlib.Path]) -> None:
+    written, folder = mnist
+    dataset = imagebeam.open_dataset(str(folder / "shards"))
     options: dict[str, Any] = {"image_size": 28, "crop": "squash", "num_epochs": 1}
     [batch] = dataset.as_numpy("test", TEST, **options)
     assert (batch["image"][..., :1] == batch["image"]).all()
@@ -121,13 +127,11 @@ def test_reader_gives_digits_as_rgb_with_their_labels(tmp_path: pathlib.Path) ->
 
 
 def test_recipe_page_reads_the_records_with_tensorflow_and_with_imagebeam(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    mnist: tuple[Written, pathlib.Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    idx_files.write_mnist(tmp_path / "mnist", TRAIN, TEST)
-    convert_mnist(tmp_path / "mnist", tmp_path / "shards")
     page = (command_line.ROOT / "docs" / "recipes" / "mnist.md").read_text(encoding="utf-8")
     plain, ours = (part.split("```")[0] for part in page.split("```python\n")[1:])
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(mnist[1])
     names: dict[str, Any] = {}
     exec(plain, names)
     images, labels = next(iter(names["train"]))

@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 
 from imagebeam import errors
 from imagebeam.pipelines.config import model as config_lib
-from tests import command_line, datasets, docs_pages, image_sets
+from tests import command_line, datasets, docs_pages, image_sets, parsed_records
 
 PAGE = "recipes/imagefolder.md"
 Row = Mapping[str, Any]
@@ -82,8 +82,7 @@ def test_command_of_the_page_takes_tables_of_hugging_face(
     }
     found = {}
     for split, folder in (("train", "train"), ("test", "test"), ("validation", "val")):
-        records = tf.data.TFRecordDataset(sorted(map(str, (tmp_path / "birds-tfrecords").glob(f"{split}-*"))))
-        for example in records.map(lambda record: tf.io.parse_single_example(record, spec)).as_numpy_iterator():
+        for example in parsed_records.parse((tmp_path / "birds-tfrecords").glob(f"{split}-*"), spec):
             key = example["image/key"].decode()
             assert key.split("/")[0] == folder
             assert example["image/encoded"] == (tmp_path / "birds" / key).read_bytes()

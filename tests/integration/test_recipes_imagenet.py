@@ -16,7 +16,7 @@ from PIL import Image
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import convert
-from tests import datasets, docs_pages, image_sets
+from tests import datasets, docs_pages, image_sets, parsed_records
 
 NUM_VALIDATION = 200
 
@@ -90,10 +90,8 @@ def check_split(imagenet: ImageNet, split: str, num_shards: int, expected: Mappi
     folder = imagenet.folder / "imagenet-tfrecords"
     names = sorted(path.name for path in folder.iterdir() if path.name.startswith(f"{split}-"))
     assert names == [f"{split}-{index:05d}-of-{num_shards:05d}" for index in range(num_shards)]
-    records = tf.data.TFRecordDataset([str(folder / name) for name in names])
-    found = {}
-    for example in records.map(lambda record: tf.io.parse_single_example(record, SPEC)).as_numpy_iterator():
-        found[example["image/filename"].decode()] = example
+    examples = parsed_records.parse((folder / name for name in names), SPEC)
+    found = {example["image/filename"].decode(): example for example in examples}
     assert sorted(found) == sorted(path.rpartition("/")[2] for path in expected)
     for path, synset in expected.items():
         example, data = found[path.rpartition("/")[2]], (imagenet.images / path).read_bytes()

@@ -21,7 +21,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import convert, open_source
 from imagebeam.pipelines.config import model as config_lib
-from tests import datasets, image_sets
+from tests import datasets, image_sets, parsed_records
 
 Row = Mapping[str, Any]
 Parsed = dict[str, dict[str, Any]]
@@ -63,15 +63,8 @@ def convert_preset(preset: str, table: pathlib.Path, output: pathlib.Path, *over
 
 def read(output: pathlib.Path, spec: Mapping[str, Any], split: str = "train") -> Parsed:
     """Returns the records of a split by their keys, as TensorFlow parses them: lists as lists."""
-    files = sorted(map(str, output.glob(f"{split}-*-of-*")))
-    assert files
     found: Parsed = {}
-    for record in tf.data.TFRecordDataset(files):
-        parsed = tf.io.parse_single_example(record, {**ALWAYS, **spec})
-        values = {
-            key: value.values.numpy().tolist() if isinstance(value, tf.SparseTensor) else value.numpy()
-            for key, value in parsed.items()
-        }
+    for values in parsed_records.parse(output.glob(f"{split}-*-of-*"), {**ALWAYS, **spec}):
         key = values["image/key"].decode()
         assert key not in found
         found[key] = values

@@ -19,7 +19,7 @@ import imagebeam
 from imagebeam import errors
 from imagebeam.pipelines import convert
 from imagebeam.pipelines.config import model as config_lib
-from tests import datasets, image_sets, tars
+from tests import datasets, image_sets, parsed_records, tars
 
 Samples = dict[str, dict[str, Any]]  # by key
 
@@ -32,15 +32,9 @@ def preset(name: str, source: pathlib.Path, output: pathlib.Path, *overrides: st
 
 def read_with_tensorflow(folder: pathlib.Path, pattern: str, spec: dict[str, Any], gzip: bool = False) -> Samples:
     """Returns the records of the shards that match, by their image/key."""
-    files = sorted(map(str, folder.glob(pattern)))
-    assert files
     spec = {"image/key": tf.io.FixedLenFeature([], tf.string), "image/encoded": IMAGE, **spec}
     found = {}
-    for record in tf.data.TFRecordDataset(files, "GZIP" if gzip else ""):
-        parsed = {
-            key: value.numpy() if isinstance(value, tf.Tensor) else value.values.numpy().tolist()
-            for key, value in tf.io.parse_single_example(record, spec).items()
-        }
+    for parsed in parsed_records.parse(folder.glob(pattern), spec, "GZIP" if gzip else ""):
         key = parsed["image/key"].decode()
         assert key not in found
         found[key] = parsed
@@ -290,10 +284,9 @@ def test_bare_pixels_are_kept_or_encoded(tmp_path: pathlib.Path, encode: str) ->
         "image/encoded": tf.io.FixedLenFeature([], tf.string),
         "image/class/label": tf.io.FixedLenFeature([], tf.int64),
     }
-    records = tf.data.TFRecordDataset(sorted(map(str, (tmp_path / "out").glob("train-*"))))
     found = {}
-    for example in records.map(lambda record: tf.io.parse_single_example(record, spec)):
-        data = example["image/encoded"].numpy()
+    for example in parsed_records.parse((tmp_path / "out").glob("train-*"), spec):
+        data = example["image/encoded"]
         pixels = np.frombuffer(data, np.uint8) if encode == "keep" else np.asarray(Image.open(io.BytesIO(data)))
         found[int(example["image/class/label"])] = pixels.reshape(4, 3, 3)
     np.testing.assert_array_equal([found[label] for label in range(20)], pictures)

@@ -125,19 +125,30 @@ def test_ten_nights_end_with_what_a_fresh_conversion_holds(tmp_path: pathlib.Pat
         assert f"Snapshot {name}".encode() in page and page.count(b"<img ") > 20 and b"failed" not in page
 
 
-@pytest.fixture
-def source(tmp_path: pathlib.Path) -> Source:
-    source = Source(tmp_path / "in")
+def make_source(folder: pathlib.Path) -> Source:
+    source = Source(folder)
     source.add(10, "cat")
     source.add(10, "dog")
     return source
 
 
 @pytest.fixture
-def output(source: Source, tmp_path: pathlib.Path) -> pathlib.Path:
-    """An output with one snapshot of the source."""
-    snapshot_sets.update(source.folder, tmp_path / "out", **CONFIG)
-    return tmp_path / "out"
+def source(tmp_path: pathlib.Path) -> Source:
+    return make_source(tmp_path / "in")
+
+
+@pytest.fixture(scope="module")
+def first_night(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """An output with one snapshot of a source, which no test changes."""
+    folder = tmp_path_factory.mktemp("first-night")
+    snapshot_sets.update(make_source(folder / "in").folder, folder / "out", **CONFIG)
+    return folder / "out"
+
+
+@pytest.fixture
+def output(first_night: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """An output with one snapshot of the source: images with the same names, bytes and times elsewhere."""
+    return shutil.copytree(first_night, tmp_path / "out")
 
 
 def test_source_that_is_half_gone_is_refused_unless_allowed(source: Source, output: pathlib.Path) -> None:
@@ -188,7 +199,10 @@ def test_stratified_split_and_plain_dataset_are_refused(source: Source, output: 
         datasets.make(source.folder, output, overwrite=True)
 
 
-def test_second_run_at_the_same_time_is_busy(source: Source, output: pathlib.Path) -> None:
+def test_second_run_at_the_same_time_is_busy(
+    source: Source, output: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.0)
     source.add(1, "cat")
     with output_lock.hold(str(output / "snapshots" / "000002" / ".imagebeam")):
         with pytest.raises(errors.BusyError, match="another run writes to this output"):
