@@ -54,11 +54,14 @@ class OpenFile:
         """
         return None if _native is None else _native.read_record(self.descriptor, start, stop)
 
-    def __del__(self, _close: Callable[[int], None] = os.close) -> None:  # `os` is gone at the end of the process
-        try:
-            _close(self.descriptor)
-        except (AttributeError, OSError):
-            pass
+    # Defaults, because the names of modules are gone when the process ends.
+    def __del__(
+        self,
+        close: Callable[[int], None] = os.close,
+        suppress: Callable[..., contextlib.AbstractContextManager[None]] = contextlib.suppress,
+    ) -> None:
+        with suppress(AttributeError, OSError):
+            close(self.descriptor)
 
 
 _File = TypeVar("_File", bound=OpenFile)
