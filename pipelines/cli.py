@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import importlib
 import json
 import os
 import shlex
@@ -24,7 +25,9 @@ from imagebeam.pipelines import (
     command_parser,
     dataset_commands,
     json_log,
+    late_modules,
     option_variables,
+    quick_exit,
     run_journal,
     run_outputs,
     terminal,
@@ -32,6 +35,13 @@ from imagebeam.pipelines import (
 
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
 _STATES_OF_PLAN: dict[str, run_journal.State] = {"write": "planned", "keep": "kept", "refuse": "refused"}
+
+
+def run() -> NoReturn:
+    """Runs the command of this process, and ends the process with its exit code."""
+    code = main()
+    quick_exit.end(code)
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -164,6 +174,12 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
             signal.signal(each, signal.SIG_DFL)
 
 
+def _import_config() -> None:
+    """Imports the config, but not what would find plugins of pydantic, which takes 15 ms to import."""
+    with late_modules.imported_late(("importlib.metadata",)):
+        importlib.import_module("imagebeam.pipelines.config")
+
+
 def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
     from imagebeam.pipelines import config
 
@@ -176,6 +192,7 @@ def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
+    _import_config()
     from imagebeam.pipelines import column_settings, convert, progress, report_rows, runners
 
     leaves = known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments))
@@ -321,6 +338,7 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
+    _import_config()
     from imagebeam.pipelines import convert, plan_report, progress, recognized_plan
 
     recognized = recognized_plan.choose(known)
@@ -394,4 +412,4 @@ def _schema(_: argparse.Namespace, __: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Optional imports of Beam that a local job on local files never calls.
 _UNUSED_LOCALLY = (
     "absl",
+    "apache_beam.io.aws.s3filesystem",
+    "apache_beam.io.azure.blobstoragefilesystem",
     "apache_beam.io.gcp.bigquery",
     "apitools",
     "boto3",
@@ -44,6 +46,7 @@ _USED_ELSEWHERE = (
     "beartype.roar",
     "bson",
     "bson.objectid",
+    "cProfile",
     "cryptography",
     "cryptography.fernet",
     "dateutil",
@@ -53,9 +56,15 @@ _USED_ELSEWHERE = (
     "fastavro.write",
     "grpc",
     "httplib2",
+    "importlib.metadata",
+    "multiprocessing.pool",
+    "packaging",
+    "packaging.version",
     "proto",
+    "pstats",
     "regex",
     "requests",
+    "urllib.request",
 )
 # Skips type checks of the graph, which take 0.1 s of every run: the tests build the same graph with the checks.
 TRUSTED_GRAPH = ("--no_pipeline_type_check",)

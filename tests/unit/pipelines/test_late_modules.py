@@ -71,6 +71,16 @@ def test_nothing_is_an_instance_of_a_class_that_is_not_imported() -> None:
 def test_package_that_is_imported_already_is_left_alone() -> None:
     real = importlib.import_module("latecomer")
     assert import_late().latecomer is real
+    assert real.VALUE == 3
+
+
+def test_module_of_a_package_that_is_imported_already_is_late() -> None:
+    package = importlib.import_module("latecomer")
+    user = import_late()
+    assert "latecomer.inner" not in sys.modules
+    assert not hasattr(package, "inner")
+    assert user.double(4) == 8
+    assert package.inner is sys.modules["latecomer.inner"]
 
 
 def test_special_names_are_not_there_and_load_nothing() -> None:
