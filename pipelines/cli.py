@@ -174,10 +174,12 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
             signal.signal(each, signal.SIG_DFL)
 
 
-def _import_config() -> None:
-    """Imports the config, but not what would find plugins of pydantic, which takes 15 ms to import."""
-    with late_modules.imported_late(("importlib.metadata",)):
-        importlib.import_module("imagebeam.pipelines.config")
+def _import_convert() -> None:
+    """Imports the converter, but not what would find plugins of pydantic, which takes 15 ms to import."""
+    name = "imagebeam.pipelines.convert"
+    if name not in sys.modules:
+        with late_modules.without_collection(), late_modules.imported_late(("importlib.metadata",)):
+            importlib.import_module(name)
 
 
 def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
@@ -192,7 +194,7 @@ def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _import_config()
+    _import_convert()
     from imagebeam.pipelines import column_settings, convert, progress, report_rows, runners
 
     leaves = known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments))
@@ -338,7 +340,7 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _import_config()
+    _import_convert()
     from imagebeam.pipelines import convert, plan_report, progress, recognized_plan
 
     recognized = recognized_plan.choose(known)

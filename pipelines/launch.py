@@ -27,7 +27,7 @@ from imagebeam.pipelines import (
     runners,
 )
 from imagebeam.pipelines import config as config_lib
-from imagebeam.transforms import dataset_settings, run_report
+from imagebeam.transforms import dataset_settings, run_report, stage_report
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import image_source
 
@@ -71,6 +71,9 @@ def start_early(
         try:
             source = open_source.make_source(config)
             pool.begin(image_source.list_whole, source)
+            if own_process and config.output.report:
+                for _ in range(workers):  # they wait for Beam: without this, the commit waits for these imports
+                    pool.submit(stage_report.prepare, None)
             early = EarlyStart(pool, source)
         except errors.ConfigError as e:
             early = EarlyStart(pool, error=e)

@@ -49,6 +49,12 @@ _BEAM = (
     "imagebeam.pipelines.verify_dataset",
     "imagebeam.pipelines.inspect_dataset",
     "apache_beam.runners.portability.fn_api_runner",
+    "imagebeam.transforms.html_report.make_report",  # and Pillow: what writer processes import as they start
+    "PIL.BmpImagePlugin",
+    "PIL.GifImagePlugin",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
+    "PIL.PpmImagePlugin",
 )
 PRELOADED = {  # what each kind of server imports, where it is installed
     "local": ("imagebeam.pipelines.runners", *_BEAM),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import records, snapshots, storage
 from imagebeam.transforms import commit_snapshot, dataset_settings, snapshot_report
+from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.shard import writer_processes
 
 _LOGGER = logging.getLogger(__name__)
@@ -74,6 +75,13 @@ def stage_report(
         )
         return {}
     return {catalog_lib.REPORT_PAGE_FILE: catalog_lib.File(len(page.html), records.extend_crc(0, page.html))}
+
+
+def prepare(_: None = None) -> None:
+    """Imports what a page needs, for a writer process that has nothing to do yet."""
+    from imagebeam.transforms.html_report import make_report  # noqa: F401
+
+    pillow_decoder.pillow().preinit()
 
 
 def _make_somewhere(task: _Task, writers: str | None) -> _Page:

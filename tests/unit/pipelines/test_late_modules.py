@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from imagebeam.pipelines import late_modules
+from tests import command_line
 
 NAMES = ("latecomer", "latecomer.inner")
 USER = """
@@ -81,6 +82,18 @@ def test_module_of_a_package_that_is_imported_already_is_late() -> None:
     assert not hasattr(package, "inner")
     assert user.double(4) == 8
     assert package.inner is sys.modules["latecomer.inner"]
+
+
+def test_collector_is_off_while_modules_are_imported() -> None:
+    code = """
+import gc
+from imagebeam.pipelines import late_modules
+with late_modules.without_collection():
+    assert not gc.isenabled()
+    before = gc.get_freeze_count()
+print(gc.isenabled(), gc.get_freeze_count() > before)
+"""
+    assert command_line.run_python(code).stdout == "True True\n"
 
 
 def test_special_names_are_not_there_and_load_nothing() -> None:
