@@ -281,12 +281,13 @@ def _parse_value_list(feature: bytes | memoryview) -> list[example_encoder.Value
 
 def _parse_array(feature: bytes | memoryview) -> Any:
     """Returns the numbers of a Feature message as an array, and bytes as a list."""
-    import numpy as np
+    value_lists = list(wire_format.fields(feature))
+    if any(number == 1 for number, *_ in value_lists):
+        return _parse_value_list(feature)
+    import numpy as np  # late: a process that draws encoded images needs no NumPy
 
     parts: list[Any] = []
-    for number, _, value_list, _ in wire_format.fields(feature):
-        if number == 1:
-            return _parse_value_list(feature)
+    for number, _, value_list, _ in value_lists:
         for _, wire_type, payload, _ in wire_format.fields(value_list):
             if number == 2:
                 if len(payload) % 4:

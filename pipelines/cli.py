@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import importlib
 import json
 import os
 import shlex
@@ -19,11 +20,19 @@ from typing import NoReturn
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, missing_packages
-from imagebeam.pipelines import command_parser, dataset_commands, option_variables
+from imagebeam.pipelines import command_parser, dataset_commands, option_variables, quick_exit
+from imagebeam.pipelines.beam import late_modules
 from imagebeam.pipelines.messages import command_messages, json_log, run_journal, run_outputs, terminal
 
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
 _STATES_OF_PLAN: dict[str, run_journal.State] = {"write": "planned", "keep": "kept", "refuse": "refused"}
+
+
+def run() -> NoReturn:
+    """Runs the command of this process, and ends the process with its exit code."""
+    code = main()
+    quick_exit.end(code)
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -156,6 +165,14 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
             signal.signal(each, signal.SIG_DFL)
 
 
+def _import_convert() -> None:
+    """Imports the converter, but not what would find plugins of pydantic, which takes 15 ms to import."""
+    name = "imagebeam.pipelines.convert"
+    if name not in sys.modules:
+        with late_modules.without_collection(), late_modules.imported_late(("importlib.metadata",)):
+            importlib.import_module(name)
+
+
 def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
     from imagebeam.pipelines.config import model as config_lib
 
@@ -168,6 +185,7 @@ def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
+    _import_convert()
     from imagebeam.pipelines import column_settings, convert
     from imagebeam.pipelines.beam import runners
     from imagebeam.pipelines.messages import progress, report_rows
@@ -318,6 +336,7 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
+    _import_convert()
     from imagebeam.pipelines import convert
     from imagebeam.pipelines.messages import plan_report, progress
     from imagebeam.pipelines.recognize import recognized_plan
@@ -395,4 +414,4 @@ def _schema(_: argparse.Namespace, __: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

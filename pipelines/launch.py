@@ -20,7 +20,7 @@ from imagebeam.pipelines.beam import beam_shortcuts, job_servers, prism, runners
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import finished_work, hold_signals, output_lock
-from imagebeam.transforms import dataset_settings, run_report
+from imagebeam.transforms import dataset_settings, run_report, stage_report
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import image_source
 
@@ -64,6 +64,9 @@ def start_early(
         try:
             source = open_source.make_source(config)
             pool.begin(image_source.list_whole, source)
+            if own_process and config.output.report:
+                for _ in range(workers):  # they wait for Beam: without this, the commit waits for these imports
+                    pool.submit(stage_report.prepare, None)
             early = EarlyStart(pool, source)
         except errors.ConfigError as e:
             early = EarlyStart(pool, error=e)

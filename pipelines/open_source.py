@@ -8,30 +8,30 @@ import re
 from collections.abc import Mapping
 
 from imagebeam import errors, storage
+from imagebeam.pipelines.beam import late_modules
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.inputs import class_files, color_files, open_objects, open_tables, source_places
+from imagebeam.pipelines.inputs import class_files, color_files, source_places
+from imagebeam.pipelines.inputs.late_sources import (
+    arrays,
+    containers,
+    idx,
+    parquet,
+    pixel_csv,
+    saved_listing,
+    table_per_folder,
+    tar,
+    tfrecord,
+    zip_source,
+)
 from imagebeam.pipelines.recognize import boxes_as_classes
 from imagebeam.storage import remote
 from imagebeam.transforms import broken_content
 from imagebeam.transforms.arrays import array_names
 from imagebeam.transforms.images import class_masks, structure
-from imagebeam.transforms.sources import (
-    arrays,
-    containers,
-    files,
-    idx,
-    image_source,
-    listing_rules,
-    parquet,
-    path_pattern,
-    pixel_csv,
-    saved_listing,
-    split_lists,
-    table_per_folder,
-    tar,
-    tfrecord,
-)
-from imagebeam.transforms.sources import zip as zip_source
+from imagebeam.transforms.sources import files, image_source, listing_rules, path_pattern, split_lists
+
+with late_modules.imported_late([f"imagebeam.pipelines.inputs.open_{name}" for name in ("objects", "tables")]):
+    from imagebeam.pipelines.inputs import open_objects, open_tables
 
 _IN_ARCHIVE = re.compile(r"(.+?\.zip)(?:/(.*))?", re.IGNORECASE)  # an archive, and a folder in it
 

@@ -34,6 +34,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from imagebeam.pipelines import quick_exit
 from tests import quick_beam, quick_disk, quick_waits
 
 if TYPE_CHECKING:
@@ -61,7 +62,19 @@ _BEAM = (
             "transform_columns",
         )
     ),
-    *(f"PIL.{name}" for name in ("ImageDraw", "ImageOps", "JpegImagePlugin", "PngImagePlugin", "GifImagePlugin")),
+    "imagebeam.transforms.html_report.make_report",  # and Pillow: what writer processes import as they start
+    *(
+        f"PIL.{name}"
+        for name in (
+            "BmpImagePlugin",
+            "GifImagePlugin",
+            "ImageDraw",
+            "ImageOps",
+            "JpegImagePlugin",
+            "PngImagePlugin",
+            "PpmImagePlugin",
+        )
+    ),
 )
 PRELOADED = {  # what each kind of server imports, where it is installed
     "local": ("imagebeam.pipelines.beam.runners", *_BEAM),
@@ -159,8 +172,8 @@ def start(
         cwd: the working folder.
         streams: descriptors of standard input, output and error, None for a closed one. By default the null device
             and two temporary files.
-        ends_whole: whether a process that exits takes all modules apart, as a Python does last, after its threads have
-            ended, its exit handlers have run and its streams are flushed.
+        ends_whole: whether a program that exits takes all modules apart, as a Python does last, after its threads have
+            ended, its exit handlers have run and its streams are flushed. A command never does.
     """
     stdout, stderr = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115  # closed with the Process
     with open(os.devnull, "rb") as nothing:
@@ -347,20 +360,7 @@ def _run(run: Mapping[str, Any]) -> None:
     if "code" in run:
         exec(run["code"], {"__name__": "__main__"})
     else:
-        sys.exit(sys.modules["imagebeam.pipelines.cli"].main())
-
-
-def _end(code: int) -> None:
-    """Does what Python does at its end, and ends. Returns if it cannot flush a stream: Python then says so."""
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for other threads
-    atexit._run_exitfuncs()
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None and not stream.closed:
-                stream.flush()
-    except OSError:
-        return
-    os._exit(code)
+        sys.modules["imagebeam.pipelines.cli"].run()
 
 
 if __name__ == "__main__":
@@ -369,7 +369,7 @@ if __name__ == "__main__":
         _run(asked["run"])
     except SystemExit as e:
         if not asked["ends_whole"] and (e.code is None or isinstance(e.code, int)):
-            _end((e.code or 0) & 0xFF)
+            quick_exit.end((e.code or 0) & 0xFF)
         raise
     if not asked["ends_whole"]:
-        _end(0)
+        quick_exit.end(0)

@@ -41,7 +41,7 @@ from imagebeam.transforms import (
     tfds_metadata,
 )
 from imagebeam.transforms.images import native_resizer, pillow_decoder, scaling
-from imagebeam.transforms.shard import shard_writer, statistics
+from imagebeam.transforms.shard import shard_writer, statistics, writer_processes
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class Committer:
     settings: dataset_settings.DatasetSettings
     name: str
     config: Mapping[str, Any]
+    writers: str | None = None  # token of the launcher's writer processes, which make the page
 
     def commit(
         self,
@@ -304,7 +305,7 @@ class Committer:
             found[catalog_lib.DUPLICATES_FILE] = join_dead_letters.join_rejects(
                 staging, _files_of(duplicates), target, check
             )
-        found |= stage_report.stage_report(self.settings, staging, dataset, described, note)
+        found |= stage_report.stage_report(self.settings, staging, dataset, described, note, self.writers)
         check()
         return dict(sorted(found.items()))
 
@@ -455,12 +456,14 @@ class CommitDataset(beam.PTransform):
             changes["duplicates"] = beam.pvalue.AsList(self.duplicates)
         if self.reject_states is not None:
             changes["reject_states"] = beam.pvalue.AsIter(self.reject_states)
+        pool = writer_processes.current()
+        committer = dataclasses.replace(self.committer, writers=None if pool is None else pool.token)
         return (
             written.pipeline
             | "StartCommit" >> beam.Impulse()
             | "Commit"
             >> beam.ParDo(
-                _CommitFn(self.committer),
+                _CommitFn(committer),
                 plan=beam.pvalue.AsSingleton(self.plan),
                 written=beam.pvalue.AsList(taken.written),
                 early_rejects=beam.pvalue.AsList(self.early_rejects),

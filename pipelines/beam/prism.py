@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import logging
 import os
 import re
@@ -78,6 +77,8 @@ def _is_broken_stream(kind: type[BaseException], trace: types.TracebackType | No
 
 def install_command() -> str:
     """Returns how to install the Prism of this Beam."""
+    import importlib.metadata  # late: 15 ms
+
     version = importlib.metadata.version("apache-beam")
     return f"go install github.com/apache/beam/sdks/v2/go/cmd/prism@v{version}"
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Optional imports of Beam that a local job on local files never calls.
 _UNUSED_LOCALLY = (
     "absl",
+    "apache_beam.io.aws.s3filesystem",
+    "apache_beam.io.azure.blobstoragefilesystem",
     "apache_beam.io.gcp.bigquery",
     "apitools",
     "boto3",
@@ -44,6 +46,7 @@ _USED_ELSEWHERE = (
     "beartype.roar",
     "bson",
     "bson.objectid",
+    "cProfile",
     "cryptography",
     "cryptography.fernet",
     "dateutil",
@@ -53,9 +56,15 @@ _USED_ELSEWHERE = (
     "fastavro.write",
     "grpc",
     "httplib2",
+    "importlib.metadata",
+    "multiprocessing.pool",
+    "packaging",
+    "packaging.version",
     "proto",
+    "pstats",
     "regex",
     "requests",
+    "urllib.request",
 )
 # Skips type checks of the graph, which take 0.1 s of every run: the tests build the same graph with the checks.
 TRUSTED_GRAPH = ("--no_pipeline_type_check",)
@@ -79,17 +88,15 @@ def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str |
         return
     threads = os.environ.get(_NUMPY_THREADS)
     os.environ.setdefault(_NUMPY_THREADS, "1")
-    gc.disable()  # modules are never freed: collecting garbage during the import takes 0.1 s
     try:
-        if not _try_import_in_part():
-            for name in [name for name in sys.modules if f"{name}.".startswith("apache_beam.")]:
-                del sys.modules[name]
-            with contextlib.suppress(ModuleNotFoundError):  # reported when the options are made
-                importlib.import_module(_RUNNER)
+        with late_modules.without_collection():  # 0.1 s
+            if not _try_import_in_part():
+                for name in [name for name in sys.modules if f"{name}.".startswith("apache_beam.")]:
+                    del sys.modules[name]
+                with contextlib.suppress(ModuleNotFoundError):  # reported when the options are made
+                    importlib.import_module(_RUNNER)
     finally:
-        gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)  # references are many objects, and in no cycle
-        gc.enable()
         if threads is None:
             del os.environ[_NUMPY_THREADS]
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 from typing import TypeAlias, cast
 
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import kept_features, output_folder
-from imagebeam.transforms.objects import image_objects
-from imagebeam.transforms.sources import (
+from imagebeam.pipelines.inputs.late_sources import (
     annotated_files,
     annotation_tables,
     arrays,
     box_csv,
     coco,
     idx,
-    image_source,
     manifest,
     paired_files,
     parquet,
-    path_template,
     pixel_csv,
     table_per_folder,
 )
+from imagebeam.transforms import kept_features, output_folder
+from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.sources import image_source, path_template
 
 _ARRAYS = (arrays.ArraysSource, pixel_csv.PixelCsvSource)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import os
 import re
 import secrets
@@ -86,6 +85,8 @@ class Versions(NamedTuple):
 
 def launcher_versions() -> Versions:
     """Returns the versions in this process."""
+    import importlib.metadata  # late: 15 ms
+
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return Versions(python, importlib.metadata.version("apache-beam"), version.__version__)
 

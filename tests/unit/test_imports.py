@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import command_line
+from tests import command_line, image_sets
 
 ROOT = command_line.ROOT
 FOLDERS = ("imagebeam", "transforms", "pipelines", "configs")
@@ -26,7 +26,7 @@ IN_TENSORFLOW = {  # imported by the calls that need them
 ROOMS: dict[str, set[str]] = {  # the folders of pipelines/ and the others that each may import
     "config": set(),
     "beam": set(),
-    "inputs": {"config"},
+    "inputs": {"beam", "config"},
     "recognize": {"config", "inputs"},
     "runs": {"beam", "config"},
     "messages": {"runs"},
@@ -129,6 +129,36 @@ sys.exit(cli.main(["convert", "--config", "nowhere.yaml"]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("nowhere.yaml")) == (2, 1)
+
+
+UNUSED = {  # by a conversion of files in class folders, in the process that launches it
+    "PIL.Image",
+    "email",
+    "http",
+    "importlib.metadata",
+    "imagebeam.transforms.html_report",
+    "imagebeam.transforms.sources.coco",
+    "imagebeam.transforms.sources.parquet",
+    "imagebeam.transforms.sources.tar",
+    "multiprocessing.pool",
+    "pstats",
+    "ssl",
+}
+
+
+def test_conversion_of_files_imports_nothing_that_it_does_not_use(tmp_path: pathlib.Path) -> None:
+    image_sets.write_folder(tmp_path / "in", per_label=1)
+    code = f"""
+import sys
+from imagebeam.pipelines import cli
+code = cli.main(["convert", "-q", "--input", {str(tmp_path / "in")!r}, "--output", {str(tmp_path / "out")!r}])
+print(code, *sys.modules)
+"""
+    done = command_line.run_python(code)
+    exit_code, *modules = done.stdout.split()
+    assert exit_code == "0", done.stderr
+    assert "apache_beam" in modules and set(modules) & UNUSED == set()
+    assert (tmp_path / "out" / "report.html").exists()  # made in a writer process
 
 
 @pytest.mark.parametrize("module", sorted(name for name in PATHS if name.startswith("imagebeam.transforms.shard.")))

@@ -151,10 +151,10 @@ def _decode(data: bytes) -> PIL.Image.Image:
 
 def _flatten(picture: PIL.Image.Image) -> PIL.Image.Image:
     """Returns the picture in RGB: deep pixels scaled to 8 bits, transparent ones on white."""
-    import numpy as np
-
     module = pillow_decoder.pillow()
     if picture.mode.startswith(("I", "F")):
+        import numpy as np  # late: a writer process has not imported it
+
         deep = np.asarray(picture, np.float64)
         top = 65535.0 if picture.mode.startswith("I") else max(float(deep.max()), 1e-9)
         return module.fromarray((deep.clip(0, top) * (255 / top)).astype(np.uint8)).convert("RGB")
@@ -180,12 +180,15 @@ def _shrink(picture: PIL.Image.Image) -> PIL.Image.Image:
 
 def _masks(known: Mapping[str, Sequence[Any]]) -> list[tuple[np.ndarray, tuple[int, int, int]]]:
     """Returns masks, bool [height, width], each with its color: of the objects, and of the classes of pixels."""
-    import numpy as np
+    objects, classes_of_pixels = list(known.get(_MASKS, ()))[:_MAX_OBJECTS], list(known.get(_CLASSES, ()))[:1]
+    if not objects and not classes_of_pixels:
+        return []
+    import numpy as np  # late, as above
 
     found = []
-    for number, data in enumerate(list(known.get(_MASKS, ()))[:_MAX_OBJECTS]):
+    for number, data in enumerate(objects):
         found.append((np.asarray(_decode(data)) > 0, _COLORS[number % len(_COLORS)]))
-    for data in list(known.get(_CLASSES, ()))[:1]:
+    for data in classes_of_pixels:
         classes = np.asarray(_decode(data))
         present = [int(each) for each in np.unique(classes) if each not in (0, _VOID)]
         found += [(classes == each, _COLORS[(each - 1) % len(_COLORS)]) for each in present[:_MAX_OBJECTS]]
@@ -200,11 +203,13 @@ def _blend(picture: PIL.Image.Image, mask: np.ndarray, color: tuple[int, int, in
 
 
 def _draw_boxes(picture: PIL.Image.Image, known: Mapping[str, Sequence[Any]]) -> None:
-    import PIL.ImageDraw
+    boxes = list(zip(*(known.get(side, ()) for side in _BOX)))[:_MAX_OBJECTS]
+    if not boxes:
+        return
+    import PIL.ImageDraw  # late: 5 ms
 
     draw = PIL.ImageDraw.Draw(picture)
     width, height = picture.width - 1, picture.height - 1
-    boxes = list(zip(*(known.get(side, ()) for side in _BOX)))[:_MAX_OBJECTS]
     for number, (left, top, right, bottom) in enumerate(boxes):
         corners = [round(left * width), round(top * height), round(right * width), round(bottom * height)]
         if corners[0] <= corners[2] and corners[1] <= corners[3]:

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 _THREADS = "/proc/self/task"
 _DESCRIPTORS = "/proc/self/fd"
-_POLL_SEC = 0.01
+_FIRST_POLL_SEC, _MAX_POLL_SEC = 0.0005, 0.01
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3}  # glibc's malloc.h
 
@@ -78,10 +78,12 @@ class ForkedChild:
             subprocess.TimeoutExpired: if it still runs after `timeout` seconds.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_POLL_SEC
         while (code := self.poll()) is None:
             if end is not None and time.monotonic() >= end:
                 raise subprocess.TimeoutExpired("a writer process", timeout or 0.0)
-            time.sleep(_POLL_SEC)
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_POLL_SEC)
         return code
 
     def kill(self) -> None:

@@ -26,11 +26,12 @@ from imagebeam.transforms import (
     elements,
     output_folder,
     run_report,
+    stage_report,
     transform_columns,
 )
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.html_report import make_report
-from imagebeam.transforms.shard import shard_writer
+from imagebeam.transforms.shard import shard_writer, writer_processes
 from tests.unit.transforms import small_dataset
 
 CONFIG = {"seed": 0, "source": {"uri": "/data/pets"}}
@@ -241,6 +242,35 @@ def test_page_that_cannot_be_made_is_a_note_and_the_dataset_is_committed(
     assert_whole(output)
     assert notes == [
         f"the dataset has no report.html (RuntimeError: no page today): imagebeam report {output} makes one"
+    ]
+
+
+def test_page_from_a_writer_process_is_the_same(pets: Dataset, output: pathlib.Path) -> None:
+    catalog = pets.run()
+    assert catalog is not None
+    page = (output / "report.html").read_bytes()
+    shutil.rmtree(output)
+    with writer_processes.start(1) as pool:
+        committer = dataclasses.replace(pets.committer, writers=pool.token)
+        again = committer.commit(pets.compare(), pets.write(), pets.store_rejects())
+    assert again is not None and again.files["report.html"] == catalog.files["report.html"]
+    assert (output / "report.html").read_bytes() == page
+
+
+def test_writer_process_that_dies_over_the_page_is_a_note_and_the_dataset_is_committed(
+    pets: Dataset, output: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_report, "_try_to_make", os._exit)  # by its name in another module: it can be pickled
+    monkeypatch.setattr(stage_report, "_Task", lambda *_: 5)
+    notes: list[str] = []
+    with writer_processes.start(1) as pool:
+        committer = dataclasses.replace(pets.committer, writers=pool.token)
+        catalog = committer.commit(pets.compare(), pets.write(), pets.store_rejects(), note=notes.append)
+    assert catalog is not None and "report.html" not in catalog.files
+    assert_whole(output)
+    assert notes == [
+        "the dataset has no report.html (WriterDiedError: a writer process ended with code 5; was it out of memory?): "
+        f"imagebeam report {output} makes one"
     ]
 
 

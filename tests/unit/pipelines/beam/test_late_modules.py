@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from imagebeam.pipelines.beam import late_modules
+from tests import command_line
 
 NAMES = ("latecomer", "latecomer.inner")
 USER = """
@@ -71,6 +72,28 @@ def test_nothing_is_an_instance_of_a_class_that_is_not_imported() -> None:
 def test_package_that_is_imported_already_is_left_alone() -> None:
     real = importlib.import_module("latecomer")
     assert import_late().latecomer is real
+    assert real.VALUE == 3
+
+
+def test_module_of_a_package_that_is_imported_already_is_late() -> None:
+    package = importlib.import_module("latecomer")
+    user = import_late()
+    assert "latecomer.inner" not in sys.modules
+    assert not hasattr(package, "inner")
+    assert user.double(4) == 8
+    assert package.inner is sys.modules["latecomer.inner"]
+
+
+def test_collector_is_off_while_modules_are_imported() -> None:
+    code = """
+import gc
+from imagebeam.pipelines.beam import late_modules
+with late_modules.without_collection():
+    assert not gc.isenabled()
+    before = gc.get_freeze_count()
+print(gc.isenabled(), gc.get_freeze_count() > before)
+"""
+    assert command_line.run_python(code).stdout == "True True\n"
 
 
 def test_special_names_are_not_there_and_load_nothing() -> None:
