@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import signal
 import subprocess
 import sys
@@ -109,9 +108,9 @@ def test_copies_of_a_killed_launcher_are_gone() -> None:
     done = run(
         f"print(*[process._popen.pid for process in pool._processes], flush=True); {ask}; os.kill(os.getpid(), 9)"
     )
-    processes = [pathlib.Path("/proc", pid) for pid in done.stdout.split()]
-    assert len(processes) == 2
-    patience.wait_until(lambda: not any(process.exists() for process in processes))
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    patience.wait_until(lambda: not any(map(patience.is_running, pids)))
 
 
 def test_settings_of_malloc_are_those_that_the_environment_leaves_open(monkeypatch: pytest.MonkeyPatch) -> None:
