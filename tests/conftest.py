@@ -52,7 +52,7 @@ def _quick_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Makes jobs quicker in this process. Beam is imported while tests are collected, or not needed."""
     with contextlib.ExitStack() as stack:
         if tmp_path_factory.getbasetemp().is_relative_to(quick_disk.IN_MEMORY):
-            stack.enter_context(quick_disk.temporary_files_in(tmp_path_factory.mktemp("tmp", numbered=False)))
+            stack.enter_context(quick_disk.temporary_files_in(quick_disk.make_folder_in_memory()))
         for each in (quick_beam, quick_disk, kept_writers, kept_thumbnails):
             stack.enter_context(each.patched())
         yield

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.util
 import os
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Iterator
 
@@ -36,6 +38,16 @@ def find_memory(folder: str = IN_MEMORY, min_free_bytes: int = MIN_FREE_BYTES) -
         return None
     has_room = room.f_bavail * room.f_frsize >= min_free_bytes
     return folder if has_room and os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def make_folder_in_memory() -> pathlib.Path:
+    """Makes a folder for the temporary files of this process, which removes it at its end."""
+    folder = tempfile.mkdtemp(prefix="imagebeam-tests-", dir=IN_MEMORY)
+    after_those_of_python = -200  # multiprocessing removes its own folder, which may be in this one, at -100
+    multiprocessing.util.Finalize(
+        None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=after_those_of_python
+    )
+    return pathlib.Path(folder)
 
 
 @contextlib.contextmanager
