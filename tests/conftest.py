@@ -4,6 +4,7 @@ In CI (IMAGEBEAM_CI=1) a test marked `integration` that skips is a failure: no m
 property fails because the machine is busy.
 """
 
+import contextlib
 import gc
 import os
 import pathlib
@@ -40,10 +41,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure() -> None:
+    """Keeps the files of tests in memory, where there is room for them."""
+    if memory := quick_disk.find_memory():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)  # where `tmp_path` is
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _quick_jobs() -> Iterator[None]:
+def _quick_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Makes jobs quicker in this process. Beam is imported while tests are collected, or not needed."""
-    with quick_beam.patched(), quick_disk.patched(), kept_writers.patched(), kept_thumbnails.patched():
+    with contextlib.ExitStack() as stack:
+        if tmp_path_factory.getbasetemp().is_relative_to(quick_disk.IN_MEMORY):
+            stack.enter_context(quick_disk.temporary_files_in(quick_disk.make_folder_in_memory()))
+        for each in (quick_beam, quick_disk, kept_writers, kept_thumbnails):
+            stack.enter_context(each.patched())
         yield
 
 

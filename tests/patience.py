@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,6 +16,14 @@ def wait_until(is_so: Callable[[], object]) -> None:
         if is_so():
             return
         time.sleep(0.002)
+
+
+def is_running(pid: int) -> bool:
+    """Returns whether a process still runs. A zombie does not: its parent may take a second to look after it."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def again() -> Iterator[None]:

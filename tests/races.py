@@ -8,7 +8,7 @@ import itertools
 import pathlib
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
@@ -25,6 +25,7 @@ from tests.unit.transforms import small_dataset
 
 STEPS = ("plan", "write", "commit")
 ORDERS = sorted(set(itertools.permutations("AAABBB")))  # whose step is next
+START_STATES = tuple(itertools.product((False, True), repeat=2))  # whether there is an earlier dataset, a lock of B
 OTHER_CONFIGS = {"same-config": ("f1", 2, 0), "same-shard-names": ("f2", 2, 3), "other-shard-names": ("f2", 3, 3)}
 # Arguments of `play`. What a write alone would damage is seen after the commit; test_commit_races.py plays all other
 # cases on a local disk, and looks after each write.
@@ -194,13 +195,24 @@ def play(
             assert committed_by(output) == model.committed, (name, step, order)
 
 
-def play_all(outputs: str, configs: Sequence[str], orders: Sequence[Sequence[str]] = ORDERS) -> int:
-    """Plays these orders in folders below `outputs`, each with and without an earlier dataset and a lock of B."""
-    count = 0
-    for order, config, has_earlier, locked in itertools.product(orders, configs, (False, True), (False, True)):
+def play_all(outputs: str, config: str) -> int:
+    """Plays all orders in folders below `outputs`, each with and without an earlier dataset and a lock of B."""
+    return _play(outputs, config, itertools.product(ORDERS, START_STATES))
+
+
+def play_each(outputs: str, config: str) -> int:
+    """Plays all orders in folders below `outputs`, each once: on this config, an earlier dataset and a lock in turn.
+
+    Over all configs, each order meets three of the four states to start from, and each config meets all.
+    """
+    states = itertools.islice(itertools.cycle(START_STATES), list(OTHER_CONFIGS).index(config), None)
+    return _play(outputs, config, zip(ORDERS, states))
+
+
+def _play(outputs: str, config: str, cases: Iterable[tuple[Sequence[str], tuple[bool, bool]]]) -> int:
+    for count, (order, (has_earlier, locked)) in enumerate(cases, 1):
         play(f"{outputs}/{count}", order, config, has_earlier, locked)
         clear_memory(f"{outputs}/{count}")
-        count += 1
     return count
 
 

@@ -24,6 +24,7 @@ from imagebeam.transforms import commit_rights, output_paths, run_record
 _LOGGER = logging.getLogger("imagebeam.pipelines.output_lock")  # users select lines of logs by this name
 
 _PATIENCE_SEC = 2.0  # how long to wait for a run that is just ending
+_LOOK_SEC, _LOOK_AT_LEASE_SEC = 0.05, 0.2  # between two looks at its lock
 _RENEW_SEC = run_record.RENEW_SEC  # on storages without file locks
 
 
@@ -176,7 +177,7 @@ class _LocalLock:
                     return False
                 if is_late or verdict.action == "refuse":
                     raise errors.BusyError(verdict.reason)
-            time.sleep(0.05)
+            time.sleep(_LOOK_SEC)
 
     def _take(self, file: int) -> Verdict:
         """Locks the open file, if no other process has locked it and no job holds it."""
@@ -277,7 +278,7 @@ class _Lease:
                     _LOGGER.warning(text, verdict.reason, run_record.LEASE_SEC)
                 has_warned = True
                 time.sleep(run_record.WATCH_SEC)
-            time.sleep(0.2)
+            time.sleep(_LOOK_AT_LEASE_SEC)
         return True
 
     def _renew(self) -> None:

@@ -90,6 +90,8 @@ class _Element:
 
     def tag(self) -> _Tag:
         first, second = struct.unpack(f"{self._order}2I", start := self.exactly(8))
+        if first >> 16 > 4:
+            raise found_array.broken(f"has a small element of {first >> 16:,} bytes, and at most 4 fit; fetch it again")
         if first >> 16:
             return _Tag(first & 0xFFFF, first >> 16, start[4 : 4 + (first >> 16)])
         return _Tag(first, second)

@@ -619,9 +619,9 @@ def test_missing_tensorflow_exits_2_and_names_the_extra(
 @pytest.mark.slow
 def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: pathlib.Path) -> None:
     pytest.importorskip("tensorflow")
-    small = ("--batch-size", 4, "--image-size", 16, "--seconds", 0.05, "--threads", 1)
+    small = ("--batch-size", 4, "--image-size", 16, "--seconds", 0.01, "--threads", 1)
     completed = command_line.succeed("bench", dataset, *small, fresh=True)
-    assert completed.stderr == "measuring 6 x 0.05 s; other running programs lower the result\n"
+    assert completed.stderr == "measuring 6 x 0.01 s; other running programs lower the result\n"
     lines = completed.stdout.splitlines()
     assert lines[0] == f"dataset        {dataset}, train: 10 images, {lines[0].split(', ')[-1]}"
     reader = "reader         1 thread, batches of 4, 16 x 16 px, bfloat16, decoded by "

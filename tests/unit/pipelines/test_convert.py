@@ -13,7 +13,7 @@ from imagebeam import errors
 from imagebeam.pipelines import call_arguments, convert, inspect_dataset, verify_dataset
 from imagebeam.transforms import label_names
 from imagebeam.transforms.images import native_resizer
-from tests import image_sets
+from tests import forked_commands, image_sets
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,7 @@ def test_names_of_label_files_are_staged_for_the_run_and_change_nothing(
         addresses.append(self.address)
 
     monkeypatch.setattr(label_names.StagedNames, "write", record)
+    forked_commands.fork_beam_workers(monkeypatch, "remote")
     written = []
     for limit in (label_names.MAX_IN_GRAPH, 0):
         monkeypatch.setattr(label_names, "MAX_IN_GRAPH", limit)

@@ -28,9 +28,16 @@ def write(
     return written, path
 
 
-@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
-def test_config_is_the_preset_with_its_settings(tmp_path: pathlib.Path, shape: str) -> None:
-    written, path = write(tmp_path, folder_shapes.SHAPES[shape][2])
+@pytest.fixture(scope="module", params=folder_shapes.SHAPES)
+def of_shape(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[init_config.Written, str]:
+    """What `write` returns for a folder of each shape; read only."""
+    return write(tmp_path_factory.mktemp("shape"), folder_shapes.SHAPES[request.param][2])
+
+
+def test_config_is_the_preset_with_its_settings(of_shape: tuple[init_config.Written, str]) -> None:
+    written, path = of_shape
     found, chosen = written.found, written.chosen
     places = [f"source.uri={found.address(chosen)}"]
     expected = config_lib.load_config(chosen.preset, [*recognize_folder.overrides_of(chosen), *places])
@@ -40,10 +47,8 @@ def test_config_is_the_preset_with_its_settings(tmp_path: pathlib.Path, shape: s
     assert kept == expected
 
 
-@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
-def test_every_key_has_a_comment_of_one_line(tmp_path: pathlib.Path, shape: str) -> None:
-    written, _ = write(tmp_path, folder_shapes.SHAPES[shape][2])
-    lines = written.text.splitlines()
+def test_every_key_has_a_comment_of_one_line(of_shape: tuple[init_config.Written, str]) -> None:
+    lines = of_shape[0].text.splitlines()
     sections = re.compile(r"\s*(# )?\w+:")
     for above, line in itertools.pairwise(lines):
         if line.strip() and not line.lstrip().startswith("#") and not sections.fullmatch(line):
@@ -52,9 +57,8 @@ def test_every_key_has_a_comment_of_one_line(tmp_path: pathlib.Path, shape: str)
             assert len(above) <= 130
 
 
-@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
-def test_lines_that_are_commented_out_can_be_put_into_effect(tmp_path: pathlib.Path, shape: str) -> None:
-    lines = write(tmp_path, folder_shapes.SHAPES[shape][2])[0].text.splitlines()
+def test_lines_that_are_commented_out_can_be_put_into_effect(of_shape: tuple[init_config.Written, str]) -> None:
+    lines = of_shape[0].text.splitlines()
     start, number = lines.index(""), 0
     for index in range(start, len(lines)):
         suggestion = re.fullmatch(r"( *)# (\w+): \S.*", lines[index])

@@ -214,7 +214,8 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def test_lock_that_is_not_understood_counts_for_nothing(output: pathlib.Path) -> None:
+def test_lock_that_is_not_understood_counts_for_nothing(output: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_record, "_READ_WAIT_SEC", 0.0)
     (output / ".imagebeam" / "lock").write_text("process 1 on h")  # of an imagebeam before locks had records
     assert status.status(str(output)).state == "nothing"
 

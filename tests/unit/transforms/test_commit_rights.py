@@ -39,7 +39,10 @@ def sign(uri: str, run: str, is_gone: bool = False, age: float = 0.0, **fields: 
 # ---- the lock
 
 
-def test_lock_is_held_as_long_as_it_names_the_run(paths: output_paths.OutputPaths) -> None:
+def test_lock_is_held_as_long_as_it_names_the_run(
+    paths: output_paths.OutputPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_record, "_READ_WAIT_SEC", 0.0)  # of a lock that is not signed
     assert commit_rights.look_at_lock(paths, "mine") == LockView(is_held=False)
     sign(paths.lock, "mine", age=1e6, ended=("old",))
     assert commit_rights.look_at_lock(paths, "mine") == LockView(is_held=True, ended=("old",))

@@ -14,6 +14,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, shard_names, storage, verify_shards
 from imagebeam.transforms import (
     commit_dataset,
+    commit_rights,
     compare_with_committed,
     dataset_settings,
     decide_plan,
@@ -31,6 +32,11 @@ Files = dict[str, bytes]
 
 class Killed(BaseException):
     """The process ends here."""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_rights, "SETTLE_SEC", 0.0)  # of a run that takes over from one that was killed
 
 
 @pytest.fixture(scope="module")

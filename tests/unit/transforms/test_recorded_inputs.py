@@ -159,7 +159,7 @@ def test_few_of_many_images_are_told_as_such() -> None:
     assert recorded_inputs.compare_inputs(describe(refs), now) == expected
 
 
-@pytest.mark.parametrize("count", [0, 1, 1000, 20_000])
+@pytest.mark.parametrize("count", [0, 1, 1000, 5000])
 def test_checksums_depend_on_the_images_alone_and_stay_few(count: int) -> None:
     refs = make_refs(range(count))
     found = {checksum(refs, parts=1024, seed=seed) for seed in range(3)}

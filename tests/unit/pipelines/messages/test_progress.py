@@ -181,6 +181,7 @@ def test_plain_stream_gets_whole_lines_without_control_characters(dataset: datas
     assert stream.getvalue() == "shards 0/4  images 0/2,000  0 images/s  ...\n"  # once, as it does not change
 
 
+@pytest.mark.usefixtures("eager")
 def test_plain_stream_of_short_run_gets_nothing(
     dataset: dataset_settings.DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

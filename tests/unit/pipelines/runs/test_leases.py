@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -28,8 +28,9 @@ LOCK = f"{CONTROL}/lock"
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[storage.Storage]:
-    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.2)
-    monkeypatch.setattr(commit_rights, "SETTLE_SEC", 0.05)
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.01)
+    monkeypatch.setattr(output_lock, "_LOOK_AT_LEASE_SEC", 0.01)
+    monkeypatch.setattr(commit_rights, "SETTLE_SEC", 0.0)
     store = storage.storage_of(LOCK)
     yield store
     store.remove_tree("memory://out")
@@ -39,6 +40,19 @@ def leave(store: storage.Storage, **word: Any) -> None:
     """The lock of another run."""
     whole = {"process": 1, "host": "elsewhere", "run": "other", "time": time.time(), **word}
     store.write_whole(LOCK, json.dumps(whole).encode())
+
+
+def after_two_looks(store: storage.Storage, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
+    """Calls `then` once, after a run has read the lock of another one twice."""
+    read, looks = store.read, itertools.count(1)
+
+    def read_and_go_on(uri: str, **options: Any) -> bytes:
+        content = read(uri, **options)
+        if next(looks) == 2:
+            then()
+        return content
+
+    monkeypatch.setattr(store, "read", read_and_go_on)
 
 
 def test_lock_is_there_while_it_is_held(store: storage.Storage) -> None:
@@ -71,7 +85,7 @@ def test_second_run_is_told_who_holds_it(store: storage.Storage) -> None:
 def test_second_run_waits_for_one_that_is_about_to_end(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_lock, "_PATIENCE_SEC", patience.HANG_SEC)
     leave(store)
-    threading.Timer(0.3, store.remove, [LOCK]).start()
+    after_two_looks(store, monkeypatch, lambda: store.remove(LOCK))
     with output_lock.hold(CONTROL):
         assert json.loads(store.read(LOCK))["run"] != "other"
 
@@ -90,14 +104,14 @@ NO_DATES = [float("nan"), float("inf"), 9e9]
 def test_lock_with_an_impossible_time_that_is_not_renewed_is_taken_over(
     store: storage.Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: float
 ) -> None:
-    monkeypatch.setattr(run_record, "LEASE_SEC", 0.5)
+    monkeypatch.setattr(run_record, "LEASE_SEC", 0.05)
     monkeypatch.setattr(run_record, "WATCH_SEC", 0.01)
     leave(store, time=clock)
     with output_lock.hold(CONTROL):
         assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
     (record,) = caplog.records
     assert record.getMessage().endswith(
-        f"if it was killed, remove {LOCK}; looking for 0.5 s whether the lock changes, and taking it over if not"
+        f"if it was killed, remove {LOCK}; looking for 0.05 s whether the lock changes, and taking it over if not"
     )
 
 
@@ -118,7 +132,7 @@ def test_lock_with_an_impossible_time_that_changes_is_respected(
 ) -> None:
     monkeypatch.setattr(run_record, "WATCH_SEC", 0.01)
     leave(store, time=clock)
-    threading.Timer(0.3, leave, [store], {"time": clock, "config": "renewed"}).start()
+    after_two_looks(store, monkeypatch, lambda: leave(store, time=clock, config="renewed"))
     message = rf"renewed at \S+ s by a clock that disagrees with this host's, .* if it was killed, remove {LOCK}$"
     with pytest.raises(errors.BusyError, match=message), output_lock.hold(CONTROL):
         pass

@@ -88,8 +88,9 @@ def write_nothing(file: Any) -> None:
 
 
 def chunk(file: Any) -> None:
-    data = np.zeros((2, 20_000, 20_000), np.uint8)
-    file.create_dataset("x", data.shape, np.uint8, chunks=(1, 20_000, 20_000), compression="gzip")[0, :1] = 1
+    shape = (1, 20_000, 20_000)
+    created = file.create_dataset("x", shape, np.uint8, chunks=shape, compression="gzip")
+    created.id.write_direct_chunk((0, 0, 0), bytes(1 << 20))  # unpacked by nobody: real values take 2 s to write
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def chunk(file: Any) -> None:
         ),
         pytest.param(write_in_part, "'x' has 10 chunks, and stores 4 of them: it was not written to", id="in-part"),
         pytest.param(write_nothing, "has 1,296 bytes of values, and stores 0 for them: it was not", id="not-at-all"),
-        pytest.param(chunk, "in chunks of more than 268,435,456 bytes|stores", id="vast-chunk"),
+        pytest.param(chunk, "in chunks of more than 268,435,456 bytes", id="vast-chunk"),
     ],
 )
 def test_hdf5_that_leads_elsewhere_or_lies_is_refused(

@@ -112,6 +112,14 @@ def test_mat_whose_values_do_not_fit_the_shape_is_refused(
         list(matlab_files.read_values(uri, 0, found._replace(name="z")))
 
 
+def test_mat_with_more_values_in_a_tag_than_fit_is_refused(tmp_path: pathlib.Path) -> None:
+    values = struct.pack("<I", 6 << 16 | 2) + b"\1\2\3\4"  # 6 bytes, as the shape demands
+    (tmp_path / "a.mat").write_bytes(header() + matrix((2, 3), b"")[:-8] + values)
+    [found] = matlab_files.list_arrays(str(tmp_path / "a.mat"), 0)
+    with pytest.raises(broken_content.BrokenContentError, match="has a small element of 6 bytes, and at most 4 fit"):
+        list(matlab_files.read_values(str(tmp_path / "a.mat"), 0, found))
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10_000), st.integers(0, 255))
 def test_mat_with_a_changed_byte_is_read_or_refused(tmp_path: pathlib.Path, position: int, value: int) -> None:

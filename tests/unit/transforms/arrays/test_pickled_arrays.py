@@ -147,7 +147,7 @@ DTYPE = b"cnumpy\ndtype\n"
         ),
         pytest.param(DTYPE + b"](K\x01K\x02eR.", "has a list as its arguments", id="arguments-in-a-list"),
         pytest.param(DOUBLED + DOUBLED + b"\x93.", "requires str", id="name"),
-        pytest.param(b")" + b"\x85" * 1_000_000 + b".", "it holds a tuple, expected a dict", id="deep"),
+        pytest.param(b")" + b"\x85" * 200_000 + b".", "it holds a tuple, expected a dict", id="deep"),
     ],
 )
 def test_load_of_containers_in_other_places_raises_at_once(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import signal
 import subprocess
 import sys
@@ -33,26 +32,25 @@ def run(lines: str) -> subprocess.CompletedProcess[str]:
     return command_line.run_python(BEGIN + "".join(f"    {line}\n" for line in lines.strip().splitlines()))
 
 
-@pytest.mark.parametrize(
-    ("asked", "answer"),
-    [
-        pytest.param("6 * 7", "42", id="answers"),
-        pytest.param("__import__('os').getppid() == {pid}", "True", id="other-process"),
-        pytest.param("__import__('os').getsid(0) == __import__('os').getpid()", "True", id="own-session"),
-        pytest.param("__import__('signal').getsignal(15).name", "SIG_DFL", id="default-signals"),
-        pytest.param("__import__('signal').pthread_sigmask(0, [])", "set()", id="no-signal-is-blocked"),
-        pytest.param("__import__('logging').root.handlers", "[]", id="no-log-of-the-launcher"),
-        pytest.param("'writer_processes' in globals()", "False", id="own-names"),
-        pytest.param("sum(int(name) > 2 for name in __import__('os').listdir('/proc/self/fd'))", "2", id="own-files"),
-        pytest.param("__import__('gc').get_freeze_count() > 1000", "True", id="pages-are-shared"),
-        pytest.param(
-            "__import__('imagebeam.transforms.shard.writer_processes', fromlist=['x'])._started", "{{}}", id="no-pool"
-        ),
-    ],
-)
-def test_copy_is_like_a_new_process(asked: str, answer: str) -> None:
-    done = run(f"print(ask(pool, {asked!r}.format(pid=os.getpid())))")
-    assert (done.stdout, done.stderr) == (answer.format() + "\n", "")
+SEEN_IN_A_COPY = {  # an expression, and what it is there; {pid} is the launcher
+    "answers": ("6 * 7", "42"),
+    "other-process": ("__import__('os').getppid() == {pid}", "True"),
+    "own-session": ("__import__('os').getsid(0) == __import__('os').getpid()", "True"),
+    "default-signals": ("__import__('signal').getsignal(15).name", "SIG_DFL"),
+    "no-signal-is-blocked": ("__import__('signal').pthread_sigmask(0, [])", "set()"),
+    "no-log-of-the-launcher": ("__import__('logging').root.handlers", "[]"),
+    "own-names": ("'writer_processes' in globals()", "False"),
+    "own-files": ("sum(int(name) > 2 for name in __import__('os').listdir('/proc/self/fd'))", "2"),
+    "pages-are-shared": ("__import__('gc').get_freeze_count() > 1000", "True"),
+    "no-pool": ("__import__('imagebeam.transforms.shard.writer_processes', fromlist=['x'])._started", "{}"),
+}
+
+
+def test_copy_is_like_a_new_process() -> None:
+    asked = {name: expression for name, (expression, _) in SEEN_IN_A_COPY.items()}
+    done = run(f"for name, text in {asked}.items(): print(name, ask(pool, text.replace('{{pid}}', str(os.getpid()))))")
+    answers = [f"{name} {answer}" for name, (_, answer) in SEEN_IN_A_COPY.items()]
+    assert (done.stdout.splitlines(), done.stderr) == (answers, "")
 
 
 def test_print_and_what_waited_to_be_printed_come_once() -> None:
@@ -109,9 +107,9 @@ def test_copies_of_a_killed_launcher_are_gone() -> None:
     done = run(
         f"print(*[process._popen.pid for process in pool._processes], flush=True); {ask}; os.kill(os.getpid(), 9)"
     )
-    processes = [pathlib.Path("/proc", pid) for pid in done.stdout.split()]
-    assert len(processes) == 2
-    patience.wait_until(lambda: not any(process.exists() for process in processes))
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    patience.wait_until(lambda: not any(map(patience.is_running, pids)))
 
 
 def test_settings_of_malloc_are_those_that_the_environment_leaves_open(monkeypatch: pytest.MonkeyPatch) -> None:

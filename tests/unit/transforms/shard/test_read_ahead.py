@@ -333,9 +333,10 @@ def test_fetch_of_parts_of_many_files_keeps_a_bounded_number_open(tmp_path: path
         asked.append(ranges(path, CONTENT))
     in_turn = [ref for refs in zip(*asked) for ref in refs]
     most = 0
-    for ref, data in read_ahead.fetch(in_turn):
+    for number, (ref, data) in enumerate(read_ahead.fetch(in_turn)):
         assert data == part(ref)
-        most = max(most, count_open(tmp_path))
+        if number % 7 == 0:  # to count takes longer than to read
+            most = max(most, count_open(tmp_path))
     assert most == read_ahead._MAX_SHARED
     assert count_open(tmp_path) == 0
 

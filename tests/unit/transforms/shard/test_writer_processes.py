@@ -38,14 +38,6 @@ with writer_processes.start(3) as pool:
 """
 
 
-def is_alive(pid: int) -> bool:
-    """Returns whether a process still runs; a zombie does not."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @pytest.fixture(autouse=True)
 def _fresh_and_patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Starts the processes that users get, and leaves a process that ends by itself the time for it."""
@@ -185,7 +177,7 @@ def test_close_kills_processes_in_the_middle_of_a_task(pause_sec: float) -> None
         pids = [process._popen.pid for process in pool._processes]
         futures = [pool.submit(EVALUATE, "__import__('time').sleep(3600)") for _ in range(4)]
         time.sleep(pause_sec)
-    assert not any(map(is_alive, pids))
+    assert not any(map(patience.is_running, pids))
     assert [future.cancelled() for future in futures[2:]] == [True] * 2
     for future in futures[:2]:
         assert future.cancelled() or isinstance(future.exception(timeout=0), writer_processes.WriterError)
@@ -215,11 +207,11 @@ def test_processes_of_a_killed_launcher_are_gone(meanwhile: str) -> None:
     launcher, pids = launch(meanwhile)
     try:
         time.sleep(0.5)
-        assert [is_alive(pid) for pid in pids] == [True] * 3
+        assert [patience.is_running(pid) for pid in pids] == [True] * 3
     finally:
         launcher.send_signal(signal.SIGKILL)
         launcher.communicate()
-    patience.wait_until(lambda: not any(map(is_alive, pids)))
+    patience.wait_until(lambda: not any(map(patience.is_running, pids)))
 
 
 @needs_proc
@@ -228,7 +220,7 @@ def test_processes_whose_launcher_dies_while_they_start_are_gone() -> None:
     launcher, pids = launch(f"{sleep}; import os; os.kill(os.getpid(), 9)")
     launcher.communicate()
     assert len(pids) == 3
-    patience.wait_until(lambda: not any(map(is_alive, pids)))
+    patience.wait_until(lambda: not any(map(patience.is_running, pids)))
 
 
 def test_processes_started_beside_a_users_modules_import_ours(

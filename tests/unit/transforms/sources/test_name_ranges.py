@@ -36,10 +36,10 @@ def test_cut_yields_ascending_bounds_inside_of_the_range(
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param([f"{index:08d}.jpg" for index in range(20_000)], id="numbers-with-zeros"),
-        pytest.param([f"img_{index}.jpg" for index in range(20_000)], id="numbers"),
-        pytest.param([f"{random.Random(index).getrandbits(128):032x}.png" for index in range(20_000)], id="hex"),
-        pytest.param([f"{'x' * 60}{index:05d}-{'y' * 60}" for index in range(20_000)], id="long-shared-beginning"),
+        pytest.param([f"{index:08d}.jpg" for index in range(5000)], id="numbers-with-zeros"),
+        pytest.param([f"img_{index}.jpg" for index in range(5000)], id="numbers"),
+        pytest.param([f"{random.Random(index).getrandbits(128):032x}.png" for index in range(5000)], id="hex"),
+        pytest.param([f"{'x' * 60}{index:05d}-{'y' * 60}" for index in range(5000)], id="long-shared-beginning"),
     ],
 )
 def test_cut_makes_parts_that_are_small_beside_the_whole_with_few_requests(names: list[str]) -> None:
