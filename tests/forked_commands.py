@@ -371,5 +371,8 @@ if __name__ == "__main__":
         if not asked["ends_whole"] and (e.code is None or isinstance(e.code, int)):
             quick_exit.end((e.code or 0) & 0xFF)
         raise
-    if not asked["ends_whole"]:
-        quick_exit.end(0)
+    else:
+        if not asked["ends_whole"]:
+            quick_exit.end(0)
+    finally:
+        _PATCHES.close()  # before Python takes apart the modules that they restore
