@@ -82,9 +82,10 @@ class RunOutputs:
                 print(document.decode(), end="")
                 if (failure := terminal.output_failure()) is not None:
                     self._warn(f"the summary cannot be written to standard output ({failure.strerror})")
-        elif path:
+        elif path and not _is_special(path):
             self._write(path, document, "the summary")
-        if path := self._options.metrics_textfile:
+        path = self._options.metrics_textfile
+        if path and not _is_special(path):
             metrics = metrics_textfile.format_metrics(summary, _read_earlier(path))
             self._write(path, metrics.encode(), "the metrics")
         if self._events is not None:
@@ -112,6 +113,8 @@ def _prepare(path: str, option: str, removes: bool = False) -> None:
                 store.make_directories(os.path.dirname(uri))
                 if os.path.isdir(uri):
                     raise IsADirectoryError(0, "it is a folder")
+                if _is_special(uri):
+                    raise OSError(0, "it is a device, a pipe or a socket")
                 if not os.access(os.path.dirname(uri), os.W_OK):
                     raise PermissionError(0, "its folder is not writable")
             if removes:
@@ -121,6 +124,11 @@ def _prepare(path: str, option: str, removes: bool = False) -> None:
             f"{option} {path!r} cannot be written ({e.strerror or e}): give the address of a file in a folder that "
             "this user can write to"
         ) from e
+
+
+def _is_special(uri: str) -> bool:
+    """Returns whether an address is something else than a file or folder: it can be read without end, or never."""
+    return os.path.exists(uri) and not os.path.isfile(uri) and not os.path.isdir(uri)
 
 
 def _read_earlier(path: str) -> str:

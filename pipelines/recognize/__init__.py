@@ -1,1 +1,1 @@
-"""What `plan FOLDER` and `init FOLDER` look for: signs of data sets in an unknown folder, within bounds."""
+"""What `plan --input FOLDER` and `init FOLDER` look for: signs of data sets in an unknown folder, within bounds."""

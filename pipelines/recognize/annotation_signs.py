@@ -56,7 +56,7 @@ def find_yolo(survey: Survey, at: str) -> Iterator[Finding]:
         texts = {posixpath.splitext(name)[0] for name in folder.ending(".txt")}
         pairs = sorted(texts & folder.stems)
         if pairs and any(_is_yolo(survey.head(folder.below(f"{stem}.txt"))) for stem in pairs[:3]):
-            evidence = f"{folder.count(len(pairs), 'image')} have a .txt file with boxes beside them"
+            evidence = f"{folder.count_having(len(pairs), 'image')} a .txt file with boxes beside them"
             yield Finding("yolo", Strength.CERTAIN, evidence, {}, _notes_on_names(survey, at), often)
             return
 
@@ -164,7 +164,7 @@ def find_labelme(survey: Survey, at: str) -> Iterator[Finding]:
     for folder in [*split_places(survey, at), *(survey.look(root.below(name)) for name in inner)]:
         pairs = sorted({posixpath.splitext(name)[0] for name in folder.ending(".json")} & folder.stems)
         if pairs and b'"shapes"' in survey.head(folder.below(f"{pairs[0]}.json")):
-            evidence = f"{folder.count(len(pairs), 'image')} have a .json file of LabelMe beside them"
+            evidence = f"{folder.count_having(len(pairs), 'image')} a .json file of LabelMe beside them"
             is_inner = folder.path != at and posixpath.basename(folder.path) in inner
             yield Finding("labelme", Strength.CERTAIN, evidence, input=folder.path if is_inner else "")
             return

@@ -94,7 +94,7 @@ def _pairs_in(survey: Survey, at: str) -> list[_Pair]:
     near = [survey.look(root.below(name)) for name in root.folders[:_MAX_FOLDERS]]
     if not any(_MASKS.fullmatch(name) for each in (root, *near) for name in each.folders):
         return []
-    inner = [survey.look(each.below(name)) for each in near for name in each.folders[:5]]
+    inner = [survey.look(each.below(name)) for each in near for name in each.folders[:_MAX_FOLDERS]]
     folders = [each for each in (*near, *inner) if each.files][:_MAX_FOLDERS]
     found = []
     for images in folders:

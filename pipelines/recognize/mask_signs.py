@@ -206,7 +206,7 @@ def _match_beside(folder: Folder, at: str) -> tuple[Finding, str] | None:
     mask = next(name for name in folder.images if name.endswith(f"{suffix}{extension}"))
     pattern = rf"(?P<name>.*)(?<!{re.escape(suffix)})\.{extensions_of(images)}"
     evidence = (
-        f"{folder.count(number, 'image')} have a file with {suffix}{extension} at the end of its name beside them"
+        f"{folder.count_having(number, 'image')} a file with {suffix}{extension} at the end of its name beside them"
     )
     found = _of_masks(pattern, rf"\g<name>{suffix}{extension}", (), evidence, extension.lower(), "mask")
     return found, folder.below(mask)

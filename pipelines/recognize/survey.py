@@ -108,6 +108,10 @@ class Folder:
         """Returns a number of its entries with their noun: `5,000 or more images`."""
         return plural.count(number, noun) if self.is_whole else f"{number:,} or more {noun}s"
 
+    def count_having(self, number: int, noun: str) -> str:
+        """Returns the same with its verb: `1 image has`, `2 images have`."""
+        return f"{self.count(number, noun)} {'has' if number == 1 and self.is_whole else 'have'}"
+
     def below(self, name: str) -> str:
         """Returns the path of an entry."""
         return f"{self.path}/{name}" if self.path else name

@@ -286,12 +286,18 @@ def test_summary_goes_to_any_address(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("option", ["--summary-json", "--metrics-textfile"])
 @pytest.mark.parametrize(
     ("path", "why"),
-    [("{tmp}", "it is a folder"), ("{tmp}/file/x", "File exists"), ("xyz://b/x", "scheme 'xyz' is not known")],
+    [
+        ("{tmp}", "it is a folder"),
+        ("{tmp}/pipe", "it is a device, a pipe or a socket"),
+        ("{tmp}/file/x", "File exists"),
+        ("xyz://b/x", "scheme 'xyz' is not known"),
+    ],
 )
 def test_address_that_cannot_be_written_is_refused_before_any_work(
     option: str, path: str, why: str, images: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
     command = ("convert", "--input", images, "--output", tmp_path / "out", option, path.format(tmp=tmp_path))
     completed = command_line.call(*command)
     assert completed.returncode == 2
