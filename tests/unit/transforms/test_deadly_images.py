@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
+import sys
 
 import pytest
 
 from imagebeam.pipelines import convert
+from imagebeam.transforms.images import pillow_decoder
 from tests import datasets, image_sets, kept_writers
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
@@ -36,6 +39,14 @@ def write_plugin(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "plugin").mkdir()
     (folder / "plugin" / "pillow_heif.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(folder / "plugin")  # writer processes get this path
+    # what this process learns from the plugin is forgotten at the end of the test
+    pillow = pillow_decoder.pillow()
+    monkeypatch.setattr(pillow, "OPEN", dict(pillow.OPEN))
+    monkeypatch.setattr(pillow, "ID", list(pillow.ID))
+    known = functools.cache(pillow_decoder.decoded_formats.__wrapped__)
+    monkeypatch.setattr(pillow_decoder, "decoded_formats", known)
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    del sys.modules["pillow_heif"]
 
 
 @pytest.fixture
