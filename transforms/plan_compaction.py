@@ -134,17 +134,6 @@ class PlanCompaction(beam.PTransform):
     def expand(self, rankings: beam.PCollection[interval_summaries.PartialRanking]) -> plan_dataset.PlannedDataset:
         reasons = self.early_rejects | "Reasons" >> beam.Map(_reason_of).with_output_types(str)
         rejected = reasons | "CountReasons" >> beam.combiners.Count.PerElement()  # (reason, number)
-        planned = (
-            rankings.pipeline
-            | "StartPlan" >> beam.Impulse()
-            | "Plan"
-            >> beam.ParDo(
-                _PlanFn(self.settings),
-                rankings=beam.pvalue.AsIter(rankings),
-                rejected=beam.pvalue.AsDict(rejected),
-            )
-            .with_output_types(elements.DatasetPlan, ranking=summaries.Ranking)
-            .with_outputs("ranking", main="plan")
-        )
+        planned = plan_dataset.plan_once(rankings, _PlanFn(self.settings), rejected=beam.pvalue.AsDict(rejected))
         take_over = beam.ParDo(_TakeOverTransformFn(self.settings)).with_output_types(elements.DatasetPlan)
         return plan_dataset.PlannedDataset(planned.plan | "TakeOverTransform" >> take_over, planned.ranking)

@@ -208,6 +208,27 @@ class PlannedDataset(NamedTuple):
     ranking: beam.PCollection[summaries.Ranking]  # of all references; one element
 
 
+def plan_once(
+    rankings: beam.PCollection[interval_summaries.PartialRanking], fn: beam.DoFn, **side_inputs: beam.pvalue.AsSideInput
+) -> PlannedDataset:
+    """Runs a step that plans for one element, with all partial rankings and other side inputs.
+
+    Args:
+        rankings: of the references.
+        fn: yields the plan, and the whole ranking for the output "ranking".
+        side_inputs: of `fn`, in addition to `rankings`.
+    """
+    planned = (
+        rankings.pipeline
+        | "StartPlan" >> beam.Impulse()
+        | "Plan"
+        >> beam.ParDo(fn, rankings=beam.pvalue.AsIter(rankings), **side_inputs)
+        .with_output_types(elements.DatasetPlan, ranking=summaries.Ranking)
+        .with_outputs("ranking", main="plan")
+    )
+    return PlannedDataset(planned.plan, planned.ranking)
+
+
 @decorators.with_input_types(interval_summaries.PartialRanking)
 @dataclasses.dataclass
 class PlanDataset(beam.PTransform):
@@ -230,18 +251,10 @@ class PlanDataset(beam.PTransform):
         tallies = tallies | "AddTallies" >> beam.ParDo(_TakeStockFn()).with_output_types(_Stock)
         rejects = self.rejects | "AddRejects" >> beam.ParDo(_TakeStockFn()).with_output_types(_Stock)
         compared = {} if self.comparison is None else {"comparison": self.comparison}
-        planned = (
-            rankings.pipeline
-            | "StartPlan" >> beam.Impulse()
-            | "Plan"
-            >> beam.ParDo(
-                _PlanFn(self.settings, self.table, self.advisor),
-                rankings=beam.pvalue.AsIter(rankings),
-                tallies=beam.pvalue.AsIter(tallies),
-                rejects=beam.pvalue.AsIter(rejects),
-                **compared,
-            )
-            .with_output_types(elements.DatasetPlan, ranking=summaries.Ranking)
-            .with_outputs("ranking", main="plan")
+        return plan_once(
+            rankings,
+            _PlanFn(self.settings, self.table, self.advisor),
+            tallies=beam.pvalue.AsIter(tallies),
+            rejects=beam.pvalue.AsIter(rejects),
+            **compared,
         )
-        return PlannedDataset(planned.plan, planned.ranking)
