@@ -82,10 +82,9 @@ class RunOutputs:
                 print(document.decode(), end="")
                 if (failure := terminal.output_failure()) is not None:
                     self._warn(f"the summary cannot be written to standard output ({failure.strerror})")
-        elif path and not _is_special(path):
+        elif path:
             self._write(path, document, "the summary")
-        path = self._options.metrics_textfile
-        if path and not _is_special(path):
+        if path := self._options.metrics_textfile:
             metrics = metrics_textfile.format_metrics(summary, _read_earlier(path))
             self._write(path, metrics.encode(), "the metrics")
         if self._events is not None:
@@ -99,6 +98,7 @@ class RunOutputs:
         try:
             with remote.budget(_WRITE_SEC):
                 uri = storage.normalize(path)
+                _require_ordinary(uri)
                 storage.storage_of(uri).write_whole(uri, data)
         except (OSError, errors.ImagebeamError) as e:
             self._warn(f"{what} cannot be written to {path!r} ({getattr(e, 'strerror', None) or e})")
@@ -113,8 +113,7 @@ def _prepare(path: str, option: str, removes: bool = False) -> None:
                 store.make_directories(os.path.dirname(uri))
                 if os.path.isdir(uri):
                     raise IsADirectoryError(0, "it is a folder")
-                if _is_special(uri):
-                    raise OSError(0, "it is a device, a pipe or a socket")
+                _require_ordinary(uri)
                 if not os.access(os.path.dirname(uri), os.W_OK):
                     raise PermissionError(0, "its folder is not writable")
             if removes:
@@ -126,14 +125,16 @@ def _prepare(path: str, option: str, removes: bool = False) -> None:
         ) from e
 
 
-def _is_special(uri: str) -> bool:
-    """Returns whether an address is something else than a file or folder: it can be read without end, or never."""
-    return os.path.exists(uri) and not os.path.isfile(uri) and not os.path.isdir(uri)
+def _require_ordinary(uri: str) -> None:
+    """Raises OSError for a device, a pipe or a socket: it may be read without end, and a new file would replace it."""
+    if os.path.exists(uri) and not os.path.isfile(uri) and not os.path.isdir(uri):
+        raise OSError(0, "it is a device, a pipe or a socket")
 
 
 def _read_earlier(path: str) -> str:
     try:
         uri = storage.normalize(path)
+        _require_ordinary(uri)
         with remote.budget(_WRITE_SEC):
             return storage.storage_of(uri).read(uri).decode("utf-8", "replace")
     except (OSError, errors.ImagebeamError):

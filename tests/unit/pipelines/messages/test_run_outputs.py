@@ -289,6 +289,7 @@ def test_summary_goes_to_any_address(tmp_path: pathlib.Path) -> None:
     [
         ("{tmp}", "it is a folder"),
         ("{tmp}/pipe", "it is a device, a pipe or a socket"),
+        ("file://{tmp}/pipe", "it is a device, a pipe or a socket"),
         ("{tmp}/file/x", "File exists"),
         ("xyz://b/x", "scheme 'xyz' is not known"),
     ],
