@@ -262,7 +262,9 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
         cause = complaint.getvalue().rpartition("error: ")[2].strip()
         raise errors.ConfigError(f"Beam cannot use its options: {cause}") from e
     if unknown and not unknown[0].startswith("-"):
-        raise errors.ConfigError(f"unexpected argument {unknown[0]!r}; a folder or file of images is given by --input")
+        raise errors.ConfigError(
+            f"unexpected argument {unknown[0]!r}; a folder or file of images is given by --input, to convert and plan"
+        )
     if unknown:
         flag = unknown[0].partition("=")[0]
         flags = {option for action in parser._actions for option in action.option_strings}

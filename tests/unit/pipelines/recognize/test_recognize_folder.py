@@ -120,6 +120,13 @@ def test_pairs_of_folders_for_splits_are_one_pattern(tmp_path: pathlib.Path) -> 
     }
 
 
+def test_each_of_six_folders_below_another_one_is_paired(tmp_path: pathlib.Path) -> None:
+    tree = images(*(f"CamVid/{split}{kind}/#.png" for split in ("test", "train", "val") for kind in ("", "annot")))
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree | {"Models/net.txt": "layer"})))
+    assert found.sure is not None
+    assert found.sure.settings["source.masks.image"] == r"CamVid/(?P<split>test|train|val)/(?P<name>.*)\.png"
+
+
 @pytest.mark.parametrize(
     ("tree", "note"),
     [
