@@ -46,7 +46,7 @@ def run(count: str, report: str) -> None:
     import apache_beam as beam
     from apache_beam.runners.portability import fn_api_runner
 
-    from imagebeam.transforms import column_preprocessing, transform_columns
+    from imagebeam.transforms.columns import column_preprocessing, transform_columns
 
     _count_bytes()
     transforms = (_AGE, _PRICE)
@@ -65,7 +65,7 @@ def run(count: str, report: str) -> None:
 
 def _count_bytes() -> None:
     """Counts the bytes of counts on the way to their intervals, and of sums on the way to one worker, from now on."""
-    from imagebeam.transforms import analyze_values, exact_statistics
+    from imagebeam.transforms.columns import analyze_values, exact_statistics
 
     count_ordinals = exact_statistics.count_ordinals
 

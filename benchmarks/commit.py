@@ -19,13 +19,9 @@ from typing import Any
 from benchmarks import harness
 from imagebeam import catalog as catalog_lib
 from imagebeam import features, shard_names
-from imagebeam.transforms import (
-    commit_dataset,
-    compare_with_committed,
-    dataset_settings,
-    elements,
-    publish_dataset,
-)
+from imagebeam.transforms import commit_dataset, dataset_settings, elements
+from imagebeam.transforms.commit import publish_dataset
+from imagebeam.transforms.plan import compare_with_committed
 from imagebeam.transforms.shard import shard_writer, statistics
 from tests import delayed_storage
 

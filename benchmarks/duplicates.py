@@ -26,7 +26,7 @@ def find(kind: str, count: int) -> None:
     import apache_beam as beam
     from apache_beam.runners.portability import fn_api_runner
 
-    from imagebeam.transforms import duplicate_settings, find_duplicates
+    from imagebeam.transforms.duplicates import duplicate_settings, find_duplicates
 
     names = ("exact", "near") if kind == "both" else (kind,)
     settings = duplicate_settings.DuplicateSettings(**dict.fromkeys(names, "report"), near_distance=_DISTANCE)

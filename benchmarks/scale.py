@@ -24,7 +24,8 @@ from typing import Any
 from benchmarks import harness, references
 from imagebeam import catalog as catalog_lib
 from imagebeam import snapshots
-from imagebeam.transforms import elements, image_states, snapshot_settings
+from imagebeam.transforms import elements
+from imagebeam.transforms.snapshots import image_states, snapshot_settings
 from imagebeam.transforms.sources import image_source
 
 _NUM_CLASSES = 1000
@@ -121,7 +122,8 @@ def update(count: str, num_classes: str, dataset: str, report: str) -> None:
 
     from imagebeam.pipelines import make_job
     from imagebeam.pipelines.config import model as config_lib
-    from imagebeam.transforms import assign_splits, compare_with_snapshot, label_images, list_images
+    from imagebeam.transforms import assign_splits, label_images, list_images
+    from imagebeam.transforms.updates import compare_with_snapshot
 
     _count_packed_bytes()
     snapshot = snapshot_settings.SnapshotSettings(dataset, "000002", "000001")

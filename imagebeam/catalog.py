@@ -197,7 +197,7 @@ class Catalog:
     created: str  # ISO 8601, UTC
     # By name, without the shards, the indexes and the catalog.
     files: Mapping[str, File] = dataclasses.field(default_factory=dict)
-    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for convert: transforms/recorded_inputs.py
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # transforms/output/recorded_inputs.py
     # {} without snapshots; otherwise name and base (None for the first), and how many images were added, changed,
     # removed and left unchanged since the base
     snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from imagebeam import errors, storage
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import dataset_settings, output_paths
+from imagebeam.transforms import dataset_settings
+from imagebeam.transforms.output import output_paths
 
 _PACKAGES = ("tensorflow", "tensorflow_transform")
 _COMPUTED_HERE = frozenset({"z_score", "bucketize"})  # from statistics that are not tf.Transform's

@@ -19,8 +19,11 @@ from imagebeam.pipelines.call_arguments import BeamOptions
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import other_sections
 from imagebeam.pipelines.messages import run_journal
-from imagebeam.transforms import dataset_settings, output_folder, output_paths, run_report, snapshot_settings
+from imagebeam.transforms import dataset_settings
+from imagebeam.transforms.output import output_folder, output_paths
+from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.shard import writer_processes
+from imagebeam.transforms.snapshots import snapshot_settings
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -32,15 +35,9 @@ def add_steps(
     catalog: catalog_lib.Catalog,
 ) -> None:
     """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
-    from imagebeam.transforms import (
-        commit_dataset,
-        list_records,
-        place_in_shards,
-        plan_compaction,
-        rank_references,
-        store_dead_letters,
-        write_shards,
-    )
+    from imagebeam.transforms import commit_dataset, place_in_shards, plan_compaction, rank_references, write_shards
+    from imagebeam.transforms.reports import store_dead_letters
+    from imagebeam.transforms.updates import list_records
 
     assert settings.snapshot is not None
     order = (

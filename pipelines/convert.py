@@ -18,8 +18,10 @@ from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.messages import job_progress, run_journal
 from imagebeam.pipelines.runs import dataflow_options, remote_job, run_remotely
-from imagebeam.transforms import dataset_settings, elements, run_report, snapshot_report
+from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.images import pillow_decoder
+from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.reports import snapshot_report
 from imagebeam.transforms.sources import files, saved_listing
 
 if TYPE_CHECKING:
@@ -36,18 +38,18 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     from imagebeam.transforms import (
         assign_splits,
         commit_dataset,
-        compare_with_snapshot,
         drop_duplicates,
         label_images,
         list_images,
         place_in_shards,
         plan_dataset,
         rank_references,
-        report_duplicates,
-        stage_inputs,
-        store_dead_letters,
-        transform_columns,
     )
+    from imagebeam.transforms.columns import transform_columns
+    from imagebeam.transforms.duplicates import report_duplicates
+    from imagebeam.transforms.plan import stage_inputs
+    from imagebeam.transforms.reports import store_dead_letters
+    from imagebeam.transforms.updates import compare_with_snapshot
 
     settings = job.settings
     listed = pipeline | "List" >> list_images.ListImages(job.source, job.rules)  # batches of ImageRef: where images are
@@ -89,7 +91,7 @@ class ConvertResult:
     plan: elements.DatasetPlan
     seconds: float
     is_attached: bool = False  # whether the job was running already: `seconds` count from then on
-    report: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of a snapshot, see transforms/snapshot_report
+    report: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of a snapshot: reports/snapshot_report
 
 
 @dataclasses.dataclass(frozen=True)

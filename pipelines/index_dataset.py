@@ -19,8 +19,9 @@ from imagebeam import features as features_lib
 from imagebeam.pipelines import call_arguments, index_job, verify_dataset
 from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import output_lock
-from imagebeam.transforms import committed_catalog, dataset_settings, output_paths
+from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.indexing import choose_features, find_shards, make_catalog, scan_shard
+from imagebeam.transforms.output import committed_catalog, output_paths
 
 _SAMPLE_RECORDS = 4  # that are looked at in each of some files, before all are read
 _SAMPLE_FILES = 4  # in each split

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, plural, records, storage
 from imagebeam.pipelines.messages import progress
-from imagebeam.transforms import committed_catalog, dataset_settings, elements, output_folder
+from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.indexing import find_shards, make_catalog, publish_index, scan_shard
+from imagebeam.transforms.output import committed_catalog, output_folder
 from imagebeam.transforms.shard import writer_processes
 
 _BYTES_FOR_PROCESS = 64 << 20  # that are read until a further process is worth its start

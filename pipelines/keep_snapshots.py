@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, look_ahead, snapshots, storage
 from imagebeam.pipelines.messages import progress
-from imagebeam.transforms import output_folder, publish_dataset, snapshot_report
+from imagebeam.transforms.commit import publish_dataset
+from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.reports import snapshot_report
 
 _PIN_FILE = "PINNED"  # in the folder of a snapshot that is not to be removed; empty
 
@@ -55,7 +57,7 @@ def list_snapshots(directory: str | os.PathLike[str]) -> list[Snapshot]:
 
 
 def load_report(directory: str | os.PathLike[str], name: str = "") -> Mapping[str, Any]:
-    """Returns the report of a snapshot, by default of the latest one; see transforms/snapshot_report for its fields.
+    """Returns the report of a snapshot, by default of the latest one: transforms/reports/snapshot_report.
 
     Raises:
         ConfigError: if there is no such snapshot, or it has no report.

@@ -20,7 +20,9 @@ from imagebeam.pipelines.beam import beam_shortcuts, job_servers, prism, runners
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import finished_work, hold_signals, output_lock
-from imagebeam.transforms import dataset_settings, run_report, stage_report
+from imagebeam.transforms import dataset_settings
+from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.reports import stage_report
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import image_source
 

@@ -17,15 +17,13 @@ from imagebeam.transforms import (
     commit_dataset,
     dataset_settings,
     label_images,
-    label_names,
     place_in_shards,
     plan_dataset,
     rank_references,
-    recorded_inputs,
-    snapshot_settings,
     write_shards,
     write_shards_with_beam,
 )
+from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import (
     class_masks,
     jpeg_entry_points,
@@ -37,7 +35,9 @@ from imagebeam.transforms.images import (
     segment_masks,
     turn_upright,
 )
+from imagebeam.transforms.output import recorded_inputs
 from imagebeam.transforms.shard import read_ahead
+from imagebeam.transforms.snapshots import snapshot_settings
 from imagebeam.transforms.sources import image_source, listing_rules
 
 

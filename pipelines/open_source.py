@@ -25,9 +25,9 @@ from imagebeam.pipelines.inputs.late_sources import (
 )
 from imagebeam.pipelines.recognize import boxes_as_classes
 from imagebeam.storage import remote
-from imagebeam.transforms import broken_content
 from imagebeam.transforms.arrays import array_names
 from imagebeam.transforms.images import class_masks, structure
+from imagebeam.transforms.packed import broken_content
 from imagebeam.transforms.sources import files, image_source, listing_rules, path_pattern, split_lists
 
 with late_modules.imported_late([f"imagebeam.pipelines.inputs.open_{name}" for name in ("objects", "tables")]):

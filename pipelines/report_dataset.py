@@ -7,9 +7,11 @@ import os
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, shard_names, snapshots, storage
 from imagebeam.pipelines import verify_dataset
-from imagebeam.transforms import object_classes, output_folder, snapshot_report, tfds_metadata
+from imagebeam.transforms.classes import object_classes
 from imagebeam.transforms.html_report import make_report, sample_records
 from imagebeam.transforms.images import pillow_decoder
+from imagebeam.transforms.output import output_folder, tfds_metadata
+from imagebeam.transforms.reports import snapshot_report
 
 _OWN_FILES = frozenset(
     (

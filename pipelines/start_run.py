@@ -13,8 +13,9 @@ from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import AnyConfig
 from imagebeam.pipelines.messages import job_progress
 from imagebeam.pipelines.runs import dataflow_options, remote_job, run_remotely
-from imagebeam.transforms import dataset_settings, output_paths
+from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.images import pillow_decoder
+from imagebeam.transforms.output import output_paths
 
 if TYPE_CHECKING:
     import apache_beam as beam

@@ -12,7 +12,9 @@ from imagebeam import errors, find_snapshot, plural, snapshots, storage
 from imagebeam.pipelines.messages import job_progress
 from imagebeam.pipelines.runs import dataflow_jobs, finished_work, job_states, last_run, lock_verdicts, remote_job
 from imagebeam.storage import remote
-from imagebeam.transforms import output_paths, run_record, run_report
+from imagebeam.transforms.commit import run_record
+from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.plan import run_report
 
 Summary: TypeAlias = Literal["running", "committed", "failed", "cancelled", "stopped", "unknown", "nothing"]
 _EXIT_CODES: dict[Summary, int] = {"running": 0, "committed": 0, "nothing": 2}  # 1 for all others

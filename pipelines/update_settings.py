@@ -5,7 +5,7 @@ from __future__ import annotations
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import snapshot_drift, snapshot_settings
+from imagebeam.transforms.snapshots import snapshot_drift, snapshot_settings
 
 
 def find_base(

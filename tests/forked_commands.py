@@ -56,10 +56,10 @@ _BEAM = (
         for name in (
             "drop_duplicates",
             "list_images",
-            "report_duplicates",
-            "stage_inputs",
-            "store_dead_letters",
-            "transform_columns",
+            "columns.transform_columns",
+            "duplicates.report_duplicates",
+            "plan.stage_inputs",
+            "reports.store_dead_letters",
         )
     ),
     "imagebeam.transforms.html_report.make_report",  # and Pillow: what writer processes import as they start

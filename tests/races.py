@@ -13,14 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import verify_dataset
-from imagebeam.transforms import (
-    commit_dataset,
-    compare_with_committed,
-    dataset_settings,
-    elements,
-    run_record,
-)
+from imagebeam.transforms import commit_dataset, dataset_settings, elements
+from imagebeam.transforms.commit import run_record
 from imagebeam.transforms.elements import ImageRef
+from imagebeam.transforms.plan import compare_with_committed
 from tests.unit.transforms import small_dataset
 
 STEPS = ("plan", "write", "commit")

@@ -11,7 +11,8 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam import shard_names
-from imagebeam.transforms import counters, cut_classes, elements, hashing, rank_references, ref_batches, split_shares
+from imagebeam.transforms import counters, cut_classes, elements, hashing, rank_references, ref_batches
+from imagebeam.transforms.classes import split_shares
 
 PURPOSE = b"imagebeam.split"
 

@@ -18,30 +18,22 @@ import apache_beam as beam
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, records, snapshots, storage, version
-from imagebeam.transforms import (
-    commit_checks,
-    commit_rights,
-    commit_snapshot,
-    committed_catalog,
-    compare_with_snapshot,
-    control_folder,
+from imagebeam.transforms import dataset_settings, elements, summaries
+from imagebeam.transforms.classes import object_classes
+from imagebeam.transforms.commit import commit_checks, commit_rights, control_folder, publish_dataset
+from imagebeam.transforms.duplicates import duplicate_counts
+from imagebeam.transforms.images import native_resizer, pillow_decoder, scaling
+from imagebeam.transforms.output import committed_catalog, output_paths, tfds_metadata
+from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.reports import (
     count_removed,
-    dataset_settings,
-    duplicate_counts,
-    elements,
     join_dead_letters,
     merge_statistics,
-    object_classes,
-    output_paths,
-    publish_dataset,
-    run_report,
     snapshot_report,
     stage_report,
-    summaries,
-    tfds_metadata,
 )
-from imagebeam.transforms.images import native_resizer, pillow_decoder, scaling
 from imagebeam.transforms.shard import shard_writer, statistics, writer_processes
+from imagebeam.transforms.updates import commit_snapshot, compare_with_snapshot
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -7,17 +7,14 @@ from collections.abc import Mapping
 
 from imagebeam import features as features_lib
 from imagebeam import shard_names
-from imagebeam.transforms import (
-    duplicate_settings,
-    elements,
-    kept_features,
-    label_names,
-    output_paths,
-    snapshot_settings,
-)
+from imagebeam.transforms import elements, kept_features
+from imagebeam.transforms.classes import label_names
+from imagebeam.transforms.duplicates import duplicate_settings
 from imagebeam.transforms.images import prepare
+from imagebeam.transforms.output import output_paths
 from imagebeam.transforms.shard import encode, record_copier, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+from imagebeam.transforms.snapshots import snapshot_settings
 
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...

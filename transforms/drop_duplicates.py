@@ -12,17 +12,8 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import (
-    counters,
-    duplicate_settings,
-    elements,
-    find_duplicates,
-    hashing,
-    match_hashes,
-    rank_references,
-    ref_batches,
-    spread_rows,
-)
+from imagebeam.transforms import counters, elements, hashing, rank_references, ref_batches, spread_rows
+from imagebeam.transforms.duplicates import duplicate_settings, find_duplicates, match_hashes
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import deadly_images, hash_images, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib

@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from imagebeam.transforms import recorded_inputs, summaries
+from imagebeam.transforms import summaries
+from imagebeam.transforms.output import recorded_inputs
 
 MAX_DUPLICATES = 5  # named in the ranking
 DIGEST_BITS = 128

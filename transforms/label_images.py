@@ -11,16 +11,8 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import (
-    class_names,
-    counters,
-    elements,
-    label_names,
-    labels_by_index,
-    pickled_fields,
-    ref_batches,
-    summaries,
-)
+from imagebeam.transforms import counters, elements, pickled_fields, ref_batches, summaries
+from imagebeam.transforms.classes import class_names, label_names, labels_by_index
 from imagebeam.transforms.sources import table_rows
 
 

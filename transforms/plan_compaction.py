@@ -12,19 +12,11 @@ from apache_beam.typehints import decorators
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
-from imagebeam.transforms import (
-    compare_with_committed,
-    dataset_settings,
-    decide_plan,
-    elements,
-    interval_summaries,
-    output_paths,
-    plan_dataset,
-    run_report,
-    snapshot_settings,
-    summaries,
-    transform_columns,
-)
+from imagebeam.transforms import dataset_settings, elements, interval_summaries, plan_dataset, summaries
+from imagebeam.transforms.columns import transform_columns
+from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.plan import compare_with_committed, decide_plan, run_report
+from imagebeam.transforms.snapshots import snapshot_settings
 
 _LOGGER = logging.getLogger(__name__)
 

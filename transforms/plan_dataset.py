@@ -14,19 +14,10 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import (
-    compare_with_committed,
-    counters,
-    dataset_settings,
-    decide_plan,
-    elements,
-    interval_summaries,
-    kept_features,
-    labels_by_index,
-    output_paths,
-    run_report,
-    summaries,
-)
+from imagebeam.transforms import counters, dataset_settings, elements, interval_summaries, kept_features, summaries
+from imagebeam.transforms.classes import labels_by_index
+from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.plan import compare_with_committed, decide_plan, run_report
 from imagebeam.transforms.sources import listing_rules, split_lists
 
 _LOGGER = logging.getLogger(__name__)

@@ -20,8 +20,9 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import elements, hashing, recorded_inputs, ref_batches, summaries
+from imagebeam.transforms import elements, hashing, ref_batches, summaries
 from imagebeam.transforms.interval_summaries import DIGEST_BITS, MAX_DUPLICATES, IntervalSummary, PartialRanking
+from imagebeam.transforms.output import recorded_inputs
 
 NUM_INTERVALS = (
     1024  # 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB; more are cut in parts

@@ -9,7 +9,9 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from imagebeam.transforms import elements, kept_features, labels_by_index, recorded_inputs
+from imagebeam.transforms import elements, kept_features
+from imagebeam.transforms.classes import labels_by_index
+from imagebeam.transforms.output import recorded_inputs
 
 
 class Tally(NamedTuple):

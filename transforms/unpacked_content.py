@@ -30,9 +30,9 @@ from typing import Any, BinaryIO
 
 from imagebeam import errors, storage
 from imagebeam.storage import local, ranges
-from imagebeam.transforms import gzip_content, parquet_content
 from imagebeam.transforms.arrays import array_names
-from imagebeam.transforms.broken_content import BrokenContentError
+from imagebeam.transforms.packed import gzip_content, parquet_content
+from imagebeam.transforms.packed.broken_content import BrokenContentError
 
 
 def _read_array(uri: str, version: int, part: str) -> Iterator[bytes]:

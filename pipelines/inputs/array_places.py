@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from imagebeam import errors, storage
-from imagebeam.transforms import broken_content
 from imagebeam.transforms.arrays import array_files, array_names, found_array
+from imagebeam.transforms.packed import broken_content
 
 _MAX_NAMED = 12
 _MAX_FOLDERS = 100  # looked into below the one that is given

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from imagebeam import errors, storage
-from imagebeam.transforms import class_names, labels_by_index
+from imagebeam.transforms.classes import class_names, labels_by_index
 
 
 def read_vocabulary(address: str | None, in_column: bool = False) -> tuple[str, ...] | None:

@@ -18,8 +18,9 @@ from imagebeam.pipelines.inputs.late_sources import (
     pixel_csv,
     table_per_folder,
 )
-from imagebeam.transforms import kept_features, output_folder
+from imagebeam.transforms import kept_features
 from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.sources import image_source, path_template
 
 _ARRAYS = (arrays.ArraysSource, pixel_csv.PixelCsvSource)

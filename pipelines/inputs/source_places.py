@@ -6,7 +6,7 @@ import os
 import posixpath
 
 from imagebeam import errors, storage
-from imagebeam.transforms import output_folder
+from imagebeam.transforms.output import output_folder
 
 
 def is_absolute(address: str) -> bool:

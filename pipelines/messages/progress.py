@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from imagebeam import catalog as catalog_lib
 from imagebeam import plural, snapshots, storage
 from imagebeam.pipelines.messages import json_log, terminal
-from imagebeam.transforms import dataset_settings, duplicate_counts, elements, output_paths, run_report, summaries
+from imagebeam.transforms import dataset_settings, elements, summaries
+from imagebeam.transforms.duplicates import duplicate_counts
+from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.shard import shard_writer
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from imagebeam import plural
 from imagebeam.pipelines.messages import progress
-from imagebeam.transforms import snapshot_drift
+from imagebeam.transforms.snapshots import snapshot_drift
 
 _MAX_LABELS = 5  # of a split that are named
 _FORMATS = {"labels": ".3f", "sizes": "+.1%", "rejects": "+.3f"}  # of differences
@@ -17,7 +17,7 @@ def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the rows of a table.
 
     Args:
-        report: see transforms/snapshot_report; {} without snapshots.
+        report: see transforms/reports/snapshot_report; {} without snapshots.
     """
     if not report:
         return []

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam.storage import remote
-from imagebeam.transforms import elements, run_report, summaries
+from imagebeam.transforms import elements, summaries
+from imagebeam.transforms.plan import run_report
 
 if TYPE_CHECKING:
     from imagebeam.pipelines.runs import remote_job

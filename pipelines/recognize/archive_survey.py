@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.recognize.survey import HEAD_BYTES, Folder, Survey
-from imagebeam.transforms import zip_members
+from imagebeam.transforms.packed import zip_members
 from imagebeam.transforms.sources import zip_directory
 
 _MAX_ARCHIVES = 20

@@ -12,8 +12,8 @@ from typing import Any
 
 from imagebeam import errors, example, records, storage
 from imagebeam.pipelines.recognize.survey import FileSurvey, Finding, Folder, Strength, Survey, name_some
-from imagebeam.transforms import gzip_content
 from imagebeam.transforms.images import image_formats
+from imagebeam.transforms.packed import gzip_content
 from imagebeam.transforms.sources import tar, tfrecord
 
 _CIFAR = "cifar"

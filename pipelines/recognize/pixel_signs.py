@@ -7,8 +7,8 @@ import posixpath
 from typing import Any
 
 from imagebeam.pipelines.recognize.survey import HASH_SPLIT, Finding, Strength, Survey
-from imagebeam.transforms import broken_content
 from imagebeam.transforms.arrays import array_names
+from imagebeam.transforms.packed import broken_content
 
 _MIN_COLUMNS = 17  # a column for each pixel, and the label
 _FACES = {"emotion", "pixels"}

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.storage import remote
-from imagebeam.transforms import committed_catalog, elements, output_folder, output_paths, recorded_inputs
+from imagebeam.transforms import elements
+from imagebeam.transforms.output import committed_catalog, output_folder, output_paths, recorded_inputs
 from imagebeam.transforms.shard import deadly_images, shard_writer
 
 

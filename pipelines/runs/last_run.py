@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from imagebeam import storage
 from imagebeam.pipelines.runs import remote_job
-from imagebeam.transforms import output_paths
+from imagebeam.transforms.output import output_paths
 
 State: TypeAlias = Literal["failed", "cancelled", "refused"]
 _STATES = ("failed", "cancelled", "refused")

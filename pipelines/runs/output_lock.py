@@ -19,7 +19,8 @@ from typing import Any
 from imagebeam import errors, storage
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.pipelines.runs.lock_verdicts import Verdict, explain_process, judge
-from imagebeam.transforms import commit_rights, output_paths, run_record
+from imagebeam.transforms.commit import commit_rights, run_record
+from imagebeam.transforms.output import output_paths
 
 _LOGGER = logging.getLogger("imagebeam.pipelines.output_lock")  # users select lines of logs by this name
 

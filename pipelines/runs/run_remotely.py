@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from imagebeam import errors
 from imagebeam.pipelines.runs import dataflow_jobs, finished_work, job_states, last_run, remote_job
 from imagebeam.storage import remote
-from imagebeam.transforms import run_report
+from imagebeam.transforms.plan import run_report
 
 _SILENCE = ""  # the key of the note that the service is silent
 _RECORD_SEC = 10.0  # for the record of a bad end, in each request

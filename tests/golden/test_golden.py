@@ -1,7 +1,7 @@
 """The same images and config give the same bytes: the shards of 20 images, held against digests.json.
 
 A change of these bytes breaks every resumed run and every published digest. Where it is meant, raise _WRITER_VERSION in
-transforms/decide_plan.py and write the new digests with `python -m tests.golden.test_golden --write`.
+transforms/plan/decide_plan.py and write the new digests with `python -m tests.golden.test_golden --write`.
 """
 
 from __future__ import annotations

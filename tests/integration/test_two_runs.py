@@ -16,7 +16,8 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import verify_dataset
 from imagebeam.pipelines.runs import output_lock
-from imagebeam.transforms import commit_rights, output_paths, run_record
+from imagebeam.transforms.commit import commit_rights, run_record
+from imagebeam.transforms.output import output_paths
 from tests import command_line, forked_commands, image_sets, patience, races
 from tests.servers import gcs
 

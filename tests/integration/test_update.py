@@ -17,7 +17,8 @@ from imagebeam import errors, snapshots, storage
 from imagebeam.pipelines import cli, compact, convert, keep_snapshots, report_dataset, status, verify_dataset
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.runs import output_lock
-from imagebeam.transforms import elements, publish_dataset
+from imagebeam.transforms import elements
+from imagebeam.transforms.commit import publish_dataset
 from tests import datasets, image_sets, snapshot_sets, tars
 
 CONFIG: dict[str, Any] = {

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from imagebeam import storage
-from imagebeam.transforms import broken_content
 from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.packed import broken_content
 
 PIECE_BYTES = 4 << 20  # of values read at once
 MAX_ARRAYS = 10_000  # in one file

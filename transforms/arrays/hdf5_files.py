@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from imagebeam import missing_packages, storage
-from imagebeam.transforms import broken_content
 from imagebeam.transforms.arrays import found_array
+from imagebeam.transforms.packed import broken_content
 
 _MAX_DEPTH = 8  # of groups in groups
 _MAX_LINKS = 10 * found_array.MAX_ARRAYS  # in all groups together

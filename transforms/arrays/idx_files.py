@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from imagebeam.transforms import gzip_content
 from imagebeam.transforms.arrays import found_array, numpy_files
+from imagebeam.transforms.packed import gzip_content
 
 _UINT8 = b"\0\0\x08"
 _MAX_DIMENSIONS = 4

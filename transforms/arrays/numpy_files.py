@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from imagebeam.transforms import broken_content, npy_header
 from imagebeam.transforms.arrays import found_array
+from imagebeam.transforms.packed import broken_content, npy_header
 
 ONLY = "array"  # name of the array of a .npy file
 _LOCAL_HEADER_BYTES = 30  # of a zip's member; its name and extra field follow

@@ -9,13 +9,8 @@ from collections.abc import Collection, Mapping
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import records, storage
-from imagebeam.transforms import (
-    commit_rights,
-    control_folder,
-    dataset_settings,
-    elements,
-    publish_dataset,
-)
+from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms.commit import commit_rights, control_folder, publish_dataset
 
 SCANS_FILE = f"{catalog_lib.INDEX_DIRECTORY}/scans.json.gz"  # what was found in each shard, for the next index
 

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from imagebeam import example, example_encoder, features
 from imagebeam.features import Feature
-from imagebeam.transforms import elements, hashing, object_classes
+from imagebeam.transforms import elements, hashing
+from imagebeam.transforms.classes import object_classes
 from imagebeam.transforms.images import checked_image, jpeg_entry_points, object_masks, orientations, turn_upright
 from imagebeam.transforms.objects import image_objects
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog, records, shard_names, storage, verify_shards
-from imagebeam.transforms import elements, image_states
+from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, class_masks, prepare, structure
 from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.shard import (
@@ -28,6 +28,7 @@ from imagebeam.transforms.shard import (
     writer_processes,
 )
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+from imagebeam.transforms.snapshots import image_states
 
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
 REJECTS_SUFFIX = ".rejects.jsonl"

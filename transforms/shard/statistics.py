@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from imagebeam.transforms import elements, object_classes
+from imagebeam.transforms import elements
+from imagebeam.transforms.classes import object_classes
 from imagebeam.transforms.images import checked_image, image_formats
 
 _RANGES = ("height", "width", "bytes")

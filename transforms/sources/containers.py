@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import look_ahead, storage
-from imagebeam.transforms import elements, gzip_content, kept_features, unpacked_content
+from imagebeam.transforms import elements, kept_features, unpacked_content
+from imagebeam.transforms.packed import gzip_content
 from imagebeam.transforms.sources import files, image_source, table_rows
 
 _FILES_AT_ONCE = 8  # read in parallel over a network; each takes some megabytes of memory

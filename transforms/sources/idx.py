@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import errors, plural, storage
-from imagebeam.transforms import broken_content, elements, gzip_content, unpacked_content
+from imagebeam.transforms import elements, unpacked_content
+from imagebeam.transforms.packed import broken_content, gzip_content
 from imagebeam.transforms.sources import image_source, table_rows
 
 LABEL = "label"  # the only column

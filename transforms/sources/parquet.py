@@ -16,14 +16,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors, plural, storage
-from imagebeam.transforms import (
-    broken_content,
-    elements,
-    gzip_content,
-    parquet_content,
-    pickled_fields,
-    unpacked_content,
-)
+from imagebeam.transforms import elements, pickled_fields, unpacked_content
+from imagebeam.transforms.packed import broken_content, gzip_content, parquet_content
 from imagebeam.transforms.sources import containers, parquet_columns, parquet_pages, range_window, table_rows
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import errors
-from imagebeam.transforms import class_names, elements, parquet_content
+from imagebeam.transforms import elements
+from imagebeam.transforms.classes import class_names
+from imagebeam.transforms.packed import parquet_content
 from imagebeam.transforms.sources import hugging_face, table_rows
 
 NOUN = "Parquet file"

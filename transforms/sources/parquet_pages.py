@@ -13,7 +13,8 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam.transforms import elements, snappy_blocks
+from imagebeam.transforms import elements
+from imagebeam.transforms.packed import snappy_blocks
 
 MAX_PAGE_BYTES = 1 << 30  # of a compressed page, which is read as a whole to find its values
 _MAX_PAGE_VALUES = 1 << 24  # a page of a few bytes may claim any number of nulls

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from imagebeam import errors, records, storage
-from imagebeam.transforms import gzip_content
 from imagebeam.transforms.images import image_formats
+from imagebeam.transforms.packed import gzip_content
 
 LIKE_TFRECORD = re.compile(r"\.tfrec|tfrecord|\.records?\b|-\d{5,}-of-\d{5,}", re.IGNORECASE)  # in a name
 

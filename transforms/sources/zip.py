@@ -13,8 +13,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from imagebeam import storage
-from imagebeam.transforms import elements, zip_members
+from imagebeam.transforms import elements
 from imagebeam.transforms.images import structure
+from imagebeam.transforms.packed import zip_members
 from imagebeam.transforms.sources import containers, files, zip_directory
 
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz", 98: "ppmd"}

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from imagebeam.transforms import zip_members
+from imagebeam.transforms.packed import zip_members
 
 ENCRYPTED = 0x01 | 0x40 | 0x2000  # flags: the content, strongly, the directory
 _UTF8 = 0x800  # flag

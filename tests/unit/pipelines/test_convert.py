@@ -11,7 +11,7 @@ import pytest
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import call_arguments, convert, inspect_dataset, verify_dataset
-from imagebeam.transforms import label_names
+from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import native_resizer
 from tests import forked_commands, image_sets
 

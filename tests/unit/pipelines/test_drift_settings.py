@@ -10,7 +10,7 @@ import pytest
 from imagebeam import errors
 from imagebeam.pipelines import make_job, update_settings
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import snapshot_drift
+from imagebeam.transforms.snapshots import snapshot_drift
 
 
 def make_config(tmp_path: pathlib.Path, **drift: Any) -> config_lib.Config:

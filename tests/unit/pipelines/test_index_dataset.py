@@ -15,8 +15,9 @@ import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records
 from imagebeam.pipelines import cli, convert, index_dataset, index_job, report_dataset, verify_dataset
-from imagebeam.transforms import compare_with_committed, publish_dataset
+from imagebeam.transforms.commit import publish_dataset
 from imagebeam.transforms.indexing import scan_shard
+from imagebeam.transforms.plan import compare_with_committed
 from tests import datasets, foreign_shards
 
 

@@ -12,7 +12,8 @@ from apache_beam.runners.portability import job_server
 
 from imagebeam import errors
 from imagebeam.pipelines import launch
-from imagebeam.transforms import dataset_settings, elements, run_report
+from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms.plan import run_report
 from tests import command_line, image_sets, patience
 
 PLAN = elements.DatasetPlan("write", "", 0, "f00d", {}, (), 0, {}, {})

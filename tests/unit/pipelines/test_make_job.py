@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from imagebeam.transforms import label_names
+from imagebeam.transforms.classes import label_names
 from tests import command_line, image_sets, job_graphs
 
 MAX_GRAPH_BYTES = 200_000

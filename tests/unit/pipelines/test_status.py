@@ -16,7 +16,9 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import cli, status
 from imagebeam.pipelines.runs import dataflow_jobs, last_run, remote_job
 from imagebeam.storage import remote
-from imagebeam.transforms import elements, run_record, run_report
+from imagebeam.transforms import elements
+from imagebeam.transforms.commit import run_record
+from imagebeam.transforms.plan import run_report
 from tests import datasets, image_sets
 from tests.servers import dataflow
 

@@ -18,19 +18,14 @@ from apache_beam.testing.util import assert_that, equal_to
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage, verify_shards
 from imagebeam.pipelines.runs import output_lock
-from imagebeam.transforms import (
-    commit_checks,
-    commit_dataset,
-    committed_catalog,
-    dataset_settings,
-    elements,
-    output_folder,
-    run_report,
-    stage_report,
-    transform_columns,
-)
+from imagebeam.transforms import commit_dataset, dataset_settings, elements
+from imagebeam.transforms.columns import transform_columns
+from imagebeam.transforms.commit import commit_checks
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.html_report import make_report
+from imagebeam.transforms.output import committed_catalog, output_folder
+from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.reports import stage_report
 from imagebeam.transforms.shard import shard_writer, writer_processes
 from tests.unit.transforms import small_dataset
 

@@ -13,7 +13,7 @@ import pytest
 
 from imagebeam import storage
 from imagebeam.storage import fsspec_files
-from imagebeam.transforms import commit_rights, publish_dataset, run_record
+from imagebeam.transforms.commit import commit_rights, publish_dataset, run_record
 from imagebeam.transforms.elements import ImageRef
 from tests import races
 from tests.unit.transforms import small_dataset

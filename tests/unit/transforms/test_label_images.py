@@ -6,9 +6,9 @@ from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that, equal_to
 
 from imagebeam.transforms import label_images
+from imagebeam.transforms.classes.label_names import LabelNames
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
 from imagebeam.transforms.label_images import LabelRule
-from imagebeam.transforms.label_names import LabelNames
 from tests.unit.transforms.small_batches import create
 
 CATS_DOGS = r"(?P<label>cat|dog)\.\d+\.jpg"

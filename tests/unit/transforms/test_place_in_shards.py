@@ -21,13 +21,12 @@ from imagebeam.transforms import (
     plan_dataset,
     rank_references,
     ref_batches,
-    run_report,
-    stage_inputs,
-    store_dead_letters,
     write_shards,
 )
 from imagebeam.transforms import place_in_shards as place_in_shards_lib
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
+from imagebeam.transforms.plan import run_report, stage_inputs
+from imagebeam.transforms.reports import store_dead_letters
 from imagebeam.transforms.summaries import Tally
 from tests.unit.transforms import small_dataset
 from tests.unit.transforms.small_batches import in_batches

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.transforms import broken_content, unpacked_content
+from imagebeam.transforms import unpacked_content
 from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.packed import broken_content
 
 CONTENT = b"".join(index.to_bytes(4, "big") for index in range(50_000))
 

@@ -17,7 +17,9 @@ import pytest
 
 from imagebeam import catalog, plural, storage
 from imagebeam.pipelines.messages import progress
-from imagebeam.transforms import dataset_settings, elements, output_paths, run_report
+from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.shard import shard_writer
 from tests import patience
 

@@ -24,7 +24,8 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import cli, convert, launch
 from imagebeam.pipelines.messages import run_journal, run_summary
 from imagebeam.pipelines.runs import remote_job
-from imagebeam.transforms import run_report, summaries
+from imagebeam.transforms import summaries
+from imagebeam.transforms.plan import run_report
 from tests import command_line, docs_pages, image_sets
 
 SCHEMA = json.loads((command_line.ROOT / "docs" / "summary.schema.json").read_text())

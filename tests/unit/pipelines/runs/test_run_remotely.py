@@ -15,7 +15,8 @@ from google.api_core import exceptions
 
 from imagebeam import errors
 from imagebeam.pipelines.runs import job_states, last_run, remote_job, run_remotely
-from imagebeam.transforms import elements, run_report
+from imagebeam.transforms import elements
+from imagebeam.transforms.plan import run_report
 from tests import datasets, image_sets, patience
 from tests.servers import dataflow
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.transforms import broken_content
 from imagebeam.transforms.arrays import array_files, found_array, hdf5_files
+from imagebeam.transforms.packed import broken_content
 from tests import array_sets
 
 IMAGES = array_sets.pictures(0, 9, 8, 6, 3)

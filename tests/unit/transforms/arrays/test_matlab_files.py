@@ -10,8 +10,8 @@ import scipy.io
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms import broken_content
 from imagebeam.transforms.arrays import array_files, matlab_files
+from imagebeam.transforms.packed import broken_content
 from tests import array_sets
 
 VALUES = {

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagebeam import storage
-from imagebeam.transforms import broken_content
 from imagebeam.transforms.arrays import array_files, found_array, pickled_arrays
+from imagebeam.transforms.packed import broken_content
 from tests import array_sets
 
 BATCH = {

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from imagebeam.features import INT64
-from imagebeam.transforms import elements, gzip_content
+from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
+from imagebeam.transforms.packed import gzip_content
 from imagebeam.transforms.sources import containers, files, table_rows
 from tests import tars
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms import elements, snappy_blocks
+from imagebeam.transforms import elements
+from imagebeam.transforms.packed import snappy_blocks
 from imagebeam.transforms.sources import parquet_pages
 
 OPTIONS: dict[str, dict[str, Any]] = {

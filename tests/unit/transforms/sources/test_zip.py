@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms import broken_content, zip_members
 from imagebeam.transforms.elements import ImageRef, Reason
+from imagebeam.transforms.packed import broken_content, zip_members
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import zip as zip_source
 from imagebeam.transforms.sources import zip_directory

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.testing import test_pipeline
+from apache_beam.testing.util import assert_that, equal_to
+
+from imagebeam.transforms import label_images
+from imagebeam.transforms.classes import label_names, labels_by_index
+from imagebeam.transforms.classes.labels_by_index import ListSurvey, ListUse
+from imagebeam.transforms.elements import ImageRef, Reason
+from tests.unit.transforms.small_batches import create
+
+LISTS = (("val", ("cat", "dog", "cat")),)
+RULE = label_images.LabelRule("directory", level=1, names=label_names.LabelNames(lists=LISTS))
+
+
+def ref(key: str) -> ImageRef:
+    return ImageRef(key, f"/data/{key}")
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        pytest.param("val/ILSVRC2012_val_00000293.JPEG", 293, id="imagenet"),
+        pytest.param("val/7.jpg", 7, id="alone"),
+        pytest.param("val/a.7.jpg", 7, id="behind-a-dot"),
+        pytest.param("val7/a.jpg", 0, id="in-the-folder"),
+        pytest.param("val/7a.jpg", 0, id="not-at-the-end"),
+        pytest.param("val/7", 0, id="no-extension"),
+        pytest.param("val/٣.jpg", 0, id="other-digits"),
+        pytest.param("1" * 30 + ".jpg", int("1" * 18), id="far-too-long"),
+    ],
+)
+def test_number_of_a_name_stands_before_its_extension(key: str, number: int) -> None:
+    assert labels_by_index.number_of(ref(key)) == number
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"), [("val/x_1.JPEG", "cat"), ("val/x_02.JPEG", "dog"), ("val/dog/x_1.JPEG", "dog")]
+)
+def test_rule_takes_the_line_of_the_number_for_images_directly_in_the_folder(key: str, expected: str) -> None:
+    assert RULE.apply(ref(key)).label == expected
+
+
+@pytest.mark.parametrize("name", ["x_0.JPEG", "x_4.JPEG", "x.JPEG"])
+def test_rule_has_no_label_for_another_number(name: str) -> None:
+    with pytest.raises(
+        label_images.LabelError, match=r"ends in no number from 1 to 3, the lines of label\.lists"
+    ) as raised:
+        RULE.apply(ref(f"val/{name}"))
+    assert raised.value.reason is Reason.NO_LABEL
+
+
+def survey(num_images: int = 3, highest: int = 3, folder_labels: tuple[str, ...] = ("cat", "dog", "owl")) -> ListSurvey:
+    use = ListUse(3, frozenset({"cat", "dog"}), num_images, highest)
+    return ListSurvey({"val": use}, frozenset(folder_labels))
+
+
+@pytest.mark.parametrize(
+    ("found", "has_vocabulary"),
+    [
+        pytest.param(labels_by_index.NO_LISTS, False, id="no-lists"),
+        pytest.param(survey(), False, id="fits"),
+        pytest.param(survey(num_images=2), False, id="one-missing-in-between"),
+        pytest.param(survey(folder_labels=("owl",)), True, id="the-vocabulary-decides"),
+        pytest.param(survey(folder_labels=()), False, id="nothing-to-compare-with"),
+    ],
+)
+def test_lists_that_fit_are_no_problem(found: ListSurvey, has_vocabulary: bool) -> None:
+    assert found.find_problem(has_vocabulary) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        pytest.param(survey(num_images=0, highest=0), "label.lists names the folder 'val', and no image", id="nothing"),
+        pytest.param(survey(highest=4), "has 3 lines, and the 3 images there have numbers up to 4", id="too-few-lines"),
+        pytest.param(survey(highest=2), "has 3 lines, and the 3 images there have numbers up to 2", id="too-many"),
+        pytest.param(survey(num_images=4), "has 3 lines, and the 4 images there have numbers up to 3", id="twice"),
+        pytest.param(
+            survey(folder_labels=("cat", "owl")),
+            "label.lists: 1 of the 2 labels in the list for 'val' are the name of no folder with images, "
+            "the first is 'dog'; give a list of folders' names, or all classes in label.vocabulary",
+            id="no-folder",
+        ),
+    ],
+)
+def test_lists_that_do_not_fit_are_a_problem(found: ListSurvey, message: str) -> None:
+    problem = found.find_problem(has_vocabulary=False)
+    assert problem is not None
+    assert message in problem
+
+
+def test_missing_images_are_noted() -> None:
+    assert survey().notes == []
+    assert survey(num_images=1).notes == [
+        "of the 3 images that label.lists has labels for in 'val', 2 are not there",
+    ]
+
+
+def test_survey_is_the_same_however_the_images_are_divided() -> None:
+    refs = [ref(f"val/x_{number}.JPEG") for number in (1, 2, 3, 9)]
+    refs += [ref(f"train/{name}/1.JPEG")._replace(label=name) for name in ("cat", "owl")]
+    expected = ListSurvey({"val": ListUse(3, frozenset({"cat", "dog"}), 4, 9)}, frozenset({"cat", "owl"}))
+    for start in range(len(refs)):
+        surveyors = [labels_by_index.ListSurveyor(LISTS) for _ in range(3)]
+        for index, each in enumerate(refs[start:] + refs[:start]):
+            surveyors[index % 3].add(each)
+        assert _merge_all([surveyor.survey for surveyor in surveyors]) == expected
+
+
+def test_transform_tells_how_the_lists_fit() -> None:
+    keys = ["val/x_1.JPEG", "val/x_3.JPEG", "val/x_7.JPEG", "train/owl/1.JPEG"]
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        labelled = pipeline | create([ref(key) for key in keys]) | label_images.LabelImages(RULE)
+        found = labelled.tallies | beam.Map(lambda tally: tally.lists) | beam.CombineGlobally(_merge_all)
+        expected = ListSurvey({"val": ListUse(3, frozenset({"cat", "dog"}), 3, 7)}, frozenset({"owl"}))
+        assert_that(found, equal_to([expected]), label="Surveys")
+        assert_that(labelled.rejects | beam.Map(lambda reject: reject.key), equal_to([keys[2]]), label="Rejects")
+
+
+def _merge_all(surveys: Iterable[ListSurvey]) -> ListSurvey:
+    merged = labels_by_index.NO_LISTS
+    for each in surveys:
+        merged = merged.merge(each)
+    return merged
+
+
+def test_transform_without_lists_tells_nothing() -> None:
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        created = pipeline | create([ref("cat/1.jpg")])
+        assert (created | label_images.LabelImages(label_images.LabelRule("directory"))).tallies is None

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import fractions
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from imagebeam.transforms.columns import exact_statistics
+from imagebeam.transforms.columns.exact_statistics import Moments
+
+LARGEST = float(np.finfo(np.float32).max)
+SMALLEST = 2.0**-149
+
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+few_floats = st.sampled_from([-2.5, -0.0, 0.0, 1.0, 1.0000001192092896, 3.0, 1e-40, LARGEST])
+columns = st.lists(floats, max_size=60).map(lambda values: np.array(values, np.float32))
+columns |= st.lists(few_floats, max_size=60).map(lambda values: np.array(values, np.float32))
+columns |= st.lists(st.integers(-(2**63), 2**63 - 1), max_size=60).map(lambda values: np.array(values, np.int64))
+
+
+@st.composite
+def bundles(draw: st.DrawFn) -> tuple[Any, list[Any]]:
+    """Returns a column, and the same values in another order, cut into parts; some are empty."""
+    column = draw(columns)
+    shuffled = column[draw(st.permutations(range(len(column))))] if len(column) else column
+    cuts = sorted(draw(st.lists(st.integers(0, len(column)), max_size=5)))
+    return column, np.split(shuffled, cuts)
+
+
+def quantiles(parts: Sequence[Any], num_quantiles: int) -> list[float]:
+    """Returns the boundaries of values in parts, as analyze_values finds them."""
+    by_interval: dict[int, list[exact_statistics.Counts]] = {}
+    for part in parts:
+        for interval, counts in exact_statistics.count_ordinals(exact_statistics.to_ordinals(part)).items():
+            by_interval.setdefault(interval, []).append(counts)
+    added = {interval: exact_statistics.add_counts(counts) for interval, counts in by_interval.items()}
+    totals = {interval: exact_statistics.total_of(counts) for interval, counts in added.items()}
+    found: dict[int, float] = {}
+    for interval, wanted in exact_statistics.find_intervals(totals, num_quantiles).items():
+        found.update(exact_statistics.find_boundaries(interval, added[interval], wanted))
+    return [found[index] for index in sorted(found)]
+
+
+# --- mean and variance -----------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(bundles())
+def test_moments_are_the_same_for_any_order_and_parts(drawn: tuple[Any, list[Any]]) -> None:
+    column, parts = drawn
+    together = exact_statistics.sum_up(column)
+    assert Moments().merge(map(exact_statistics.sum_up, parts)) == together
+    nested = Moments()
+    for part in reversed(parts):
+        nested = exact_statistics.sum_up(part).merge([nested])
+    assert nested == together
+
+
+@settings(deadline=None)
+@given(columns)
+@example(np.array([LARGEST, -LARGEST, SMALLEST], np.float32))
+@example(np.array([SMALLEST, 2 * SMALLEST], np.float32))
+@example(np.array([2**62 + 1, 2**62 - 1, 2**53 + 1], np.int64))
+def test_moments_are_exact_and_rounded_once(column: Any) -> None:
+    values = [fractions.Fraction(value) for value in column.astype(np.float64).tolist()]
+    moments = exact_statistics.sum_up(column)
+    mean = sum(values) / fractions.Fraction(max(1, len(values)))
+    variance = sum((value - mean) ** 2 for value in values) / fractions.Fraction(max(1, len(values)))
+    assert (moments.mean, moments.variance) == (float(mean), float(variance))
+    assert (moments.variance == 0) == (len(set(values)) < 2)
+
+
+def test_moments_are_numpys_to_rounding() -> None:
+    column = np.random.default_rng(1).lognormal(3, 2, 5000).astype(np.float32)
+    moments = Moments().merge(exact_statistics.sum_up(part) for part in np.array_split(column, 7))
+    np.testing.assert_allclose(moments.mean, column.astype(np.float64).mean(), rtol=1e-13)
+    np.testing.assert_allclose(moments.variance, column.astype(np.float64).var(), rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        pytest.param([], (0.0, 0.0), id="empty"),
+        pytest.param([0.1], (float(np.float32(0.1)), 0.0), id="one-value"),
+        pytest.param([0.1] * 200, (float(np.float32(0.1)), 0.0), id="all-equal"),
+        pytest.param([1.0, 3.0], (2.0, 1.0), id="two-values"),
+        pytest.param([LARGEST, -LARGEST], (0.0, LARGEST**2), id="largest"),
+    ],
+)
+def test_moments_of_a_few_values(column: list[float], expected: tuple[float, float]) -> None:
+    moments = exact_statistics.sum_up(np.array(column, np.float32))
+    assert (moments.mean, moments.variance) == expected
+
+
+# --- quantiles -------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(columns)
+def test_ordinals_have_the_order_of_the_values(column: Any) -> None:
+    rounded = column.astype(np.float64).astype(np.float32)
+    ordinals = exact_statistics.to_ordinals(column)
+    assert ordinals.dtype == np.uint32
+    np.testing.assert_array_equal(exact_statistics.to_floats(ordinals), rounded)
+    np.testing.assert_array_equal(exact_statistics.to_floats(np.sort(ordinals)), np.sort(rounded))
+    assert not np.signbit(exact_statistics.to_floats(ordinals)[rounded == 0]).any()
+
+
+@settings(deadline=None)
+@given(bundles(), st.integers(2, 80))
+def test_boundaries_are_values_of_a_rank_for_any_order_and_parts(
+    drawn: tuple[Any, list[Any]], num_quantiles: int
+) -> None:
+    column, parts = drawn
+    ordered = np.sort(column.astype(np.float64).astype(np.float32)).tolist()
+    ranks = [len(ordered) * index // num_quantiles for index in range(1, num_quantiles)] if ordered else []
+    assert quantiles(parts, num_quantiles) == [ordered[rank] for rank in ranks]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        pytest.param([], [], id="empty"),
+        pytest.param([5.0], [5.0, 5.0, 5.0], id="one-value"),
+        pytest.param([5.0] * 300, [5.0, 5.0, 5.0], id="all-equal"),
+        pytest.param([-1.0, -0.0, 0.0, 1.0], [0.0, 0.0, 1.0], id="two-zeros"),
+        pytest.param([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [2.0, 5.0, 7.0], id="not-divisible"),
+    ],
+)
+def test_boundaries_of_a_few_values(column: list[float], expected: list[float]) -> None:
+    assert quantiles([np.array(column, np.float32)], 4) == expected
+
+
+def test_counts_stay_small_and_exact_however_often_a_value_occurs() -> None:
+    often = {7: exact_statistics.count_ordinals(np.full(300, 7 << 16, np.uint32))[7]}
+    assert list(map(len, often[7])) == [2, 2]
+    assert exact_statistics.total_of(exact_statistics.add_counts([often[7]] * 1000)) == 300_000
+    rarely = exact_statistics.count_ordinals(np.arange(1 << 16, dtype=np.uint32))
+    assert list(rarely) == [0] and sum(map(len, rarely[0])) == 3 << 16
+
+
+# --- values without an order -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_value_that_is_not_finite_is_an_error_that_names_it_and_its_column(value: str) -> None:
+    with pytest.raises(ValueError, match=f"column 'age' holds {value}; expected finite numbers: correct the value, or"):
+        exact_statistics.check_finite(np.array([1, float(value)], np.float32), "age")
+    exact_statistics.check_finite(np.array([1, 2], np.int64), "age")

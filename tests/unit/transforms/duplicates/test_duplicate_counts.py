@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from imagebeam import errors
+from imagebeam.transforms.duplicates import duplicate_counts
+from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
+from imagebeam.transforms.duplicates.duplicate_settings import OFF, DuplicateSettings
+from imagebeam.transforms.elements import Duplicate
+
+
+def duplicate(key: str, split: str, first_key: str, first_split: str) -> Duplicate:
+    return Duplicate("exact", 0, split, key, f"/in/{key}", first_split, first_key, f"/in/{first_key}")
+
+
+STORED = (
+    StoredDuplicates(
+        "duplicates-00.jsonl",
+        {("exact", "train", "train"): 1000, ("near", "train", "test"): 2},
+        tuple(duplicate(f"{index}.jpg", "train", "first.jpg", "train") for index in range(3)),
+    ),
+    StoredDuplicates(
+        "duplicates-01.jsonl",
+        {("exact", "train", "train"): 234, ("exact", "train", "test"): 1},
+        (duplicate("caf\udce9.jpg", "train", "t.jpg", "test"),),
+    ),
+)
+
+
+def test_counts_of_all_files_are_added_up() -> None:
+    counts = duplicate_counts.count(DuplicateSettings("report", "report"), STORED)
+    assert counts == {"exact": {"train": {"test": 1, "train": 1234}}, "near": {"train": {"test": 2}}}
+    assert duplicate_counts.describe(counts["exact"]) == "1,235 images (train of test 1, within train 1,234)"
+    assert duplicate_counts.describe(counts["near"]) == "2 images (train of test 2)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param(OFF, {}, id="off"),
+        pytest.param(DuplicateSettings("report"), {"exact": {}}, id="exact"),
+        pytest.param(DuplicateSettings("drop", "fail"), {"exact": {}, "near": {}}, id="both"),
+    ],
+)
+def test_kind_without_duplicates_has_an_empty_mapping(settings: DuplicateSettings, expected: object) -> None:
+    counts = duplicate_counts.count(settings, ())
+    assert counts == expected
+    assert all(duplicate_counts.describe(by_split) == "0 images" for by_split in counts.values())
+    assert duplicate_counts.find_refusal(settings, counts) is None
+
+
+def test_refusal_names_leaks_between_splits_first() -> None:
+    settings = DuplicateSettings("fail", "report")
+    error = duplicate_counts.find_refusal(settings, duplicate_counts.count(settings, STORED), STORED)
+    assert isinstance(error, errors.DuplicatesError) and error.exit_code == 3
+    assert str(error) == (
+        "1,235 images (train of test 1, within train 1,234) repeat the bytes of others, duplicates.exact is fail: "
+        "nothing was committed; such as 'caf\\udce9.jpg' of train repeats 't.jpg' of test; '0.jpg' of train repeats "
+        "'first.jpg' of train; '1.jpg' of train repeats 'first.jpg' of train; remove them from the input, or set "
+        "duplicates.exact: drop or report"
+    )
+
+
+def test_only_kinds_that_fail_refuse() -> None:
+    settings = DuplicateSettings("report", "fail")
+    counts = duplicate_counts.count(settings, STORED)
+    assert "look like others, duplicates.near is fail" in str(duplicate_counts.find_refusal(settings, counts))
+    assert duplicate_counts.find_refusal(settings, {**counts, "near": {}}) is None

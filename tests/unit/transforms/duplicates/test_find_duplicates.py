@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import collections
+import random
+from collections.abc import Sequence
+
+import apache_beam as beam
+import pytest
+from apache_beam.options import pipeline_options
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.testing import test_pipeline
+from apache_beam.testing.util import assert_that
+
+from imagebeam.transforms import elements, hashing
+from imagebeam.transforms.duplicates import find_duplicates
+from imagebeam.transforms.duplicates.duplicate_settings import DuplicateSettings
+from imagebeam.transforms.elements import Duplicate
+from imagebeam.transforms.shard.image_hashes import HashedImage
+
+REPORT_BOTH = DuplicateSettings("report", "report", 4)
+
+
+def image(key: str, content: int, picture: int | None = None, split: str = "train") -> HashedImage:
+    hashed = b"" if picture is None else picture.to_bytes(8, "big")
+    return HashedImage(content.to_bytes(16, "big"), hashed, split, key, f"/data/{key}")
+
+
+def crowd(seed: int, num_images: int = 400) -> list[HashedImage]:
+    """Returns images in three splits, of which many are alike; some keys are no UTF-8, some images have no picture."""
+    rng = random.Random(seed)
+    found: list[HashedImage] = []
+    for index in range(num_images):
+        content, picture = rng.getrandbits(128), rng.getrandbits(64)
+        kind = rng.randrange(5)
+        if found and kind < 3:
+            other = rng.choice(found)
+            picture = int.from_bytes(other.picture or bytes(8), "big")
+            if kind == 0:
+                content = int.from_bytes(other.content, "big")
+            if kind == 2:
+                picture ^= sum(1 << bit for bit in rng.sample(range(64), rng.randint(1, 6)))
+        if kind == 3 and rng.random() < 0.2:
+            picture = 0
+        key = f"{rng.randrange(10**6)}-{index}{chr(0xDCFF) if index % 10 == 0 else ''}.jpg"
+        found.append(image(key, content, picture, rng.choice(["train", "train", "test", "validation"])))
+    by_content = {each.content: each for each in found}
+    return [each._replace(picture=by_content[each.content].picture) for each in found]
+
+
+def find_plainly(images: Sequence[HashedImage], settings: DuplicateSettings) -> list[Duplicate]:
+    """Returns what FindDuplicates must yield, by comparing all pairs."""
+    found: list[Duplicate] = []
+    images = sorted(images, key=settings.order_of)
+    ranks: dict[bytes, int] = {}  # of hashes: the smallest of all images with it
+    for each in images:
+        ranks[each.picture] = min(ranks.get(each.picture, 1 << 64), settings.rank_of(each))
+    if settings.exact != "off":
+        distinct: dict[bytes, HashedImage] = {}
+        for each in images:
+            first = distinct.setdefault(each.content, each)
+            if first is not each:
+                found.append(pair("exact", 0, each, first))
+        images = list(distinct.values())
+    if settings.near != "off":
+        groups: dict[bytes, list[HashedImage]] = collections.defaultdict(list)
+        for each in images:
+            if each.picture:
+                groups[each.picture].append(each)
+        order = sorted(groups, key=lambda picture: ranks[picture])
+        for index, picture in enumerate(order):
+            near = (other for other in order[:index] if bits(other, picture) <= settings.near_distance)
+            other = next(near, picture)
+            first = groups[other][0]
+            found += [pair("near", bits(other, picture), each, first) for each in groups[picture] if each != first]
+    return found
+
+
+def bits(one: bytes, other: bytes) -> int:
+    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).bit_count()
+
+
+def pair(kind: str, distance: int, one: HashedImage, first: HashedImage) -> Duplicate:
+    return Duplicate(kind, distance, one.split, one.key, one.uri, first.split, first.key, first.uri)  # type: ignore[arg-type]
+
+
+def blocks(images: Sequence[HashedImage], size: int) -> list[bytes]:
+    return [elements.pack_rows(images[start : start + size]) for start in range(0, len(images), size)]
+
+
+def check(images: Sequence[HashedImage], settings: DuplicateSettings, size: int = 64, bundle_repeat: int = 0) -> None:
+    expected = collections.Counter(find_plainly(images, settings))
+
+    def compare(found: Sequence[Duplicate]) -> None:
+        counted = collections.Counter(found)
+        assert not counted - expected, list((counted - expected).items())[:2]
+        assert not expected - counted, list((expected - counted).items())[:2]
+
+    runner = fn_api_runner.FnApiRunner(bundle_repeat=bundle_repeat)
+    options = pipeline_options.PipelineOptions(["--direct_num_workers=1"])
+    with test_pipeline.TestPipeline(runner=runner, options=options) as pipe:
+        packed = pipe | beam.Create(blocks(images, size)).with_output_types(bytes)
+        assert_that(packed | find_duplicates.FindDuplicates(settings), compare)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(REPORT_BOTH, id="both"),
+        pytest.param(DuplicateSettings("drop"), id="exact"),
+        pytest.param(DuplicateSettings(near="fail", near_distance=0), id="near-0"),
+        pytest.param(
+            DuplicateSettings(near="drop", near_distance=3, keep_in=("validation", "train")), id="near-3-order"
+        ),
+        pytest.param(DuplicateSettings("fail", "report", 6, ("train",)), id="both-6-train-first"),
+    ],
+)
+def test_join_finds_what_comparing_all_pairs_finds(settings: DuplicateSettings) -> None:
+    images = crowd(7)
+    assert find_plainly(images, settings)
+    check(images, settings)
+
+
+@pytest.mark.parametrize(
+    ("seed", "size", "bundle_repeat"),
+    [pytest.param(1, 7, 0, id="small-blocks"), pytest.param(2, 1000, 2, id="repeated")],
+)
+def test_order_of_the_input_and_bundles_do_not_matter(seed: int, size: int, bundle_repeat: int) -> None:
+    images = crowd(11, 200)
+    random.Random(seed).shuffle(images)
+    check(images, REPORT_BOTH, size, bundle_repeat)
+
+
+def test_many_black_images_make_a_row_each() -> None:
+    images = [image(f"{index:05d}.jpg", index, 0, "test" if index == 700 else "train") for index in range(1500)]
+    found = find_plainly(images, REPORT_BOTH)
+    assert len(found) == 1499 and {each.first_key for each in found} == {"00700.jpg"}
+    check(images, REPORT_BOTH)
+
+
+def test_nothing_is_found_among_different_images() -> None:
+    check([image(f"{index}.jpg", index, hashing.hash64(str(index), 0, b"test")) for index in range(50)], REPORT_BOTH)
+    check([], REPORT_BOTH)
+
+
+@pytest.mark.parametrize(
+    ("splits", "keep_in", "stays"),
+    [
+        pytest.param(("train", "test"), (), "test", id="test-before-train"),
+        pytest.param(("train2012", "val"), (), "val", id="name-begins-with-train"),
+        pytest.param(("train", "test"), ("train",), "train", id="as-configured"),
+        pytest.param(("test", "validation"), ("validation", "test"), "validation", id="in-the-order-of-the-config"),
+        pytest.param(("validation", "test"), (), "validation", id="otherwise-the-key"),
+    ],
+)
+def test_split_and_then_key_decide_which_image_stays(
+    splits: tuple[str, str], keep_in: tuple[str, ...], stays: str
+) -> None:
+    settings = DuplicateSettings("drop", keep_in=keep_in)
+    images = [image(key, 1, split=split) for key, split in zip("ab", splits)]
+    assert min(images, key=settings.order_of).split == stays
+    near = min(images, key=settings.rank_of)
+    assert near.split == stays or settings.place_of_split(splits[0]) == settings.place_of_split(splits[1])
+    assert all(0 <= settings.rank_of(each) < 1 << 64 for each in images)

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import features
+from imagebeam.transforms import commit_dataset, dataset_settings
+from imagebeam.transforms.elements import ImageRef
+from imagebeam.transforms.images import prepare
+from imagebeam.transforms.output import tfds_metadata
+from tests import image_sets
+from tests.unit.imagebeam.reader import written
+from tests.unit.transforms import small_dataset
+
+LABEL, ENCODED = features.LABEL, features.ENCODED
+
+
+def commit(
+    dataset: dataset_settings.DatasetSettings, splits: dict[str, list[ImageRef]], labels: tuple[str, ...]
+) -> catalog_lib.Catalog:
+    plan = small_dataset.make_plan(splits, labels=labels)
+    written = small_dataset.write_shards(dataset, plan, splits)
+    catalog = commit_dataset.Committer(dataset, "pets", {}).commit(plan, written, [])
+    assert catalog is not None
+    return catalog
+
+
+@pytest.fixture
+def splits(tmp_path: pathlib.Path) -> dict[str, list[ImageRef]]:
+    refs = small_dataset.make_refs(tmp_path / "pets")
+    return {"train": refs[:7], "test": refs[7:]}
+
+
+@pytest.fixture
+def catalog(tmp_path: pathlib.Path, splits: dict[str, list[ImageRef]]) -> catalog_lib.Catalog:
+    return commit(small_dataset.make_settings(tmp_path / "out"), splits, ("cat", "dog"))
+
+
+@pytest.fixture
+def tfds() -> Any:
+    return pytest.importorskip("tensorflow_datasets")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("renamed", "base", "suffix"),
+    [
+        pytest.param({}, 0, ".tfrecord", id="default"),
+        pytest.param({}, 1, "", id="base-1-no-suffix"),
+        pytest.param({ENCODED: "image", LABEL: "label", "image/key": "id"}, 0, ".tfrecord", id="renamed"),
+    ],
+)
+def test_tfds_loads_a_dataset_of_classes(
+    tmp_path: pathlib.Path,
+    splits: dict[str, list[ImageRef]],
+    tfds: Any,
+    renamed: dict[str, str | None],
+    base: int,
+    suffix: str,
+) -> None:
+    image_key, label_key, id_key = (renamed.get(key, key) for key in (ENCODED, LABEL, "image/key"))
+    dataset = small_dataset.make_settings(
+        tmp_path / "out", features=features.resolve_features(renamed, "class", {}), label_base=base, suffix=suffix
+    )
+    commit(dataset, splits, ("cat", "dog"))
+    builder = tfds.builder_from_directory(dataset.output)
+    assert builder.info.features[label_key].names == ["background"] * base + ["cat", "dog"]
+    assert (builder.name, builder.info.supervised_keys) == ("pets", (image_key, label_key))
+    for name, refs in splits.items():
+        assert builder.info.splits[name].num_examples == len(refs)
+        assert builder.info.splits[name].shard_lengths == [len(refs) // 2, len(refs) - len(refs) // 2]
+        loaded = list(builder.as_dataset(split=name).as_numpy_iterator())
+        assert [each[id_key].decode() for each in loaded] == [ref.key for ref in refs]
+        labels = ["background"] * base + ["cat", "dog"]
+        assert [labels[each[label_key]] for each in loaded] == [ref.label for ref in refs]
+        assert [each[image_key].shape for each in loaded] == [(16, 24, 3)] * len(refs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "values", "dtype"),
+    [
+        pytest.param("int64", [-(2**63), 7], "int64", id="int"),
+        pytest.param("float", [-0.5, 3.25], "float32", id="float"),
+    ],
+)
+def test_tfds_loads_a_dataset_of_targets_and_columns(
+    tmp_path: pathlib.Path,
+    splits: dict[str, list[ImageRef]],
+    tfds: Any,
+    kind: str,
+    values: list[int | float],
+    dtype: str,
+) -> None:
+    columns = {"age": "int64", "dose": "float", "name": "bytes"}
+    dataset = small_dataset.make_settings(
+        tmp_path / "out",
+        features=features.resolve_features({}, kind, {name: (column, False) for name, column in columns.items()}),
+        columns=tuple(f"columns/{name}" for name in columns),
+        label_kind=kind,
+    )
+    refs = [ref._replace(label=value, columns=(5, 0.25, b"Tom \xff")) for ref, value in zip(splits["train"], values)]
+    commit(dataset, {"train": refs}, ())
+    loaded = list(tfds.builder_from_directory(dataset.output).as_dataset(split="train").as_numpy_iterator())
+    assert [(each[LABEL], each[LABEL].dtype.name) for each in loaded] == [(value, dtype) for value in values]
+    assert {(each["age"], each["dose"], each["name"]) for each in loaded} == {(5, 0.25, b"Tom \xff")}
+
+
+@pytest.mark.slow
+def test_tfds_gives_a_webp_as_bytes_for_tensorflow_to_decode(
+    tmp_path: pathlib.Path, splits: dict[str, list[ImageRef]], tfds: Any
+) -> None:
+    import tensorflow as tf
+
+    policy = prepare.ImagePolicy(encode="webp")
+    dataset = small_dataset.make_settings(tmp_path / "out", policy=policy)
+    commit(dataset, {"train": splits["train"]}, ("cat", "dog"))
+    builder = tfds.builder_from_directory(dataset.output)
+    loaded = list(builder.as_dataset(split="train", as_supervised=True).as_numpy_iterator())
+    decoded = [tf.io.decode_image(image, channels=3, expand_animations=False) for image, _ in loaded]
+    assert [each.shape for each in decoded] == [(16, 24, 3)] * len(splits["train"])
+
+
+@pytest.mark.slow
+def test_tfds_decodes_images_of_every_color_space_to_three_channels(tmp_path: pathlib.Path, tfds: Any) -> None:
+    kinds = [("JPEG", "L"), ("JPEG", "CMYK"), ("PNG", "RGBA"), ("PNG", "P"), ("PNG", "LA")]
+    refs = []
+    for image_format, mode in kinds:
+        path = tmp_path / f"{mode}.{image_format.lower()}"
+        path.write_bytes(image_sets.make_image(5, image_format, mode))
+        refs.append(ImageRef(path.name, str(path), label="cat"))
+    dataset = small_dataset.make_settings(tmp_path / "out")
+    commit(dataset, {"train": refs}, ("cat",))
+    loaded = list(tfds.builder_from_directory(dataset.output).as_dataset(split="train").as_numpy_iterator())
+    assert [each[ENCODED].shape for each in loaded] == [(16, 24, 3)] * len(kinds)
+    gray = Image.open(io.BytesIO(pathlib.Path(refs[0].uri).read_bytes()))
+    assert abs(int(loaded[0][ENCODED][8, 12, 1]) - gray.getpixel((12, 8))) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", [0, 1])
+def test_tfds_loads_lists_and_several_classes(tmp_path: pathlib.Path, tfds: Any, base: int) -> None:
+    names = ["background"] * base + ["cat", "dog", "owl"]
+    ids = [tuple(range(base, base + index % 4)) for index in range(5)]
+    examples = [
+        {**written.jpeg_values(index), **written.object_values(index % 3, index), LABEL: ids[index]}
+        for index in range(5)
+    ]
+    wanted = (*written.IMAGE, *written.OBJECTS, written.MANY_LABELS)
+    options = {"labels": names[base:], "label_base": base}
+    written_dataset = written.write(tmp_path / "out", wanted, examples, **options)  # type: ignore[arg-type]
+    write_tfds_files(tmp_path / "out", written_dataset.catalog, {"jpeg"})
+    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    assert builder.info.features[LABEL].feature.names == names
+    assert builder.info.features[LABEL].feature.num_classes == len(names)
+    loaded = list(builder.as_dataset(split="train").as_numpy_iterator())
+    assert len(loaded) == 5
+    for index, each in enumerate(loaded):
+        assert each[LABEL].tolist() == list(ids[index])
+        for key in (*written.BOX_KEYS, "image/object/class/label", "image/object/class/text"):
+            assert each[key].tolist() == list(examples[index][key])
+        assert each[ENCODED].shape == (30, 40, 3)
+    image, label = next(iter(builder.as_dataset(split="train", as_supervised=True)))
+    assert (image.shape, label.shape) == ((30, 40, 3), (0,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [features.BYTES, features.INT64, features.FLOAT])
+def test_tfds_loads_pixels_as_they_are_stored(tmp_path: pathlib.Path, tfds: Any, kind: str) -> None:
+    digits = [np.random.default_rng(index).integers(0, 256, (28, 28, 1), np.uint8) for index in range(3)]
+    image = written.IMAGE[-1]._replace(kind=kind, many=kind != features.BYTES)
+    examples = [written.raw_values(each, index, kind) for index, each in enumerate(digits)]
+    dataset = written.write(tmp_path / "out", (*written.IMAGE[:-1], image), examples)
+    write_tfds_files(tmp_path / "out", dataset.catalog, {"raw"})
+    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    for digit, each in zip(digits, builder.as_dataset(split="train").as_numpy_iterator(), strict=True):
+        found = each[ENCODED]
+        pixels = np.frombuffer(found, np.uint8) if kind == features.BYTES else found
+        assert pixels.reshape(28, 28, 1).tolist() == digit.tolist()
+        assert (each["image/height"], each["image/channels"]) == (28, 1)
+
+
+def write_tfds_files(folder: pathlib.Path, catalog: catalog_lib.Catalog, formats: set[str]) -> None:
+    for name, content in tfds_metadata.tfds_files(catalog, ".tfrecord", formats).items():
+        (folder / name).write_bytes(content)
+
+
+def feature_of(files: dict[str, bytes], key: str) -> dict[str, Any]:
+    return json.loads(files["features.json"])["featuresDict"]["features"][key]
+
+
+@pytest.mark.parametrize(
+    ("formats", "declared"),
+    [
+        pytest.param({"png"}, {"encodingFormat": "png"}, id="one-format"),
+        pytest.param({"png", "jpeg"}, {}, id="two-formats"),
+        pytest.param(set(), {}, id="no-image"),
+    ],
+)
+def test_tfds_files_declare_the_image_format_where_there_is_one(
+    catalog: catalog_lib.Catalog, formats: set[str], declared: dict[str, str]
+) -> None:
+    given = set(formats)
+    files = tfds_metadata.tfds_files(catalog, ".tfrecord", formats)
+    image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"} | declared
+    assert feature_of(files, ENCODED)["image"] == image
+    assert formats == given  # the caller's own
+
+
+@pytest.mark.parametrize(
+    ("base", "text"),
+    [pytest.param(0, b"cat\ndog\n", id="base-0"), pytest.param(1, b"background\ncat\ndog\n", id="base-1")],
+)
+def test_tfds_files_hold_the_class_names_from_id_0(catalog: catalog_lib.Catalog, base: int, text: bytes) -> None:
+    files = tfds_metadata.tfds_files(dataclasses.replace(catalog, label_base=base), ".tfrecord", {"jpeg"})
+    assert sorted(files) == ["dataset_info.json", "features.json", "image.class.label.labels.txt"]
+    assert files["image.class.label.labels.txt"] == text
+    assert feature_of(files, LABEL)["classLabel"] == {"numClasses": str(2 + base)}
+
+
+def test_tfds_files_of_compressed_shards_are_none(catalog: catalog_lib.Catalog) -> None:
+    gzip = dataclasses.replace(catalog, compression="gzip")
+    assert tfds_metadata.tfds_files(gzip, ".tfrecord.gz", {"jpeg"}) == {}
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("label_kind", ["class", "int64", None])
+def test_tfds_names_are_those_of_the_files(
+    catalog: catalog_lib.Catalog, compression: str, label_kind: str | None
+) -> None:
+    other = dataclasses.replace(catalog, compression=compression, label_kind=label_kind)
+    assert tfds_metadata.tfds_names(other) == set(tfds_metadata.tfds_files(other, "", set()))
+
+
+@pytest.mark.parametrize("dropped", [ENCODED, LABEL])
+def test_tfds_files_without_image_or_label_name_no_supervised_keys(catalog: catalog_lib.Catalog, dropped: str) -> None:
+    kept = tuple(feature for feature in catalog.features if feature.source != dropped)
+    files = tfds_metadata.tfds_files(dataclasses.replace(catalog, features=kept), ".tfrecord", {"jpeg"})
+    assert "supervisedKeys" not in json.loads(files["dataset_info.json"])
+    assert ("image.class.label.labels.txt" in files) == (dropped != LABEL)
+
+
+def test_labels_text_returns_the_bytes_of_undecodable_names() -> None:
+    assert tfds_metadata.labels_text(["cat", "caf\udce9", "\u732b"]) == b"cat\ncaf\xe9\n\xe7\x8c\xab\n"

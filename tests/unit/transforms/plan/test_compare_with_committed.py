@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from imagebeam import catalog as catalog_lib
+from imagebeam.transforms import commit_dataset, dataset_settings, summaries
+from imagebeam.transforms.elements import DatasetPlan, ImageRef
+from imagebeam.transforms.plan import compare_with_committed, decide_plan
+from tests.unit.transforms import small_dataset
+
+
+def make_plan(dataset: dataset_settings.DatasetSettings) -> DatasetPlan:
+    """The plan of 100 images, compared with what the output holds."""
+    ranking, rejects = small_dataset.make_ranking({"train": 100}), summaries.RejectSummary({}, 0, None)
+    plan = decide_plan.make_plan(dataset, ranking, summaries.Tally(100, {}, ()), rejects)
+    assert plan.action == "write"
+    return compare_with_committed.compare_with_committed(dataset, plan)
+
+
+@pytest.fixture
+def dataset(tmp_path: pathlib.Path) -> dataset_settings.DatasetSettings:
+    return small_dataset.make_settings(tmp_path / "out")
+
+
+@pytest.fixture
+def committed(dataset: dataset_settings.DatasetSettings, tmp_path: pathlib.Path) -> catalog_lib.Catalog:
+    """The dataset of `make_plan(dataset)`, committed with 10 images."""
+    refs = small_dataset.make_refs(tmp_path / "pets")
+    return commit_as(make_plan(dataset).fingerprint, dataset, refs)
+
+
+def commit_as(fingerprint: str, dataset: dataset_settings.DatasetSettings, refs: list[ImageRef]) -> catalog_lib.Catalog:
+    plan = small_dataset.make_plan({"train": refs}, fingerprint=fingerprint)
+    written = small_dataset.write_shards(dataset, plan, {"train": refs})
+    catalog = commit_dataset.Committer(dataset, "pets", {}).commit(plan, written, [])
+    assert catalog is not None
+    return catalog
+
+
+def test_plan_of_committed_dataset_keeps_it(
+    dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog
+) -> None:
+    for overwrite in (False, True):
+        plan = make_plan(dataclasses.replace(dataset, overwrite=overwrite))
+        expected = f"{dataset.output} holds this dataset already: same config, same images"
+        assert (plan.action, plan.exit_code, plan.message) == ("keep", 0, expected)
+
+
+def test_plan_beside_another_dataset_is_refused_and_overwrites_on_request(
+    dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog
+) -> None:
+    other = dataclasses.replace(dataset, identity='{"seed": 1}')
+    plan = make_plan(other)
+    assert (plan.action, plan.exit_code) == ("refuse", 2)
+    assert plan.message == (
+        f"{dataset.output} holds another dataset (pets, 10 images, written {committed.created}; config or images "
+        "differ); choose another --output, or --overwrite"
+    )
+    assert make_plan(dataclasses.replace(other, overwrite=True)).action == "write"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "damage"),
+    [
+        pytest.param("train-00001-of-00002.tfrecord", None, "train-00001-of-00002.tfrecord is missing", id="missing"),
+        pytest.param(
+            "train-00000-of-00002.tfrecord",
+            b"123",
+            "train-00000-of-00002.tfrecord has 3 bytes, the catalog says {size:,}",
+            id="cut",
+        ),
+        pytest.param(
+            "index/train-00001-of-00002.index", None, "index/train-00001-of-00002.index is missing", id="no-index"
+        ),
+    ],
+)
+def test_plan_of_committed_dataset_with_damage_is_refused_and_writes_again_on_request(
+    dataset: dataset_settings.DatasetSettings,
+    committed: catalog_lib.Catalog,
+    name: str,
+    data: bytes | None,
+    damage: str,
+) -> None:
+    path = pathlib.Path(dataset.output, name)
+    damage = damage.format(size=path.stat().st_size)
+    if data is None:
+        path.unlink()
+    else:
+        path.write_bytes(data)
+    plan = make_plan(dataset)
+    message = f"{dataset.output} holds this dataset, but {damage}; --overwrite writes it again"
+    assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, message)
+    assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
+
+
+@pytest.mark.parametrize(
+    ("data", "damage"),
+    [(None, "transform_fn/x is missing"), (b"12", "transform_fn/x has 2 bytes, the catalog says 3")],
+    ids=["missing", "cut"],
+)
+def test_plan_of_committed_dataset_whose_transform_is_damaged_is_refused(
+    dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog, data: bytes | None, damage: str
+) -> None:
+    catalog = dataclasses.replace(committed, files={**committed.files, "transform_fn/x": catalog_lib.File(3, None)})
+    output = pathlib.Path(dataset.output)
+    (output / "catalog.json").write_text(catalog.to_json())
+    (output / "transform_fn").mkdir()
+    (output / "transform_fn/x").write_bytes(b"123")
+    assert make_plan(dataset).action == "keep"
+    if data is None:
+        (output / "transform_fn/x").unlink()
+    else:
+        (output / "transform_fn/x").write_bytes(data)
+    assert damage in make_plan(dataset).message
+
+
+def test_plan_beside_unreadable_catalog_is_refused_and_overwrites_on_request(
+    dataset: dataset_settings.DatasetSettings,
+) -> None:
+    output = pathlib.Path(dataset.output)
+    output.mkdir()
+    (output / "catalog.json").write_text("{}")
+    plan = make_plan(dataset)
+    assert (plan.action, plan.exit_code) == ("refuse", 2)
+    assert plan.message.startswith(f"{output}/catalog.json is not a catalog (KeyError: 'format_version')")
+    assert plan.message.endswith("; --overwrite replaces it")
+    assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
+
+
+def test_plan_beside_stray_shard_is_refused_unless_a_commit_of_ours_left_it(
+    dataset: dataset_settings.DatasetSettings,
+) -> None:
+    output = pathlib.Path(dataset.output)
+    output.mkdir()
+    (output / "README.md").write_text("not a shard")
+    (output / "train-00007-of-00004.tfrecord").write_text("nor this: 7 of 4")
+    assert make_plan(dataset).action == "write"
+    (output / "validation-00000-of-00004").write_bytes(b"")
+    plan = make_plan(dataset)
+    message = (
+        f"{output} holds validation-00000-of-00004, which no catalog.json names; choose another --output, or move or "
+        "delete it: --overwrite replaces only what a catalog names, and readers that list the folder would read it "
+        "with the dataset"
+    )
+    assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, message)
+    assert make_plan(dataclasses.replace(dataset, overwrite=True)).message == message
+    staged = pathlib.Path(dataset.paths.staging("f1"))
+    staged.mkdir(parents=True)
+    pathlib.Path(dataset.paths.publish_marker).write_text("f1")
+    assert make_plan(dataset).message == message  # a commit was cut short, but it did not put this file there
+    shard = catalog_lib.Shard("validation-00000-of-00004", 0, 0, 0)
+    catalog = dataclasses.replace(EMPTY, splits={"validation": catalog_lib.Split((shard,))})
+    (staged / "catalog.json").write_text(catalog.to_json())
+    assert make_plan(dataset).action == "write"
+
+
+EMPTY = catalog_lib.Catalog(
+    name="pets",
+    fingerprint="f1",
+    compression="none",
+    splits={},
+    labels=(),
+    label_kind=None,
+    label_base=0,
+    features=(),
+    config={},
+    counts=catalog_lib.Counts(0, 0, {}, {}),
+    versions={},
+    created="",
+)
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "statistics.json", "dataset_info.json", "features.json"])
+def test_plan_beside_users_file_of_our_name_is_refused_unless_a_commit_of_ours_left_it(
+    dataset: dataset_settings.DatasetSettings, name: str
+) -> None:
+    output = pathlib.Path(dataset.output)
+    output.mkdir()
+    (output / name).write_text("the user's own")
+    plan = make_plan(dataset)
+    message = f"{output} holds {name}, which no catalog.json names; choose another --output, or --overwrite"
+    assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, message)
+    assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
+    staged = pathlib.Path(dataset.paths.staging("f1"))
+    staged.mkdir(parents=True)
+    (staged / "catalog.json").write_text(dataclasses.replace(EMPTY, labels=("cat",)).to_json())
+    assert make_plan(dataset).action == "write"
+
+
+def test_refused_plan_is_not_compared(
+    dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog
+) -> None:
+    plan = small_dataset.make_plan({"train": []}, action="refuse", message="why", exit_code=2)
+    assert compare_with_committed.compare_with_committed(dataset, plan) is plan

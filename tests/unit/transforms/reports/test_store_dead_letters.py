@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.testing import test_pipeline
+from apache_beam.testing.util import assert_that
+
+from imagebeam.transforms.elements import DatasetPlan, Reason, Reject
+from imagebeam.transforms.reports import store_dead_letters
+from imagebeam.transforms.shard import shard_writer
+from tests.unit.transforms import small_dataset
+
+REJECTS = [
+    Reject(f"{index}{odd}.jpg", f"/data/{index}{odd}.jpg", "label", Reason.NO_LABEL, "no folder")
+    for index in range(40)
+    for odd in ("", "\udcff", "\n", "\ud83d")
+]
+
+
+def store(output: pathlib.Path, plan: DatasetPlan, rejects: Sequence[Reject]) -> dict[str, bytes]:
+    """Returns the files in the output afterwards, after a check that their names were yielded."""
+    settings = small_dataset.make_settings(output)
+
+    def check_names(names: Iterable[str]) -> None:
+        staging = pathlib.Path(settings.paths.staging(plan.fingerprint))
+        assert sorted(names) == sorted(path.name for path in staging.glob("*"))
+
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        plans = pipeline | "Plan" >> beam.Create([plan])
+        found = pipeline | "Rejects" >> beam.Create(rejects).with_output_types(Reject)
+        assert_that(found | store_dead_letters.StoreDeadLetters(settings, plans), check_names)
+    return small_dataset.read_files(output)
+
+
+@pytest.mark.parametrize(
+    ("action", "exit_code", "order"),
+    [pytest.param("write", 0, 1, id="write"), pytest.param("refuse", 3, -1, id="too-many-rejects-in-another-order")],
+)
+def test_store_dead_letters_keeps_every_reject_once_in_few_sorted_files(
+    tmp_path: pathlib.Path, action: str, exit_code: int, order: int
+) -> None:
+    files = store(tmp_path, small_dataset.make_plan({}, action=action, exit_code=exit_code), REJECTS[::order])
+    assert 1 < len(files) <= 16
+    stored = []
+    for data in files.values():
+        rejects = [Reject(**json.loads(line)) for line in data.splitlines()]
+        assert data == shard_writer.encode_rejects(sorted(rejects))
+        stored += rejects
+    assert sorted(stored) == sorted(REJECTS)
+    assert sorted(files)[0] == ".imagebeam/staging-f1/early-00.rejects.jsonl"
+
+
+@pytest.mark.parametrize("num_rejects", [160, 161, 1600, 10**9])
+def test_more_rejects_go_to_more_files_up_to_a_bound_and_keep_their_order(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, num_rejects: int
+) -> None:
+    monkeypatch.setattr(store_dead_letters, "_REJECTS_PER_FILE", 10)
+    monkeypatch.setattr(store_dead_letters, "_MAX_FILES", 200)
+    plan = small_dataset.make_plan({}, rejected={"no_label": num_rejects})
+    num_files = store_dead_letters.count_files(plan)
+    assert num_files == {160: 16, 161: 17, 1600: 160, 10**9: 200}[num_rejects]
+    files = store(tmp_path / "one", plan, REJECTS)
+    assert files == store(tmp_path / "other", plan, REJECTS[::-1])
+    numbers = [int(name.rpartition("early-")[2].partition(".")[0]) for name in sorted(files)]
+    assert numbers == sorted(numbers)
+    assert max(numbers) < num_files
+    assert sorted(line for data in files.values() for line in data.splitlines()) == sorted(
+        shard_writer.encode_rejects(REJECTS).splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "exit_code"), [pytest.param("keep", 0, id="keep"), pytest.param("refuse", 2, id="config-error")]
+)
+def test_store_dead_letters_of_run_that_leaves_nothing_stores_none(
+    tmp_path: pathlib.Path, action: str, exit_code: int
+) -> None:
+    assert store(tmp_path, small_dataset.make_plan({}, action=action, exit_code=exit_code), REJECTS) == {}

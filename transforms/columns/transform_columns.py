@@ -1,0 +1,184 @@
+"""Transforms the columns of a table by tf.Transform, which analyses references and never an image.
+
+This step comes after references are placed in shards: the raw values decide the fingerprint of the dataset, and a run
+that has nothing to write analyses nothing.
+
+Each shard's values are analysed where they are, and no worker sees all of them. So that the same input gives the same
+numbers on every runner, nothing that is computed from all values depends on their order: tf.Transform counts strings
+and finds minimum and maximum, analyze_values computes mean, variance and quantiles.
+"""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import apache_beam as beam
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import records, storage
+from imagebeam.transforms import dataset_settings, elements, place_in_shards
+from imagebeam.transforms.dataset_settings import ColumnTransform
+from imagebeam.transforms.output import output_folder, output_paths
+
+_BATCH_ROWS = 1024  # each batch is one call of TensorFlow
+
+
+class Saved(Protocol):
+    """A loaded transform: column_preprocessing.SavedTransform."""
+
+    def apply(self, values: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Returns the transformed values of columns."""
+
+
+class _TakeValuesFn(beam.DoFn):
+    """A placed shard of an analysed split -> batches of its raw values, column by column."""
+
+    def __init__(self, transforms: Sequence[ColumnTransform], split: str | None):
+        self._positions = [transform.position for transform in transforms]
+        self._split = split
+
+    def process(self, element: place_in_shards.PlacedShard) -> Iterator[list[tuple[Any, ...]]]:
+        (split, _), runs = element
+        if self._split not in (None, split):
+            return
+        for refs in _batches(_refs_of(runs)):
+            columns = list(zip(*(ref.columns for ref in refs)))
+            yield [columns[position] for position in self._positions]
+
+
+class _StageFn(beam.DoFn):
+    """Copies tf.Transform's output next to the staged shards; yields the folder it was written to."""
+
+    def __init__(self, settings: dataset_settings.DatasetSettings, scratch: str):
+        self._settings = settings
+        self._scratch = scratch
+
+    def process(self, _: bytes, plan: elements.DatasetPlan, analysed: Any) -> Iterator[str]:
+        if plan.action == "write":
+            stage(self._scratch, self._settings.paths.staging(plan.fingerprint))
+        yield self._scratch
+
+
+def stage(folder: str, staging: str) -> None:
+    """Copies tf.Transform's output into a staging folder, and writes a list of the files there for the commit."""
+    files = {}
+    source, target = storage.storage_of(folder), storage.storage_of(staging)
+    for name in sorted(_files_below(folder)):
+        data = source.read(storage.join(folder, name))
+        uri = storage.join(staging, name)
+        target.make_directories(uri.rpartition("/")[0])
+        target.write_whole(uri, data)
+        files[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
+    target.write_whole(storage.join(staging, output_paths.STAGED_FILES), json.dumps(files).encode())
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    store = storage.storage_of(folder)
+    waiting = list(output_folder.TRANSFORM_FOLDERS)
+    while waiting:
+        inner = waiting.pop()
+        for entry in store.list_directory(storage.join(folder, inner)):
+            name = f"{inner}/{entry.name}"
+            if entry.kind == storage.DIRECTORY:
+                waiting.append(name)
+            else:
+                yield name
+
+
+class _ApplyFn(beam.DoFn):
+    """A placed shard -> the same shard, its references with transformed columns."""
+
+    def __init__(self, transforms: Sequence[ColumnTransform]):
+        self._transforms = transforms
+        self._saved: Saved | None = None
+
+    def process(self, element: place_in_shards.PlacedShard, folder: str) -> Iterator[place_in_shards.PlacedShard]:
+        from imagebeam.transforms.columns import column_preprocessing
+
+        if self._saved is None:
+            self._saved = column_preprocessing.SavedTransform(folder, self._transforms)
+        key, runs = element
+        runs = sorted(runs)
+        rank, transformed = runs[0][0], []
+        for refs in _batches(_refs_of(runs)):
+            changed = apply(self._transforms, self._saved, refs)
+            transformed.append((rank, elements.pack_refs(changed)))
+            rank += len(refs)
+        yield key, transformed or runs
+
+
+def apply(
+    transforms: Sequence[ColumnTransform],
+    saved: Saved,
+    refs: Sequence[elements.ImageRef],
+) -> list[elements.ImageRef]:
+    """Returns the references with transformed columns; transforms each column of all references at once."""
+    columns = list(zip(*(ref.columns for ref in refs)))
+    values = saved.apply([columns[transform.position] for transform in transforms])
+    for transform, changed in zip(transforms, values):
+        columns[transform.position] = tuple(changed)
+    return [ref._replace(columns=row) for ref, row in zip(refs, zip(*columns))]
+
+
+def _refs_of(runs: Iterable[place_in_shards.PackedRun]) -> Iterator[elements.ImageRef]:
+    for _, packed in sorted(runs):
+        yield from elements.unpack_refs(packed)
+
+
+def _batches(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yields lists of `_BATCH_ROWS` rows, the last one shorter."""
+    rest = iter(rows)
+    while batch := list(itertools.islice(rest, _BATCH_ROWS)):
+        yield batch
+
+
+@dataclasses.dataclass
+class TransformColumns(beam.PTransform):
+    """Transforms the columns in placed shards; yields them once tf.Transform's output is staged."""
+
+    transforms: tuple[ColumnTransform, ...]  # () changes nothing and imports no TensorFlow
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+    settings: dataset_settings.DatasetSettings
+    scratch: str  # a folder that TensorFlow can write to on every worker
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(
+        self, shards: beam.PCollection[place_in_shards.PlacedShard]
+    ) -> beam.PCollection[place_in_shards.PlacedShard]:
+        if not self.transforms:
+            return shards
+        snapshot = self.settings.snapshot
+        if snapshot is not None and snapshot.base:  # one dataset has one transform
+            return self._with_saved(shards, snapshot.base_folder)
+        from imagebeam.transforms.columns import column_preprocessing
+
+        split = None if self.settings.analyze == "all" else self.settings.analyze
+        batches = shards | "TakeValues" >> beam.ParDo(_TakeValuesFn(self.transforms, split)).with_output_types(Any)
+        analysed = batches | "Analyze" >> column_preprocessing.AnalyzeColumns(self.transforms, self.scratch)
+        folder = (
+            shards.pipeline
+            | "StartStaging" >> beam.Impulse()
+            | "Stage"
+            >> beam.ParDo(
+                _StageFn(self.settings, self.scratch),
+                plan=beam.pvalue.AsSingleton(self.plan),
+                analysed=beam.pvalue.AsIter(analysed),
+            ).with_output_types(str)
+        )
+        return shards | "Apply" >> beam.ParDo(
+            _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
+        ).with_output_types(place_in_shards.PlacedShard)
+
+    def _with_saved(
+        self, shards: beam.PCollection[place_in_shards.PlacedShard], saved: str
+    ) -> beam.PCollection[place_in_shards.PlacedShard]:
+        """Transforms the columns as an earlier snapshot did, with the numbers that are kept in its folder."""
+        stage = beam.ParDo(_StageFn(self.settings, saved), plan=beam.pvalue.AsSingleton(self.plan), analysed=())
+        folder = shards.pipeline | "StartStaging" >> beam.Impulse() | "Stage" >> stage.with_output_types(str)
+        return shards | "Apply" >> beam.ParDo(
+            _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
+        ).with_output_types(place_in_shards.PlacedShard)

@@ -1,0 +1,1 @@
+"""Images that repeat others: how they are found, counted and reported."""

@@ -1,0 +1,288 @@
+"""Finds images that repeat others: the same bytes, or perceptual hashes that differ in few bits.
+
+Images meet in intervals of their hashes, so no worker holds more than an interval, and an image that occurs a million
+times makes a million rows, not pairs. An image repeats the first one like it in the order of `DuplicateSettings`,
+whatever the order of the input.
+
+Near images are found in three joins: hashes alone meet in the tables of `match_hashes`; the first of each hash, and
+then all images with a hash, are looked up in the intervals of hashes.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.transforms import window
+from apache_beam.typehints import decorators
+from apache_beam.utils import windowed_value
+
+from imagebeam.transforms import elements, rank_references, spread_rows
+from imagebeam.transforms.duplicates import duplicate_settings, match_hashes
+from imagebeam.transforms.shard import image_hashes
+
+HashedBlock = bytes  # packed rows of HashedImage
+Matches = tuple[int, bytes]  # interval of hashes, array of MATCH
+First = tuple[bytes, bytes, str, str, str]  # a hash; hash, split, key and uri of the first image near it
+
+_NUM_PARTS = 64  # of each table: a part has 16 bytes of every 64th hash
+_INTERVAL_BITS = rank_references.NUM_INTERVALS.bit_length() - 1
+
+
+class _SpreadFn(spread_rows.SpreadRowsFn):
+    """HashedBlock -> (interval of one of its hashes, packed rows)."""
+
+    def __init__(self, field: str):
+        self._field = image_hashes.HashedImage._fields.index(field)
+
+    def process(self, block: HashedBlock) -> Iterator[spread_rows.PackedRows]:
+        for row in elements.unpack_rows(block):
+            if row[self._field]:  # empty: the image is not compared
+                self.add(_interval_of(row[self._field]), row)
+        yield from self.take_if_many()
+
+
+def _interval_of(hash_bytes: bytes) -> int:
+    return int.from_bytes(hash_bytes[:2], "big") >> (16 - _INTERVAL_BITS)
+
+
+def _open(blocks: Iterable[bytes]) -> Iterator[image_hashes.HashedImage]:
+    for block in blocks:
+        for row in elements.unpack_rows(block):
+            yield image_hashes.HashedImage(*row)
+
+
+def _pair(kind: Any, distance: int, image: image_hashes.HashedImage, first: tuple[str, str, str]) -> elements.Duplicate:
+    return elements.Duplicate(kind, distance, image.split, image.key, image.uri, *first)
+
+
+def _place(image: image_hashes.HashedImage) -> tuple[str, str, str]:
+    return image.split, image.key, image.uri
+
+
+class _FindEqualFn(beam.DoFn):
+    """(interval of contents, [packed rows]) -> Duplicate. Goes over the rows twice and holds the first of each hash."""
+
+    def __init__(self, settings: duplicate_settings.DuplicateSettings):
+        self._settings = settings
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[elements.Duplicate]:
+        _, blocks = element
+        firsts, repeated = _find_firsts(_open(blocks), "content", self._settings)
+        for image in _open(blocks) if repeated else ():
+            first = firsts[image.content]
+            if image.content in repeated and image != first:
+                yield _pair("exact", 0, image, _place(first))
+
+
+def _find_firsts(
+    images: Iterable[image_hashes.HashedImage], field: str, settings: duplicate_settings.DuplicateSettings
+) -> tuple[dict[bytes, image_hashes.HashedImage], set[bytes]]:
+    """Returns the first image of each hash, and the hashes that occur more than once."""
+    firsts: dict[bytes, image_hashes.HashedImage] = {}
+    repeated = set()
+    for image in images:
+        value = getattr(image, field)
+        known = firsts.setdefault(value, image)
+        if known is not image:
+            repeated.add(value)
+            if settings.order_of(image) < settings.order_of(known):
+                firsts[value] = image
+    return firsts, repeated
+
+
+class _RankFn(beam.DoFn):
+    """HashedBlock -> (interval, array of RANKED): hashes alone, for the tables."""
+
+    def __init__(self, settings: duplicate_settings.DuplicateSettings):
+        self._settings = settings
+
+    def process(self, block: HashedBlock) -> Iterator[tuple[int, bytes]]:
+        images = [image for image in _open((block,)) if image.picture]
+        ranked = np.empty(len(images), dtype=match_hashes.RANKED)
+        ranked["hash"] = _as_integers(image.picture for image in images)
+        ranked["rank"] = np.fromiter(map(self._settings.rank_of, images), dtype=np.uint64, count=len(images))
+        yield from _by_interval(ranked, ranked["hash"])
+
+
+def _as_integers(hashes: Iterable[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(hashes), dtype=">u8").astype(np.uint64)
+
+
+def _as_bytes(value: Any) -> bytes:
+    return int(value).to_bytes(match_hashes.HASH_BITS // 8, "big")
+
+
+def _by_interval(rows: np.ndarray, hashes: np.ndarray) -> Iterator[tuple[int, bytes]]:
+    """Yields the rows of each interval of their hashes."""
+    return _cut(rows, (hashes >> np.uint64(match_hashes.HASH_BITS - _INTERVAL_BITS)).astype(np.int64))
+
+
+def _cut(rows: np.ndarray, parts: np.ndarray) -> Iterator[tuple[int, bytes]]:
+    """Yields the rows of each part, which is a small integer."""
+    order = np.argsort(parts, kind="stable")
+    rows, parts = rows[order], parts[order]
+    found, starts = np.unique(parts, return_index=True)
+    for part, each in zip(found.tolist(), np.split(rows, starts[1:])):
+        yield part, each.tobytes()
+
+
+class _FillTablesFn(beam.DoFn):
+    """(interval, [array of RANKED]) -> (part of a table, array of RANKED), each hash once with its smallest rank."""
+
+    def __init__(self, distance: int):
+        self._masks = match_hashes.masks_of(distance)
+
+    def start_bundle(self) -> None:
+        self._pending: list[np.ndarray] = []
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, bytes]]:
+        _, blocks = element
+        ranked = np.frombuffer(b"".join(blocks), dtype=match_hashes.RANKED)
+        ranked = ranked[np.lexsort((ranked["rank"], ranked["hash"]))]
+        _, index = np.unique(ranked["hash"], return_index=True)
+        self._pending.append(ranked[index])
+        if sum(map(len, self._pending)) >= spread_rows.MAX_PENDING:
+            yield from self._take()
+
+    def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
+        yield from map(window.GlobalWindows.windowed_value, self._take())
+
+    def _take(self) -> Iterator[tuple[int, bytes]]:
+        if not self._pending:
+            return
+        ranked, self._pending = np.concatenate(self._pending), []
+        for table, mask in enumerate(self._masks):
+            parts = match_hashes.parts_of(ranked["hash"], mask, _NUM_PARTS).astype(np.int64)
+            yield from _cut(ranked, table * _NUM_PARTS + parts)
+
+
+class _MatchFn(beam.DoFn):
+    """(part of a table, [array of RANKED]) -> (interval of hashes, array of MATCH)."""
+
+    def __init__(self, distance: int):
+        self._distance = distance
+        self._masks = match_hashes.masks_of(distance)
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Matches]:
+        part, blocks = element
+        ranked = np.frombuffer(b"".join(blocks), dtype=match_hashes.RANKED)
+        matches = match_hashes.find_firsts(ranked, self._masks[part // _NUM_PARTS], self._distance)
+        yield from _by_interval(matches, matches["hash"])
+
+
+class _ChooseFirstFn(beam.DoFn):
+    """(interval of hashes, [array of MATCH] of all tables) -> (interval of firsts, array of MATCH): one a hash."""
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Matches]:
+        _, blocks = element
+        matches = match_hashes.first_of_each(np.frombuffer(b"".join(blocks), dtype=match_hashes.MATCH))
+        yield from _by_interval(matches, matches["first"])
+
+
+class _LookUpFirstsFn(beam.DoFn):
+    """(interval of firsts, rows and matches in it) -> (interval of hashes, packed rows of First)."""
+
+    def __init__(self, settings: duplicate_settings.DuplicateSettings):
+        self._settings = settings
+
+    def process(self, element: tuple[int, Mapping[str, Iterable[bytes]]]) -> Iterator[spread_rows.PackedRows]:
+        _, found = element
+        matches = np.frombuffer(b"".join(found["matches"]), dtype=match_hashes.MATCH)
+        if not matches.size:
+            return
+        wanted = {_as_bytes(value) for value in np.unique(matches["first"])}
+        images = (image for image in _open(found["rows"]) if image.picture in wanted)
+        firsts, _ = _find_firsts(images, "picture", self._settings)
+        by_interval: dict[int, list[First]] = collections.defaultdict(list)
+        for value, first_value in zip(matches["hash"], matches["first"]):
+            picture, first = _as_bytes(value), firsts[_as_bytes(first_value)]
+            by_interval[_interval_of(picture)].append((picture, first.picture, *_place(first)))
+        for interval, rows in by_interval.items():
+            yield interval, elements.pack_rows(rows)
+
+
+class _FindNearFn(beam.DoFn):
+    """(interval of hashes, rows and firsts in it) -> Duplicate.
+
+    Images that `_FindEqualFn` finds are left out: of images with the same bytes, only the first is looked at.
+    """
+
+    def __init__(self, settings: duplicate_settings.DuplicateSettings):
+        self._settings = settings
+
+    def process(self, element: tuple[int, Mapping[str, Iterable[bytes]]]) -> Iterator[elements.Duplicate]:
+        _, found = element
+        near = {row[0]: row[1:] for block in found["firsts"] for row in elements.unpack_rows(block)}
+        firsts, repeated = _find_firsts(_open(found["rows"]), "picture", self._settings)
+        if not near and not repeated:
+            return
+        first_of_content: dict[bytes, image_hashes.HashedImage] = {}
+        if self._settings.exact != "off":
+            images = (image for image in _open(found["rows"]) if image.picture in repeated)
+            first_of_content, _ = _find_firsts(images, "content", self._settings)
+        for image in _open(found["rows"]):
+            if first_of_content.get(image.content, image) != image:
+                continue
+            if (other := near.get(image.picture)) is not None:
+                other_picture, *place = other
+                yield _pair("near", _distance(image.picture, other_picture), image, tuple(place))
+            elif image.picture in repeated and image != (first := firsts[image.picture]):
+                yield _pair("near", 0, image, _place(first))
+
+
+def _distance(one: bytes, other: bytes) -> int:
+    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).bit_count()
+
+
+@decorators.with_input_types(HashedBlock)
+@dataclasses.dataclass
+class FindDuplicates(beam.PTransform):
+    """Yields every image that repeats another one, with the first of those like it.
+
+    With both kinds on, an image whose bytes repeat others is not a near duplicate too.
+    """
+
+    settings: duplicate_settings.DuplicateSettings
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, blocks: beam.PCollection[HashedBlock]) -> beam.PCollection[elements.Duplicate]:
+        found = []
+        if self.settings.exact != "off":
+            found.append(
+                blocks
+                | "SpreadByContent" >> beam.ParDo(_SpreadFn("content")).with_output_types(spread_rows.PackedRows)
+                | "GroupByContent" >> beam.GroupByKey()  # (interval, [packed rows])
+                | "FindEqual" >> beam.ParDo(_FindEqualFn(self.settings)).with_output_types(elements.Duplicate)
+            )
+        if self.settings.near != "off":
+            found.append(self._find_near(blocks))
+        return found | "AllDuplicates" >> beam.Flatten(pipeline=blocks.pipeline)
+
+    def _find_near(self, blocks: beam.PCollection[HashedBlock]) -> beam.PCollection[elements.Duplicate]:
+        distance = self.settings.near_distance
+        rows = blocks | "SpreadByPicture" >> beam.ParDo(_SpreadFn("picture")).with_output_types(spread_rows.PackedRows)
+        matches = (
+            blocks
+            | "RankHashes" >> beam.ParDo(_RankFn(self.settings)).with_output_types(tuple[int, bytes])
+            | "GroupByHash" >> beam.GroupByKey()  # (interval, [array of RANKED])
+            | "FillTables" >> beam.ParDo(_FillTablesFn(distance)).with_output_types(tuple[int, bytes])
+            | "GroupInTables" >> beam.GroupByKey()  # (part of a table, [array of RANKED])
+            | "Match" >> beam.ParDo(_MatchFn(distance)).with_output_types(Matches)
+            | "GroupMatches" >> beam.GroupByKey()  # (interval, [array of MATCH])
+            | "ChooseFirst" >> beam.ParDo(_ChooseFirstFn()).with_output_types(Matches)
+        )
+        firsts = (
+            {"rows": rows, "matches": matches}
+            | "MeetFirsts" >> beam.CoGroupByKey()  # (interval, {rows: [packed rows], matches: [array of MATCH]})
+            | "LookUpFirsts" >> beam.ParDo(_LookUpFirstsFn(self.settings)).with_output_types(spread_rows.PackedRows)
+        )
+        return (
+            {"rows": rows, "firsts": firsts}
+            | "MeetImages" >> beam.CoGroupByKey()  # (interval, {rows: [packed rows], firsts: [packed rows of First]})
+            | "FindNear" >> beam.ParDo(_FindNearFn(self.settings)).with_output_types(elements.Duplicate)
+        )

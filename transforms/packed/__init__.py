@@ -1,0 +1,1 @@
+"""The bytes of packed files: gzip, Snappy, zip, Parquet and NumPy, without Beam."""

@@ -1,0 +1,122 @@
+"""Compares a plan with what the output holds already: a committed dataset, other files, staged shards."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, snapshots, storage
+from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms.output import committed_catalog, output_folder, recorded_inputs
+from imagebeam.transforms.plan import decide_plan
+from imagebeam.transforms.shard import shard_writer
+from imagebeam.transforms.snapshots import snapshot_settings
+
+
+def compare_with_committed(
+    settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan
+) -> elements.DatasetPlan:
+    """Returns `plan`, kept or refused if the output holds this dataset or something else; reads the output.
+
+    The plan records the catalog that it was compared with: the commit replaces this one and no other. A plan that
+    still writes gets notes on shards of earlier runs that it cannot use.
+    """
+    if plan.action != "write":
+        return plan
+    plan = _compare_with_output(settings, plan)
+    if plan.action != "write":
+        return plan
+    return dataclasses.replace(plan, notes=(*plan.notes, *_note_staged_shards(settings, plan)))
+
+
+def _compare_with_output(
+    settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan
+) -> elements.DatasetPlan:
+    output = settings.output
+    folder = output_folder.OutputFolder(output)
+    found = committed_catalog.find_catalog(output)
+    if found is not None and found.catalog is not None and found.catalog.indexed:
+        return _refuse(
+            plan,
+            f"{output} holds TFRecord files of another tool, and an index of them that imagebeam index made: choose "
+            "another --output",
+        )
+    if unnamed := folder.find_unnamed_shards(settings.suffix):
+        return _refuse(plan, output_folder.refuse_unnamed_shards(output, unnamed))
+    if found is None and settings.snapshot is None and snapshots.latest_name(output) is not None:
+        return _refuse(
+            plan,
+            f"{output} holds snapshots, which convert --update writes: add --update, or choose another --output",
+        )
+    if found is None and settings.snapshot is not None and (damage := _find_damage_of_base(settings.snapshot)):
+        return decide_plan.refuse(plan, errors.VerificationError(damage))
+    if found is None:
+        stray = None if settings.overwrite else folder.find_stray_file(settings.analyze is not None)
+        if stray is not None:
+            return _refuse(
+                plan,
+                f"{output} holds {stray}, which no {catalog_lib.CATALOG_FILE} names; "
+                "choose another --output, or --overwrite",
+            )
+        return plan
+    plan = dataclasses.replace(plan, committed=found.record)
+    committed = found.catalog
+    if committed is None:
+        return plan if settings.overwrite else _refuse(plan, f"{found.error}; --overwrite replaces it")
+    if committed.fingerprint == plan.fingerprint:
+        damage = folder.find_damage(committed, thoroughly=settings.overwrite)
+        if damage is None:
+            message = f"{output} holds this dataset already: same config, same images"
+            return dataclasses.replace(plan, action="keep", message=message)
+        if not settings.overwrite:
+            return _refuse(plan, f"{output} holds this dataset, but {damage}; --overwrite writes it again")
+    elif settings.snapshot is not None:
+        return decide_plan.refuse(
+            plan,
+            errors.BusyError(
+                f"another run has written snapshot {settings.snapshot.name} of {settings.snapshot.dataset} since this "
+                "one began: run the same command again, which continues that snapshot"
+            ),
+        )
+    elif not settings.overwrite:
+        difference = recorded_inputs.compare_inputs(committed.inputs, plan.inputs)
+        return _refuse(
+            plan,
+            f"{output} holds another dataset ({committed_catalog.describe(committed)}; {difference}); choose another "
+            "--output, or --overwrite",
+        )
+    return plan
+
+
+def _find_damage_of_base(snapshot: snapshot_settings.SnapshotSettings) -> str | None:
+    """Describes how the files that a snapshot takes over differ from their catalog; looks at their sizes alone."""
+    name = snapshot.base or snapshot.compacted
+    if not name:
+        return None
+    folder = snapshots.folder_of(snapshot.dataset, name)
+    damage = output_folder.OutputFolder(folder).find_damage(catalog_lib.load_catalog(folder), thoroughly=False)
+    if damage is None:
+        return None
+    return (
+        f"snapshot {name} of {snapshot.dataset} is damaged: {damage}; restore the file, or write a whole new snapshot "
+        "with --update --overwrite"
+    )
+
+
+def _note_staged_shards(settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan) -> list[str]:
+    """Returns notes on finished shards of earlier runs that belong to another dataset than this one."""
+    notes = []
+    for staging in output_folder.OutputFolder(settings.output).staging_folders():
+        if staging == settings.paths.staging(plan.fingerprint):
+            continue
+        entries = storage.storage_of(staging).list_directory(staging)
+        count = sum(entry.name.endswith(shard_writer.DONE_SUFFIX) for entry in entries)
+        if count:
+            shards = "1 finished shard" if count == 1 else f"{count:,} finished shards"
+            why = recorded_inputs.compare_inputs(recorded_inputs.read_inputs(staging), plan.inputs)
+            notes.append(f"{shards} of an earlier run cannot be used: {why}")
+    return sorted(notes)
+
+
+def _refuse(plan: elements.DatasetPlan, message: str) -> elements.DatasetPlan:
+    return decide_plan.refuse(plan, errors.ConfigError(message))

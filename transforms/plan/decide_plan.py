@@ -1,0 +1,290 @@
+"""Decides what one run will write. Pure functions of the settings and of what was listed: no Beam, no storage access.
+
+What is committed in the output already is looked at afterwards: compare_with_committed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, plural
+from imagebeam.transforms import elements, kept_features, summaries
+from imagebeam.transforms.classes import class_names
+from imagebeam.transforms.dataset_settings import DatasetSettings
+from imagebeam.transforms.output import recorded_inputs
+from imagebeam.transforms.plan import reject_limit
+from imagebeam.transforms.snapshots import snapshot_settings
+from imagebeam.transforms.sources import files
+from imagebeam.transforms.updates import continue_snapshot
+
+_SPLIT_LIKE = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
+_MASKS = "image/segmentation/"  # prefix of features of masks
+_WRITER_VERSION = 2  # raised whenever a release writes other bytes for the same config and input
+
+
+def make_plan(
+    settings: DatasetSettings,
+    ranking: summaries.Ranking,
+    tally: summaries.Tally,
+    rejects: summaries.RejectSummary,
+    repeated_rows: Sequence[str] = (),
+    base: catalog_lib.Catalog | None = None,
+    comparison: summaries.Comparison | None = None,
+    advice: str = "",
+) -> elements.DatasetPlan:
+    """Returns the plan to write what was listed, or to refuse it, whatever the output holds.
+
+    With a snapshot before, the plan is to write the images that are new or changed.
+
+    Args:
+        settings: of the dataset.
+        ranking: of the references that have a label and a split.
+        tally: of the whole source.
+        rejects: of the listing, the labels and the splits.
+        repeated_rows: where the two rows with the first repeated key are, such as "line 5 of m.csv"; () if not known.
+        base: catalog of the snapshot before; None if there is none.
+        comparison: of the listed images with that snapshot.
+        advice: what to do if all images are rejected; "" if nothing is known.
+    """
+    splits = {}
+    if base is not None and settings.snapshot is not None and settings.snapshot.retry_rejects:
+        tally = tally._replace(listed=base.counts.listed, passed_over=base.counts.passed_over)
+    if comparison is not None:
+        ranking = ranking._replace(duplicates=comparison.duplicates, num_duplicates=comparison.num_duplicates)
+    for split in in_order(settings, ranking.starts):
+        num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
+        sizing = settings.sizing if base is None else settings.sizing.of_update()
+        num_shards = sizing.shards_of(split, num_records, num_bytes)
+        splits[split] = elements.SplitPlan(num_records, num_bytes, num_shards)
+    kept = settings.keep.resolve(tally.features, settings.features) if settings.keep else kept_features.Kept()
+    plan = elements.DatasetPlan(
+        action="write",
+        message="",
+        exit_code=0,
+        fingerprint=_fingerprint(settings, ranking, rejects),
+        splits=splits,
+        labels=_labels(settings, ranking),
+        listed=tally.listed,
+        rejected=rejects.counts,
+        passed_over=tally.passed_over,
+        notes=(
+            *settings.hints,
+            *(_notes(settings, splits, ranking) if base is None else ()),
+            *_notes_on_moves(comparison),
+            *tally.lists.notes,
+            *kept.notes,
+        ),
+        inputs=recorded_inputs.describe_inputs(
+            settings.identity,
+            _WRITER_VERSION,
+            (settings.vocabulary, sorted(settings.texts.items())),
+            tally.listed,
+            rejects.counts,
+            rejects.digest,
+            ranking.checksums,
+        ),
+        num_unseen_labels=len(_unseen_labels(settings, ranking)),
+        kept=kept.features,
+    )
+    problems = (*tally.problems, *([kept.problem] if kept.problem else ()))
+    known_splits = frozenset() if base is None else frozenset(base.splits)
+    tally = tally._replace(problems=problems)
+    error = None
+    if settings.snapshot is not None and comparison is not None and tally.listed and not problems:
+        error = continue_snapshot.find_excess_removal(settings.snapshot, comparison)
+    error = error or _find_error(settings, plan, ranking, tally, rejects, repeated_rows, known_splits, advice)
+    if settings.snapshot is None or error is not None:
+        return plan if error is None else refuse(plan, error)
+    return _continue(settings.snapshot, plan, ranking, rejects, settings.vocabulary, base, comparison)
+
+
+def _continue(
+    snapshot: snapshot_settings.SnapshotSettings,
+    plan: elements.DatasetPlan,
+    ranking: summaries.Ranking,
+    rejects: summaries.RejectSummary,
+    vocabulary: Sequence[str] | None,
+    base: catalog_lib.Catalog | None,
+    comparison: summaries.Comparison | None,
+) -> elements.DatasetPlan:
+    """Returns the plan to write a snapshot; to keep the one before if the input has not changed since."""
+    facts = continue_snapshot.describe(snapshot, base, rejects, plan, comparison if base is not None else None)
+    plan = dataclasses.replace(plan, snapshot=facts)
+    if base is None or comparison is None:
+        return plan
+    labels = continue_snapshot.labels_after(base, ranking.labels, vocabulary) if base.labels else plan.labels
+    plan = dataclasses.replace(
+        plan, labels=labels, fingerprint=continue_snapshot.fingerprint(base, plan.fingerprint, comparison)
+    )
+    if (error := continue_snapshot.find_error(snapshot, base, plan)) is not None:
+        return refuse(plan, error)
+    if continue_snapshot.is_unchanged(base, plan, comparison):
+        message = f"nothing has changed since snapshot {snapshot.base}"
+        return dataclasses.replace(plan, action="keep", message=message)
+    return plan
+
+
+def refuse(plan: elements.DatasetPlan, error: errors.ImagebeamError) -> elements.DatasetPlan:
+    """Returns the plan to write nothing and to fail with `error`."""
+    return dataclasses.replace(plan, action="refuse", message=str(error), exit_code=error.exit_code)
+
+
+def _labels(settings: DatasetSettings, ranking: summaries.Ranking) -> tuple[str, ...]:
+    if settings.label_kind != "class":
+        return ()
+    return settings.vocabulary or class_names.sort_names(ranking.labels, by_number=settings.label_by == "column")
+
+
+def in_order(settings: DatasetSettings, splits: Iterable[str]) -> list[str]:
+    """Returns splits in their order in a dataset: the declared one, otherwise train first."""
+    declared = {name: index for index, name in enumerate(settings.declared_splits or ())}
+    return sorted(splits, key=lambda name: (declared.get(name, len(declared)), name != "train", name))
+
+
+def _fingerprint(settings: DatasetSettings, ranking: summaries.Ranking, rejects: summaries.RejectSummary) -> str:
+    parts: tuple[Any, ...] = (_WRITER_VERSION, settings.identity, settings.vocabulary, ranking.digest, rejects.digest)
+    if settings.texts:
+        parts += (sorted(settings.texts.items()),)
+    if settings.vocabulary is None and (labels := _labels(settings, ranking)) != tuple(sorted(labels)):
+        parts += ("classes by number",)  # so that no shard staged with other ids is reused
+    return hashlib.blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=12).hexdigest()
+
+
+def _advise(settings: DatasetSettings, passed_over: Mapping[str, int]) -> str:
+    """Returns what to do about an input without an image."""
+    has_masks = any(feature.source.startswith(_MASKS) for feature in settings.features)
+    if has_masks and passed_over.get(files.WITHOUT_MASK):
+        return "no image has a mask: change source.masks.mask so that it gives the paths of the masks below --input"
+    if has_masks and (passed_over.get(files.NOT_INCLUDED) or passed_over.get(files.MASK)):
+        return "check --input and source.include, or change source.masks.image so that it matches the paths of images"
+    return "check --input and source.include"
+
+
+def _find_error(
+    settings: DatasetSettings,
+    plan: elements.DatasetPlan,
+    ranking: summaries.Ranking,
+    tally: summaries.Tally,
+    rejects: summaries.RejectSummary,
+    repeated_rows: Sequence[str],
+    known_splits: frozenset[str],
+    advice: str,
+) -> errors.ImagebeamError | None:
+    """Returns why nothing may be written, or None."""
+    if tally.problems:
+        return errors.ConfigError("; ".join(tally.problems[:5]))
+    more = f"; {advice}" if advice else ""
+    if not tally.listed:
+        passed = ", ".join(f"{count:,} {kind}" for kind, count in plan.passed_over.items()) or "nothing at all"
+        remedy = _advise(settings, plan.passed_over)
+        return errors.ConfigError(f"the input holds no image (passed over: {passed}); {remedy}{more}")
+    if problem := tally.lists.find_problem(has_vocabulary=settings.vocabulary is not None):
+        return errors.ConfigError(problem)
+    unknown = rejects.first_unknown_label
+    if settings.unknown_label_is_error and unknown is not None:
+        return errors.ConfigError(f"{unknown.uri}: {unknown.detail}; add it there, or set label.unknown: reject")
+    if excess := reject_limit.find_excess(settings, tally.listed, rejects.counts):
+        example = f"; the first: {rejects.first.uri}: {rejects.first.detail}" if rejects.first else ""
+        return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}{more}")
+    if ranking.duplicates:
+        return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows, settings.on_repeated_key))
+    if settings.analyze == "train" and "train" not in plan.splits.keys() | known_splits:
+        return errors.ConfigError(
+            f"statistics.analyze is train, and no image goes to a split of that name; found are "
+            f"{', '.join(plan.splits) or 'none'}; set statistics.analyze: all, or split.rename"
+        )
+    textless = [label for label in ranking.labels if label not in settings.texts] if settings.texts else []
+    if textless:
+        return errors.ConfigError(
+            f"{len(textless):,} of the {len(ranking.labels):,} classes have no text in label.texts, the first is "
+            f"{textless[0]!r}; add them there, or leave label.texts out"
+        )
+    missing = [split for split in settings.declared_splits or () if split not in plan.splits.keys() | known_splits]
+    if missing:
+        return errors.ConfigError(
+            f"no image goes to the split {', '.join(missing)}; found are {', '.join(plan.splits) or 'none'}; "
+            + (_advise_on_carve(settings, plan, missing) or "change split.fractions or split.names, or add images")
+        )
+    return None
+
+
+def _advise_on_carve(settings: DatasetSettings, plan: elements.DatasetPlan, missing: Sequence[str]) -> str:
+    """Returns what to do if a split is empty because another took all of its rows; "" if none did."""
+    for name, taken_from, first in settings.carve:
+        if taken_from in missing and (taken := plan.splits.get(name)) is not None:
+            fewer = max(1, taken.num_records // 10)
+            return (
+                f"split.carve makes {name} of the first {first:,} rows of {taken_from}, which has "
+                f"{taken.num_records:,}: take fewer, such as --set split.carve.{name}.first={fewer}"
+            )
+    return ""
+
+
+def _explain_repeated_key(ranking: summaries.Ranking, rows: Sequence[str], remedy: str) -> str:
+    repeated = ranking.duplicates[0]
+    more = f" ({ranking.num_duplicates:,} keys are given more than once)" if ranking.num_duplicates > 1 else ""
+    first, second = (f"{uri} ({row})" for uri, row in zip(repeated.uris, rows)) if rows else repeated.uris
+    is_table = not remedy
+    remedy = remedy or "remove one, or name a column of unique ids in source.manifest.key"
+    if is_table and repeated.uris[0] == repeated.uris[1]:
+        remedy += "; if its rows are one example, sort them by image and set source.manifest.merge_rows: true"
+    return f"two images have the key {repeated.key!r}{more}: {first} and {second}; {remedy}"
+
+
+def _notes(
+    settings: DatasetSettings, splits: Mapping[str, elements.SplitPlan], ranking: summaries.Ranking
+) -> list[str]:
+    notes = []
+    for split, planned in splits.items():
+        if empty := max(0, planned.num_shards - planned.num_records):
+            notes.append(f"{empty:,} of the {plural.count(planned.num_shards, 'shard')} of {split} will be empty")
+    labels = [label for label in ranking.labels if label.lower() in _SPLIT_LIKE]
+    if settings.label_kind == "class" and len(labels) > 1 and len(labels) == len(ranking.labels):
+        notes.append(f"the labels {', '.join(labels)} look like splits; for split/label/image set split.by=directory")
+    notes += _notes_on_classes(settings, splits, ranking)
+    if unseen := _unseen_labels(settings, ranking):
+        notes.append(f"labels of the vocabulary without an image: {len(unseen):,}, the first is {unseen[0]!r}")
+    if isinstance(settings.sizing.num_shards, Mapping):
+        absent = sorted(set(settings.sizing.num_shards) - set(splits))
+        notes += [f"output.num_shards names the split {split}, which receives no image" for split in absent]
+    return notes
+
+
+def _notes_on_moves(comparison: summaries.Comparison | None) -> list[str]:
+    if comparison is None or not comparison.moved:
+        return []
+    return [
+        f"images that the last snapshot has in another split: {comparison.moved:,}; the folder, table or list "
+        "that gives the split has changed"
+    ]
+
+
+def _notes_on_classes(
+    settings: DatasetSettings, splits: Mapping[str, elements.SplitPlan], ranking: summaries.Ranking
+) -> list[str]:
+    if settings.label_kind != "class":
+        return []
+    on_numbers = None
+    if settings.vocabulary is None:
+        ids = settings.label_ids(_labels(settings, ranking))
+        on_numbers = class_names.note_on_numbers(ids, settings.label_by == "column")
+    notes = [on_numbers, class_names.note_on_near_equals(ranking.labels)]
+    if settings.label_by == "directory" and settings.vocabulary is None and len(ranking.labels) == 1:
+        notes.append(
+            f"there is one class, {ranking.labels[0]!r}; if the classes are the folders in it, give a folder below "
+            "--input instead"
+        )
+    if settings.stratified:
+        held = {split: ranking.classes.get(split, ()) for split in splits}
+        notes += class_names.notes_on_missing(held, ranking.labels)
+    return [note for note in notes if note]
+
+
+def _unseen_labels(settings: DatasetSettings, ranking: summaries.Ranking) -> list[str]:
+    """Returns the classes of the vocabulary that no image has."""
+    seen = set(ranking.labels)
+    return [label for label in settings.vocabulary or () if label not in seen]

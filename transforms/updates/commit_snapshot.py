@@ -1,0 +1,96 @@
+"""Continues the snapshot before with what a run has written and removed."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import find_snapshot, snapshots, storage
+from imagebeam.transforms import elements, summaries
+from imagebeam.transforms.snapshots import image_states, snapshot_settings
+from imagebeam.transforms.updates import continue_snapshot, reject_states
+
+Statistics = Mapping[str, Mapping[str, Any]]  # merged, by split
+
+
+class Changes(NamedTuple):
+    """What a run changes in the snapshot before, besides the shards that it writes."""
+
+    comparison: summaries.Comparison = summaries.NO_SNAPSHOT
+    removed: Iterable[elements.RemovedRecords] = ()
+    removed_statistics: Statistics = types.MappingProxyType({})  # of these records
+    reject_states: Iterable[elements.NamedFile] = ()  # those that no shard keeps, when a snapshot is compacted
+
+
+NO_CHANGES = Changes()
+
+
+class Run(NamedTuple):
+    """What one run has written and removed, for its report."""
+
+    base: catalog_lib.Catalog | None  # catalog of the snapshot before
+    base_statistics: Statistics  # of the snapshot before; {} if there is none, or they are lost
+    written: catalog_lib.Catalog  # catalog of the shards that were written
+    statistics: Statistics  # of these shards
+    comparison: summaries.Comparison
+
+
+class Continued(NamedTuple):
+    """A snapshot before it is published."""
+
+    catalog: catalog_lib.Catalog
+    merged: Statistics
+    files: Mapping[str, bytes]  # further files by name
+    run: Run | None = None  # None without snapshots
+
+
+def continue_dataset(
+    settings: snapshot_settings.SnapshotSettings | None,
+    staging: str,
+    written: catalog_lib.Catalog,
+    shards: Iterable[elements.WrittenShard],
+    merged: Statistics,
+    changes: Changes,
+) -> Continued:
+    """Returns the dataset that a run publishes: what it has written, and what it takes over from the snapshot before.
+
+    Args:
+        settings: of the snapshot; None for a dataset without snapshots.
+        staging: the staging folder.
+        written: catalog of the shards that were written.
+        shards: these shards.
+        merged: their statistics.
+        changes: to the snapshot before.
+
+    Raises:
+        CatalogError: if the snapshot before is damaged.
+    """
+    if settings is None:
+        return Continued(written, merged, {})
+    base, removed = settings.load_base(), b""
+    known = _load_statistics(settings.base_folder) if settings.base else {}
+    run = Run(base, known, written, merged, changes.comparison)
+    if base is not None:
+        removed_before = find_snapshot.load_removed(settings.base_folder, base)
+        written, removed = continue_snapshot.continue_catalog(settings, base, removed_before, written, changes.removed)
+        merged = continue_snapshot.continue_statistics(known, merged, changes.removed_statistics)
+    if settings.compacted:
+        run = run._replace(base_statistics=merged)
+    merged = {split: merged[split] for split in written.splits if split in merged}  # in the order of the catalog
+    files = dict(changes.reject_states) | dict(reject_states.of_base(settings, base))
+    files |= reject_states.of_shards(settings, staging, (each for each in shards if each.split not in written.splits))
+    files |= {image_states.STATISTICS_FILE: json.dumps(merged).encode()}
+    return Continued(written, merged, files | ({snapshots.REMOVED_FILE: removed} if removed else {}), run)
+
+
+def _load_statistics(folder: str) -> dict[str, dict[str, Any]]:
+    """Returns the merged statistics of the snapshot in a folder; {} if they are lost: it is read without them."""
+    uri = storage.join(folder, image_states.STATISTICS_FILE)
+    try:
+        found = json.loads(storage.storage_of(uri).read(uri))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,313 @@
+"""Compares listed images with those of the snapshot before: only new and changed images go on to be written.
+
+Listed images and the states of known images meet in intervals of a checksum of the key, so no
+worker holds more than an interval of either.
+"""
+
+import array
+import collections
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.transforms import window
+from apache_beam.typehints import decorators
+from apache_beam.utils import windowed_value
+
+from imagebeam.transforms import counters, elements, hashing, rank_references, ref_batches, summaries
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+from imagebeam.transforms.shard import shard_writer
+from imagebeam.transforms.snapshots import compare_images, image_states, snapshot_settings, snapshot_states
+
+_MAX_PENDING = 50_000  # rows that a bundle holds before it packs them: 30 MB
+_MAX_PART_ROWS = 400_000  # of an interval that are objects at the same time: 200 MB
+_MAX_OTHERS = 20_000  # images that a bundle holds before it reads their bytes: 10 MB
+PackedRows = tuple[int, bytes]  # number of rows, packed rows
+
+
+class ComparedImages(NamedTuple):
+    """The outputs of CompareWithSnapshot."""
+
+    images: beam.PCollection[ref_batches.RefBatch]  # to be read and written, each with its facts
+    rejects: beam.PCollection[elements.Reject]  # also of unchanged images that were rejected before
+    removed: "beam.PCollection[elements.RemovedRecords] | None" = None
+    comparison: "beam.pvalue.AsSingleton | None" = None  # a Comparison
+
+
+class _SpreadFn(beam.DoFn):
+    """Base of what spreads rows over the intervals. Rows wait for others of their interval until the bundle ends."""
+
+    def __init__(self) -> None:
+        self._pending = _PendingRows()
+
+    def start_bundle(self) -> None:
+        self._pending = _PendingRows()
+
+    def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
+        yield from map(window.GlobalWindows.windowed_value, self._pending.take())
+
+
+class _SpreadListedFn(_SpreadFn):
+    """References -> (interval, packed references with their facts)."""
+
+    def __init__(self, keep_position: bool, by_content: bool):
+        super().__init__()
+        self._keep_position = keep_position
+        self._by_content = by_content
+
+    def process(self, refs: ref_batches.RefBatch) -> Iterator[tuple[int, PackedRows]]:
+        for ref in refs:
+            # a tuple, not an ImageRef: nearly all images have not changed, and are never looked at again
+            row: tuple[Any, ...] = (
+                *ref[: compare_images.FACTS_OF_REF],
+                image_states.facts_of(ref, self._keep_position),
+            )
+            if self._by_content:
+                row = (*row, image_states.still_of(ref, self._keep_position))
+            self._pending.add(ref.key, row)
+        if self._pending.is_full:
+            yield from self._pending.take()
+
+
+class _ReadStatesFn(_SpreadFn):
+    """Index of a shard in the catalog of the snapshot before -> (interval, packed rows of its images and rejects)."""
+
+    def __init__(self, settings: snapshot_settings.SnapshotSettings):
+        super().__init__()
+        self._settings = settings
+        self._states: snapshot_states.SnapshotStates | None = None
+
+    def process(self, index: int) -> Iterator[tuple[int, PackedRows]]:
+        if self._states is None:
+            self._states = snapshot_states.SnapshotStates(self._settings.base_folder, with_measures=False)
+        if index == compare_images.REJECTS_FILE:
+            known = compare_images.known_rejects(self._settings.base_folder)
+        else:
+            known = compare_images.known_images(self._states.read(index), index)
+        for image in known:
+            if image.reject is None or index == compare_images.REJECTS_FILE or not self._settings.retry_rejects:
+                self._pending.add(image.key, image)
+                if self._pending.is_full:
+                    yield from self._pending.take()
+
+
+class _PendingRows:
+    """Rows by interval, packed when they have become many."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, list[tuple[Any, ...]]] = collections.defaultdict(list)
+        self._num_rows = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._num_rows >= _MAX_PENDING
+
+    def add(self, key: str, row: tuple[Any, ...]) -> None:
+        self._rows[zlib.crc32(hashing.encode_key(key)) % rank_references.NUM_INTERVALS].append(row)
+        self._num_rows += 1
+
+    def take(self) -> Iterator[tuple[int, PackedRows]]:
+        rows, self._rows, self._num_rows = self._rows, collections.defaultdict(list), 0
+        for interval, each in rows.items():
+            yield interval, (len(each), elements.pack_rows(each))
+
+
+class _CompareFn(beam.DoFn):
+    """(interval, listed and known images in it) -> images to write; rejects, removed records, and Comparisons.
+
+    Images whose bytes decide wait for those of other intervals until the bundle ends, so that many reads are in flight.
+    """
+
+    def __init__(self, settings: snapshot_settings.SnapshotSettings, read_ahead: read_ahead_lib.ReadAhead):
+        self._settings = settings
+        self._read_ahead = read_ahead
+        self._others = _no_others()
+
+    def start_bundle(self) -> None:
+        self._others = _no_others()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        for each in self._compare_others():
+            if isinstance(each, beam.pvalue.TaggedOutput):
+                yield beam.pvalue.TaggedOutput(each.tag, window.GlobalWindows.windowed_value(each.value))
+            else:
+                yield window.GlobalWindows.windowed_value(each)
+
+    def process(self, element: tuple[int, Mapping[str, Iterable[PackedRows]]]) -> Iterator[Any]:
+        _, found = element
+        listed, known = list(found["listed"]), list(found["known"])
+        num_rows = sum(num_rows for num_rows, _ in itertools.chain(listed, known))
+        num_parts = -(-num_rows // _MAX_PART_ROWS)
+        for part in range(num_parts):
+            rows = list(_rows_of_part(listed, part, num_parts)), list(_rows_of_part(known, part, num_parts))
+            if self._settings.retry_rejects:
+                yield from _outputs(compare_images.compare_with_rejects(*rows))
+                continue
+            self._others.add(compare_images.find_others(*rows, by_content=self._settings.by_content))
+            if not self._settings.by_content or len(self._others.listed) >= _MAX_OTHERS:
+                yield from self._compare_others()
+
+    def _compare_others(self) -> Iterator[Any]:
+        others, self._others = self._others, _no_others()
+        compared = compare_images.compare(others, self._read_contents if self._settings.by_content else None)
+        counters.count(counters.COMPARED, compared.comparison.compared_contents)
+        yield from _outputs(compared)
+
+    def _read_contents(self, refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]:
+        for ref, files in shard_writer.read_files(refs, self._read_ahead):
+            yield shard_writer.add_content(ref, files)
+
+
+def _no_others() -> compare_images.Others:
+    return compare_images.Others([], [], collections.Counter())
+
+
+def _outputs(compared: compare_images.Compared) -> Iterator[Any]:
+    """Yields the outputs of `_CompareFn`."""
+    yield from ref_batches.batch(compared.images)
+    for reject in compared.rejects:
+        yield beam.pvalue.TaggedOutput("rejects", reject)
+    for shard, records in compared.removed.items():
+        yield beam.pvalue.TaggedOutput("removed", (shard, array.array("I", records).tobytes()))
+    yield beam.pvalue.TaggedOutput("comparisons", compared.comparison)
+
+
+def _rows_of_part(blocks: Iterable[PackedRows], part: int, num_parts: int) -> Iterator[tuple[Any, ...]]:
+    """Yields the rows whose key belongs to one of the parts of an interval."""
+    for _, packed in blocks:
+        for row in elements.unpack_rows(packed):
+            if num_parts == 1 or hashing.hash64(row[0], 0, b"imagebeam.part") % num_parts == part:
+                yield row
+
+
+@dataclasses.dataclass
+class _Merged:
+    """Comparisons added up so far; the result does not depend on the order of adding."""
+
+    counts: dict[str, collections.Counter[str]] = dataclasses.field(default_factory=dict)
+    removed_labels: dict[str, collections.Counter[str]] = dataclasses.field(default_factory=dict)
+    kept_rejects: int = 0
+    kept_rejects_digest: int = 0
+    digest: int = 0
+    duplicates: tuple[summaries.RepeatedKey, ...] = ()
+    num_duplicates: int = 0
+    compared_contents: int = 0
+    moved: int = 0
+    same_contents: int = 0
+
+    def add(self, part: summaries.Comparison) -> None:
+        for name in summaries.CHANGES:
+            self.counts.setdefault(name, collections.Counter()).update(getattr(part, name))
+        for split, labels in part.removed_labels.items():
+            self.removed_labels.setdefault(split, collections.Counter()).update(labels)
+        self.kept_rejects += part.kept_rejects
+        self.kept_rejects_digest = (self.kept_rejects_digest + part.kept_rejects_digest) % compare_images.DIGEST_RANGE
+        self.digest = (self.digest + part.digest) % compare_images.DIGEST_RANGE
+        self.duplicates = tuple(sorted((*self.duplicates, *part.duplicates))[: compare_images.MAX_DUPLICATES])
+        self.num_duplicates += part.num_duplicates
+        self.compared_contents += part.compared_contents
+        self.moved += part.moved
+        self.same_contents += part.same_contents
+
+    def result(self) -> summaries.Comparison:
+        counts = {name: dict(sorted(each.items())) for name, each in self.counts.items()}
+        labels = {split: dict(sorted(each.items())) for split, each in sorted(self.removed_labels.items())}
+        return summaries.Comparison(
+            **counts,
+            removed_labels=labels,
+            kept_rejects=self.kept_rejects,
+            kept_rejects_digest=self.kept_rejects_digest,
+            digest=self.digest,
+            duplicates=self.duplicates,
+            num_duplicates=self.num_duplicates,
+            compared_contents=self.compared_contents,
+            moved=self.moved,
+            same_contents=self.same_contents,
+        )
+
+
+class _MergeComparisonsFn(beam.CombineFn):
+    """Comparisons of parts -> the whole Comparison."""
+
+    def create_accumulator(self) -> _Merged:
+        return _Merged()
+
+    def add_input(self, merged: _Merged, part: summaries.Comparison) -> _Merged:
+        merged.add(part)
+        return merged
+
+    def merge_accumulators(self, accumulators: Iterable[_Merged]) -> _Merged:
+        merged = _Merged()
+        for each in accumulators:
+            merged.add(each.result())
+        return merged
+
+    def extract_output(self, merged: _Merged) -> summaries.Comparison:
+        return merged.result()
+
+
+class _NameShardsFn(beam.DoFn):
+    """-> the index of each file of states in the snapshot before."""
+
+    def __init__(self, settings: snapshot_settings.SnapshotSettings):
+        self._settings = settings
+
+    def process(self, _: bytes) -> Iterator[int]:
+        if self._settings.base:
+            yield from range(len(snapshot_states.SnapshotStates(self._settings.base_folder)))
+            if self._settings.retry_rejects:
+                yield compare_images.REJECTS_FILE
+
+
+@decorators.with_input_types(ref_batches.RefBatch)
+@dataclasses.dataclass
+class CompareWithSnapshot(beam.PTransform):
+    """Leaves out the images that the snapshot before has already, and finds the records that are gone from the input.
+
+    Without a snapshot before, all images go on. Without snapshots, nothing is done.
+    """
+
+    settings: snapshot_settings.SnapshotSettings | None  # None without snapshots
+    rejects: beam.PCollection[elements.Reject]  # of the listing, the labels and the splits
+    keep_position: bool  # whether the row in the source counts, as it does where the row decides the order
+    read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD  # of the images whose bytes are compared
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> ComparedImages:
+        if self.settings is None:
+            return ComparedImages(refs, self.rejects)
+        rows = tuple[int, PackedRows]
+        listed = refs | "SpreadListed" >> beam.ParDo(
+            _SpreadListedFn(self.keep_position, self.settings.by_content)
+        ).with_output_types(rows)
+        known = (
+            refs.pipeline
+            | "StartCompare" >> beam.Impulse()
+            | "NameShards" >> beam.ParDo(_NameShardsFn(self.settings)).with_output_types(int)
+            | "SpreadShards" >> beam.Reshuffle()
+            | "ReadStates" >> beam.ParDo(_ReadStatesFn(self.settings)).with_output_types(rows)
+        )
+        compared = (
+            {"listed": listed, "known": known}
+            | "Meet" >> beam.CoGroupByKey()  # (interval, {listed: [PackedRows], known: [PackedRows]})
+            | "Compare"
+            >> beam.ParDo(_CompareFn(self.settings, self.read_ahead))
+            .with_output_types(
+                ref_batches.RefBatch,
+                rejects=elements.Reject,
+                removed=elements.RemovedRecords,
+                comparisons=summaries.Comparison,
+            )
+            .with_outputs("rejects", "removed", "comparisons", main="images")
+        )
+        merge = beam.CombineGlobally(_MergeComparisonsFn()).as_singleton_view()
+        comparison = compared.comparisons | "MergeComparisons" >> merge
+        early = () if self.settings.retry_rejects else (self.rejects,)
+        rejects = (*early, compared.rejects) | "AllRejects" >> beam.Flatten()
+        return ComparedImages(ref_batches.typed(compared.images), rejects, compared.removed, comparison)

@@ -1,0 +1,174 @@
+"""Lists the living records of a snapshot, and the images that it rejected, so that they are ranked like images."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.typehints import decorators
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, records, storage
+from imagebeam.transforms import elements, hashing, ref_batches
+from imagebeam.transforms.snapshots import compare_images, image_states, snapshot_refs, snapshot_states
+
+FRAME_BYTES = records.HEADER_BYTES + records.FOOTER_BYTES
+
+KnownReject = tuple[bytes, tuple[int, image_states.RejectState]]  # key, snapshot that rejected the image, its state
+KeyedReject = tuple[bytes, elements.Reject]
+
+
+class ListedRecords(NamedTuple):
+    """The outputs of ListRecords."""
+
+    refs: beam.PCollection[ref_batches.RefBatch]  # as snapshot_refs makes them
+    early_rejects: beam.PCollection[elements.Reject]  # those that take no place in the order
+    reject_states: beam.PCollection[elements.NamedFile]  # of those among them that came as far as a shard
+
+
+class _NameShardsFn(beam.DoFn):
+    """The folder of a snapshot -> the index of each shard, and of each file of rejects after them."""
+
+    def process(self, folder: str) -> Iterator[int]:
+        yield from range(len(snapshot_states.SnapshotStates(folder)))
+
+
+class _ListRecordsFn(beam.DoFn):
+    """The index of a shard -> its living records, and the states of images that were rejected."""
+
+    def __init__(self, folder: str):
+        self._folder = folder
+        self._states: snapshot_states.SnapshotStates | None = None
+
+    def process(self, index: int) -> Iterator[Any]:
+        if self._states is None:
+            self._states = snapshot_states.SnapshotStates(self._folder)
+        read = self._states.read(index)
+        for state in read.rejects:
+            yield beam.pvalue.TaggedOutput("known", (hashing.encode_key(state.reject.key), (read.snapshot, state)))
+        if read.shard is None:
+            return
+        uri = storage.join_relative(self._folder, read.shard.name)
+        offsets = _offsets_of(self._folder, read.shard, self._states.catalog.compression)
+        removed = frozenset(read.removed)
+        yield from ref_batches.batch(
+            snapshot_refs.of_record(image, read.split, uri, start, end)
+            for record, (image, (start, end)) in enumerate(zip(read.images, itertools.pairwise(offsets)))
+            if record not in removed
+        )
+
+
+class _ReadRejectsFn(beam.DoFn):
+    """The folder of a snapshot -> its rejects: (key, reject) of those that came as far as a shard, and the others."""
+
+    def process(self, folder: str) -> Iterator[Any]:
+        for image in compare_images.known_rejects(folder):
+            assert image.reject is not None
+            if image.reject.stage in elements.STAGES_OF_SHARDS:
+                yield beam.pvalue.TaggedOutput("late", (hashing.encode_key(image.key), image.reject))
+            else:
+                yield image.reject
+
+
+class _MatchRejectsFn(beam.DoFn):
+    """(key, rejects of the snapshot and states of rejected images) -> references; rejects without a place; states.
+
+    States of images that were removed or repaired since are left over. The newest one of a key is that of its reject.
+    An image has no place if the snapshot has no example of its split.
+    """
+
+    def __init__(self, splits: frozenset[str]):
+        self._splits = splits
+
+    def process(self, element: tuple[bytes, Mapping[str, Iterable[Any]]]) -> Iterator[Any]:
+        _, found = element
+        known = sorted(found["known"], key=_snapshot_of)
+        for reject in sorted(found["late"]):
+            if not known:
+                yield beam.pvalue.TaggedOutput("early", reject)
+                continue
+            snapshot, state = known.pop()
+            if state.split in self._splits:
+                yield ref_batches.RefBatch([snapshot_refs.of_reject(state._replace(reject=reject))])
+            else:
+                yield beam.pvalue.TaggedOutput("early", reject)
+                yield beam.pvalue.TaggedOutput("states", (snapshot, state))
+
+
+def _snapshot_of(known: tuple[int, image_states.RejectState]) -> int:
+    return known[0]
+
+
+def _encode_states(element: tuple[int, Iterable[image_states.RejectState]]) -> elements.NamedFile:
+    snapshot, rejects = element
+    state = image_states.ShardState((), sorted(rejects, key=_key_of))
+    return image_states.rejects_name(snapshot), image_states.encode_state(state)
+
+
+def _key_of(state: image_states.RejectState) -> str:
+    return state.reject.key
+
+
+def _offsets_of(folder: str, shard: catalog_lib.Shard, compression: str) -> Sequence[int]:
+    """Returns where each record of a shard begins in its unpacked content, and the end of the last one.
+
+    Raises:
+        ShardError: if the index or the shard does not fit the catalog.
+    """
+    if compression == "none":
+        uri = storage.join_relative(folder, shard.index_name)
+        data = storage.storage_of(uri).read(uri)
+        if records.extend_crc(0, data) != shard.index_crc32c:
+            raise errors.ShardError(f"index {uri} differs from the catalog; run imagebeam verify")
+        return records.decode_index(data)
+    uri = storage.join_relative(folder, shard.name)
+    offsets, end = [], 0
+    with storage.storage_of(uri).open_read(uri) as file:
+        for record in records.read_records(file, compression):
+            offsets.append(record.offset)
+            end = record.offset + len(record.data) + FRAME_BYTES
+    if len(offsets) != shard.records:
+        raise errors.ShardError(f"shard {uri} holds {len(offsets):,} records, the catalog says {shard.records:,}")
+    return [*offsets, end]
+
+
+class ListRecords(beam.PTransform):
+    """Lists what the snapshot in a folder holds, but for records that are removed."""
+
+    def __init__(self, folder: str, splits: Iterable[str]):
+        super().__init__()
+        self._folder, self._splits = folder, frozenset(splits)
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, pipeline: beam.Pipeline) -> ListedRecords:
+        snapshot = pipeline | "Snapshot" >> beam.Create([self._folder])
+        listed = (
+            snapshot
+            | "NameShards" >> beam.ParDo(_NameShardsFn()).with_output_types(int)
+            | "SpreadShards" >> beam.Reshuffle()
+            | "ListRecords"
+            >> beam.ParDo(_ListRecordsFn(self._folder))
+            .with_output_types(ref_batches.RefBatch, known=KnownReject)
+            .with_outputs("known", main="refs")
+        )
+        rejects = snapshot | "ReadRejects" >> beam.ParDo(_ReadRejectsFn()).with_output_types(
+            elements.Reject, late=KeyedReject
+        ).with_outputs("late", main="early")
+        matched = (
+            {"known": listed.known, "late": rejects.late}
+            | "ByKey" >> beam.CoGroupByKey()  # (key, {known: [(snapshot, RejectState)], late: [Reject]})
+            | "MatchRejects"
+            >> beam.ParDo(_MatchRejectsFn(self._splits))
+            .with_output_types(ref_batches.RefBatch, early=elements.Reject, states=tuple[int, image_states.RejectState])
+            .with_outputs("early", "states", main="refs")
+        )
+        refs = ref_batches.typed((listed.refs, matched.refs) | "AllRefs" >> beam.Flatten())
+        early = (rejects.early, matched.early) | "EarlyRejects" >> beam.Flatten()
+        states = (
+            matched.states
+            | "BySnapshot" >> beam.GroupByKey()  # (snapshot, [RejectState])
+            | "EncodeStates" >> beam.Map(_encode_states).with_output_types(elements.NamedFile)
+        )
+        return ListedRecords(refs, early, states)
