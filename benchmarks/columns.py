@@ -21,11 +21,12 @@ import numpy as np
 
 from benchmarks import harness
 from imagebeam import features
-from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms import elements
+from imagebeam.transforms.columns import transformed_column
 
 _NUM_SHARDS = 64
-_AGE = dataset_settings.ColumnTransform("age", "age", 0, features.FLOAT, "z_score")
-_PRICE = dataset_settings.ColumnTransform("price", "price", 1, features.FLOAT, "bucketize")
+_AGE = transformed_column.ColumnTransform("age", "age", 0, features.FLOAT, "z_score")
+_PRICE = transformed_column.ColumnTransform("price", "price", 1, features.FLOAT, "bucketize")
 
 # In this process, where the local runner runs everything. A run imports this module, so that Beam pickles names alone.
 _bytes_by_interval: collections.Counter[int] = collections.Counter()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from imagebeam import errors, storage
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import dataset_settings
+from imagebeam.transforms.columns import transformed_column
 from imagebeam.transforms.output import output_paths
 
 _PACKAGES = ("tensorflow", "tensorflow_transform")
@@ -18,7 +18,9 @@ _STATISTICS_VERSION = "2"  # raised when they give other numbers; 1 were tf.Tran
 _REACHED_BY_TENSORFLOW = ("file", "gs")
 
 
-def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[dataset_settings.ColumnTransform, ...]:
+def make_transforms(
+    config: config_lib.Config, sources: Sequence[str]
+) -> tuple[transformed_column.ColumnTransform, ...]:
     """Returns how the columns of `config` are transformed.
 
     Args:
@@ -30,7 +32,7 @@ def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[
     for name in config.transformed:
         column, source = config.columns[name], f"columns/{name}"
         transforms.append(
-            dataset_settings.ColumnTransform(
+            transformed_column.ColumnTransform(
                 column=name,
                 key=keys[source],
                 position=list(sources).index(source),

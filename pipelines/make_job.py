@@ -24,6 +24,7 @@ from imagebeam.transforms import (
     write_shards_with_beam,
 )
 from imagebeam.transforms.classes import label_names
+from imagebeam.transforms.columns import transformed_column
 from imagebeam.transforms.images import (
     class_masks,
     jpeg_entry_points,
@@ -51,7 +52,7 @@ class Job(NamedTuple):
     writer: type[write_shards.WriteShards] | type[write_shards_with_beam.WriteShardsWithBeam]
     committer: commit_dataset.Committer
     table: plan_dataset.Table | None = None  # the source, if its references are rows of a table
-    transforms: tuple[dataset_settings.ColumnTransform, ...] = ()
+    transforms: tuple[transformed_column.ColumnTransform, ...] = ()
     scratch: str = ""  # folder where tf.Transform writes first
     rules: listing_rules.ListingRules = listing_rules.NO_RULES  # for every image that the source lists
 

@@ -47,20 +47,6 @@ class Sizing:
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnTransform:
-    """A column that tf.Transform computes."""
-
-    column: str  # name in the table, and of the saved transform's input
-    key: str  # of the feature in the examples, and of the saved transform's output
-    position: int  # in ImageRef.columns
-    kind: str  # of the raw values: bytes, int64 or float; Config.resolve_features decides the transformed kind
-    name: str  # z_score, scale_0_1, log, bucketize or vocabulary
-    buckets: int = 10
-    top_k: int | None = None
-    num_oov_buckets: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
 class DatasetSettings:
     """Settings of one dataset and of the run that writes it."""
 

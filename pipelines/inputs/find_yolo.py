@@ -13,7 +13,7 @@ import yaml
 from imagebeam import errors, storage
 from imagebeam.pipelines.config import object_sections, strict_yaml
 from imagebeam.pipelines.inputs import class_files, split_folders, text_files
-from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotated_files
 
 _CLASS_FILES = (

@@ -17,15 +17,9 @@ from imagebeam.pipelines.inputs import (
     source_places,
     split_folders,
 )
-from imagebeam.transforms.objects import image_objects, labelme_json, voc_xml, yolo_text
-from imagebeam.transforms.sources import (
-    annotated_files,
-    annotation_tables,
-    box_csv,
-    coco,
-    coco_json,
-    object_tables,
-)
+from imagebeam.transforms.images import image_objects
+from imagebeam.transforms.objects import coco_json, labelme_json, object_tables, voc_xml, yolo_text
+from imagebeam.transforms.sources import annotated_files, annotation_tables, box_csv, coco
 
 
 def open_coco(config: config_lib.Config, uri: str) -> coco.CocoSource:

@@ -19,7 +19,7 @@ from imagebeam.pipelines.inputs.late_sources import (
     table_per_folder,
 )
 from imagebeam.transforms import kept_features
-from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.sources import image_source, path_template
 

@@ -24,14 +24,36 @@ IN_TENSORFLOW = {  # imported by the calls that need them
     "imagebeam.reader.tf_pipeline",
     "imagebeam.reader.tf_parse",
 }
-ROOMS: dict[str, set[str]] = {  # the folders of pipelines/ and the others that each may import
-    "config": set(),
-    "beam": set(),
-    "inputs": {"beam", "config"},
-    "recognize": {"config", "inputs"},
-    "runs": {"beam", "config"},
-    "messages": {"runs"},
+ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and the folders beside it that each may import
+    "pipelines": {
+        "config": set(),
+        "beam": set(),
+        "inputs": {"beam", "config"},
+        "recognize": {"config", "inputs"},
+        "runs": {"beam", "config"},
+        "messages": {"runs"},
+    },
+    "transforms": {
+        "packed": set(),
+        "classes": set(),
+        "snapshots": set(),
+        "output": {"classes"},
+        "arrays": {"packed"},
+        "images": {"packed"},
+        "objects": {"images"},
+        "sources": {"arrays", "classes", "images", "objects", "packed"},
+        "shard": {"classes", "images", "packed", "snapshots"},
+        "html_report": {"images", "shard"},
+        "duplicates": {"images", "output", "shard"},
+        "columns": {"output"},
+        "updates": {"output", "shard", "snapshots"},
+        "plan": {"classes", "output", "shard", "snapshots", "sources", "updates"},
+        "reports": {"html_report", "images", "shard", "snapshots", "updates"},
+        "commit": {"output", "plan", "reports", "shard"},
+        "indexing": {"commit", "images", "shard", "sources"},
+    },
 }
+WITHOUT_BEAM = ("arrays", "classes", "images", "objects", "output", "packed", "shard", "snapshots", "sources")
 HEAVY = {"apache_beam", "imagebeam.pipelines", "imagebeam.transforms", "tensorflow", "PIL", "pydantic"}
 
 
@@ -171,7 +193,7 @@ print(code, *sys.modules)
 
 
 def test_import_of_what_a_writer_process_needs_brings_no_beam() -> None:
-    modules = [name for name in PATHS if name.startswith("imagebeam.transforms.shard.")]
+    modules = [name for name in PATHS if room_of(name) in {f"transforms.{room}" for room in WITHOUT_BEAM}]
     assert "imagebeam.transforms.shard.writer_processes" in modules
     assert import_afresh(*modules) & {"apache_beam", "imagebeam.pipelines", "pydantic", "tensorflow"} == set()
 
@@ -192,26 +214,49 @@ def test_no_module_imports_one_of_a_package_above_it(module: str) -> None:
 
 
 def room_of(module: str) -> str:
-    """The folder of pipelines/ that a module is in; "" for the commands beside the folders."""
-    parts = module.split(".")[2:]
-    return parts[0] if parts and parts[0] in ROOMS else ""
+    """The folder of a package that a module is in, as "pipelines.runs"; "" for the modules beside the folders."""
+    _, package, room, *_ = (*module.split("."), "", "")
+    return f"{package}.{room}" if room in ROOMS.get(package, ()) else ""
 
 
-def test_rooms_are_the_folders_of_the_pipelines_and_import_only_rooms_below_them() -> None:
-    assert {path.parent.name for path in (ROOT / "pipelines").glob("*/*.py")} == set(ROOMS)
-    inside = {name: targets for name, targets in graph().items() if room_of(name)}
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_are_the_folders_of_a_package_and_import_only_rooms_below_them(package: str) -> None:
+    rooms = ROOMS[package]
+    assert {path.parent.name for path in (ROOT / package).glob("*/*.py")} == set(rooms)
+    allowed = {f"{package}.{room}": {f"{package}.{each}" for each in (room, *below)} for room, below in rooms.items()}
     wrong = [
         f"{name} imports {target}"
-        for name, targets in inside.items()
+        for name, targets in graph().items()
         for target in targets
-        if target.startswith("imagebeam.pipelines.") and room_of(target) not in {room_of(name), *ROOMS[room_of(name)]}
+        if room_of(name) in allowed and room_of(target) in set(allowed) - allowed[room_of(name)]
     ]
     assert wrong == []
 
 
+def test_rooms_of_the_pipelines_import_no_command() -> None:
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in graph().items()
+        for target in targets
+        if room_of(name).startswith("pipelines.") and target.startswith("imagebeam.pipelines.") and not room_of(target)
+    ]
+    assert wrong == []
+
+
+def test_rooms_and_the_modules_beside_them_import_each_other_in_no_circle() -> None:
+    # the modules at the top of transforms/ are both: steps, made of the rooms, and the values that all of them share
+    inside = {name: targets for name, targets in graph().items() if name.startswith("imagebeam.transforms.")}
+    whole: dict[str, set[str]] = {room_of(name) or name: set() for name in inside}
+    for name, targets in inside.items():
+        node = room_of(name) or name
+        whole[node] |= {room_of(each) or each for each in targets if each in inside} - {node}
+    assert circles_of(whole) == []
+
+
 def test_rooms_name_nothing_themselves_so_that_an_import_of_one_module_brings_no_other() -> None:
-    bodies = {room: ast.parse(PATHS[f"imagebeam.pipelines.{room}"].read_text()).body for room in ROOMS}
-    assert {room: len(body) for room, body in bodies.items()} == dict.fromkeys(ROOMS, 1)  # the docstring
+    paths = {f"{package}.{room}": PATHS[f"imagebeam.{package}.{room}"] for package in ROOMS for room in ROOMS[package]}
+    bodies = {room: ast.parse(path.read_text()).body for room, path in paths.items()}
+    assert {room: len(body) for room, body in bodies.items()} == dict.fromkeys(paths, 1)  # the docstring
 
 
 def test_no_two_modules_have_one_name() -> None:

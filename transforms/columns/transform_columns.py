@@ -19,7 +19,7 @@ import apache_beam as beam
 from imagebeam import catalog as catalog_lib
 from imagebeam import records, storage
 from imagebeam.transforms import dataset_settings, elements, place_in_shards
-from imagebeam.transforms.dataset_settings import ColumnTransform
+from imagebeam.transforms.columns.transformed_column import ColumnTransform
 from imagebeam.transforms.output import output_folder, output_paths
 
 _BATCH_ROWS = 1024  # each batch is one call of TensorFlow

@@ -37,7 +37,7 @@ from imagebeam.transforms.images.checked_image import BadImageError, Image
 if TYPE_CHECKING:
     import PIL.Image
 
-    from imagebeam.transforms.objects import image_objects
+    from imagebeam.transforms.images import image_objects
 
 KEEP = "keep"
 APPLY, REJECT = "apply", "reject"  # of orientation; "keep" is the third

@@ -1,1 +1,1 @@
-"""Objects in images: their boxes and classes, as annotation files state them and as records store them."""
+"""Annotation files as tools write them: parsers that give the objects of images, with boxes, classes and masks."""

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, object_masks
-from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.images import checked_image, image_objects, object_masks
 
 OTHER_SHAPE = "object_of_other_shape"  # points and lines
 

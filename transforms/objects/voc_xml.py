@@ -20,8 +20,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image
-from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.images import checked_image, image_objects
 
 FLAG_COLUMNS = ("image/object/difficult", "image/object/truncated", "image/object/view")
 

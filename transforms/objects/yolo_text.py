@@ -14,8 +14,7 @@ import reprlib
 from typing import Literal
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image
-from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.images import checked_image, image_objects
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BOX_FIELDS = 5  # class, x, y, width, height

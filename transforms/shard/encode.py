@@ -11,8 +11,14 @@ from imagebeam import example, example_encoder, features
 from imagebeam.features import Feature
 from imagebeam.transforms import elements, hashing
 from imagebeam.transforms.classes import object_classes
-from imagebeam.transforms.images import checked_image, jpeg_entry_points, object_masks, orientations, turn_upright
-from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.images import (
+    checked_image,
+    image_objects,
+    jpeg_entry_points,
+    object_masks,
+    orientations,
+    turn_upright,
+)
 
 _KEYPOINT = image_objects.KEYPOINT_COLUMNS
 _BOX = tuple(f"image/object/bbox/{each}" for each in orientations.Box._fields)

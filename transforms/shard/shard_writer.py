@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image, class_masks, prepare, structure
-from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.images import checked_image, class_masks, image_objects, prepare, structure
 from imagebeam.transforms.shard import (
     encode,
     image_hashes,

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from imagebeam import errors, look_ahead, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import files, find_entries, image_source, table_rows, unread_folders, walk_folders
 
 # Kinds of files that are counted, beside those of `files`.

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import files, image_source, object_tables, table_rows, unread_folders
+from imagebeam.transforms.objects import object_tables
+from imagebeam.transforms.sources import files, image_source, table_rows, unread_folders
 
 # Kinds of files that are passed over and counted, beside the objects that become none.
 NOT_ANNOTATED = "not_in_annotations"

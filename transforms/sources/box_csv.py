@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 
 from imagebeam import errors, storage
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.objects import image_objects
-from imagebeam.transforms.sources import annotation_tables, image_source, object_tables
+from imagebeam.transforms.images import image_objects
+from imagebeam.transforms.objects import object_tables
+from imagebeam.transforms.sources import annotation_tables, image_source
 
 COLUMNS = image_objects.COLUMNS
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import object_masks, segment_masks
-from imagebeam.transforms.objects import image_objects
-from imagebeam.transforms.sources import annotation_tables, coco_json, image_source, object_tables, table_rows
+from imagebeam.transforms.images import image_objects, object_masks, segment_masks
+from imagebeam.transforms.objects import coco_json, object_tables
+from imagebeam.transforms.sources import annotation_tables, image_source, table_rows
 
 # Sources of the values in ImageRef.columns, in this order; the others follow only if they are stored.
 SOURCE_ID = "image/source_id"

@@ -11,7 +11,7 @@ import pytest
 from imagebeam import features
 from imagebeam.transforms import elements
 from imagebeam.transforms.columns import transform_columns
-from imagebeam.transforms.columns.transform_columns import ColumnTransform
+from imagebeam.transforms.columns.transformed_column import ColumnTransform
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.output import output_paths
 from tests.unit.transforms import small_dataset

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, object_masks
-from imagebeam.transforms.objects import image_objects, labelme_json
+from imagebeam.transforms.images import checked_image, image_objects, object_masks
+from imagebeam.transforms.objects import labelme_json
 
 CLASSES = image_objects.ClassNames(("cat", "dog"), None, 1)
 CORNERS = [[30, 20], [10, 5]]

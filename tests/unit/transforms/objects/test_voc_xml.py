@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image
-from imagebeam.transforms.objects import image_objects, voc_xml
+from imagebeam.transforms.images import checked_image, image_objects
+from imagebeam.transforms.objects import voc_xml
 from tests import detection_sets
 
 CLASSES = image_objects.ClassNames(("cat", "dog"), base=1)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image
-from imagebeam.transforms.objects import image_objects, yolo_text
+from imagebeam.transforms.images import checked_image, image_objects
+from imagebeam.transforms.objects import yolo_text
 
 CLASSES = image_objects.ClassNames(("cat", "dog"))
 READER = yolo_text.YoloReader(CLASSES)

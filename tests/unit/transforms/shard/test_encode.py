@@ -8,8 +8,7 @@ from PIL import Image as PillowImage
 
 from imagebeam import example, example_encoder, features
 from imagebeam.transforms.elements import ImageRef, Mask
-from imagebeam.transforms.images import checked_image, object_masks
-from imagebeam.transforms.objects import image_objects
+from imagebeam.transforms.images import checked_image, image_objects, object_masks
 from imagebeam.transforms.shard import encode
 
 IMAGE = checked_image.Image(b"bytes of a jpeg", "jpeg", 4, 6, 3, "RGB")

@@ -9,7 +9,8 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.transforms import elements
-from imagebeam.transforms.objects import image_objects, yolo_text
+from imagebeam.transforms.images import image_objects
+from imagebeam.transforms.objects import yolo_text
 from imagebeam.transforms.sources import annotated_files, files, image_source
 from tests import detection_sets
 

@@ -17,7 +17,8 @@ from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.sources import coco, coco_json, image_source, object_tables, table_rows
+from imagebeam.transforms.objects import coco_json, object_tables
+from imagebeam.transforms.sources import coco, image_source, table_rows
 from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit
 from tests import coco_sets
 

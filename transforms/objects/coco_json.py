@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from imagebeam import features, storage
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import object_masks, segment_masks
-from imagebeam.transforms.objects import image_objects
-from imagebeam.transforms.sources import json_depth, object_tables
+from imagebeam.transforms.images import image_objects, object_masks, segment_masks
+from imagebeam.transforms.objects import json_depth, object_tables
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from imagebeam.transforms.sources import json_depth, object_tables
+from imagebeam.transforms.objects import json_depth, object_tables
 
 
 @pytest.mark.parametrize(

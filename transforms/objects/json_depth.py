@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from imagebeam.transforms.sources import object_tables
+from imagebeam.transforms.objects import object_tables
 
 MAX_DEPTH = 1_000  # COCO's format has 6 levels
 
