@@ -1,4 +1,4 @@
-"""Looks up many files at once, with a listing of their folders where that takes fewer requests."""
+"""Looks up files that a table names: many at once, with a listing of their folders where that takes fewer requests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from imagebeam import errors, look_ahead, storage
+from imagebeam.transforms import elements
+from imagebeam.transforms.sources import table_rows
 
 Entries: TypeAlias = "Mapping[str, storage.Entry | None]"  # by address; None where there is no file
 
@@ -30,6 +32,33 @@ def find_together(uris: Iterable[str]) -> Entries:
     for found in look_ahead.map_ahead(lambda each: _list(*each), many, REQUESTS_AT_ONCE):
         entries.update(found)
     return entries
+
+
+def look_at(uri: str, known: Entries) -> tuple[int, int]:
+    """Returns size and version of the file at an address that a table names.
+
+    Args:
+        uri: its address.
+        known: files that were looked up before.
+
+    Raises:
+        BadRowError: if there is no such file, or it cannot be read.
+    """
+    try:
+        status = known[uri] if uri in known else storage.storage_of(uri).stat(uri)
+    except (FileNotFoundError, NotADirectoryError) as e:
+        raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no file {uri!r}") from e
+    except OSError as e:
+        if storage.is_fault(e):
+            raise
+        raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} cannot be read ({e.strerror or e})") from e
+    except ValueError as e:
+        raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a valid path ({e})") from e
+    if status is None:
+        raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no file {uri!r}")
+    if status.kind != storage.FILE:
+        raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
+    return status.size, status.version
 
 
 def _list(folder: str, names: Sequence[str]) -> Entries:

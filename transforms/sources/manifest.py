@@ -8,14 +8,13 @@ import dataclasses
 import itertools
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from imagebeam import errors, features, look_ahead, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import (
     find_entries,
     find_root,
-    image_extensions,
     image_source,
     joined_rows,
     merged_rows,
@@ -24,10 +23,11 @@ from imagebeam.transforms.sources import (
     saved_listing,
     table_formats,
     table_rows,
+    templated_rows,
 )
+from imagebeam.transforms.sources.templated_rows import Listed
 
 _Batch = list[merged_rows.PlacedRow]
-Listed: TypeAlias = "dict[tuple[str, int, bool], image_extensions.PathRests]"  # for tables that share a folder
 
 
 class Trust(NamedTuple):
@@ -186,7 +186,9 @@ class ManifestSource:
         placed: Iterator[merged_rows.PlacedRow] = self.read_rows()
         listed = {} if listed is None else listed
         for template in self._templates:
-            placed = self._name_images(template, placed, listed)
+            placed = templated_rows.name_images(
+                template, placed, self.image_root, self.resolve, listed, exclude=self.exclude
+            )
         if self.merge_rows and self.image is not None:
             placed = merged_rows.merge_rows(placed, self.image, self.fields)
         found, num_rows = image_source.ListingBuilder(), 0
@@ -206,64 +208,6 @@ class ManifestSource:
             yield batch
         if found.problems:
             yield found.take()
-
-    def _name_images(
-        self, template: path_template.PathTemplate, placed: Iterator[merged_rows.PlacedRow], listed: Listed
-    ) -> Iterator[merged_rows.PlacedRow]:
-        """Yields the rows with the path that the template makes, as a cell under its text."""
-        folder = storage.join_relative(self.image_root, posixpath.normpath(template.folder or ".")).removesuffix("/.")
-        while batch := list(itertools.islice(placed, image_source.MAX_REFS)):
-            named = [(place, self._fill(template, row)) for place, row in batch]
-            if template.any_extension or template.any_folder:
-                asked = folder, template.num_parts_found, template.any_extension
-                if asked not in listed:
-                    listed[asked] = image_extensions.list_rests(folder, template, self.exclude)
-                named = self._complete_paths(template, named, listed[asked])
-            yield from named
-
-    @staticmethod
-    def _fill(template: path_template.PathTemplate, row: Any) -> Any:
-        if not isinstance(row, Mapping):
-            return row
-        try:
-            return {**row, template.text: template.fill(row)}
-        except table_rows.BadRowError as e:
-            return merged_rows.Conflict(row, e.detail)
-
-    def _complete_paths(
-        self, template: path_template.PathTemplate, batch: _Batch, known: image_extensions.PathRests
-    ) -> _Batch:
-        """Returns the rows with the path of each image that exists once; of a missing one it stays as it is."""
-        stems = [self._stem_of(template, row) for _, row in batch]
-        found = known.find(stems)
-        return [
-            (place, row if not stem or not rests else self._with_rest(template, row, stem, rests))
-            for (place, row), stem, rests in zip(batch, stems, found)
-        ]
-
-    def _stem_of(self, template: path_template.PathTemplate, row: Any) -> str:
-        """Returns the part of an image's address that a row names; "" if it has none, or the row cannot be used."""
-        if not isinstance(row, Mapping):
-            return ""
-        with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
-            if path := (_name_in(row, template.text) or "").removesuffix(path_template.ANY_EXTENSION):
-                return path.partition(path_template.ANY_FOLDER)[2] if template.any_folder else self.resolve(path)
-        return ""
-
-    @staticmethod
-    def _with_rest(
-        template: path_template.PathTemplate, row: Any, stem: str, rests: tuple[image_extensions.Around, ...]
-    ) -> Any:
-        if len(rests) > 1:
-            several = ", ".join(repr(f"{rest.before}{stem}{rest.after}") for rest in rests)
-            what = "folder" if template.any_folder else "extension"
-            detail = f"there are several images: {several}; give the {what} in {template.text!r}"
-            return merged_rows.Conflict(row, detail)
-        ((before, after),) = rests
-        path = str(_name_in(row, template.text)).removesuffix(path_template.ANY_EXTENSION)
-        if template.any_folder:
-            path = path.replace(path_template.ANY_FOLDER, before, 1)
-        return {**row, template.text: path + after}
 
     @property
     def _packed_names(self) -> tuple[str, ...]:
@@ -315,12 +259,12 @@ class ManifestSource:
                     yield self.resolve(path)
 
     def _path_in(self, row: Any) -> str | None:
-        return _name_in(_cells_of(row), self.image)
+        return table_rows.name_in(_cells_of(row), self.image)
 
     def _paths_in(self, row: Any) -> Iterator[str]:
         """Yields the paths of all images of a row, without those of empty cells."""
         cells = _cells_of(row)
-        return (path for each in self._images if (path := _name_in(cells, each)))
+        return (path for each in self._images if (path := table_rows.name_in(cells, each)))
 
     @staticmethod
     def positions_in(packed: bytes) -> list[int]:
@@ -366,7 +310,7 @@ class ManifestSource:
         placed = self.read_rows()
         rows = (row for _, row in itertools.islice(placed, find_root.NUM_ROWS) if isinstance(row, Mapping))
         if (template := path_template.parse(self.image)) is not None:
-            rows = (self._fill(template, row) for row in rows)
+            rows = (templated_rows.fill(template, row) for row in rows)
         paths = [path for row in rows if (path := self._path_in(row)) and not table_rows.is_absolute(path)]
         return find_root.advise(self.root, self.images_below, self.image, paths)
 
@@ -385,8 +329,8 @@ class ManifestSource:
 
     def _reject(self, place: table_formats.RowPlace, row: Any, reason: elements.Reason, detail: str) -> elements.Reject:
         cells = _cells_of(row)
-        path = _name_in(cells, self.image)
-        key = _name_in(cells, self.fields.key) if self.fields.key else path and self._key_of(path)
+        path = table_rows.name_in(cells, self.image)
+        key = table_rows.name_in(cells, self.fields.key) if self.fields.key else path and self._key_of(path)
         uri, key = path or self.uri, key or str(place)
         return elements.Reject(key, uri, "list", reason, f"{place} of {self.uri}: {detail}")
 
@@ -406,7 +350,7 @@ class ManifestSource:
         key = table_rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
         if not key:
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
-        size, version = self._look_at(uri, known) if self.trust is None else (_size_in(row, self.trust.size), 0)
+        size, version = find_entries.look_at(uri, known) if self.trust is None else (_size_in(row, self.trust.size), 0)
         ref = elements.ImageRef(
             key, uri, size, version, position=self.first_position + place.position, split=self.split
         )
@@ -438,31 +382,10 @@ class ManifestSource:
         """Returns a further image that a row names; the error of a bad one names the column."""
         try:
             uri = self._address_in(row, image)
-            return elements.FurtherImage(uri, *self._look_at(uri, known), image)
+            return elements.FurtherImage(uri, *find_entries.look_at(uri, known), image)
         except table_rows.BadRowError as e:
             detail = e.detail if e.detail.startswith("column ") else f"column {image!r}: {e.detail}"
             raise table_rows.BadRowError(e.reason, detail) from e
-
-    @staticmethod
-    def _look_at(uri: str, known: find_entries.Entries) -> tuple[int, int]:
-        """Returns size and version of the file at an address."""
-        try:
-            status = known[uri] if uri in known else storage.storage_of(uri).stat(uri)
-        except (FileNotFoundError, NotADirectoryError) as e:
-            raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no file {uri!r}") from e
-        except OSError as e:
-            if storage.is_fault(e):
-                raise
-            raise table_rows.BadRowError(
-                elements.Reason.UNREADABLE, f"{uri!r} cannot be read ({e.strerror or e})"
-            ) from e
-        except ValueError as e:
-            raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a valid path ({e})") from e
-        if status is None:
-            raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no file {uri!r}")
-        if status.kind != storage.FILE:
-            raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({status.kind})")
-        return status.size, status.version
 
     def resolve(self, path: str) -> str:
         """Returns the address of a path in the table.
@@ -471,19 +394,7 @@ class ManifestSource:
             BadRowError: if it is outside of the folder that paths are relative to, and `allow_outside` is False.
             ConfigError: if no storage has its scheme.
         """
-        if table_rows.is_absolute(path):
-            uri = storage.normalize(path)
-            inside = uri.startswith(storage.join(self.image_root, ""))
-        else:
-            relative = posixpath.normpath(path)
-            uri = storage.join(self.image_root, relative)
-            inside = relative.split("/")[0] != ".."
-        if not inside and not self.allow_outside:
-            raise table_rows.BadRowError(
-                elements.Reason.OUTSIDE_ROOT,
-                f"{path!r} leaves {self.image_root!r}; source.manifest.allow_outside: true would take it",
-            )
-        return uri
+        return table_rows.resolve_path(path, self.image_root, self.allow_outside)
 
 
 def _cells_of(row: Any) -> Mapping[str, Any]:
@@ -507,10 +418,3 @@ def _size_in(cells: Mapping[str, Any], column: str | None) -> int:
     except ValueError as e:
         raise table_rows.BadRowError(elements.Reason.BAD_VALUE, f"column {column!r}: {e}") from e
     return size
-
-
-def _name_in(cells: Mapping[str, Any], column: str | None) -> str | None:
-    """Returns a cell of a possibly broken row as text, for its reject; None without a usable one."""
-    with contextlib.suppress(table_rows.BadRowError):
-        return table_rows.text_of(cells.get(column)) if column else None
-    return None

@@ -17,6 +17,7 @@ from imagebeam.transforms.sources import (
     manifest,
     table_formats,
     table_rows,
+    templated_rows,
     walk_folders,
 )
 
@@ -58,7 +59,7 @@ class TablePerFolderSource:
         num_rows = 0
         named = array.array("Q")  # hashes of the addresses in the rows: 8 bytes each
         problems = False
-        listed: manifest.Listed = {}
+        listed: templated_rows.Listed = {}
         for table in self.tables:
             first_position = num_rows
             note = _noter(named) if table.further and self._counts_unnamed else None
@@ -79,7 +80,7 @@ class TablePerFolderSource:
         num_rows = 0
         named = array.array("Q")
         problems = False
-        listed: manifest.Listed = {}
+        listed: templated_rows.Listed = {}
         for index, table in enumerate(self.tables):
             first_position = num_rows
             for found in table.list_rows(listed):

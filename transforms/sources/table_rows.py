@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import posixpath
 import re
 import reprlib
 from collections.abc import Mapping
@@ -213,6 +215,40 @@ def text_in(cells: Mapping[str, Any], name: str) -> str | None:
         return text_of(cells.get(name))
     except BadRowError as e:
         raise BadRowError(e.reason, f"column {name!r}: {e.detail}") from e
+
+
+def name_in(cells: Mapping[str, Any], column: str | None) -> str | None:
+    """Returns a cell of a possibly broken row as text, for its reject; None without a usable one."""
+    with contextlib.suppress(BadRowError):
+        return text_of(cells.get(column)) if column else None
+    return None
+
+
+def resolve_path(path: str, folder: str, allow_outside: bool) -> str:
+    """Returns the address of a path in a table.
+
+    Args:
+        path: an address, or relative to `folder`.
+        folder: address of the folder that paths are relative to.
+        allow_outside: whether it may lead out of the folder.
+
+    Raises:
+        BadRowError: if it is outside of the folder, and must not be.
+        ConfigError: if no storage has its scheme.
+    """
+    if is_absolute(path):
+        uri = storage.normalize(path)
+        inside = uri.startswith(storage.join(folder, ""))
+    else:
+        relative = posixpath.normpath(path)
+        uri = storage.join(folder, relative)
+        inside = relative.split("/")[0] != ".."
+    if not inside and not allow_outside:
+        raise BadRowError(
+            elements.Reason.OUTSIDE_ROOT,
+            f"{path!r} leaves {folder!r}; source.manifest.allow_outside: true would take it",
+        )
+    return uri
 
 
 def is_absolute(path: str) -> bool:

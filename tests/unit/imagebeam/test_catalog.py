@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, storage
+from imagebeam import catalog_format, errors, storage
 from imagebeam.catalog import Catalog, Counts, File, Shard, Split
 from imagebeam.features import BYTES, INT64, Feature
 
@@ -94,7 +94,7 @@ def test_catalog_from_before_the_checksums_is_read() -> None:
     fields = json.loads(CATALOG.to_json())
     del fields["checksum"]
     fields["files"] = {"transform_fn/saved_model.pb": 7}
-    text = json.dumps(fields | {"checksum": catalog_lib._checksum(fields)})
+    text = json.dumps(fields | {"checksum": catalog_format._checksum(fields)})
     catalog = Catalog.from_json(text, "x")
     assert catalog == dataclasses.replace(CATALOG, files={"transform_fn/saved_model.pb": File(7, None)})
     assert catalog.splits["train"].shards[0].index_file == File(32, None)
