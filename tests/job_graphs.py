@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import bz2
+import functools
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -14,6 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from imagebeam.pipelines import call_arguments, convert, make_job
 from imagebeam.pipelines.beam import runners
+from imagebeam.transforms.snapshots import snapshot_settings
 
 _FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _PICKLED = re.compile(rb"QlpoOTFBWSZTW[A-Za-z0-9+/]+")  # bz2 in base64, as Beam packs
@@ -21,14 +23,29 @@ _PICKLED = re.compile(rb"QlpoOTFBWSZTW[A-Za-z0-9+/]+")  # bz2 in base64, as Beam
 
 def graph_of(folder: pathlib.Path, **sections: Any) -> bytes:
     """The graph of a conversion into `folder`, which need not exist."""
-    fields = {"output": {"uri": str(folder / "out")}, **sections}
-    config = call_arguments.as_config(fields)
-    job = make_job.make_job(config, scratch=str(folder), names_file=str(folder / "names.json"))
-    pipeline = beam.Pipeline(options=PipelineOptions([_FN_API]))
-    convert.add_steps(pipeline, job)
+    pipeline = pipeline_of(functools.partial(add_conversion, folder=folder, **sections))
     with runners.relative_paths():
         graph: bytes = pipeline.to_runner_api().SerializeToString()
     return graph
+
+
+def pipeline_of(add_steps: Callable[[beam.Pipeline], Any], *options: str) -> beam.Pipeline:
+    """A pipeline with these steps, which never runs."""
+    pipeline = beam.Pipeline(options=PipelineOptions([_FN_API, *options]))
+    add_steps(pipeline)
+    return pipeline
+
+
+def add_conversion(
+    pipeline: beam.Pipeline,
+    folder: pathlib.Path,
+    snapshot: snapshot_settings.SnapshotSettings | None = None,
+    **sections: Any,
+) -> None:
+    """Adds the steps of a conversion into `folder`."""
+    config = call_arguments.as_config({"output": {"uri": str(folder / "out")}, **sections})
+    job = make_job.make_job(config, scratch=str(folder), names_file=str(folder / "names.json"), snapshot=snapshot)
+    convert.add_steps(pipeline, job)
 
 
 def pickles_in(graph: bytes) -> Iterator[bytes]:

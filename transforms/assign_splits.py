@@ -221,7 +221,8 @@ class AssignSplits(beam.PTransform):
         if self.rule.grouped:
             groups = rank_references.key_by(refs, "KeyByGroup", _group_of) | "Group" >> beam.GroupByKey()
             with_label = beam.Map(_with_majority_label).with_output_types(rank_references.KeyedRefs)
-            keyed = groups | "MajorityLabel" >> with_label  # (label, RefBatch) from (group, [RefBatch])
+            labelled = groups | "MajorityLabel" >> with_label  # (label, RefBatch) from (group, [RefBatch])
+            keyed = ref_batches.typed(labelled, rank_references.KeyedRefs)
         else:
             keyed = rank_references.key_by(refs, "KeyByLabel", _label_of)
         field = "group" if self.rule.grouped else "key"

@@ -164,7 +164,8 @@ class ListRecords(beam.PTransform):
             .with_output_types(ref_batches.RefBatch, early=elements.Reject, states=tuple[int, image_states.RejectState])
             .with_outputs("early", "states", main="refs")
         )
-        refs = ref_batches.typed((listed.refs, matched.refs) | "AllRefs" >> beam.Flatten())
+        batches = (ref_batches.typed(listed.refs), ref_batches.typed(matched.refs))
+        refs = ref_batches.typed(batches | "AllRefs" >> beam.Flatten())
         early = (rejects.early, matched.early) | "EarlyRejects" >> beam.Flatten()
         states = (
             matched.states
