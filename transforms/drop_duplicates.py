@@ -3,7 +3,6 @@
 import collections
 import concurrent.futures
 import dataclasses
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import counters, elements, hashing, rank_references, ref_batches, spread_rows
+from imagebeam.transforms import counters, elements, ref_batches, spread_rows
 from imagebeam.transforms.duplicates import duplicate_settings, find_duplicates, match_hashes
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import deadly_images, hash_images, writer_processes
@@ -30,17 +29,14 @@ class DistinctImages(NamedTuple):
     duplicates: "beam.PCollection[elements.Duplicate] | None" = None  # that were dropped; None if nothing is dropped
 
 
-def _interval_of(key: str) -> int:
-    return zlib.crc32(hashing.encode_key(key)) % rank_references.NUM_INTERVALS
-
-
 class _SpreadFn(spread_rows.SpreadRowsFn):
     """References -> (interval of keys, packed references)."""
 
     def process(self, refs: ref_batches.RefBatch) -> Iterator[spread_rows.PackedRows]:
         for ref in refs:
-            self.add(_interval_of(ref.key), ref)
-        yield from self.take_if_many()
+            self.add(spread_rows.interval_of_key(ref.key), ref)
+        if self.is_full:
+            yield from self.take()
 
 
 class _HashImagesFn(beam.DoFn):
@@ -82,7 +78,7 @@ class _HashImagesFn(beam.DoFn):
 
 
 def _key_by_interval(duplicate: elements.Duplicate) -> tuple[int, elements.Duplicate]:
-    return _interval_of(duplicate.key), duplicate
+    return spread_rows.interval_of_key(duplicate.key), duplicate
 
 
 class _DropFn(beam.DoFn):

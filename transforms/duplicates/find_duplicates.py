@@ -41,7 +41,8 @@ class _SpreadFn(spread_rows.SpreadRowsFn):
         for row in elements.unpack_rows(block):
             if row[self._field]:  # empty: the image is not compared
                 self.add(_interval_of(row[self._field]), row)
-        yield from self.take_if_many()
+        if self.is_full:
+            yield from self.take()
 
 
 def _interval_of(hash_bytes: bytes) -> int:

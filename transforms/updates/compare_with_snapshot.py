@@ -8,21 +8,18 @@ import array
 import collections
 import dataclasses
 import itertools
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
-from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import counters, elements, hashing, rank_references, ref_batches, summaries
+from imagebeam.transforms import counters, elements, hashing, ref_batches, spread_rows, summaries
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.shard import shard_writer
 from imagebeam.transforms.snapshots import compare_images, image_states, snapshot_settings, snapshot_states
 
-_MAX_PENDING = 50_000  # rows that a bundle holds before it packs them: 30 MB
 _MAX_PART_ROWS = 400_000  # of an interval that are objects at the same time: 200 MB
 _MAX_OTHERS = 20_000  # images that a bundle holds before it reads their bytes: 10 MB
 PackedRows = tuple[int, bytes]  # number of rows, packed rows
@@ -37,24 +34,17 @@ class ComparedImages(NamedTuple):
     comparison: "beam.pvalue.AsSingleton | None" = None  # a Comparison
 
 
-class _SpreadFn(beam.DoFn):
-    """Base of what spreads rows over the intervals. Rows wait for others of their interval until the bundle ends."""
+class _SpreadFn(spread_rows.SpreadRowsFn):
+    """Base of what spreads rows over the intervals of their keys. Each block says how many rows it has."""
 
-    def __init__(self) -> None:
-        self._pending = _PendingRows()
-
-    def start_bundle(self) -> None:
-        self._pending = _PendingRows()
-
-    def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
-        yield from map(window.GlobalWindows.windowed_value, self._pending.take())
+    def pack(self, rows: list[tuple[Any, ...]]) -> PackedRows:
+        return len(rows), elements.pack_rows(rows)
 
 
 class _SpreadListedFn(_SpreadFn):
     """References -> (interval, packed references with their facts)."""
 
     def __init__(self, keep_position: bool, by_content: bool):
-        super().__init__()
         self._keep_position = keep_position
         self._by_content = by_content
 
@@ -67,16 +57,15 @@ class _SpreadListedFn(_SpreadFn):
             )
             if self._by_content:
                 row = (*row, image_states.still_of(ref, self._keep_position))
-            self._pending.add(ref.key, row)
-        if self._pending.is_full:
-            yield from self._pending.take()
+            self.add(spread_rows.interval_of_key(ref.key), row)
+        if self.is_full:
+            yield from self.take()
 
 
 class _ReadStatesFn(_SpreadFn):
     """Index of a shard in the catalog of the snapshot before -> (interval, packed rows of its images and rejects)."""
 
     def __init__(self, settings: snapshot_settings.SnapshotSettings):
-        super().__init__()
         self._settings = settings
         self._states: snapshot_states.SnapshotStates | None = None
 
@@ -89,30 +78,9 @@ class _ReadStatesFn(_SpreadFn):
             known = compare_images.known_images(self._states.read(index), index)
         for image in known:
             if image.reject is None or index == compare_images.REJECTS_FILE or not self._settings.retry_rejects:
-                self._pending.add(image.key, image)
-                if self._pending.is_full:
-                    yield from self._pending.take()
-
-
-class _PendingRows:
-    """Rows by interval, packed when they have become many."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, list[tuple[Any, ...]]] = collections.defaultdict(list)
-        self._num_rows = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self._num_rows >= _MAX_PENDING
-
-    def add(self, key: str, row: tuple[Any, ...]) -> None:
-        self._rows[zlib.crc32(hashing.encode_key(key)) % rank_references.NUM_INTERVALS].append(row)
-        self._num_rows += 1
-
-    def take(self) -> Iterator[tuple[int, PackedRows]]:
-        rows, self._rows, self._num_rows = self._rows, collections.defaultdict(list), 0
-        for interval, each in rows.items():
-            yield interval, (len(each), elements.pack_rows(each))
+                self.add(spread_rows.interval_of_key(image.key), image)
+                if self.is_full:
+                    yield from self.take()
 
 
 class _CompareFn(beam.DoFn):
