@@ -17,7 +17,7 @@ from imagebeam.transforms.reports import snapshot_report
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.updates import commit_snapshot
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = logging.getLogger("imagebeam.transforms.stage_report")  # users select lines of logs by this name
 
 
 class _Task(NamedTuple):
