@@ -119,7 +119,8 @@ class _SplitFn(beam.DoFn):
         interval, packed = element
         num_before: collections.Counter[str] = collections.Counter()
         for sets in rank_references.open_interval(packed, self._order):
-            for name, refs in sets.items():
+            for name, columns in sets.items():
+                refs = list(elements.rows_of(columns))
                 split_at = self._cuts[name].split_in(interval, num_before[name])
                 divide = _split_groups if self._is_grouped else _split_images
                 yield from ref_batches.batch(divide(refs, split_at))

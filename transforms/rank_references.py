@@ -22,6 +22,7 @@ from apache_beam.utils import windowed_value
 
 from imagebeam.transforms import elements, hashing, recorded_inputs, ref_batches, summaries
 from imagebeam.transforms.interval_summaries import DIGEST_BITS, MAX_DUPLICATES, IntervalSummary, PartialRanking
+from imagebeam.transforms.shard import writer_processes
 
 NUM_INTERVALS = (
     1024  # 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB; more are cut in parts
@@ -43,13 +44,14 @@ class HashOrder:
     purpose: bytes
     field: str = "key"
 
-    def value(self, ref: elements.ImageRef) -> Any:
-        """Returns a hash, 0 to 2**64."""
-        return hashing.hash64(getattr(ref, self.field) or ref.key, self.seed, self.purpose)
+    def values(self, refs: Sequence[elements.ImageRef]) -> Sequence[Any]:
+        """Returns hashes, 0 to 2**64."""
+        fields = [ref.key for ref in refs] if self.field == "key" else [getattr(ref, self.field) or ref.key for ref in refs]
+        return hashing.hash64_all(fields, self.seed, self.purpose)
 
-    def interval(self, value: Any, boundaries: Sequence[Any]) -> int:
-        """Returns the interval of a hash. Intervals are equal parts of the hashes' range; `boundaries` is not used."""
-        return value * NUM_INTERVALS >> hashing.HASH_BITS
+    def intervals(self, values: Sequence[Any], boundaries: Sequence[Any]) -> list[int]:
+        """Returns the intervals of hashes: equal parts of the hashes' range. `boundaries` is not used."""
+        return [value * NUM_INTERVALS >> hashing.HASH_BITS for value in values]
 
     def num_parts(self, num_refs: int) -> int:
         """Returns in how many parts an interval with so many references is sorted."""
@@ -64,13 +66,13 @@ class HashOrder:
 class ListedOrder:
     """Orders by the row of the manifest, then by key. Intervals end at approximate quantiles."""
 
-    def value(self, ref: elements.ImageRef) -> Any:
-        """Returns row and key, the key as bytes: Beam encodes strings as UTF-8, which a file name may not be."""
-        return ref.position, hashing.encode_key(ref.key)
+    def values(self, refs: Sequence[elements.ImageRef]) -> Sequence[Any]:
+        """Returns rows and keys, the keys as bytes: Beam encodes strings as UTF-8, which a file name may not be."""
+        return [(ref.position, hashing.encode_key(ref.key)) for ref in refs]
 
-    def interval(self, value: Any, boundaries: Sequence[Any]) -> int:
-        """Returns the interval of a value: interval i ends before boundary i, the last one holds the rest."""
-        return bisect.bisect_right(boundaries, value)
+    def intervals(self, values: Sequence[Any], boundaries: Sequence[Any]) -> list[int]:
+        """Returns the intervals of values: interval i ends before boundary i, the last one holds the rest."""
+        return [bisect.bisect_right(boundaries, value) for value in values]
 
     def num_parts(self, num_refs: int) -> int:
         """Returns 1: nothing divides an interval whose values are not spread evenly."""
@@ -84,8 +86,10 @@ class ListedOrder:
 
         The salt keeps its first name, so that the intervals stay the same from release to release.
         """
-        for ref in element[1]:
-            yield hashing.hash64(ref.key, 0, b"imagebeam.sample") >> 1, self.value(ref)  # Beam's integers are signed
+        refs = element[1]
+        hashes = hashing.hash64_all([ref.key for ref in refs], 0, b"imagebeam.sample")
+        for hash_, value in zip(hashes, self.values(refs)):
+            yield hash_ >> 1, value  # Beam's integers are signed
 
     @staticmethod
     def boundaries(chosen: Sequence[tuple[int, Any]]) -> list[Any]:
@@ -110,8 +114,9 @@ class RankedReferences(NamedTuple):
 class _SpreadFn(beam.DoFn):
     """(set, references) -> (interval, PackedRows)."""
 
-    def __init__(self, order: Order):
+    def __init__(self, order: Order, max_plain_bytes: int):
         self._order = order
+        self._max_plain_bytes = max_plain_bytes  # of a block that is not compressed
         self._pending: dict[int, list[tuple[Any, ...]]] = {}
         self._num_pending = 0
 
@@ -120,10 +125,9 @@ class _SpreadFn(beam.DoFn):
 
     def process(self, element: KeyedRefs, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, PackedRows]]:
         name, refs = element
-        pending, value_of, interval_of = self._pending, self._order.value, self._order.interval
-        for ref in refs:
-            value = value_of(ref)
-            pending[interval_of(value, boundaries)].append((name, value, *ref))
+        pending, values = self._pending, self._order.values(refs)
+        for interval, value, ref in zip(self._order.intervals(values, boundaries), values, refs):
+            pending[interval].append((name, value, *ref))
         self._num_pending += len(refs)
         if self._num_pending >= _MAX_PENDING:
             yield from self._take()
@@ -135,7 +139,7 @@ class _SpreadFn(beam.DoFn):
     def _take(self) -> Iterator[tuple[int, PackedRows]]:
         pending, self._pending, self._num_pending = self._pending, collections.defaultdict(list), 0
         for interval, rows in pending.items():
-            yield interval, (len(rows), elements.pack_rows(rows))
+            yield interval, (len(rows), elements.pack_rows(rows, self._max_plain_bytes))
 
 
 @dataclasses.dataclass
@@ -150,8 +154,15 @@ class GroupInIntervals(beam.PTransform):
 
     def expand(self, refs: beam.PCollection[KeyedRefs]) -> beam.PCollection[tuple[int, Iterable[PackedRows]]]:
         side_inputs = {} if self.boundaries is None else {"boundaries": beam.pvalue.AsSingleton(self.boundaries)}
-        spread = beam.ParDo(_SpreadFn(self.order), **side_inputs).with_output_types(tuple[int, PackedRows])
+        spread = beam.ParDo(_SpreadFn(self.order, _max_plain_bytes()), **side_inputs)
+        spread = spread.with_output_types(tuple[int, PackedRows])
         return refs | "Spread" >> spread | "Group" >> beam.GroupByKey()
+
+
+def _max_plain_bytes() -> int:
+    """Returns up to which size the steps of this graph leave blocks uncompressed."""
+    is_in_process = writer_processes.current() is not None
+    return elements.MAX_PLAIN_BYTES_IN_PROCESS if is_in_process else elements.MAX_PLAIN_BYTES
 
 
 # A row is the name of the set, the order value, and the fields of the reference, of which key and uri are the first.
@@ -159,7 +170,7 @@ _REF = 2
 _value_key_and_uri = operator.itemgetter(1, _REF, _REF + 1)
 
 
-def open_interval(packed: Iterable[PackedRows], order: Order) -> Iterator[dict[str, list[elements.ImageRef]]]:
+def open_interval(packed: Iterable[PackedRows], order: Order) -> Iterator[dict[str, elements.RefColumns]]:
     """Yields the references of an interval by set, each set sorted.
 
     They come in parts that follow each other, if there are so many that they would take too much memory as objects. The
@@ -180,39 +191,36 @@ def open_interval(packed: Iterable[PackedRows], order: Order) -> Iterator[dict[s
     yield from map(_open_part, filter(None, parts))
 
 
-def _open_part(packed: Iterable[bytes]) -> dict[str, list[elements.ImageRef]]:
+def _open_part(packed: Iterable[bytes]) -> dict[str, elements.RefColumns]:
     """Returns the references of a part of an interval by set, each set sorted."""
     sets: dict[str, list[tuple[Any, ...]]] = collections.defaultdict(list)
     for rows in packed:
         for row in elements.unpack_rows(rows):
             sets[row[0]].append(row)
-    for rows_of_set in sets.values():
+    opened = {}
+    for name, rows_of_set in sorted(sets.items()):
         rows_of_set.sort(key=_value_key_and_uri)
-    return {name: [elements.new_ref(row[_REF:]) for row in rows_of_set] for name, rows_of_set in sorted(sets.items())}
+        opened[name] = elements.new_ref([*zip(*rows_of_set)][_REF:])
+    return opened
 
 
-def _columns_of(sets: Mapping[str, Sequence[elements.ImageRef]]) -> dict[str, Any]:
-    """Returns for each set an ImageRef whose every field is a tuple with the values of all references."""
-    return {name: elements.ImageRef(*zip(*refs)) for name, refs in sets.items()}
+def _count_bytes(refs: elements.RefColumns) -> int:
+    """Returns the number of bytes read for the references of a set."""
+    return elements.sum_bytes(refs.size, itertools.chain(refs.mask, itertools.chain.from_iterable(refs.further)))
 
 
-def _count_bytes(every: Any) -> int:
-    """Returns the number of bytes read for the references of a set, given as by `_columns_of`."""
-    return elements.sum_bytes(every.size, itertools.chain(every.mask, itertools.chain.from_iterable(every.further)))
-
-
-def _digest(columns: Mapping[str, Any], order: Order) -> int:
+def _digest(sets: Mapping[str, elements.RefColumns], order: Order) -> int:
     """Returns a digest of everything that the output depends on.
 
     Folders are left out, so that a moved input is the same input; `inside` is, because offset and length imply it.
 
     Args:
-        columns: of the references in each set.
+        sets: the references, in order.
         order: in which they are.
     """
     digest = hashlib.blake2b(digest_size=DIGEST_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
-    for name, every in columns.items():
+    for name, every in sets.items():
         file_names = [uri.rpartition("/")[2] for uri in every.uri]
         masks = list(every.mask)
         if any(masks):
@@ -238,15 +246,15 @@ def _digest(columns: Mapping[str, Any], order: Order) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def _find_duplicates(sets: Mapping[str, Sequence[elements.ImageRef]]) -> list[summaries.RepeatedKey]:
+def _find_duplicates(sets: Mapping[str, elements.RefColumns]) -> list[summaries.RepeatedKey]:
     """Returns the keys that occur more than once, each with its first two references."""
-    keys = [ref.key for refs in sets.values() for ref in refs]
+    keys = [key for refs in sets.values() for key in refs.key]
     if len(set(keys)) == len(keys):  # nearly always
         return []
     places: dict[str, list[tuple[int, str]]] = {}
     for refs in sets.values():
-        for ref in refs:
-            places.setdefault(ref.key, []).append((ref.position, ref.uri))
+        for key, position, uri in zip(refs.key, refs.position, refs.uri):
+            places.setdefault(key, []).append((position, uri))
     repeated = []
     for key, found in places.items():
         if len(found) > 1:
@@ -268,32 +276,31 @@ class _MergeSummariesFn(beam.DoFn):
 class _SortFn(_MergeSummariesFn):
     """An interval -> the sorted runs of each set in it; PartialRanking."""
 
-    def __init__(self, order: Order):
+    def __init__(self, order: Order, max_plain_bytes: int):
         self._order = order
+        self._max_plain_bytes = max_plain_bytes  # of a run that is not compressed
 
     def process(self, element: tuple[int, Iterable[PackedRows]]) -> Iterator[Any]:
         interval, packed = element
         num_before: collections.Counter[str] = collections.Counter()
         for sets in open_interval(packed, self._order):
             for name, refs in sets.items():
-                yield name, interval, num_before[name], len(refs), elements.pack_refs(refs)
-                num_before[name] += len(refs)
+                num_refs = len(refs.key)
+                yield name, interval, num_before[name], num_refs, elements.pack_columns(refs, self._max_plain_bytes)
+                num_before[name] += num_refs
             self._ranking.add(self._summarize(interval, sets))
 
-    def _summarize(self, interval: int, sets: Mapping[str, Sequence[elements.ImageRef]]) -> IntervalSummary:
+    def _summarize(self, interval: int, sets: Mapping[str, elements.RefColumns]) -> IntervalSummary:
         duplicates = _find_duplicates(sets) if isinstance(self._order, HashOrder) else []
-        columns = _columns_of(sets)
         return IntervalSummary(
             interval,
-            {name: len(refs) for name, refs in sets.items()},
-            {name: _count_bytes(every) for name, every in columns.items()},
-            {name: frozenset(elements.all_classes(every.label)) for name, every in columns.items()},
-            _digest(columns, self._order),
+            {name: len(refs.key) for name, refs in sets.items()},
+            {name: _count_bytes(refs) for name, refs in sets.items()},
+            {name: frozenset(elements.all_classes(refs.label)) for name, refs in sets.items()},
+            _digest(sets, self._order),
             tuple(duplicates[:MAX_DUPLICATES]),
             len(duplicates),
-            recorded_inputs.checksum_images(
-                [ref for refs in sets.values() for ref in refs], isinstance(self._order, ListedOrder)
-            ),
+            recorded_inputs.checksum_images(list(sets.values()), isinstance(self._order, ListedOrder)),
         )
 
 
@@ -352,7 +359,7 @@ class RankReferences(beam.PTransform):
                 | "Boundaries" >> beam.Map(self.order.boundaries)
             )
         intervals = refs | "GroupInIntervals" >> GroupInIntervals(self.order, boundaries)  # (interval, [PackedRows])
-        sorted_ = intervals | "SortIntervals" >> beam.ParDo(_SortFn(self.order)).with_output_types(
+        sorted_ = intervals | "SortIntervals" >> beam.ParDo(_SortFn(self.order, _max_plain_bytes())).with_output_types(
             SortedRun, rankings=PartialRanking
         ).with_outputs("rankings", main="runs")
         rankings = sorted_.rankings

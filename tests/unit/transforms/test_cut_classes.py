@@ -40,7 +40,7 @@ def divide_by_thirds(sizes: Mapping[str, int]) -> dict[str, Division]:
 def split_plainly(refs: Sequence[rank_references.KeyedRef], order: HashOrder, is_grouped: bool) -> dict[str, str]:
     """Returns the split of each key, from a plain sort of each class."""
     classes: dict[str, list[ImageRef]] = {}
-    for name, ref in sorted(refs, key=lambda keyed: (order.value(keyed[1]), keyed[1].key)):
+    for name, ref in sorted(refs, key=lambda keyed: (*order.values([keyed[1]]), keyed[1].key)):
         classes.setdefault(name, []).append(ref)
     splits: dict[str, str] = {}
     divisions = divide_by_thirds({name: len(members) for name, members in classes.items()})

@@ -38,7 +38,7 @@ def keyed_refs(num_refs: int) -> list[SetAndRef]:
 def rank_plainly(refs: Iterable[SetAndRef], order: Order) -> Ranked:
     """Returns what RankReferences must yield, from a plain sort."""
     ranked: Ranked = {}
-    for set_name, each in sorted(refs, key=lambda keyed: (order.value(keyed[1]), keyed[1].key)):
+    for set_name, each in sorted(refs, key=lambda keyed: (*order.values([keyed[1]]), keyed[1].key)):
         ranked.setdefault(set_name, []).append(each)
     return ranked
 
@@ -124,12 +124,13 @@ def test_parts_of_an_interval_are_small_and_follow_each_other_however_rows_are_p
         patch.setattr(rank_references, "NUM_INTERVALS", 2)
         patch.setattr(rank_references, "_MAX_PART_REFS", max_part_refs)
         refs = [ref(f"{index}.jpg") for index in indices]
-        refs = [each for each in refs if BY_HASH.interval(BY_HASH.value(each), ()) == 1]
-        rows = [("train", BY_HASH.value(each), *each) for each in refs]
+        refs = [each for each in refs if BY_HASH.intervals(BY_HASH.values([each]), ()) == [1]]
+        rows = [("train", value, *each) for value, each in zip(BY_HASH.values(refs), refs)]
         blocks = [rows[start : start + num_rows] for start in range(0, len(rows), num_rows)]
         packed = [(len(block), elements.pack_rows(block)) for block in blocks]
-        parts = [part["train"] for part in rank_references.open_interval(packed, BY_HASH) if part]
-    assert [each for part in parts for each in part] == sorted(refs, key=BY_HASH.value)
+        opened = rank_references.open_interval(packed, BY_HASH)
+        parts = [list(elements.rows_of(part["train"])) for part in opened if part]
+    assert [each for part in parts for each in part] == sorted(refs, key=lambda each: BY_HASH.values([each]))
     assert len(parts) <= max(1, -(-len(refs) // max_part_refs))
     if len(refs) > 5 * max_part_refs:
         assert len(parts) > 1
@@ -137,7 +138,7 @@ def test_parts_of_an_interval_are_small_and_follow_each_other_however_rows_are_p
 
 def test_references_of_a_bundle_are_packed_whenever_enough_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_references, "_MAX_PENDING", 40)
-    spread = rank_references._SpreadFn(BY_HASH)
+    spread = rank_references._SpreadFn(BY_HASH, elements.MAX_PLAIN_BYTES)
     spread.start_bundle()
     given_on = [len(list(spread.process((name, [each])))) for name, each in keyed_refs(100)]
     assert [index for index, num_packs in enumerate(given_on, start=1) if num_packs] == [40, 80]
@@ -159,7 +160,7 @@ def test_hash_order_of_grouped_references_keeps_each_group_in_one_run() -> None:
 def test_listed_order_ranks_by_row_and_then_by_key() -> None:
     refs = [ref("b", 0), ref("a", 1), ref("c", 0), ref("a\udcff", 1)]
     order = ListedOrder()
-    assert [each.key for each in sorted(refs, key=order.value)] == ["b", "c", "a", "a\udcff"]
+    assert [each.key for each in sorted(refs, key=lambda each: order.values([each]))] == ["b", "c", "a", "a\udcff"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.tuples(st.integers(0, 9), st.binary(max_size=2)))))
@@ -168,7 +169,7 @@ def test_listed_order_puts_the_chosen_values_into_existing_intervals_in_order(
 ) -> None:
     order = ListedOrder()
     boundaries = order.boundaries(chosen)
-    intervals = [order.interval(value, boundaries) for value in sorted(value for _, value in chosen)]
+    intervals = order.intervals(sorted(value for _, value in chosen), boundaries)
     assert intervals == sorted(intervals)
     assert all(0 <= interval < rank_references.NUM_INTERVALS for interval in intervals)
 
@@ -177,7 +178,7 @@ def test_listed_order_puts_the_chosen_values_into_existing_intervals_in_order(
 def test_listed_order_spreads_any_number_of_chosen_values_evenly(num_chosen: int) -> None:
     order = ListedOrder()
     boundaries = order.boundaries([(0, (row, b"")) for row in range(num_chosen)])
-    intervals = [order.interval((row, b""), boundaries) for row in range(num_chosen)]
+    intervals = order.intervals([(row, b"") for row in range(num_chosen)], boundaries)
     most = max(map(intervals.count, set(intervals)), default=0)
     assert most == -(-num_chosen // rank_references.NUM_INTERVALS)
     assert max(intervals, default=0) < rank_references.NUM_INTERVALS
@@ -187,7 +188,7 @@ PETS = [ref("cat/1.jpg", 0, label="cat"), ref("cat/2.jpg", 1, label="cat"), ref(
 
 
 def digest(sets: Mapping[str, Sequence[ImageRef]], order: Order) -> int:
-    return rank_references._digest(rank_references._columns_of(sets), order)
+    return rank_references._digest({name: elements.columns_of(refs) for name, refs in sets.items()}, order)
 
 
 def digest_of(order: Order, refs: Sequence[SetAndRef]) -> int:
