@@ -46,7 +46,9 @@ class HashOrder:
 
     def values(self, refs: Sequence[elements.ImageRef]) -> Sequence[Any]:
         """Returns hashes, 0 to 2**64."""
-        fields = [ref.key for ref in refs] if self.field == "key" else [getattr(ref, self.field) or ref.key for ref in refs]
+        fields = (
+            [ref.key for ref in refs] if self.field == "key" else [getattr(ref, self.field) or ref.key for ref in refs]
+        )
         return hashing.hash64_all(fields, self.seed, self.purpose)
 
     def intervals(self, values: Sequence[Any], boundaries: Sequence[Any]) -> list[int]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from imagebeam.transforms import elements, kept_features
+from imagebeam.transforms import elements, kept_features, labels_by_index
 
 MAX_REFS = 10_000  # in one listing; packed they take some 0.4 MB, so a worker never holds much more than it works on
 
@@ -20,6 +20,7 @@ class Listing(NamedTuple):
     passed_over: Mapping[str, int]  # number of files by kind that do not count as listed
     problems: tuple[str, ...]  # error texts; any of them fails the whole run
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that hold the images
+    lists: labels_by_index.ListSurvey = labels_by_index.NO_LISTS  # how the images fit label.lists, if they are labelled
 
 
 class ImageSource(Protocol):

@@ -18,10 +18,12 @@ from imagebeam.transforms import (
     elements,
     hashing,
     label_images,
+    label_rule,
     plan_dataset,
     rank_references,
     ref_batches,
     run_report,
+    split_rule,
     stage_inputs,
     store_dead_letters,
     write_shards,
@@ -118,8 +120,8 @@ COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
 @pytest.mark.parametrize(
     "make_transform",
     [
-        pytest.param(lambda _: label_images.LabelImages(label_images.LabelRule("directory")), id="LabelImages"),
-        pytest.param(lambda _: assign_splits.AssignSplits(assign_splits.SplitRule("directory")), id="AssignSplits"),
+        pytest.param(lambda _: label_images.LabelImages(label_rule.LabelRule("directory")), id="LabelImages"),
+        pytest.param(lambda _: assign_splits.AssignSplits(split_rule.SplitRule("directory")), id="AssignSplits"),
         pytest.param(lambda _: rank_references.RankReferences(ORDER), id="RankReferences"),
         pytest.param(lambda _: rank_references.RankInSplits(ORDER), id="RankInSplits"),
         pytest.param(lambda other: plan_dataset.PlanDataset(DATASET, [other], other), id="PlanDataset"),

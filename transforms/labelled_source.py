@@ -1,0 +1,44 @@
+"""A source whose listing has labels and splits already.
+
+The launcher's writer processes have nothing to do while it imports Beam. One of them lists the source then, and finds
+the labels and splits too, which takes as long as everything else that the launcher does with a reference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from imagebeam.transforms import elements, label_rule, labels_by_index, split_rule
+from imagebeam.transforms.sources import image_source, listing_rules
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledSource:
+    """Lists the images of `source` with what the rules find for each; what they reject, it lists as rejects."""
+
+    source: image_source.ImageSource
+    rules: listing_rules.ListingRules
+    label: label_rule.LabelRule
+    split: split_rule.SplitRule | None  # None if splits depend on all images
+
+    def __hash__(self) -> int:  # not of the rules, which hold mappings
+        return hash(self.source)
+
+    def list_all(self) -> Iterator[image_source.Listing]:
+        for listing in self.source.list_all():
+            yield self._apply(self.rules.apply(listing))
+
+    def _apply(self, listing: image_source.Listing) -> image_source.Listing:
+        lists = self.label.names.lists
+        surveyor = labels_by_index.ListSurveyor(lists) if lists else None
+        refs, rejects = label_rule.label_all(self.label, elements.unpack_refs(listing.packed_refs), surveyor)
+        if self.split is not None:
+            refs, without_split = split_rule.assign_all(self.split, refs)
+            rejects += without_split
+        return listing._replace(
+            packed_refs=elements.pack_refs(refs),
+            num_refs=len(refs),
+            rejects=(*listing.rejects, *rejects),
+            lists=labels_by_index.NO_LISTS if surveyor is None else surveyor.survey,
+        )
