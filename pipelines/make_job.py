@@ -20,8 +20,8 @@ from imagebeam.transforms import (
     labelled_source,
     place_in_shards,
     plan_dataset,
-    rank_references,
     recorded_inputs,
+    reference_order,
     snapshot_settings,
     split_rule,
     write_shards,
@@ -50,7 +50,7 @@ class Job(NamedTuple):
     label: label_rule.LabelRule
     split: split_rule.SplitRule
     advisor: listing_rules.Advisor  # looks for what is wrong with the source
-    order: rank_references.Order
+    order: reference_order.Order
     writer: type[write_shards.WriteShards] | type[write_shards_with_beam.WriteShardsWithBeam]
     committer: commit_dataset.Committer
     table: plan_dataset.Table | None = None  # the source, if its references are rows of a table
@@ -65,7 +65,7 @@ class Job(NamedTuple):
     @property
     def keeps_position(self) -> bool:
         """Whether the row of an image in the source decides its place."""
-        return isinstance(self.order, rank_references.ListedOrder)
+        return isinstance(self.order, reference_order.ListedOrder)
 
     @property
     def settings(self) -> dataset_settings.DatasetSettings:
@@ -180,9 +180,9 @@ def make_job(
         label=dataclasses.replace(rules.label, names=names),
         split=rules.split,
         advisor=listing_rules.Advisor(source, rules.listing),
-        order=rank_references.HashOrder(seed, place_in_shards.PURPOSE)
+        order=reference_order.HashOrder(seed, place_in_shards.PURPOSE)
         if config.output.shuffle == "hash"
-        else rank_references.ListedOrder(),
+        else reference_order.ListedOrder(),
         writer=write_shards.WriteShards
         if config.output.writer == "stream"
         else write_shards_with_beam.WriteShardsWithBeam,

@@ -17,6 +17,7 @@ from imagebeam.transforms import (
     hashing,
     rank_references,
     ref_batches,
+    reference_order,
     split_rule,
     split_shares,
 )
@@ -141,7 +142,7 @@ class AssignSplits(beam.PTransform):
         else:
             keyed = rank_references.key_by(refs, "KeyByLabel", _label_of)
         field = "group" if self.rule.grouped else "key"
-        order = rank_references.HashOrder(self.rule.seed, split_rule.PURPOSE, field)
+        order = reference_order.HashOrder(self.rule.seed, split_rule.PURPOSE, field)
         divide = functools.partial(_divide, rule=self.rule)
         images = keyed | "CutClasses" >> cut_classes.CutClasses(order, divide, self.rule.grouped)
         rejects = refs.pipeline | "NoRejects" >> beam.Create([]).with_output_types(elements.Reject)

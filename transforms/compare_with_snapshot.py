@@ -23,8 +23,8 @@ from imagebeam.transforms import (
     elements,
     hashing,
     image_states,
-    rank_references,
     ref_batches,
+    reference_order,
     snapshot_settings,
     snapshot_states,
     summaries,
@@ -116,7 +116,7 @@ class _PendingRows:
         return self._num_rows >= _MAX_PENDING
 
     def add(self, key: str, row: tuple[Any, ...]) -> None:
-        self._rows[zlib.crc32(hashing.encode_key(key)) % rank_references.NUM_INTERVALS].append(row)
+        self._rows[zlib.crc32(hashing.encode_key(key)) % reference_order.NUM_INTERVALS].append(row)
         self._num_rows += 1
 
     def take(self) -> Iterator[tuple[int, PackedRows]]:

@@ -19,8 +19,8 @@ from imagebeam.transforms import (
     find_duplicates,
     hashing,
     match_hashes,
-    rank_references,
     ref_batches,
+    reference_order,
     spread_rows,
 )
 from imagebeam.transforms.images import prepare
@@ -40,7 +40,7 @@ class DistinctImages(NamedTuple):
 
 
 def _interval_of(key: str) -> int:
-    return zlib.crc32(hashing.encode_key(key)) % rank_references.NUM_INTERVALS
+    return zlib.crc32(hashing.encode_key(key)) % reference_order.NUM_INTERVALS
 
 
 class _SpreadFn(spread_rows.SpreadRowsFn):

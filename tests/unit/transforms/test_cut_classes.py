@@ -13,10 +13,10 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import cut_classes, elements, rank_references
+from imagebeam.transforms import cut_classes, elements, rank_references, reference_order
 from imagebeam.transforms.cut_classes import CutClasses, Division
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.rank_references import HashOrder
+from imagebeam.transforms.reference_order import HashOrder
 from tests.unit.transforms.small_batches import in_keyed_batches
 
 COUNTS = st.dictionaries(st.integers(0, 20), st.integers(1, 5), min_size=1, max_size=8).map(
@@ -84,8 +84,8 @@ def test_cut_classes_splits_like_a_plain_sort_of_each_class(
     max_part_refs: int,
     is_grouped: bool,
 ) -> None:
-    monkeypatch.setattr(rank_references, "_MAX_PART_REFS", max_part_refs)
-    monkeypatch.setattr(rank_references, "NUM_INTERVALS", num_intervals)
+    monkeypatch.setattr(reference_order, "_MAX_PART_REFS", max_part_refs)
+    monkeypatch.setattr(reference_order, "NUM_INTERVALS", num_intervals)
     monkeypatch.setattr(rank_references, "_MAX_PENDING", 30)
     order = HashOrder(1, b"imagebeam.split", "group" if is_grouped else "key")
     rng = random.Random(num_refs)

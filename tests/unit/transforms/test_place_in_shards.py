@@ -22,6 +22,7 @@ from imagebeam.transforms import (
     plan_dataset,
     rank_references,
     ref_batches,
+    reference_order,
     run_report,
     split_rule,
     stage_inputs,
@@ -34,7 +35,7 @@ from imagebeam.transforms.summaries import Tally
 from tests.unit.transforms import small_dataset
 from tests.unit.transforms.small_batches import in_batches
 
-ORDER = rank_references.HashOrder(0, place_in_shards_lib.PURPOSE)
+ORDER = reference_order.HashOrder(0, place_in_shards_lib.PURPOSE)
 Placed = place_in_shards_lib.PlacedShard
 REFS = [
     ImageRef(f"{index}\udcff.jpg", f"/data/{index}.jpg", 10, label="cat", split="test" if index % 5 == 0 else "train")
