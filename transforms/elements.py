@@ -272,13 +272,28 @@ MAX_PLAIN_BYTES_IN_PROCESS = 16_384
 _LEVEL = 1  # zlib: neighbouring keys share most of their bytes, level 1 removes 4/5 of them in 1 us a reference
 
 
-def pack_refs(refs: Sequence[ImageRef]) -> bytes:
+class UnpackedRefs:
+    """References that are packed when they leave the process: in another one they are the bytes of `pack_refs`."""
+
+    def __init__(self, refs: Sequence[ImageRef]):
+        self.refs = refs
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (bytes, UnpackedRefs)) and unpack_refs(self) == unpack_refs(other)
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (pack_refs(self.refs),)
+
+
+def pack_refs(refs: Sequence[ImageRef], max_plain_bytes: int = MAX_PLAIN_BYTES) -> bytes:
     """Packs references column by column: 30 to 60 bytes each instead of some 600 as Python objects."""
-    return pack_rows(refs)
+    return pack_rows(refs, max_plain_bytes)
 
 
-def unpack_refs(packed: bytes) -> list[ImageRef]:
+def unpack_refs(packed: bytes | UnpackedRefs) -> list[ImageRef]:
     """Returns the references that `pack_refs` packed; none for b"", an empty run."""
+    if isinstance(packed, UnpackedRefs):
+        return list(packed.refs)
     return list(map(new_ref, unpack_rows(packed))) if packed else []
 
 

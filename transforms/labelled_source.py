@@ -7,10 +7,13 @@ the labels and splits too, which takes as long as everything else that the launc
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 
 from imagebeam.transforms import elements, label_rule, labels_by_index, split_rule
 from imagebeam.transforms.sources import image_source, listing_rules
+
+_MAX_PLAIN_REFS = 100_000  # that are not compressed: 15 MB, a tenth of a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +29,13 @@ class LabelledSource:
         return hash(self.source)
 
     def list_all(self) -> Iterator[image_source.Listing]:
+        num_refs = 0
         for listing in self.source.list_all():
-            yield self._apply(self.rules.apply(listing))
+            listing = self._apply(self.rules.apply(listing))
+            num_refs += listing.num_refs
+            max_plain_bytes = sys.maxsize if num_refs <= _MAX_PLAIN_REFS else elements.MAX_PLAIN_BYTES
+            refs = elements.unpack_refs(listing.packed_refs)
+            yield listing._replace(packed_refs=elements.pack_refs(refs, max_plain_bytes))
 
     def _apply(self, listing: image_source.Listing) -> image_source.Listing:
         lists = self.label.names.lists
@@ -37,7 +45,7 @@ class LabelledSource:
             refs, without_split = split_rule.assign_all(self.split, refs)
             rejects += without_split
         return listing._replace(
-            packed_refs=elements.pack_refs(refs),
+            packed_refs=elements.UnpackedRefs(refs),
             num_refs=len(refs),
             rejects=(*listing.rejects, *rejects),
             lists=labels_by_index.NO_LISTS if surveyor is None else surveyor.survey,

@@ -25,6 +25,9 @@ class ListedImages(NamedTuple):
 def _key_by_content(element: Any) -> tuple[int, Any]:
     if isinstance(element, files.Directory):
         content = f"{element.path}/{element.start}".encode("utf-8", "surrogateescape")
+    elif isinstance(element, image_source.Listing):
+        element = element.packed()
+        content = element.packed_refs
     else:
         content = element[0]
     return zlib.crc32(content), element
