@@ -38,7 +38,7 @@ def list_bucket(uri: str = _URI, in_ranges: bool = True) -> dict[str, Any]:
     count = packed = 0
     for found in files.FilesSource(uri).list_all():
         count += found.num_refs
-        packed += len(found.packed_refs)
+        packed += len(elements.pack_refs(elements.unpack_refs(found.packed_refs)))
     seconds = time.monotonic() - begin
     return {
         "objects": count,

@@ -19,7 +19,7 @@ from imagebeam.pipelines.call_arguments import BeamOptions
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import other_sections
 from imagebeam.pipelines.messages import run_journal
-from imagebeam.transforms import dataset_settings
+from imagebeam.transforms import dataset_settings, reference_order
 from imagebeam.transforms.output import output_folder, output_paths
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.shard import writer_processes
@@ -41,9 +41,9 @@ def add_steps(
 
     assert settings.snapshot is not None
     order = (
-        rank_references.HashOrder(catalog.config["split"]["seed"], place_in_shards.PURPOSE)
+        reference_order.HashOrder(catalog.config["split"]["seed"], place_in_shards.PURPOSE)
         if catalog.config["output"]["shuffle"] == "hash"
-        else rank_references.ListedOrder()
+        else reference_order.ListedOrder()
     )
     committer = commit_dataset.Committer(settings, catalog.name, catalog.config)
     list_all = list_records.ListRecords(settings.snapshot.compacted_folder, catalog.splits)

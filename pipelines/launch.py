@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import image_rules
 from imagebeam.pipelines.beam import beam_shortcuts, job_servers, prism, runners
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.messages import progress
@@ -43,7 +43,7 @@ class EarlyStart(NamedTuple):
     """The parts of a local job that start before Beam is imported, which takes half a second."""
 
     pool: writer_processes.WriterProcesses | None = None  # None on other runners
-    source: image_source.ImageSource | None = None
+    rules: image_rules.ImageRules | None = None
     error: errors.ConfigError | None = None  # raised later, so that an unknown option of Beam is reported first
 
 
@@ -64,12 +64,12 @@ def start_early(
         return
     with writer_processes.start(workers, forks=own_process) as pool:
         try:
-            source = open_source.make_source(config)
-            pool.begin(image_source.list_whole, source)
+            rules = image_rules.open_rules(config)
+            pool.begin(image_source.list_whole, rules.labelled)
             if own_process and config.output.report:
                 for _ in range(workers):  # they wait for Beam: without this, the commit waits for these imports
                     pool.submit(stage_report.prepare, None)
-            early = EarlyStart(pool, source)
+            early = EarlyStart(pool, rules)
         except errors.ConfigError as e:
             early = EarlyStart(pool, error=e)
         yield early

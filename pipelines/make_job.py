@@ -9,17 +9,15 @@ import zlib
 from typing import Any, NamedTuple
 
 from imagebeam import errors, features, storage
-from imagebeam.pipelines import column_settings, open_source
+from imagebeam.pipelines import column_settings, image_rules, open_source
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.inputs import label_files, opened_source
+from imagebeam.pipelines.inputs import opened_source
 from imagebeam.transforms import (
-    assign_splits,
     commit_dataset,
     dataset_settings,
-    label_images,
     place_in_shards,
     plan_dataset,
-    rank_references,
+    reference_order,
     write_shards,
     write_shards_with_beam,
 )
@@ -39,32 +37,33 @@ from imagebeam.transforms.images import (
 from imagebeam.transforms.output import recorded_inputs
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.snapshots import snapshot_settings
-from imagebeam.transforms.sources import image_source, listing_rules
+from imagebeam.transforms.sources import image_source, label_rule, labelled_source, listing_rules, split_rule
 
 
 class Job(NamedTuple):
     """The arguments of the transforms, made from a config."""
 
     source: image_source.ImageSource
-    label: label_images.LabelRule
-    split: assign_splits.SplitRule
-    order: rank_references.Order
+    rules: listing_rules.ListingRules  # for every image that the source lists
+    label: label_rule.LabelRule
+    split: split_rule.SplitRule
+    advisor: listing_rules.Advisor  # looks for what is wrong with the source
+    order: reference_order.Order
     writer: type[write_shards.WriteShards] | type[write_shards_with_beam.WriteShardsWithBeam]
     committer: commit_dataset.Committer
     table: plan_dataset.Table | None = None  # the source, if its references are rows of a table
     transforms: tuple[transformed_column.ColumnTransform, ...] = ()
     scratch: str = ""  # folder where tf.Transform writes first
-    rules: listing_rules.ListingRules = listing_rules.NO_RULES  # for every image that the source lists
 
-    @property
-    def advisor(self) -> listing_rules.Advisor:
-        """Looks for what is wrong with the source."""
-        return listing_rules.Advisor(self.source, self.rules)
+    def label_early(self, source: labelled_source.LabelledSource) -> Job:
+        """Returns the job for the same source whose listing has labels and splits already."""
+        split = self.split if source.split is None else split_rule.ASSIGNED
+        return self._replace(source=source, rules=listing_rules.NO_RULES, label=label_rule.LABELLED, split=split)
 
     @property
     def keeps_position(self) -> bool:
         """Whether the row of an image in the source decides its place."""
-        return isinstance(self.order, rank_references.ListedOrder)
+        return isinstance(self.order, reference_order.ListedOrder)
 
     @property
     def settings(self) -> dataset_settings.DatasetSettings:
@@ -75,7 +74,7 @@ def make_job(
     config: config_lib.Config,
     overwrite: bool = False,
     report: str = "",
-    source: image_source.ImageSource | None = None,
+    rules: image_rules.ImageRules | None = None,
     scratch: str = "",
     run_id: str = "",
     names_file: str = "",
@@ -87,7 +86,7 @@ def make_job(
         config: with `source.uri` and `output.uri`.
         overwrite: whether to replace another dataset in the output.
         report: address of the report that the run writes.
-        source: of `config`, if it is open already.
+        rules: those of `config`, if they are open already.
         scratch: folder where tf.Transform writes first.
         run_id: of the run that holds the lock.
         names_file: address where long label files are staged for the workers; "" keeps them in the job graph. The
@@ -98,7 +97,8 @@ def make_job(
         ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says,
             or a package is missing.
     """
-    source = source or open_source.make_source(config)
+    rules = rules or image_rules.open_rules(config)
+    source, vocabulary = rules.source, rules.names.vocabulary
     dataset = storage.normalize(str(config.output.uri))
     output = dataset if snapshot is None else snapshot.folder
     if config.output.writer == "beam" and storage.scheme_of(output) not in ("file", "gs"):
@@ -110,18 +110,7 @@ def make_job(
         write_shards_with_beam.require_file_system(output)
     if config.image.check == "tensorflow":
         reader_decoder.require()
-    # with label.columns, the columns are the vocabulary: a class without an image keeps its id
-    in_column = config.label.by == "column"
-    vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
-    vocabulary = vocabulary or opened_source.class_names(source)
-    names = label_names.stage_if_long(
-        label_names.LabelNames(
-            vocabulary,
-            label_files.read_texts(config.label.texts, in_column),
-            label_files.read_lists(config.label.lists),
-        ),
-        names_file,
-    )
+    names = label_names.stage_if_long(rules.names, names_file)
     raw_shape = opened_source.image_shape(source) or config.source.tfrecord.fixed_shape
     objects = opened_source.object_reader(source)
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
@@ -146,7 +135,7 @@ def make_job(
         stratified=config.split.stratify,
         unknown_label_is_error=config.label.unknown == "error",
         declared_splits=config.split.declared,
-        carve=_carve(config),
+        carve=rules.split.carve,
         sizing=dataset_settings.Sizing(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
@@ -185,11 +174,13 @@ def make_job(
     seed = config.split.seed
     return Job(
         source=source,
-        label=_label_rule(config, names, opened_source.advise_on_folders(config, source)),
-        split=_split_rule(config),
-        order=rank_references.HashOrder(seed, place_in_shards.PURPOSE)
+        rules=rules.listing,
+        label=dataclasses.replace(rules.label, names=names),
+        split=rules.split,
+        advisor=listing_rules.Advisor(source, rules.listing),
+        order=reference_order.HashOrder(seed, place_in_shards.PURPOSE)
         if config.output.shuffle == "hash"
-        else rank_references.ListedOrder(),
+        else reference_order.ListedOrder(),
         writer=write_shards.WriteShards
         if config.output.writer == "stream"
         else write_shards_with_beam.WriteShardsWithBeam,
@@ -199,7 +190,6 @@ def make_job(
         table=opened_source.as_table(source),
         transforms=column_settings.make_transforms(config, settings.columns),
         scratch=scratch,
-        rules=open_source.listing_rules_of(config),
     )
 
 
@@ -261,37 +251,3 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
     if raw_shape is not None:
         facts["raw_shape"] = raw_shape
     return facts | column_settings.versions(config)
-
-
-def _label_rule(
-    config: config_lib.Config, names: label_names.LabelNames | label_names.StagedNames, advice: str
-) -> label_images.LabelRule:
-    group = config.split.group
-    return label_images.LabelRule(
-        by=config.label.by,
-        level=1 if config.split.by == "directory" else 0,
-        pattern=config.label.pattern,
-        group=group if group and f"(?P<{group}>" in (config.label.pattern or "") else None,  # otherwise it is a column
-        kind=config.label.kind,
-        names=names,
-        advice=advice,
-    )
-
-
-def _carve(config: config_lib.Config) -> tuple[tuple[str, str, int], ...]:
-    return tuple((name, carve.split, carve.first) for name, carve in config.split.carve.items())
-
-
-def _split_rule(config: config_lib.Config) -> assign_splits.SplitRule:
-    return assign_splits.SplitRule(
-        by=config.split.by,
-        name=config.split.name,
-        fractions=tuple((config.split.fractions or {}).items()),
-        counts=tuple((config.split.counts or {}).items()),
-        carve=_carve(config),
-        stratify=config.split.stratify,
-        grouped=config.split.group is not None,
-        seed=config.split.seed,
-        rename=tuple(config.split.rename.items()),
-        declared=config.split.declared,
-    )

@@ -63,12 +63,14 @@ def in_this_process(request: Request, add_steps: AddSteps) -> Iterator[tuple[dat
             config,
             request.overwrite and snapshot is None,
             paths.report(run_id),
-            early.source,
+            early.rules,
             scratch,
             run_id,
             paths.names_file(run_id),
             snapshot,
         )
+        if early.rules is not None:
+            job = job.label_early(early.rules.labelled)
         stack.enter_context(launch.hold_output(job.settings))
         building: list[contextlib.AbstractContextManager[None]] = []
         if request.show_progress:

@@ -10,119 +10,23 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam import shard_names
-from imagebeam.transforms import counters, cut_classes, elements, hashing, rank_references, ref_batches
+from imagebeam.transforms import (
+    counters,
+    cut_classes,
+    elements,
+    hashing,
+    rank_references,
+    ref_batches,
+    reference_order,
+)
 from imagebeam.transforms.classes import split_shares
-
-PURPOSE = b"imagebeam.split"
+from imagebeam.transforms.sources import split_rule
 
 _GOLDEN_TURN = 11_400_714_819_323_198_485  # 2**64 / golden ratio: its multiples, modulo 2**64, are spread evenly
 
 
-@dataclasses.dataclass(frozen=True)
-class SplitRule:
-    """Rule that finds the split of a reference."""
-
-    by: str  # directory, column, hash, index, source or none
-    name: str = "train"  # for none
-    fractions: tuple[tuple[str, float], ...] = ()  # for hash: in the order of the config
-    counts: tuple[tuple[str, int | None], ...] = ()  # for index: rows of each split; None is all that follow
-    carve: tuple[tuple[str, str, int], ...] = ()  # new split, split to take rows from, how many of its first rows
-    stratify: bool = False
-    grouped: bool = False
-    seed: int = 0
-    rename: tuple[tuple[str, str], ...] = ()
-    declared: tuple[str, ...] | None = None
-
-    def of_hash(self, value: int) -> str:
-        """Returns the split of a hash. An image never changes its split when others are added or removed."""
-        return self.at(value, 1 << hashing.HASH_BITS)
-
-    def at(self, position: int, total: int) -> str:
-        """Returns the split that holds `position` of `total` when the splits follow each other."""
-        reached = 0.0
-        for name, fraction in self.fractions:
-            reached += fraction
-            if position < round(reached * total):
-                return name
-        return self.fractions[-1][0]
-
-    def divide(self, division: "ClassDivision") -> cut_classes.Division:
-        """Returns which ranks of a class go to each split; a group goes where its first image goes."""
-        names = tuple(name for name, _ in self.fractions)
-        if not self.grouped:
-            return cut_classes.Division(division.ends[:-1], names)
-        whole, phase = 1 << hashing.HASH_BITS, division.phase % (1 << hashing.HASH_BITS)
-        bounds = [round(reached * whole) for reached in itertools.accumulate(share for _, share in self.fractions[:-1])]
-        turns = [*bounds, whole, *(whole + bound for bound in bounds)]  # hashes at which the next split begins
-        following = (*names[1:], names[0], *names[1:])
-        reached = [(turn, name) for turn, name in zip(turns, following) if phase < turn < phase + whole]
-        starts = tuple(-((phase - turn) * division.num_images // whole) for turn, _ in reached)
-        return cut_classes.Division(starts, (self.of_hash(phase), *(name for _, name in reached)))
-
-    def of_row(self, position: int) -> str:
-        """Returns the split of a row of the table.
-
-        Raises:
-            ValueError: if the row comes after all splits.
-        """
-        end = 0
-        for name, count in self.counts:
-            end += count if count is not None else position - end + 1
-            if position < end:
-                return name
-        raise ValueError(f"row {position} comes after the {end:,} that split.counts names; give the last split null")
-
-    def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
-        """Returns `ref` with its split, for rules that need no other reference.
-
-        Raises:
-            ValueError: if there is no split for it.
-        """
-        split = self._find(ref)
-        for name, taken_from, first in self.carve:
-            if split == taken_from and ref.position < first:
-                split = name
-                break
-        return ref if split == ref.split else ref.with_split(split)
-
-    def _find(self, ref: elements.ImageRef) -> str:
-        if self.by == "index":
-            return self.of_row(ref.position)
-        if self.by == "none":
-            return self.name
-        if self.by == "hash":
-            value = hashing.hash64((self.grouped and ref.group) or ref.key, self.seed, PURPOSE)
-            return self.of_hash(value)
-        given = ref.key.split("/")[0] if self.by == "directory" else ref.split
-        if self.by == "directory" and given == ref.key:
-            raise ValueError(f"{ref.key!r} is in no folder; expected split/image or split/label/image")
-        found = self._found.get(given)
-        if found is None:
-            found = self._found[given] = self._name_of(given)
-        return found
-
-    @functools.cached_property
-    def _found(self) -> dict[str, str]:
-        """The splits of the names met before: there are few, and each is checked once."""
-        return {}
-
-    def _name_of(self, given: str) -> str:
-        """Returns the split that the source names `given`.
-
-        Raises:
-            ValueError: if it is not allowed.
-        """
-        name = dict(self.rename).get(given, given)
-        if not shard_names.SPLIT_NAME.fullmatch(name):
-            raise ValueError(f"split {name!r} must consist of letters, digits, '_', '.' and '-'; set split.rename")
-        if self.declared is not None and name not in self.declared:
-            raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")
-        return name
-
-
 class _SplitFn(beam.DoFn):
-    def __init__(self, rule: SplitRule):
+    def __init__(self, rule: split_rule.SplitRule):
         self._rule = rule
         self._num_rejected = 0
 
@@ -130,16 +34,15 @@ class _SplitFn(beam.DoFn):
         self._num_rejected = 0
 
     def process(self, refs: ref_batches.RefBatch) -> Iterator[Any]:
-        assigned = ref_batches.RefBatch()
-        for ref in refs:
-            try:
-                assigned.append(self._rule.apply(ref))
-            except ValueError as e:
-                reject = elements.Reject(ref.key, ref.uri, "split", elements.Reason.BAD_SPLIT, str(e))
-                self._num_rejected += 1
-                yield beam.pvalue.TaggedOutput("rejects", reject)
+        if self._rule == split_rule.ASSIGNED:
+            yield refs
+            return
+        assigned, rejects = split_rule.assign_all(self._rule, refs)
+        for reject in rejects:
+            self._num_rejected += 1
+            yield beam.pvalue.TaggedOutput("rejects", reject)
         if assigned:
-            yield assigned
+            yield ref_batches.RefBatch(assigned)
 
     def finish_bundle(self) -> None:
         counters.count_rejects({elements.Reason.BAD_SPLIT.value: self._num_rejected})
@@ -173,7 +76,7 @@ class ClassDivision(NamedTuple):
     phase: int  # for whole groups: where rank 0 is in the range of hashes
 
 
-def divide_classes(rule: SplitRule, sizes: Mapping[str, int]) -> dict[str, ClassDivision]:
+def divide_classes(rule: split_rule.SplitRule, sizes: Mapping[str, int]) -> dict[str, ClassDivision]:
     """Returns how each class is divided, given the number of images in each class.
 
     Groups stay whole, so the excess of one class cannot be balanced with single images of the next. Instead, the splits
@@ -187,8 +90,22 @@ def divide_classes(rule: SplitRule, sizes: Mapping[str, int]) -> dict[str, Class
     }
 
 
-def _divide(sizes: Mapping[str, int], rule: SplitRule) -> dict[str, cut_classes.Division]:
-    return {name: rule.divide(division) for name, division in divide_classes(rule, sizes).items()}
+def divide_class(rule: split_rule.SplitRule, division: ClassDivision) -> cut_classes.Division:
+    """Returns which ranks of a class go to each split; a group goes where its first image goes."""
+    names = tuple(name for name, _ in rule.fractions)
+    if not rule.grouped:
+        return cut_classes.Division(division.ends[:-1], names)
+    whole, phase = 1 << hashing.HASH_BITS, division.phase % (1 << hashing.HASH_BITS)
+    bounds = [round(reached * whole) for reached in itertools.accumulate(share for _, share in rule.fractions[:-1])]
+    turns = [*bounds, whole, *(whole + bound for bound in bounds)]  # hashes at which the next split begins
+    following = (*names[1:], names[0], *names[1:])
+    reached = [(turn, name) for turn, name in zip(turns, following) if phase < turn < phase + whole]
+    starts = tuple(-((phase - turn) * division.num_images // whole) for turn, _ in reached)
+    return cut_classes.Division(starts, (rule.of_hash(phase), *(name for _, name in reached)))
+
+
+def _divide(sizes: Mapping[str, int], rule: split_rule.SplitRule) -> dict[str, cut_classes.Division]:
+    return {name: divide_class(rule, division) for name, division in divide_classes(rule, sizes).items()}
 
 
 class SplitImages(NamedTuple):
@@ -203,7 +120,7 @@ class SplitImages(NamedTuple):
 class AssignSplits(beam.PTransform):
     """Gives references their splits; references that fit no split become rejects."""
 
-    rule: SplitRule
+    rule: split_rule.SplitRule
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -226,7 +143,7 @@ class AssignSplits(beam.PTransform):
         else:
             keyed = rank_references.key_by(refs, "KeyByLabel", _label_of)
         field = "group" if self.rule.grouped else "key"
-        order = rank_references.HashOrder(self.rule.seed, PURPOSE, field)
+        order = reference_order.HashOrder(self.rule.seed, split_rule.PURPOSE, field)
         divide = functools.partial(_divide, rule=self.rule)
         images = keyed | "CutClasses" >> cut_classes.CutClasses(order, divide, self.rule.grouped)
         rejects = refs.pipeline | "NoRejects" >> beam.Create([]).with_output_types(elements.Reject)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, rank_references, ref_batches
+from imagebeam.transforms import elements, rank_references, ref_batches, reference_order, sort_intervals
 
 _NUM_TABLES = 16  # workers that add up counts; with 21,841 classes each has 1.4 million of 8 bytes
 
@@ -52,7 +52,7 @@ Counts = tuple[int, bytes]  # interval, packed rows of class and number of image
 class _CountFn(beam.DoFn):
     """An interval -> its counts, for each table."""
 
-    def process(self, element: tuple[int, Iterable[rank_references.PackedRows]]) -> Iterator[tuple[int, Counts]]:
+    def process(self, element: tuple[int, Iterable[sort_intervals.PackedRows]]) -> Iterator[tuple[int, Counts]]:
         interval, packed = element
         counts: dict[str, int] = {}
         for _, rows in packed:
@@ -104,22 +104,23 @@ class _CutFn(beam.DoFn):
 class _SplitFn(beam.DoFn):
     """An interval -> its images with their split."""
 
-    def __init__(self, order: rank_references.HashOrder, is_grouped: bool):
+    def __init__(self, order: reference_order.HashOrder, is_grouped: bool):
         self._order = order
         self._is_grouped = is_grouped
         self._packed: Sequence[bytes] = ()
         self._cuts: dict[str, Cuts] = {}
 
     def process(
-        self, element: tuple[int, Iterable[rank_references.PackedRows]], cuts: Sequence[bytes]
+        self, element: tuple[int, Iterable[sort_intervals.PackedRows]], cuts: Sequence[bytes]
     ) -> Iterator[ref_batches.RefBatch]:
         if cuts is not self._packed:  # the same for all elements of a bundle
             rows = itertools.chain.from_iterable(map(elements.unpack_rows, cuts))
             self._packed, self._cuts = cuts, {name: Cuts(starts, splits) for name, starts, splits in rows}
         interval, packed = element
         num_before: collections.Counter[str] = collections.Counter()
-        for sets in rank_references.open_interval(packed, self._order):
-            for name, refs in sets.items():
+        for sets in sort_intervals.open_interval(packed, self._order):
+            for name, columns in sets.items():
+                refs = list(elements.rows_of(columns))
                 split_at = self._cuts[name].split_in(interval, num_before[name])
                 divide = _split_groups if self._is_grouped else _split_images
                 yield from ref_batches.batch(divide(refs, split_at))
@@ -154,7 +155,7 @@ def _gather(_: bytes, packed: Iterable[bytes]) -> list[bytes]:
 class CutClasses(beam.PTransform):
     """(class, references) -> the references, each with the split that its rank in the class gives it."""
 
-    order: rank_references.HashOrder
+    order: reference_order.HashOrder
     divide: Divide
     is_grouped: bool = False  # whether images that follow each other in one group stay together
 

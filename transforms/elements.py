@@ -101,6 +101,20 @@ _LABEL, _SPLIT = ImageRef._fields.index("label"), ImageRef._fields.index("split"
 _AFTER_SPLIT, _AFTER_GROUP = _SPLIT + 1, ImageRef._fields.index("group") + 1
 
 
+# References by columns: an ImageRef whose every field is a tuple with the values of all references.
+RefColumns: TypeAlias = Any
+
+
+def columns_of(refs: Iterable[tuple[Any, ...]]) -> RefColumns:
+    """Returns the columns of references, at least one."""
+    return new_ref(zip(*refs))
+
+
+def rows_of(columns: RefColumns) -> Iterator[ImageRef]:
+    """Yields the references of columns."""
+    return map(new_ref, zip(*columns))
+
+
 def sum_bytes(sizes: Iterable[int], others: Iterable[Mask | FurtherImage | None]) -> int:
     """Returns the number of bytes read for images of these sizes and the other files, as far as known."""
     return sum(size for size in sizes if size > 0) + sum(other.size for other in others if other and other.size > 0)
@@ -251,29 +265,57 @@ class DatasetPlan:
 
 # Few rows are not compressed, which takes 20 us at least: 10,000 references make 1,024 blocks of ten. Of a million
 # references no block is that small. No zlib stream begins like a pickle.
-_MAX_PLAIN_BYTES = 2048
+MAX_PLAIN_BYTES = 2048
+# Compression takes twice as long as the pickle, and spares memory and network. Blocks that stay in the launcher's
+# process are compressed if they are large: 1,024 smaller ones take 16 MB.
+MAX_PLAIN_BYTES_IN_PROCESS = 16_384
 _LEVEL = 1  # zlib: neighbouring keys share most of their bytes, level 1 removes 4/5 of them in 1 us a reference
 
 
-def pack_refs(refs: Sequence[ImageRef]) -> bytes:
+class UnpackedRefs:
+    """References that are packed when they leave the process: in another one they are the bytes of `pack_refs`."""
+
+    def __init__(self, refs: Sequence[ImageRef]):
+        self.refs = refs
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (bytes, UnpackedRefs)) and unpack_refs(self) == unpack_refs(other)
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (pack_refs(self.refs),)
+
+
+def pack_refs(refs: Sequence[ImageRef], max_plain_bytes: int = MAX_PLAIN_BYTES) -> bytes:
     """Packs references column by column: 30 to 60 bytes each instead of some 600 as Python objects."""
-    return pack_rows(refs)
+    return pack_rows(refs, max_plain_bytes)
 
 
-def unpack_refs(packed: bytes) -> list[ImageRef]:
+def unpack_refs(packed: bytes | UnpackedRefs) -> list[ImageRef]:
     """Returns the references that `pack_refs` packed; none for b"", an empty run."""
+    if isinstance(packed, UnpackedRefs):
+        return list(packed.refs)
     return list(map(new_ref, unpack_rows(packed))) if packed else []
 
 
-def pack_rows(rows: Sequence[tuple[Any, ...]]) -> bytes:
+def pack_rows(rows: Sequence[tuple[Any, ...]], max_plain_bytes: int = MAX_PLAIN_BYTES) -> bytes:
     """Packs rows of equal length."""
-    pickled = pickle.dumps(list(zip(*rows)), protocol=5)
-    if len(pickled) <= _MAX_PLAIN_BYTES:
+    return pack_columns(zip(*rows), max_plain_bytes)
+
+
+def pack_columns(columns: Iterable[tuple[Any, ...]], max_plain_bytes: int = MAX_PLAIN_BYTES) -> bytes:
+    """Packs the columns of rows.
+
+    Args:
+        columns: of equal length.
+        max_plain_bytes: up to this size, columns are not compressed.
+    """
+    pickled = pickle.dumps(list(columns), protocol=5)
+    if len(pickled) <= max_plain_bytes:
         return pickled
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, wbits=12, memLevel=5)  # small tables are set up sooner
     return compressor.compress(pickled) + compressor.flush()
 
 
 def unpack_rows(packed: bytes) -> Iterator[tuple[Any, ...]]:
-    """Returns the rows that `pack_rows` packed."""
+    """Returns the rows that `pack_rows` or `pack_columns` packed."""
     return zip(*pickle.loads(packed if packed.startswith(pickle.PROTO) else zlib.decompress(packed)))

@@ -25,6 +25,9 @@ class ListedImages(NamedTuple):
 def _key_by_content(element: Any) -> tuple[int, Any]:
     if isinstance(element, files.Directory):
         content = f"{element.path}/{element.start}".encode("utf-8", "surrogateescape")
+    elif isinstance(element, image_source.Listing):
+        element = element.packed()
+        content = element.packed_refs
     else:
         content = element[0]
     return zlib.crc32(content), element
@@ -122,10 +125,10 @@ class _OpenListingFn(beam.DoFn):
         yield from ref_batches.batch(elements.unpack_refs(element.packed_refs))
         for reject in element.rejects:
             yield beam.pvalue.TaggedOutput("rejects", reject)
-        counters.count(counters.LISTED, element.num_refs + len(element.rejects))
         counters.count_rejects(collections.Counter(reject.reason.value for reject in element.rejects))
-        tally = summaries.Tally(element.num_refs + len(element.rejects), element.passed_over, element.problems)
-        tally = tally._replace(features=element.features)
+        listed = element.num_refs + len(element.rejects)
+        counters.count(counters.LISTED, listed)
+        tally = summaries.Tally(listed, element.passed_over, element.problems, element.lists, element.features)
         yield beam.pvalue.TaggedOutput("tallies", tally)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, rank_references, summaries
+from imagebeam.transforms import elements, rank_references, sort_intervals, summaries
 
 PURPOSE = b"imagebeam.order"
 
@@ -19,7 +19,7 @@ class _CutIntoShardsFn(beam.DoFn):
     """A sorted run -> (shard, part of the run)."""
 
     def process(
-        self, run: rank_references.SortedRun, plan: elements.DatasetPlan, ranking: summaries.Ranking
+        self, run: sort_intervals.SortedRun, plan: elements.DatasetPlan, ranking: summaries.Ranking
     ) -> Iterator[tuple[ShardKey, PackedRun]]:
         if plan.action != "write":
             return
@@ -45,7 +45,7 @@ def _every_shard(plan: elements.DatasetPlan) -> Iterator[tuple[ShardKey, PackedR
                 yield (split, shard_index), (planned.shard_start(shard_index), b"")
 
 
-@decorators.with_input_types(rank_references.SortedRun)
+@decorators.with_input_types(sort_intervals.SortedRun)
 @dataclasses.dataclass
 class PlaceInShards(beam.PTransform):
     """Sorted runs -> the references of each planned shard: equal to within one in every split.
@@ -60,7 +60,7 @@ class PlaceInShards(beam.PTransform):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, runs: beam.PCollection[rank_references.SortedRun]) -> beam.PCollection[PlacedShard]:
+    def expand(self, runs: beam.PCollection[sort_intervals.SortedRun]) -> beam.PCollection[PlacedShard]:
         part_type = tuple[ShardKey, PackedRun]
         parts = runs | "CutIntoShards" >> beam.ParDo(
             _CutIntoShardsFn(),

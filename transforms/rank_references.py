@@ -6,97 +6,29 @@ rank each interval starts. So the ranks depend on the set of references alone, n
 workers.
 """
 
-import bisect
 import collections
+import concurrent.futures
 import dataclasses
-import hashlib
 import itertools
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
-from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import elements, hashing, ref_batches, summaries
-from imagebeam.transforms.interval_summaries import DIGEST_BITS, MAX_DUPLICATES, IntervalSummary, PartialRanking
-from imagebeam.transforms.output import recorded_inputs
+from imagebeam.transforms import elements, ref_batches, sort_intervals, spread_rows, summaries
+from imagebeam.transforms.interval_summaries import MAX_DUPLICATES, IntervalSummary, PartialRanking
+from imagebeam.transforms.reference_order import NUM_INTERVALS, HashOrder, ListedOrder, Order
+from imagebeam.transforms.shard import writer_processes
+from imagebeam.transforms.sort_intervals import PackedRows, SortedRun
 
-NUM_INTERVALS = (
-    1024  # 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB; more are cut in parts
-)
 _NUM_QUANTILE_REFS = 16 * NUM_INTERVALS  # references whose order values bound the intervals of ListedOrder
-_MAX_PENDING = 50_000  # references that a bundle holds before it packs them: 30 MB
-_MAX_PART_REFS = 200_000  # of an interval that are objects at the same time: 120 MB
+_MAX_SENT = 4_000  # references, about, that a writer process sorts at once: 20 ms
+_MAX_TASKS = 8  # unfinished, of writer processes
 
 KeyedRefs = tuple[str, ref_batches.RefBatch]  # name of the set, references
-PackedRows = tuple[int, bytes]  # number of rows, packed rows of set, order value and reference
-SortedRun = tuple[str, int, int, int, bytes]  # set, interval, place in it, number of references, packed references
 
-
-@dataclasses.dataclass(frozen=True)
-class HashOrder:
-    """Orders by the hash of a field of the reference, then by key."""
-
-    seed: int
-    purpose: bytes
-    field: str = "key"
-
-    def value(self, ref: elements.ImageRef) -> Any:
-        """Returns a hash, 0 to 2**64."""
-        return hashing.hash64(getattr(ref, self.field) or ref.key, self.seed, self.purpose)
-
-    def interval(self, value: Any, boundaries: Sequence[Any]) -> int:
-        """Returns the interval of a hash. Intervals are equal parts of the hashes' range; `boundaries` is not used."""
-        return value * NUM_INTERVALS >> hashing.HASH_BITS
-
-    def num_parts(self, num_refs: int) -> int:
-        """Returns in how many parts an interval with so many references is sorted."""
-        return -(-num_refs // _MAX_PART_REFS) or 1
-
-    def part(self, value: Any, num_parts: int) -> int:
-        """Returns the part of its interval that holds a hash. Parts are equal parts of the interval's range."""
-        return (value * NUM_INTERVALS % (1 << hashing.HASH_BITS)) * num_parts >> hashing.HASH_BITS
-
-
-@dataclasses.dataclass(frozen=True)
-class ListedOrder:
-    """Orders by the row of the manifest, then by key. Intervals end at approximate quantiles."""
-
-    def value(self, ref: elements.ImageRef) -> Any:
-        """Returns row and key, the key as bytes: Beam encodes strings as UTF-8, which a file name may not be."""
-        return ref.position, hashing.encode_key(ref.key)
-
-    def interval(self, value: Any, boundaries: Sequence[Any]) -> int:
-        """Returns the interval of a value: interval i ends before boundary i, the last one holds the rest."""
-        return bisect.bisect_right(boundaries, value)
-
-    def num_parts(self, num_refs: int) -> int:
-        """Returns 1: nothing divides an interval whose values are not spread evenly."""
-        return 1
-
-    def part(self, value: Any, num_parts: int) -> int:
-        return 0
-
-    def by_hash(self, element: KeyedRefs) -> Iterator[tuple[int, Any]]:
-        """Yields a hash of each key and the order value. The smallest hashes are a choice that the set alone decides.
-
-        The salt keeps its first name, so that the intervals stay the same from release to release.
-        """
-        for ref in element[1]:
-            yield hashing.hash64(ref.key, 0, b"imagebeam.sample") >> 1, self.value(ref)  # Beam's integers are signed
-
-    @staticmethod
-    def boundaries(chosen: Sequence[tuple[int, Any]]) -> list[Any]:
-        """Returns the ends of all intervals but the last, at most NUM_INTERVALS - 1, from the values chosen by hash."""
-        values = sorted(value for _, value in chosen)
-        step = max(1, -(-len(values) // NUM_INTERVALS))
-        return values[step::step]
-
-
-Order = HashOrder | ListedOrder
 
 _BY_KEY = HashOrder(0, b"imagebeam.key")
 
@@ -108,35 +40,25 @@ class RankedReferences(NamedTuple):
     rankings: beam.PCollection[PartialRanking]
 
 
-class _SpreadFn(beam.DoFn):
+class _SpreadFn(spread_rows.SpreadRowsFn):
     """(set, references) -> (interval, PackedRows)."""
 
-    def __init__(self, order: Order):
+    def __init__(self, order: Order, max_plain_bytes: int):
         self._order = order
-        self._pending: dict[int, list[tuple[Any, ...]]] = {}
-        self._num_pending = 0
-
-    def start_bundle(self) -> None:
-        self._pending, self._num_pending = collections.defaultdict(list), 0
+        self._max_plain_bytes = max_plain_bytes  # of a block that is not compressed
 
     def process(self, element: KeyedRefs, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, PackedRows]]:
         name, refs = element
-        pending, value_of, interval_of = self._pending, self._order.value, self._order.interval
-        for ref in refs:
-            value = value_of(ref)
-            pending[interval_of(value, boundaries)].append((name, value, *ref))
-        self._num_pending += len(refs)
-        if self._num_pending >= _MAX_PENDING:
-            yield from self._take()
+        pending, values = self.pending, self._order.values(refs)
+        for interval, value, ref in zip(self._order.intervals(values, boundaries), values, refs):
+            pending[interval].append((name, value, *ref))  # as `add` does, in half of the time
+        self.num_pending += len(refs)
+        if self.is_full:
+            yield from self.take()
 
-    def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
-        for packed in self._take():
-            yield window.GlobalWindows.windowed_value(packed)
-
-    def _take(self) -> Iterator[tuple[int, PackedRows]]:
-        pending, self._pending, self._num_pending = self._pending, collections.defaultdict(list), 0
-        for interval, rows in pending.items():
-            yield interval, (len(rows), elements.pack_rows(rows))
+    def pack(self, rows: list[tuple[Any, ...]]) -> PackedRows:
+        """Returns the number of rows, and the rows."""
+        return len(rows), elements.pack_rows(rows, self._max_plain_bytes)
 
 
 @dataclasses.dataclass
@@ -151,109 +73,20 @@ class GroupInIntervals(beam.PTransform):
 
     def expand(self, refs: beam.PCollection[KeyedRefs]) -> beam.PCollection[tuple[int, Iterable[PackedRows]]]:
         side_inputs = {} if self.boundaries is None else {"boundaries": beam.pvalue.AsSingleton(self.boundaries)}
-        spread = beam.ParDo(_SpreadFn(self.order), **side_inputs).with_output_types(tuple[int, PackedRows])
+        spread = beam.ParDo(_SpreadFn(self.order, _max_plain_bytes(_token())), **side_inputs)
+        spread = spread.with_output_types(tuple[int, PackedRows])
         return refs | "Spread" >> spread | "Group" >> beam.GroupByKey()
 
 
-# A row is the name of the set, the order value, and the fields of the reference, of which key and uri are the first.
-_REF = 2
-_value_key_and_uri = operator.itemgetter(1, _REF, _REF + 1)
+def _max_plain_bytes(writers: str | None) -> int:
+    """Returns up to which size blocks stay uncompressed: with writer processes, they stay on this machine."""
+    return elements.MAX_PLAIN_BYTES if writers is None else elements.MAX_PLAIN_BYTES_IN_PROCESS
 
 
-def open_interval(packed: Iterable[PackedRows], order: Order) -> Iterator[dict[str, list[elements.ImageRef]]]:
-    """Yields the references of an interval by set, each set sorted.
-
-    They come in parts that follow each other, if there are so many that they would take too much memory as objects. The
-    number of parts depends on the number of references alone.
-    """
-    blocks = list(packed)
-    num_parts = order.num_parts(sum(num_rows for num_rows, _ in blocks))
-    if num_parts == 1:
-        yield _open_part(rows for _, rows in blocks)
-        return
-    parts: list[list[bytes]] = [[] for _ in range(num_parts)]
-    for _, rows in blocks:
-        divided: dict[int, list[tuple[Any, ...]]] = {}
-        for row in elements.unpack_rows(rows):
-            divided.setdefault(order.part(row[1], num_parts), []).append(row)
-        for part, rows_of_part in divided.items():
-            parts[part].append(elements.pack_rows(rows_of_part))
-    yield from map(_open_part, filter(None, parts))
-
-
-def _open_part(packed: Iterable[bytes]) -> dict[str, list[elements.ImageRef]]:
-    """Returns the references of a part of an interval by set, each set sorted."""
-    sets: dict[str, list[tuple[Any, ...]]] = collections.defaultdict(list)
-    for rows in packed:
-        for row in elements.unpack_rows(rows):
-            sets[row[0]].append(row)
-    for rows_of_set in sets.values():
-        rows_of_set.sort(key=_value_key_and_uri)
-    return {name: [elements.new_ref(row[_REF:]) for row in rows_of_set] for name, rows_of_set in sorted(sets.items())}
-
-
-def _columns_of(sets: Mapping[str, Sequence[elements.ImageRef]]) -> dict[str, Any]:
-    """Returns for each set an ImageRef whose every field is a tuple with the values of all references."""
-    return {name: elements.ImageRef(*zip(*refs)) for name, refs in sets.items()}
-
-
-def _count_bytes(every: Any) -> int:
-    """Returns the number of bytes read for the references of a set, given as by `_columns_of`."""
-    return elements.sum_bytes(every.size, itertools.chain(every.mask, itertools.chain.from_iterable(every.further)))
-
-
-def _digest(columns: Mapping[str, Any], order: Order) -> int:
-    """Returns a digest of everything that the output depends on.
-
-    Folders are left out, so that a moved input is the same input; `inside` is, because offset and length imply it.
-
-    Args:
-        columns: of the references in each set.
-        order: in which they are.
-    """
-    digest = hashlib.blake2b(digest_size=DIGEST_BITS // 8)
-    keep_position = isinstance(order, ListedOrder)
-    for name, every in columns.items():
-        file_names = [uri.rpartition("/")[2] for uri in every.uri]
-        masks = list(every.mask)
-        if any(masks):
-            masks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.version) for mask in masks]
-        facts: tuple[Any, ...] = (
-            name,
-            every.key,
-            file_names,
-            every.size,
-            every.version,
-            every.offset,
-            every.length,
-            every.position if keep_position else (),
-            [every.label, every.split, every.group, every.columns],
-            masks,
-            every.expected,
-        )
-        if any(every.blocks):
-            facts += (every.blocks,)
-        if any(every.further):
-            facts += ([[image.facts for image in further] for further in every.further],)
-        digest.update(repr(facts).encode("utf-8", "backslashreplace"))
-    return int.from_bytes(digest.digest(), "big")
-
-
-def _find_duplicates(sets: Mapping[str, Sequence[elements.ImageRef]]) -> list[summaries.RepeatedKey]:
-    """Returns the keys that occur more than once, each with its first two references."""
-    keys = [ref.key for refs in sets.values() for ref in refs]
-    if len(set(keys)) == len(keys):  # nearly always
-        return []
-    places: dict[str, list[tuple[int, str]]] = {}
-    for refs in sets.values():
-        for ref in refs:
-            places.setdefault(ref.key, []).append((ref.position, ref.uri))
-    repeated = []
-    for key, found in places.items():
-        if len(found) > 1:
-            (one, uri), (other, other_uri) = sorted(found)[:2]
-            repeated.append(summaries.RepeatedKey(key, (uri, other_uri), (one, other)))
-    return sorted(repeated)
+def _token() -> str | None:
+    """Returns the token of the writer processes of this launcher, if there are some."""
+    pool = writer_processes.current()
+    return None if pool is None else pool.token
 
 
 class _MergeSummariesFn(beam.DoFn):
@@ -267,35 +100,50 @@ class _MergeSummariesFn(beam.DoFn):
 
 
 class _SortFn(_MergeSummariesFn):
-    """An interval -> the sorted runs of each set in it; PartialRanking."""
+    """An interval -> the sorted runs of each set in it; PartialRanking.
 
-    def __init__(self, order: Order):
+    Writer processes of the launcher sort many references beside this one: they have nothing else to do before the plan.
+    """
+
+    def __init__(self, order: Order, writers: str | None):
         self._order = order
+        self._writers = writers  # token of the writer processes that the launcher started
 
-    def process(self, element: tuple[int, Iterable[PackedRows]]) -> Iterator[Any]:
-        interval, packed = element
-        num_before: collections.Counter[str] = collections.Counter()
-        for sets in open_interval(packed, self._order):
-            for name, refs in sets.items():
-                yield name, interval, num_before[name], len(refs), elements.pack_refs(refs)
-                num_before[name] += len(refs)
-            self._ranking.add(self._summarize(interval, sets))
-
-    def _summarize(self, interval: int, sets: Mapping[str, Sequence[elements.ImageRef]]) -> IntervalSummary:
-        duplicates = _find_duplicates(sets) if isinstance(self._order, HashOrder) else []
-        columns = _columns_of(sets)
-        return IntervalSummary(
-            interval,
-            {name: len(refs) for name, refs in sets.items()},
-            {name: _count_bytes(every) for name, every in columns.items()},
-            {name: frozenset(elements.all_classes(every.label)) for name, every in columns.items()},
-            _digest(columns, self._order),
-            tuple(duplicates[:MAX_DUPLICATES]),
-            len(duplicates),
-            recorded_inputs.checksum_images(
-                [ref for refs in sets.values() for ref in refs], isinstance(self._order, ListedOrder)
-            ),
+    def start_bundle(self) -> None:
+        super().start_bundle()
+        self._waiting: list[sort_intervals.PackedInterval] = []
+        self._num_waiting = 0
+        self._futures: collections.deque[concurrent.futures.Future[sort_intervals.SortedIntervals]] = (
+            collections.deque()
         )
+
+    def process(self, element: tuple[int, Iterable[PackedRows]]) -> Iterator[SortedRun]:
+        interval, packed = element
+        pool = writer_processes.find(self._writers)
+        if pool is None:
+            yield from self._take(sort_intervals.sort_intervals(self._task([(interval, list(packed))])))
+            return
+        blocks = list(packed)
+        self._waiting.append((interval, blocks))
+        self._num_waiting += sum(num_rows for num_rows, _ in blocks)
+        if self._num_waiting >= _MAX_SENT:
+            self._futures.append(pool.submit(sort_intervals.sort_intervals, self._task(self._waiting)))
+            self._waiting, self._num_waiting = [], 0
+        while len(self._futures) > _MAX_TASKS:
+            yield from self._take(self._futures.popleft().result())
+
+    def finish_bundle(self) -> Iterator[Any]:
+        rest = sort_intervals.sort_intervals(self._task(self._waiting))  # while the writer processes sort theirs
+        for sorted_ in itertools.chain([rest], (future.result() for future in self._futures)):
+            yield from map(window.GlobalWindows.windowed_value, self._take(sorted_))
+        yield from super().finish_bundle()
+
+    def _task(self, intervals: Sequence[sort_intervals.PackedInterval]) -> sort_intervals.SortTask:
+        return sort_intervals.SortTask(intervals, self._order, _max_plain_bytes(self._writers))
+
+    def _take(self, sorted_: sort_intervals.SortedIntervals) -> Sequence[SortedRun]:
+        self._ranking.merge(sorted_.ranking)
+        return sorted_.runs
 
 
 class _FindDuplicatesFn(_MergeSummariesFn):
@@ -303,8 +151,8 @@ class _FindDuplicatesFn(_MergeSummariesFn):
 
     def process(self, element: tuple[int, Iterable[PackedRows]]) -> None:
         interval, packed = element
-        for sets in open_interval(packed, _BY_KEY):
-            found = _find_duplicates(sets)
+        for sets in sort_intervals.open_interval(packed, _BY_KEY):
+            found = sort_intervals.find_duplicates(sets)
             self._ranking.add(IntervalSummary(interval, {}, {}, {}, 0, tuple(found[:MAX_DUPLICATES]), len(found)))
 
 
@@ -353,7 +201,7 @@ class RankReferences(beam.PTransform):
                 | "Boundaries" >> beam.Map(self.order.boundaries)
             )
         intervals = refs | "GroupInIntervals" >> GroupInIntervals(self.order, boundaries)  # (interval, [PackedRows])
-        sorted_ = intervals | "SortIntervals" >> beam.ParDo(_SortFn(self.order)).with_output_types(
+        sorted_ = intervals | "SortIntervals" >> beam.ParDo(_SortFn(self.order, _token())).with_output_types(
             SortedRun, rankings=PartialRanking
         ).with_outputs("rankings", main="runs")
         rankings = sorted_.rankings

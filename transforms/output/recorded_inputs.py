@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import struct
 import zlib
@@ -45,20 +46,25 @@ class ImageChecksums(NamedTuple):
 NO_IMAGES = ImageChecksums(_ALL, ())
 
 
-def checksum_images(refs: Sequence[elements.ImageRef], keep_position: bool) -> ImageChecksums:
+def checksum_images(refs: Sequence[elements.RefColumns], keep_position: bool) -> ImageChecksums:
     """Returns the checksums of one part of a dataset.
 
     Args:
-        refs: the part.
+        refs: the part, in one or more sets.
         keep_position: whether the row in the source counts, as it does where the row decides the order.
     """
-    crc32, encode_key = zlib.crc32, hashing.encode_key  # runs once per image: 1 us
-    places = [crc32(encode_key(ref.key)) * _SPREAD & _ALL - 1 for ref in refs]
-    limit = sorted(places)[_MAX_IMAGES_OF_PART] if len(places) > _MAX_IMAGES_OF_PART else _ALL
+    crc32 = zlib.crc32  # runs once per image: 0.5 us
+    places = [[crc32(key) * _SPREAD & _ALL - 1 for key in hashing.encode_keys(columns.key)] for columns in refs]
+    every_place = sorted(itertools.chain.from_iterable(places))
+    limit = every_place[_MAX_IMAGES_OF_PART] if len(every_place) > _MAX_IMAGES_OF_PART else _ALL
+    chosen = [
+        (place, elements.new_ref(column[index] for column in columns))
+        for places_of_set, columns in zip(places, refs)
+        for index, place in enumerate(places_of_set)
+        if place < limit
+    ]
     entries = []
-    for place, ref in zip(places, refs):
-        if place >= limit:
-            continue
+    for place, ref in chosen:
         mask = ref.mask and (ref.mask.uri.rpartition("/")[2], ref.mask.size, ref.mask.version)
         file: tuple[Any, ...] = (ref.uri.rpartition("/")[2], ref.size, ref.version, ref.offset, ref.length, mask)
         if ref.further:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from imagebeam.transforms import elements, kept_features
+from imagebeam.transforms.classes import labels_by_index
 
 MAX_REFS = 10_000  # in one listing; packed they take some 0.4 MB, so a worker never holds much more than it works on
 
@@ -14,12 +15,19 @@ MAX_REFS = 10_000  # in one listing; packed they take some 0.4 MB, so a worker n
 class Listing(NamedTuple):
     """Part of the images of a source, and what else was found there."""
 
-    packed_refs: bytes
+    packed_refs: bytes | elements.UnpackedRefs
     num_refs: int
     rejects: tuple[elements.Reject, ...]
     passed_over: Mapping[str, int]  # number of files by kind that do not count as listed
     problems: tuple[str, ...]  # error texts; any of them fails the whole run
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that hold the images
+    lists: labels_by_index.ListSurvey = labels_by_index.NO_LISTS  # how the images fit label.lists, if they are labelled
+
+    def packed(self) -> Listing:
+        """Returns this listing with its references as bytes."""
+        if isinstance(self.packed_refs, bytes):
+            return self
+        return self._replace(packed_refs=elements.pack_refs(self.packed_refs.refs))
 
 
 class ImageSource(Protocol):
@@ -106,7 +114,7 @@ class ListingBuilder:
     def take(self) -> Listing:
         """Returns what was collected so far and empties the builder."""
         listing = Listing(
-            elements.pack_refs(self.refs),
+            elements.UnpackedRefs(self.refs) if self.refs else elements.pack_refs([]),
             len(self.refs),
             tuple(self.rejects),
             dict(self.passed_over),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import apache_beam as beam
 
 from imagebeam.transforms import elements, rank_references
 from imagebeam.transforms.ref_batches import RefBatch
+from imagebeam.transforms.reference_order import Order
 
 SetAndRef = tuple[str, elements.ImageRef]
+Ranked = dict[str, list[elements.ImageRef]]  # by set, in the order of ranks
 _BATCH_REFS = 3
 
 
@@ -31,3 +33,11 @@ def in_keyed_batches(refs: Sequence[SetAndRef]) -> list[rank_references.KeyedRef
         for name in dict.fromkeys(name for name, _ in some):
             batches.append((name, RefBatch(ref for each, ref in some if each == name)))
     return batches
+
+
+def rank_plainly(refs: Iterable[SetAndRef], order: Order) -> Ranked:
+    """Returns what RankReferences must yield, from a plain sort."""
+    ranked: Ranked = {}
+    for set_name, each in sorted(refs, key=lambda keyed: (*order.values([keyed[1]]), keyed[1].key)):
+        ranked.setdefault(set_name, []).append(each)
+    return ranked

@@ -13,10 +13,10 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import cut_classes, elements, rank_references
+from imagebeam.transforms import cut_classes, elements, rank_references, reference_order, spread_rows
 from imagebeam.transforms.cut_classes import CutClasses, Division
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.rank_references import HashOrder
+from imagebeam.transforms.reference_order import HashOrder
 from tests.unit.transforms.small_batches import in_keyed_batches
 
 COUNTS = st.dictionaries(st.integers(0, 20), st.integers(1, 5), min_size=1, max_size=8).map(
@@ -40,7 +40,7 @@ def divide_by_thirds(sizes: Mapping[str, int]) -> dict[str, Division]:
 def split_plainly(refs: Sequence[rank_references.KeyedRef], order: HashOrder, is_grouped: bool) -> dict[str, str]:
     """Returns the split of each key, from a plain sort of each class."""
     classes: dict[str, list[ImageRef]] = {}
-    for name, ref in sorted(refs, key=lambda keyed: (order.value(keyed[1]), keyed[1].key)):
+    for name, ref in sorted(refs, key=lambda keyed: (*order.values([keyed[1]]), keyed[1].key)):
         classes.setdefault(name, []).append(ref)
     splits: dict[str, str] = {}
     divisions = divide_by_thirds({name: len(members) for name, members in classes.items()})
@@ -84,9 +84,9 @@ def test_cut_classes_splits_like_a_plain_sort_of_each_class(
     max_part_refs: int,
     is_grouped: bool,
 ) -> None:
-    monkeypatch.setattr(rank_references, "_MAX_PART_REFS", max_part_refs)
-    monkeypatch.setattr(rank_references, "NUM_INTERVALS", num_intervals)
-    monkeypatch.setattr(rank_references, "_MAX_PENDING", 30)
+    monkeypatch.setattr(reference_order, "_MAX_PART_REFS", max_part_refs)
+    monkeypatch.setattr(reference_order, "NUM_INTERVALS", num_intervals)
+    monkeypatch.setattr(spread_rows, "MAX_PENDING", 30)
     order = HashOrder(1, b"imagebeam.split", "group" if is_grouped else "key")
     rng = random.Random(num_refs)
     refs = []

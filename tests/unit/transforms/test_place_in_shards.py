@@ -21,17 +21,21 @@ from imagebeam.transforms import (
     plan_dataset,
     rank_references,
     ref_batches,
+    reference_order,
     write_shards,
 )
-from imagebeam.transforms import place_in_shards as place_in_shards_lib
+from imagebeam.transforms import (
+    place_in_shards as place_in_shards_lib,
+)
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
 from imagebeam.transforms.plan import run_report, stage_inputs
 from imagebeam.transforms.reports import store_dead_letters
+from imagebeam.transforms.sources import label_rule, split_rule
 from imagebeam.transforms.summaries import Tally
 from tests.unit.transforms import small_dataset
 from tests.unit.transforms.small_batches import in_batches
 
-ORDER = rank_references.HashOrder(0, place_in_shards_lib.PURPOSE)
+ORDER = reference_order.HashOrder(0, place_in_shards_lib.PURPOSE)
 Placed = place_in_shards_lib.PlacedShard
 REFS = [
     ImageRef(f"{index}\udcff.jpg", f"/data/{index}.jpg", 10, label="cat", split="test" if index % 5 == 0 else "train")
@@ -117,8 +121,8 @@ COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
 @pytest.mark.parametrize(
     "make_transform",
     [
-        pytest.param(lambda _: label_images.LabelImages(label_images.LabelRule("directory")), id="LabelImages"),
-        pytest.param(lambda _: assign_splits.AssignSplits(assign_splits.SplitRule("directory")), id="AssignSplits"),
+        pytest.param(lambda _: label_images.LabelImages(label_rule.LabelRule("directory")), id="LabelImages"),
+        pytest.param(lambda _: assign_splits.AssignSplits(split_rule.SplitRule("directory")), id="AssignSplits"),
         pytest.param(lambda _: rank_references.RankReferences(ORDER), id="RankReferences"),
         pytest.param(lambda _: rank_references.RankInSplits(ORDER), id="RankInSplits"),
         pytest.param(lambda other: plan_dataset.PlanDataset(DATASET, [other], other), id="PlanDataset"),

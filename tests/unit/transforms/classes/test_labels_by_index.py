@@ -12,10 +12,11 @@ from imagebeam.transforms import label_images
 from imagebeam.transforms.classes import label_names, labels_by_index
 from imagebeam.transforms.classes.labels_by_index import ListSurvey, ListUse
 from imagebeam.transforms.elements import ImageRef, Reason
+from imagebeam.transforms.sources import label_rule
 from tests.unit.transforms.small_batches import create
 
 LISTS = (("val", ("cat", "dog", "cat")),)
-RULE = label_images.LabelRule("directory", level=1, names=label_names.LabelNames(lists=LISTS))
+RULE = label_rule.LabelRule("directory", level=1, names=label_names.LabelNames(lists=LISTS))
 
 
 def ref(key: str) -> ImageRef:
@@ -49,7 +50,7 @@ def test_rule_takes_the_line_of_the_number_for_images_directly_in_the_folder(key
 @pytest.mark.parametrize("name", ["x_0.JPEG", "x_4.JPEG", "x.JPEG"])
 def test_rule_has_no_label_for_another_number(name: str) -> None:
     with pytest.raises(
-        label_images.LabelError, match=r"ends in no number from 1 to 3, the lines of label\.lists"
+        label_rule.LabelError, match=r"ends in no number from 1 to 3, the lines of label\.lists"
     ) as raised:
         RULE.apply(ref(f"val/{name}"))
     assert raised.value.reason is Reason.NO_LABEL
@@ -133,4 +134,4 @@ def _merge_all(surveys: Iterable[ListSurvey]) -> ListSurvey:
 def test_transform_without_lists_tells_nothing() -> None:
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         created = pipeline | create([ref("cat/1.jpg")])
-        assert (created | label_images.LabelImages(label_images.LabelRule("directory"))).tallies is None
+        assert (created | label_images.LabelImages(label_rule.LabelRule("directory"))).tallies is None

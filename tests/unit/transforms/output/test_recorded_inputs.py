@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.output import recorded_inputs
 
 
 def make_refs(keys: list[int] | range, **fields: Any) -> list[ImageRef]:
     return [ImageRef(f"cat/{key:07d}.jpg", f"/data/cat/{key:07d}.jpg", 100, 7, **fields) for key in keys]
+
+
+def checksum_part(refs: list[ImageRef]) -> recorded_inputs.ImageChecksums:
+    sets = [elements.columns_of(refs)] if refs else []
+    return recorded_inputs.checksum_images(sets, keep_position=False)
 
 
 def checksum(refs: list[ImageRef], parts: int = 64, seed: int = 0) -> recorded_inputs.ImageChecksums:
@@ -24,14 +30,14 @@ def checksum(refs: list[ImageRef], parts: int = 64, seed: int = 0) -> recorded_i
         rng.choice(random_parts).append(ref)
     merged = recorded_inputs.NO_IMAGES
     for part in random_parts:
-        merged = merged.merge([recorded_inputs.checksum_images(part, keep_position=False)])
+        merged = merged.merge([checksum_part(part)])
     return merged
 
 
 def checksum_in_eights(refs: list[ImageRef]) -> recorded_inputs.ImageChecksums:
     """Returns the checksums of references in parts so small that all of them count."""
     parts = (refs[start : start + 8] for start in range(0, len(refs), 8))
-    return recorded_inputs.NO_IMAGES.merge(recorded_inputs.checksum_images(part, keep_position=False) for part in parts)
+    return recorded_inputs.NO_IMAGES.merge(map(checksum_part, parts))
 
 
 def describe(refs: list[ImageRef], config: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -151,9 +157,7 @@ def test_few_of_many_images_are_told_as_such() -> None:
     refs = make_refs(range(40_000))
     whole = checksum(refs)
     places = {entry[:8] for entry in whole.entries}
-    other = next(
-        ref for ref in refs if recorded_inputs.checksum_images([ref], keep_position=False).entries[0][:8] not in places
-    )
+    other = next(ref for ref in refs if checksum_part([ref]).entries[0][:8] not in places)
     now = describe([*(ref for ref in refs if ref is not other), other._replace(size=9)])
     expected = "a few of 40,000 images, none of them among the 1,024 or so compared"
     assert recorded_inputs.compare_inputs(describe(refs), now) == expected

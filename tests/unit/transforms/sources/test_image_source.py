@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -22,10 +23,19 @@ def test_listing_holds_all_that_was_added_and_the_builder_is_empty_after_it() ->
     builder.features = survey
     found = builder.take()
     assert list(elements.unpack_refs(found.packed_refs)) == [REF]
-    assert found[1:] == (1, (REJECT,), {"hidden": 2}, ("folder '/in/c' cannot be listed",), survey)
+    assert found[1:6] == (1, (REJECT,), {"hidden": 2}, ("folder '/in/c' cannot be listed",), survey)
     assert builder.take() == image_source.ListingBuilder().take()
     assert builder.take()[1:5] == (0, (), {}, ())
     assert found.passed_over == {"hidden": 2}  # later counts do not change it
+
+
+def test_listing_that_leaves_the_process_has_its_references_as_bytes() -> None:
+    builder = image_source.ListingBuilder()
+    builder.add(REF)
+    found = builder.take()
+    for packed in (found.packed(), found.packed().packed(), pickle.loads(pickle.dumps(found))):
+        assert packed.packed_refs == elements.pack_refs([REF])
+        assert packed == found
 
 
 @pytest.mark.parametrize("num_rejects", [0, 1, 3])

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagebeam import errors, example, features
-from imagebeam.transforms import elements, label_images
+from imagebeam.transforms import elements
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.shard import encode
-from imagebeam.transforms.sources import manifest, table_rows
+from imagebeam.transforms.sources import label_rule, manifest, table_rows
 from tests import image_sets
 
 PNG = image_sets.make_image(1, "PNG")
@@ -71,7 +71,7 @@ def follow(source: manifest.ManifestSource) -> None:
         source.check_columns()
     except errors.ConfigError:
         return
-    rule = label_images.LabelRule(by="column")
+    rule = label_rule.LabelRule(by="column")
     image = structure.check_image(PNG)
     for found in source.list_all():
         assert all(isinstance(problem, str) for problem in found.problems)
@@ -80,7 +80,7 @@ def follow(source: manifest.ManifestSource) -> None:
         for ref in elements.unpack_refs(found.packed_refs) if found.num_refs else ():
             try:
                 ref = rule.apply(ref)
-            except label_images.LabelError as e:
+            except label_rule.LabelError as e:
                 assert e.detail
                 continue
             ids = {name: index for index, name in enumerate(sorted(ref.classes))}

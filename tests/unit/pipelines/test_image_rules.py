@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from imagebeam import errors
+from imagebeam.pipelines import image_rules
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms.sources.label_rule import LabelRule
+from tests import image_sets
+
+
+def open_rules(folder: pathlib.Path, **fields: Any) -> image_rules.ImageRules:
+    if not (folder / "images").exists():
+        image_sets.write_folder(folder / "images", per_label=1)
+    whole = {"source": {"uri": str(folder / "images")}, "output": {"uri": str(folder / "out")}} | fields
+    return image_rules.open_rules(config_lib.parse_config(whole, where="the test"))
+
+
+def test_rules_of_a_folder_find_the_label_above_an_image_and_one_split(tmp_path: pathlib.Path) -> None:
+    rules = open_rules(tmp_path)
+    assert (rules.label.by, rules.label.level, rules.split.by, rules.split.name) == ("directory", 0, "none", "train")
+    assert open_rules(tmp_path, split={"by": "directory"}).label.level == 1
+
+
+def test_group_of_a_pattern_is_found_with_the_label_and_another_one_is_a_column(tmp_path: pathlib.Path) -> None:
+    label = {"by": "filename", "pattern": r"(?P<label>\w+)_(?P<patient>\w+)\.png"}
+    split = {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}, "group": "patient"}
+    rules = open_rules(tmp_path, label=label, split=split)
+    assert (rules.label.group, rules.split.grouped) == ("patient", True)
+
+
+def test_labelled_source_leaves_stratified_splits_to_the_job_and_texts_to_the_commit(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "texts.txt").write_text("cat a cat\n")
+    split = {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}, "stratify": True}
+    rules = open_rules(tmp_path, split=split, label={"texts": str(tmp_path / "texts.txt")})
+    assert rules.names.texts == {"cat": "a cat"}
+    labelled = rules.labelled
+    assert labelled.split is None
+    assert isinstance(labelled.label, LabelRule) and labelled.label.names.texts == {}
+    assert open_rules(tmp_path).labelled.split == open_rules(tmp_path).split
+
+
+def test_vocabulary_that_cannot_be_read_is_an_error_of_the_config(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigError, match=r"label\.vocabulary"):
+        open_rules(tmp_path, label={"vocabulary": str(tmp_path / "absent.txt")})

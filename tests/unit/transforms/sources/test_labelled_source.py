@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import functools
+import pathlib
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.testing import test_pipeline
+from apache_beam.testing.util import assert_that
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam.transforms import assign_splits, elements, label_images, list_images
+from imagebeam.transforms.classes.label_names import LabelNames
+from imagebeam.transforms.elements import ImageRef
+from imagebeam.transforms.sources import image_source, path_pattern, split_lists, table_rows
+from imagebeam.transforms.sources.label_rule import LABELLED, LabelRule
+from imagebeam.transforms.sources.labelled_source import LabelledSource
+from imagebeam.transforms.sources.listing_rules import NO_RULES, ListingRules
+from imagebeam.transforms.sources.split_rule import ASSIGNED, SplitRule
+
+KEYS = ["train/cat/1.jpg", "train/dog/2.jpg", "test/cow/3.jpg", "test/4.jpg", "5.jpg", "tr\udcffin/cat/6.jpg"]
+LISTS = (("test", ("ant", "bee", "cow", "dog")),)
+
+LABELS = {
+    "directory": LabelRule("directory", level=1),
+    "vocabulary": LabelRule("directory", level=1, names=LabelNames(("cat", "dog"), {"cat": "a cat"})),
+    "lists": LabelRule("directory", level=1, names=LabelNames(lists=LISTS)),
+    "filename": LabelRule("filename", pattern=r"(?P<label>[1-4])\.jpg"),
+    "none": LabelRule("none", kind=None),
+}
+SPLITS = {
+    "directory": SplitRule("directory", declared=("train", "test")),
+    "renamed": SplitRule("directory", rename=(("test", "validation"),)),
+    "hash": SplitRule("hash", fractions=(("train", 0.5), ("test", 0.5))),
+    "index": SplitRule("index", counts=(("train", 2), ("test", 2))),
+    "none": SplitRule("none"),
+}
+RULES = {
+    "no-rules": NO_RULES,
+    "pattern": ListingRules(
+        pattern=path_pattern.PathPattern(r"(?P<group>t[^/]*)/.*", table_rows.RowFields(group="group"))
+    ),
+}
+
+
+class Listed(NamedTuple):
+    """A source with these images, in two listings, one of them with other findings."""
+
+    keys: tuple[str, ...]
+
+    def list_all(self) -> Iterator[image_source.Listing]:
+        refs = [ImageRef(key, f"/data/{key}", 10, 1, position=row) for row, key in enumerate(self.keys)]
+        reject = elements.Reject("7.jpg", "/data/7.jpg", "list", elements.Reason.NOT_FOUND, "is not there")
+        yield image_source.Listing(elements.pack_refs(refs[:2]), len(refs[:2]), (reject,), {"hidden": 2}, ())
+        yield image_source.Listing(elements.pack_refs(refs[2:]), len(refs[2:]), (), {}, ("a problem",))
+
+
+_found: dict[str, Any] = {}  # by _keep, in the threads of the runner
+
+
+def _keep(name: str, values: Iterable[Any]) -> None:
+    _found[name] = sorted(values, key=repr)
+
+
+def list_in_steps(
+    source: image_source.ImageSource, rules: ListingRules, label: LabelRule, split: SplitRule
+) -> dict[str, Any]:
+    """Returns what the steps of the pipeline find: references, rejects, and the sum of the tallies."""
+    _found.clear()
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        listed = pipeline | list_images.ListImages(source, rules)
+        labelled = listed.images | label_images.LabelImages(label)
+        assigned = labelled.images | assign_splits.AssignSplits(split)
+        rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()
+        tallies = [each.tallies for each in (listed, labelled) if each.tallies is not None] | "All" >> beam.Flatten()
+        assert_that(assigned.images | beam.FlatMap(list), functools.partial(_keep, "refs"), label="Images")
+        assert_that(rejects, functools.partial(_keep, "rejects"), label="CheckRejects")
+        assert_that(tallies, functools.partial(_keep, "tallies"), label="Tallies")
+    found = dict(_found)
+    tallies = found.pop("tallies")
+    found["listed"] = sum(tally.listed for tally in tallies)
+    found["problems"] = sorted(problem for tally in tallies for problem in tally.problems)
+    found["passed over"] = [dict(tally.passed_over) for tally in tallies if tally.passed_over]
+    lists = tallies[0].lists
+    for tally in tallies[1:]:
+        lists = lists.merge(tally.lists)
+    found["lists"] = lists
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rules", "label", "split"),
+    [
+        ("no-rules", "directory", "directory"),
+        ("no-rules", "vocabulary", "hash"),
+        ("no-rules", "lists", "renamed"),
+        ("no-rules", "none", "index"),
+        ("pattern", "filename", "none"),
+        ("pattern", "lists", "directory"),
+        ("pattern", "none", "hash"),
+    ],
+)
+def test_listing_of_a_writer_process_is_what_the_steps_of_the_pipeline_find(rules: str, label: str, split: str) -> None:
+    source, given = Listed(tuple(KEYS)), (RULES[rules], LABELS[label], SPLITS[split])
+    early = list_in_steps(LabelledSource(source, *given), NO_RULES, LABELLED, ASSIGNED)
+    assert early == list_in_steps(source, *given)
+    assert early["listed"] == len(early["refs"]) + len(early["rejects"]) == len(KEYS) + 1
+
+
+def test_images_whose_split_depends_on_all_of_them_are_labelled_alone() -> None:
+    stratified = SplitRule("hash", fractions=(("train", 0.5), ("test", 0.5)), stratify=True)
+    source, label = Listed(tuple(KEYS[:3])), LABELS["directory"]
+    early = list_in_steps(LabelledSource(source, NO_RULES, label, None), NO_RULES, LABELLED, stratified)
+    assert early == list_in_steps(source, NO_RULES, label, stratified)
+
+
+@given(st.sampled_from(sorted(RULES)), st.sampled_from(sorted(LABELS)), st.sampled_from(sorted(SPLITS)))
+def test_labelled_source_is_found_again_by_an_unpickled_copy(rules: str, label: str, split: str) -> None:
+    labelled = LabelledSource(Listed(tuple(KEYS)), RULES[rules], LABELS[label], SPLITS[split])
+    assert {labelled: 1}[pickle.loads(pickle.dumps(labelled))] == 1
+
+
+def test_lists_of_splits_that_cannot_be_read_are_a_problem_of_the_listing(tmp_path: pathlib.Path) -> None:
+    rules = ListingRules(lists=split_lists.SplitLists((("train", str(tmp_path / "absent.txt")),), "/data"))
+    labelled = LabelledSource(Listed(tuple(KEYS)), rules, LABELS["none"], SPLITS["none"])
+    problems = [problem for listing in labelled.list_all() for problem in listing.problems]
+    assert len([problem for problem in problems if "split.lists cannot be read" in problem]) == 2

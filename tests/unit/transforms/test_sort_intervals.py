@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam.transforms import elements, reference_order, sort_intervals
+from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask
+from imagebeam.transforms.reference_order import HashOrder, ListedOrder, Order
+from tests.unit.transforms.small_batches import SetAndRef, rank_plainly
+
+BY_HASH = HashOrder(0, b"imagebeam.order")
+
+
+def ref(key: str, position: int = 0, **fields: object) -> ImageRef:
+    return ImageRef(key, f"/data/{key}", size=100, position=position, **fields)
+
+
+@given(st.sets(st.integers(0, 2000), max_size=100), st.integers(1, 30), st.integers(1, 40))
+def test_parts_of_an_interval_are_small_and_follow_each_other_however_rows_are_packed(
+    indices: set[int], num_rows: int, max_part_refs: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference_order, "NUM_INTERVALS", 2)
+        patch.setattr(reference_order, "_MAX_PART_REFS", max_part_refs)
+        refs = [ref(f"{index}.jpg") for index in indices]
+        refs = [each for each in refs if BY_HASH.intervals(BY_HASH.values([each]), ()) == [1]]
+        rows = [("train", value, *each) for value, each in zip(BY_HASH.values(refs), refs)]
+        blocks = [rows[start : start + num_rows] for start in range(0, len(rows), num_rows)]
+        packed = [(len(block), elements.pack_rows(block)) for block in blocks]
+        opened = sort_intervals.open_interval(packed, BY_HASH)
+        parts = [list(elements.rows_of(part["train"])) for part in opened if part]
+    assert [each for part in parts for each in part] == sorted(refs, key=lambda each: BY_HASH.values([each]))
+    assert len(parts) <= max(1, -(-len(refs) // max_part_refs))
+    if len(refs) > 5 * max_part_refs:
+        assert len(parts) > 1
+
+
+PETS = [ref("cat/1.jpg", 0, label="cat"), ref("cat/2.jpg", 1, label="cat"), ref("dog/1.jpg", 2, label="dog")]
+
+
+def digest(sets: Mapping[str, Sequence[ImageRef]], order: Order) -> int:
+    return sort_intervals._digest({name: elements.columns_of(refs) for name, refs in sets.items()}, order)
+
+
+def digest_of(order: Order, refs: Sequence[SetAndRef]) -> int:
+    """The digest of references that are all in one interval."""
+    return digest(dict(sorted(rank_plainly(refs, order).items())), order)
+
+
+@pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
+def test_digest_depends_on_all_but_the_address_and_the_order_of_listing(order: Order) -> None:
+    first, *others = PETS
+    changed = {
+        "size": first._replace(size=101),
+        "mtime": first._replace(version=1),
+        "label": first._replace(label="lynx"),
+        "key": first._replace(key="cat/3.jpg"),
+        "group": first._replace(group="litter 1"),
+        "columns": first._replace(columns=(1.5,)),
+        "range": first._replace(offset=10, length=5),
+        "mask": first._replace(mask=Mask("/masks/1.png", 10, 5)),
+        "moved mask": first._replace(mask=Mask("/moved/1.png", 10, 5)),
+        "mask size": first._replace(mask=Mask("/masks/1.png", 11, 5)),
+        "mask mtime": first._replace(mask=Mask("/masks/1.png", 10, 6)),
+        "mask name": first._replace(mask=Mask("/masks/2.png", 10, 5)),
+        "further": first._replace(further=(FurtherImage("/b/1.png", 10, 5, "b"),)),
+        "moved further": first._replace(further=(FurtherImage("/moved/1.png", 10, 5, "other"),)),
+        "two further": first._replace(further=(FurtherImage("/b/1.png", 10, 5, "b"),) * 2),
+        "further size": first._replace(further=(FurtherImage("/b/1.png", 11, 5, "b"),)),
+        "further mtime": first._replace(further=(FurtherImage("/b/1.png", 10, 6, "b"),)),
+    }
+    variants = {
+        "same": [("train", each) for each in PETS],
+        "backwards": [("train", each) for each in reversed(PETS)],
+        "moved": [("train", each._replace(uri=f"/elsewhere/{each.key}")) for each in PETS],
+        "rows": [("train", each._replace(position=each.position + 5)) for each in PETS],
+        "split": [("test", first), *(("train", each) for each in others)],
+        "fewer": [("train", each) for each in others],
+    } | {name: [("train", each) for each in (other, *others)] for name, other in changed.items()}
+    digests = {name: digest_of(order, refs) for name, refs in variants.items()}
+    alike = {"same", "backwards", "moved"} | ({"rows"} if order == BY_HASH else set())
+    assert {name for name, digest in digests.items() if digest == digests["same"]} == alike
+    assert digests["mask"] == digests.pop("moved mask")
+    assert digests["further"] == digests.pop("moved further")
+    assert len(set(digests.values())) == len(digests) - len(alike) + 1
+
+
+@pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
+@pytest.mark.parametrize("field", ImageRef._fields)
+def test_digest_depends_on_every_field_but_those_left_out_on_purpose(order: Order, field: str) -> None:
+    # `offset` and `length` imply `inside`; `facts` are a digest of other fields; `frame` is known once the file is read
+    left_out = {"inside", "facts", "content", "replaces", "frame"} | ({"position"} if order == BY_HASH else set())
+    values = {"mask": Mask("/masks/1.png"), "further": (FurtherImage("/b/1.png"),)}
+    other = PETS[0]._replace(**{field: values.get(field, "another value")})
+    digests = {digest({"train": [each]}, order) for each in (PETS[0], other)}
+    assert (len(digests) == 1) == (field in left_out)
