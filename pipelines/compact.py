@@ -16,7 +16,6 @@ from imagebeam import cpu_count, errors, records, shard_names, snapshots, storag
 from imagebeam.pipelines import call_arguments, launch
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import BeamOptions
-from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import other_sections
 from imagebeam.pipelines.messages import run_journal
 from imagebeam.transforms import dataset_settings, output_folder, output_paths, run_report, snapshot_settings
@@ -125,8 +124,7 @@ def compact(
         if runners.is_local(arguments):
             pool = stack.enter_context(writer_processes.start(num_workers, forks=_own_process))
         cores = num_workers or cpu_count.available_cores()
-        config = config_lib.parse_config({"source": {"uri": dataset}, "output": {"uri": dataset}}, "compact")
-        options = launch.import_beam("compact", config, arguments, cores, _own_process)
+        options = launch.import_beam("compact", launch.Needs([dataset]), arguments, cores, _own_process)
         stack.enter_context(launch.hold_output(settings))
         building = [stack.enter_context(launch.show_progress(settings, pool, False))] if show_progress else []
         add = functools.partial(add_steps, settings=settings, catalog=catalog)

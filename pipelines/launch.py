@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines import open_source
 from imagebeam.pipelines.beam import beam_shortcuts, job_servers, prism, runners
-from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import finished_work, hold_signals, output_lock
 from imagebeam.transforms import dataset_settings, run_report, stage_report
@@ -27,6 +25,8 @@ from imagebeam.transforms.sources import image_source
 if TYPE_CHECKING:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
+
+    from imagebeam.pipelines.config import model as config_lib
 
 _LOGGERS_OF_ERRORS = (
     "apache_beam.runners.common",
@@ -60,27 +60,40 @@ def start_early(
     if not runners.is_local(beam_arguments):
         yield EarlyStart()
         return
+    from imagebeam.pipelines import open_source  # late: a command may have a writer process open the source
+
     with writer_processes.start(workers, forks=own_process) as pool:
         try:
             source = open_source.make_source(config)
             pool.begin(image_source.list_whole, source)
             if own_process and config.output.report:
-                for _ in range(workers):  # they wait for Beam: without this, the commit waits for these imports
-                    pool.submit(stage_report.prepare, None)
+                stage_report.prepare_in(pool)
             early = EarlyStart(pool, source)
         except errors.ConfigError as e:
             early = EarlyStart(pool, error=e)
         yield early
 
 
+class Needs(NamedTuple):
+    """What decides which part of Beam a job needs."""
+
+    addresses: Sequence[str | None]  # of the input and the output
+    writer: str = "stream"  # as in `output.writer`
+    transforms: bool = False  # whether it runs tf.Transform
+
+    @classmethod
+    def of(cls, config: config_lib.Config) -> Needs:
+        return cls((config.source.uri, config.output.uri), config.output.writer, bool(config.transformed))
+
+
 def import_beam(
-    command: str, config: config_lib.Config, beam_arguments: list[str], workers: int, own_process: bool
+    command: str, needs: Needs, beam_arguments: list[str], workers: int, own_process: bool
 ) -> PipelineOptions:
     """Imports Beam and returns its options.
 
     Args:
         command: the name of the command that needs Beam, for the error if it is not installed.
-        config: of the job.
+        needs: of the job.
         beam_arguments: options for Beam.
         workers: processes of Beam's own direct runner.
         own_process: whether this process does nothing else, so that a local job may import a part of Beam only.
@@ -88,12 +101,12 @@ def import_beam(
     Raises:
         ConfigError: if Beam does not know an option, or is not installed, or the runner would lose images.
     """
-    runners.require_supported(beam_arguments, config.output.writer)
+    runners.require_supported(beam_arguments, needs.writer)
     if own_process and runners.is_prism(beam_arguments):
         prism.ignore_broken_streams()
-    own_process = own_process and not config.transformed  # tf.Transform needs what is left out: pyarrow, type hints
+    own_process = own_process and not needs.transforms  # tf.Transform needs what is left out: pyarrow, type hints
     if own_process:
-        runners.import_beam_lightly(beam_arguments, [config.source.uri, config.output.uri])
+        runners.import_beam_lightly(beam_arguments, needs.addresses)
     trusted = runners.TRUSTED_GRAPH if own_process and runners.is_local(beam_arguments) else ()
     try:
         options = runners.make_options([*trusted, *beam_arguments], workers)

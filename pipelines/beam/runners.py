@@ -65,6 +65,7 @@ _USED_ELSEWHERE = (
     "regex",
     "requests",
     "urllib.request",
+    "yaml",
 )
 # Skips type checks of the graph, which take 0.1 s of every run: the tests build the same graph with the checks.
 TRUSTED_GRAPH = ("--no_pipeline_type_check",)
