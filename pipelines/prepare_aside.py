@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import imagebeam
 from imagebeam import errors
 from imagebeam.pipelines import call_arguments
 from imagebeam.pipelines.beam import late_modules, runners
@@ -33,6 +32,7 @@ from imagebeam.transforms.sources import image_source
 if TYPE_CHECKING:
     from imagebeam.pipelines import job_rules
 
+_PRESETS = os.path.join(os.path.dirname(errors.__file__), "configs")
 _MAX_CONFIG_BYTES = 1 << 20
 # A config on the network or with tf.Transform has the first two in its text. YAML could hide them by an escape, which
 # needs a backslash in double quotes, or by a tag such as !!binary.
@@ -108,7 +108,7 @@ def _text_of(name: str | None) -> str | None:
     """Returns the text of a preset or a YAML file; None if there is no such file, or it is no ordinary one."""
     if name is None:
         return ""
-    path = os.path.join(os.path.dirname(imagebeam.__file__), "configs", f"{name}.yaml")
+    path = os.path.join(_PRESETS, f"{name}.yaml")
     if os.path.basename(name) != name or not os.path.isfile(path):
         path = name
     try:

@@ -12,6 +12,7 @@ import functools
 import inspect
 import sys
 import threading
+import traceback
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -33,18 +34,24 @@ def install(replace: Replace = setattr) -> None:
         replace: sets an attribute, as `setattr` does.
     """
     core = sys.modules.get("apache_beam.transforms.core")
+    decorators = sys.modules.get("apache_beam.typehints.decorators")
     options = getattr(sys.modules.get("apache_beam.options.pipeline_options"), "PipelineOptions", None)
+    interactive = sys.modules.get("apache_beam.utils.interactive_utils")
     statecache = sys.modules.get("apache_beam.runners.worker.statecache")
     statesampler = sys.modules.get("apache_beam.runners.worker.statesampler")
     userstate = sys.modules.get("apache_beam.transforms.userstate")
     if _is_beams(core, "get_function_args_defaults"):
         replace(core, "get_function_args_defaults", _keep_arguments(core))
+    if getattr(decorators, "traceback", None) is traceback:
+        replace(decorators, "traceback", types.SimpleNamespace(format_stack=_leave_stack_out))
     if _is_beams(core, "_check_fn_use_yield_and_return"):
         replace(core, "_check_fn_use_yield_and_return", _assume_either)
     if _is_beams(userstate, "get_dofn_specs") and hasattr(core, "_DoFnParam"):
         replace(userstate, "get_dofn_specs", _keep_specs(userstate, core))
     if _is_beams(options, "view_as"):
         replace(options, "view_as", _keep_views(options))
+    if _is_beams(interactive, "is_in_ipython"):
+        replace(interactive, "is_in_ipython", lambda: False)  # asked for each step: looks for a package that is missing
     if _is_beams(statecache, "get_deep_size"):
         replace(statecache, "get_deep_size", _assume_size)
     sampler = getattr(statesampler, "StateSampler", None)
@@ -101,6 +108,11 @@ def _keep_arguments(core: Any) -> Any:
 def _assume_either(function: Any) -> bool:
     """Beam reads the source of each DoFn, and splits it into tokens, to warn of `yield` beside `return`."""
     return False
+
+
+def _leave_stack_out(**_: Any) -> list[str]:
+    """Beam formats a stack for each type hint, with lines of source, for errors of checks that a trusted graph skips."""
+    return []
 
 
 def _keep_specs(userstate: Any, core: Any) -> Any:

@@ -31,6 +31,9 @@ class _LateName:
             raise AttributeError(name)
         return getattr(self._late_value(), name)
 
+    def __getitem__(self, parameters: Any) -> _LateName:
+        return self  # a generic type in an annotation
+
     def __instancecheck__(self, instance: Any) -> bool:
         return self.__subclasscheck__(type(instance))
 

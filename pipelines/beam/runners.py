@@ -11,6 +11,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,10 @@ _UNUSED_LOCALLY = (
 )
 # Imports that Beam requires, of which the graph and the run of such a job use nothing.
 _USED_ELSEWHERE = (
+    "apache_beam.runners.dataflow.dataflow_runner",
+    "apache_beam.runners.dataflow.test_dataflow_runner",
+    "apache_beam.runners.direct.direct_runner",
+    "apache_beam.runners.direct.test_direct_runner",
     "apache_beam.runners.worker.channel_factory",
     "apache_beam.runners.worker.worker_id_interceptor",
     "beartype",
@@ -54,10 +59,15 @@ _USED_ELSEWHERE = (
     "fastavro",
     "fastavro.read",
     "fastavro.write",
+    "google.protobuf.internal.python_message",  # of messages without C
+    "google.protobuf.text_format",
     "grpc",
     "httplib2",
     "importlib.metadata",
     "multiprocessing.pool",
+    "numpy._core._add_newdocs",  # texts for help(), a tenth of the import of numpy
+    "numpy._core._add_newdocs_scalars",
+    "numpy._typing",
     "packaging",
     "packaging.version",
     "proto",
@@ -107,7 +117,7 @@ def _try_import_in_part() -> bool:
     hidden = [name for name in _UNUSED_LOCALLY if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes the import fail
     try:
-        with late_modules.imported_late(_USED_ELSEWHERE):
+        with late_modules.imported_late(_USED_ELSEWHERE), _without_stacks():
             importlib.import_module(_RUNNER)
     except (ImportError, AttributeError, TypeError):
         return False
@@ -115,6 +125,17 @@ def _try_import_in_part() -> bool:
         for name in hidden:
             del sys.modules[name]
     return True
+
+
+@contextlib.contextmanager
+def _without_stacks() -> Iterator[None]:
+    """Spares Beam the stack that it formats for each of its type hints, with lines of source, to show in errors."""
+    format_stack = traceback.format_stack
+    traceback.format_stack = lambda f=None, limit=None: []
+    try:
+        yield
+    finally:
+        traceback.format_stack = format_stack
 
 
 @contextlib.contextmanager

@@ -69,6 +69,12 @@ def test_nothing_is_an_instance_of_a_class_that_is_not_imported() -> None:
     assert not isinstance(3, user.Kind)
 
 
+def test_generic_type_in_an_annotation_imports_nothing() -> None:
+    user = import_late()
+    assert user.Kind[int] is user.Kind
+    assert "latecomer.inner" not in sys.modules
+
+
 def test_package_that_is_imported_already_is_left_alone() -> None:
     real = importlib.import_module("latecomer")
     assert import_late().latecomer is real
