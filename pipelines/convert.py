@@ -15,8 +15,8 @@ from imagebeam import cpu_count, errors, storage
 from imagebeam.pipelines import call_arguments, launch, start_run
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
-from imagebeam.pipelines.messages import job_progress, run_journal
-from imagebeam.pipelines.runs import dataflow_options, remote_job, run_remotely
+from imagebeam.pipelines.late_dataflow import dataflow_options, job_progress, run_remotely
+from imagebeam.pipelines.messages import run_journal
 from imagebeam.transforms import dataset_settings, elements, run_report, snapshot_report
 from imagebeam.transforms.images import pillow_decoder
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from imagebeam.pipelines import make_job, prepare_aside
     from imagebeam.pipelines.config import model as config_lib
+    from imagebeam.pipelines.runs import remote_job
 
 
 def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = False) -> None:

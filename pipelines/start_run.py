@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from imagebeam import storage
 from imagebeam.pipelines import column_settings, launch
 from imagebeam.pipelines.call_arguments import Request
-from imagebeam.pipelines.messages import job_progress
-from imagebeam.pipelines.runs import dataflow_options, remote_job, run_remotely
+from imagebeam.pipelines.late_dataflow import dataflow_options, job_progress, run_remotely
+from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms import dataset_settings, output_paths
 
 if TYPE_CHECKING:

@@ -111,7 +111,7 @@ def _assume_either(function: Any) -> bool:
 
 
 def _leave_stack_out(**_: Any) -> list[str]:
-    """Beam formats a stack for each type hint, with lines of source, for errors of checks that a trusted graph skips."""
+    """Beam formats a stack for each type hint, with lines of source, for errors of checks that are left out here."""
     return []
 
 
