@@ -171,7 +171,7 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
 def _import_quickly(name: str) -> None:
     """Imports a module, but not what would find plugins of pydantic, which takes 15 ms to import."""
     if name not in sys.modules:
-        with late_modules.without_collection(), late_modules.imported_late(("importlib.metadata",)):
+        with late_modules.quick_imports(), late_modules.imported_late(("importlib.metadata",)):
             importlib.import_module(name)
 
 
@@ -191,6 +191,7 @@ def _config_of(known: argparse.Namespace) -> call_arguments.CommandConfig:
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
+    _import_quickly("imagebeam.pipelines.prepare_aside")
     from imagebeam.pipelines import call_arguments, prepare_aside
     from imagebeam.pipelines.beam import runners
 

@@ -122,7 +122,7 @@ def _text_of(name: str | None) -> str | None:
 
 def _prepare(request: call_arguments.Request) -> list[image_source.Listing]:
     """Sends the launcher an answer, and returns the whole listing of the source. Runs in a writer process."""
-    with late_modules.without_collection(), late_modules.imported_late(("importlib.metadata",)):
+    with late_modules.quick_imports(), late_modules.imported_late(("importlib.metadata",)):
         from imagebeam.pipelines import prepare_run
 
     subject: run_journal.Subject | None = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from imagebeam import storage
 from imagebeam.pipelines import column_settings, launch
+from imagebeam.pipelines.beam import late_modules
 from imagebeam.pipelines.call_arguments import Request
 from imagebeam.pipelines.late_dataflow import dataflow_options, job_progress, run_remotely
 from imagebeam.pipelines.runs import remote_job
@@ -48,7 +50,9 @@ def in_this_process(
             rules = prepared.rules()
         else:
             options, rules, pool = _prepare_here(request, stack)
-        from imagebeam.pipelines import make_job  # imports Beam's transforms
+        is_first = request.own_process and "imagebeam.pipelines.make_job" not in sys.modules
+        with late_modules.quick_imports() if is_first else contextlib.nullcontext():
+            from imagebeam.pipelines import make_job  # imports Beam's transforms
 
         job = make_job.of_rules(rules)
         stack.enter_context(launch.hold_output(job.settings))
@@ -57,7 +61,10 @@ def in_this_process(
             line = launch.show_progress(job.settings, pool, bool(job.transforms))
             building.append(stack.enter_context(line))
         building += _while_building(request, job)
-        yield job.settings, functools.partial(launch.build, options, functools.partial(add_steps, job=job), building)
+        add: Callable[[beam.Pipeline], None] = functools.partial(add_steps, job=job)
+        if is_first:
+            add = late_modules.quick_imports()(add)  # of the modules of the steps
+        yield job.settings, functools.partial(launch.build, options, add, building)
 
 
 def _prepare_here(
