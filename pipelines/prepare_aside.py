@@ -15,7 +15,7 @@ import pickle
 import re
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from imagebeam import errors
 from imagebeam.pipelines import call_arguments
@@ -39,7 +39,13 @@ _MAX_CONFIG_BYTES = 1 << 20
 _NOT_ASIDE = re.compile(r"""://|transform|!|(?s:".*\\|\\.*")""")
 
 
-_Answer: TypeAlias = "tuple[run_journal.Subject | None, job_rules.JobRules | errors.ImagebeamError]"
+class _Answer(NamedTuple):
+    """What the writer process has found. The launcher raises each error where it would have found it itself."""
+
+    subject: run_journal.Subject | None = None  # None if the config is wrong
+    refusal: errors.ImagebeamError | None = None  # of the config, or of the arguments
+    rules: job_rules.JobRules | None = None
+    error: errors.ImagebeamError | None = None  # of the source
 
 
 class Prepared(NamedTuple):
@@ -47,7 +53,12 @@ class Prepared(NamedTuple):
 
     pool: writer_processes.WriterProcesses
     subject: run_journal.Subject
-    rules_or_error: job_rules.JobRules | errors.ImagebeamError
+    answer: _Answer
+
+    def check(self) -> None:
+        """Raises ConfigError if the arguments do not allow the run."""
+        if self.answer.refusal is not None:
+            raise self.answer.refusal
 
     def rules(self) -> job_rules.JobRules:
         """Returns the rules of the job. An unknown option of Beam is to be reported before an error of this.
@@ -55,9 +66,10 @@ class Prepared(NamedTuple):
         Raises:
             ConfigError: if the input is not as the config says.
         """
-        if isinstance(self.rules_or_error, errors.ImagebeamError):
-            raise self.rules_or_error
-        return self.rules_or_error
+        if self.answer.rules is None:
+            assert self.answer.error is not None
+            raise self.answer.error
+        return self.answer.rules
 
 
 @contextlib.contextmanager
@@ -79,14 +91,15 @@ def prepared(request: call_arguments.Request) -> Iterator[Prepared | None]:
             concurrent.futures.wait((early, listing), return_when=concurrent.futures.FIRST_COMPLETED)
             if early.done():
                 # loaded here, not in the thread that received it: modules are hidden from it while Beam is imported
-                subject, rules = pickle.loads(early.result())
-                if subject is None:
-                    raise rules
-                if not isinstance(rules, errors.ImagebeamError):
-                    pool.keep(image_source.list_whole, rules.source, listing)
-                    if rules.settings.writes_report:
+                answer: _Answer = pickle.loads(early.result())
+                if answer.subject is None:
+                    assert answer.refusal is not None
+                    raise answer.refusal
+                if answer.rules is not None:
+                    pool.keep(image_source.list_whole, answer.rules.source, listing)
+                    if answer.rules.settings.writes_report:
                         stage_report.prepare_in(pool)
-                yield Prepared(pool, subject, rules)
+                yield Prepared(pool, answer.subject, answer)
                 return
     yield None
 
@@ -125,16 +138,20 @@ def _prepare(request: call_arguments.Request) -> list[image_source.Listing]:
     with late_modules.quick_imports(), late_modules.imported_late(("importlib.metadata",)):
         from imagebeam.pipelines import prepare_run
 
-    subject: run_journal.Subject | None = None
-    rules: job_rules.JobRules | errors.ImagebeamError
+    answer = _Answer()
     try:
-        checked = prepare_run.check(request)
-        subject = prepare_run.subject_of(checked.config)
-        if checked.config.transformed or any("://" in (each or "") for each in (subject.input, subject.output)):
+        config = call_arguments.as_config(request.config)
+        subject = prepare_run.subject_of(config)
+        if config.transformed or any("://" in (each or "") for each in (subject.input, subject.output)):
             raise errors.ConfigError("the config has changed while it was read: run the same command again")
-        rules = prepare_run.make_rules(request, checked)
+        answer = _Answer(subject)
+        checked = prepare_run.check(request._replace(config=config))
     except errors.ImagebeamError as e:
-        rules = e
-    answer: _Answer = subject, rules
+        answer = answer._replace(refusal=e)
+    else:
+        try:
+            answer = answer._replace(rules=prepare_run.make_rules(request, checked))
+        except errors.ImagebeamError as e:
+            answer = answer._replace(error=e)
     writer_processes.answer_early(pickle.dumps(answer, protocol=5))
-    return [] if isinstance(rules, errors.ImagebeamError) else image_source.list_whole(rules.source)
+    return [] if answer.rules is None else image_source.list_whole(answer.rules.source)

@@ -44,6 +44,7 @@ def in_this_process(
     """
     with contextlib.ExitStack() as stack:
         if prepared is not None:
+            prepared.check()
             needs = launch.Needs([prepared.subject.input, prepared.subject.output])
             options = launch.import_beam("convert", needs, request.arguments, prepared.pool.size, request.own_process)
             pool: writer_processes.WriterProcesses | None = prepared.pool
