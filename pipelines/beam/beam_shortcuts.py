@@ -6,6 +6,7 @@ Importing this module does not import Beam.
 
 from __future__ import annotations
 
+import argparse
 import bz2
 import collections
 import functools
@@ -21,6 +22,7 @@ from typing import Any
 _NUM_FUNCTIONS = 5000  # more than a job has
 _NUM_VIEWS = 500  # some 15 for each job
 _ANY_SIZE = 64
+_ANY_WIDTH = 100
 
 Replace = Callable[[Any, str, Any], None]
 
@@ -37,6 +39,7 @@ def install(replace: Replace = setattr) -> None:
     decorators = sys.modules.get("apache_beam.typehints.decorators")
     options = getattr(sys.modules.get("apache_beam.options.pipeline_options"), "PipelineOptions", None)
     interactive = sys.modules.get("apache_beam.utils.interactive_utils")
+    parser = getattr(sys.modules.get("apache_beam.options.pipeline_options"), "_BeamArgumentParser", None)
     statecache = sys.modules.get("apache_beam.runners.worker.statecache")
     statesampler = sys.modules.get("apache_beam.runners.worker.statesampler")
     userstate = sys.modules.get("apache_beam.transforms.userstate")
@@ -50,6 +53,10 @@ def install(replace: Replace = setattr) -> None:
         replace(userstate, "get_dofn_specs", _keep_specs(userstate, core))
     if _is_beams(options, "view_as"):
         replace(options, "view_as", _keep_views(options))
+    if _is_beams(options, "get_all_options"):
+        replace(options, "get_all_options", _skip_warnings(options))
+    if parser is not None and "_get_formatter" not in vars(parser):
+        replace(parser, "_get_formatter", _make_formatter)
     if _is_beams(interactive, "is_in_ipython"):
         replace(interactive, "is_in_ipython", lambda: False)  # asked for each step: looks for a package that is missing
     if _is_beams(statecache, "get_deep_size"):
@@ -152,6 +159,21 @@ def _start_without_sampling(sampler: Any, track: Callable[[Any], None]) -> None:
     """Each of some 15 stages of a job starts a thread that measures where time goes, and waits 10 ms for its end."""
     sampler.tracked_thread = threading.current_thread()
     track(sampler)
+
+
+def _skip_warnings(options: Any) -> Any:
+    """Beam builds a parser of all its 350 options, to warn of unknown ones, which `make_options` has refused."""
+    find = options.get_all_options
+
+    def get_all_options(self: Any, *arguments: Any, display_warnings: bool = False, **keywords: Any) -> Any:
+        return {} if display_warnings else find(self, *arguments, **keywords)
+
+    return get_all_options
+
+
+def _make_formatter(parser: argparse.ArgumentParser) -> argparse.HelpFormatter:
+    """For each option that is added, argparse asks how wide the terminal is, to write a help that nobody sees."""
+    return argparse.HelpFormatter(parser.prog, width=_ANY_WIDTH)
 
 
 def _keep_views(options: Any) -> Any:

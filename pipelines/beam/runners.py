@@ -299,7 +299,8 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
 @functools.lru_cache(1)
 def _parser_of(groups: tuple[type, ...]) -> argparse.ArgumentParser:
     """Returns a parser of Beam's options, 350 of them: to make it takes longer than to read the arguments."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    formatter = functools.partial(argparse.HelpFormatter, width=100)  # or it asks for each option how wide a line is
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, formatter_class=formatter)
     for group in groups:
         if hasattr(group, "_add_argparse_args"):
             with contextlib.suppress(argparse.ArgumentError):

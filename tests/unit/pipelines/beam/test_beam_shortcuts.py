@@ -121,8 +121,8 @@ for _ in range(2):
 def test_this_beam_has_all_that_is_replaced_and_it_is_replaced_once() -> None:
     completed = command_line.run_python(REPLACED)
     assert completed.stdout.splitlines() == [
-        "_check_fn_use_yield_and_return get_deep_size get_dofn_specs get_function_args_defaults "
-        "is_in_ipython start stop_if_still_running traceback view_as",
+        "_check_fn_use_yield_and_return _get_formatter get_all_options get_deep_size get_dofn_specs "
+        "get_function_args_defaults is_in_ipython start stop_if_still_running traceback view_as",
         "",
     ], completed.stderr
 
