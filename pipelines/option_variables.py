@@ -54,7 +54,8 @@ class Parser(argparse.ArgumentParser):
 
     def _get_formatter(self) -> argparse.HelpFormatter:
         """Returns what writes the help; argparse makes one for each option that is added, a third of the time."""
-        return self.formatter_class(prog=self.prog, width=self._help_width)
+        formatter_class: Any = self.formatter_class
+        return formatter_class(prog=self.prog, width=self._help_width)
 
     @functools.cached_property
     def _help_width(self) -> int:
