@@ -60,10 +60,12 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'imagebeam' has no attribute {name!r}")
     module = _LAZY[name]
+    extra = "convert" if module in ("imagebeam.pipelines.compact", "imagebeam.pipelines.convert") else None
     try:
+        if extra is not None:
+            importlib.import_module("imagebeam.pipelines.prepare_run")  # imports pydantic, which commands import later
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as e:
-        extra = "convert" if module in ("imagebeam.pipelines.compact", "imagebeam.pipelines.convert") else None
         raise missing_packages.missing_package(e, f"imagebeam.{name}", extra) from e
 
 

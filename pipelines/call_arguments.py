@@ -8,16 +8,55 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
 from imagebeam import cpu_count, errors
-from imagebeam.pipelines.config import model as config_lib
 
 if TYPE_CHECKING:
+    import contextlib
+
     from apache_beam.options.pipeline_options import PipelineOptions
 
-AnyConfig = config_lib.Config | Mapping[str, Any] | str | os.PathLike[str] | None
+    from imagebeam.pipelines.config import model as config_lib
+
+AnyConfig: TypeAlias = "config_lib.Config | CommandConfig | Mapping[str, Any] | str | os.PathLike[str] | None"
 BeamOptions = Union["PipelineOptions", Sequence[str], str, None]
+
+
+class CommandConfig(NamedTuple):
+    """The config of a command line, before it is read."""
+
+    name: str | None = None  # of a preset or a YAML file
+    settings: tuple[str, ...] = ()  # texts `section.key=value`
+    input: str | None = None  # address, instead of the one in the config
+    output: str | None = None  # the same
+
+    def load(self) -> config_lib.Config:
+        """Returns the config.
+
+        Raises:
+            ConfigError: if anything in it is not as expected.
+        """
+        from imagebeam.pipelines.config import model as config_lib
+
+        addresses = [("source.uri", self.input), ("output.uri", self.output)]
+        given = [f"{key}={json.dumps(uri)}" for key, uri in addresses if uri is not None]
+        return config_lib.load_config(self.name, [*self.settings, *given])
+
+
+class Request(NamedTuple):
+    """The arguments of a run, as `convert` takes them."""
+
+    config: AnyConfig
+    arguments: list[str]  # of Beam
+    workers: int | None = None
+    overwrite: bool = False
+    show_progress: bool = False
+    own_process: bool = False  # whether this process does nothing else, so that it may import a part of Beam only
+    while_building: contextlib.AbstractContextManager[None] | None = None  # entered if building imports TensorFlow
+    update: bool = False  # whether to write a snapshot
+    retry_rejects: bool = False  # whether the snapshot takes only images that the last one rejected
+    fail_on_drift: bool = False  # whether a snapshot that drifts too far is not committed
 
 
 def as_config(config: AnyConfig) -> config_lib.Config:
@@ -26,8 +65,12 @@ def as_config(config: AnyConfig) -> config_lib.Config:
     Raises:
         ConfigError: if it is of another type, or anything in it is not as expected.
     """
+    from imagebeam.pipelines.config import model as config_lib  # late: the launcher of a command may need no config
+
     if isinstance(config, config_lib.Config):
         return config
+    if isinstance(config, CommandConfig):
+        return config.load()
     if isinstance(config, Mapping):
         return config_lib.parse_config(config, where="the mapping given")
     if config is None or isinstance(config, str):

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import difflib
 import importlib
-import json
 import os
 import shlex
 import signal
@@ -15,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
@@ -23,6 +22,10 @@ from imagebeam import errors, missing_packages
 from imagebeam.pipelines import command_parser, dataset_commands, option_variables, quick_exit
 from imagebeam.pipelines.beam import late_modules
 from imagebeam.pipelines.messages import command_messages, json_log, run_journal, run_outputs, terminal
+
+if TYPE_CHECKING:
+    from imagebeam.pipelines import call_arguments, prepare_aside
+    from imagebeam.pipelines import convert as convert_lib
 
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
 _STATES_OF_PLAN: dict[str, run_journal.State] = {"write": "planned", "keep": "kept", "refuse": "refused"}
@@ -165,30 +168,32 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
             signal.signal(each, signal.SIG_DFL)
 
 
-def _import_convert() -> None:
-    """Imports the converter, but not what would find plugins of pydantic, which takes 15 ms to import."""
-    name = "imagebeam.pipelines.convert"
+def _import_quickly(name: str) -> None:
+    """Imports a module, but not what would find plugins of pydantic, which takes 15 ms to import."""
     if name not in sys.modules:
-        with late_modules.without_collection(), late_modules.imported_late(("importlib.metadata",)):
+        with late_modules.quick_imports(), late_modules.imported_late(("importlib.metadata",)):
             importlib.import_module(name)
 
 
 def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
-    from imagebeam.pipelines.config import model as config_lib
+    _import_quickly("imagebeam.pipelines.prepare_run")
+    from imagebeam.pipelines import prepare_run
 
-    addresses = [("source.uri", known.input), ("output.uri", known.output)]
-    given = [f"{key}={json.dumps(uri)}" for key, uri in addresses if uri is not None]
-    loaded = config_lib.load_config(known.config, [*known.set, *given])
-    name = loaded.output.name or (config_lib.default_name(str(loaded.output.uri)) if loaded.output.uri else None)
-    known.journal.begin(loaded, name)
+    loaded = _config_of(known).load()
+    known.journal.begin(prepare_run.subject_of(loaded))
     return loaded
 
 
+def _config_of(known: argparse.Namespace) -> call_arguments.CommandConfig:
+    from imagebeam.pipelines import call_arguments
+
+    return call_arguments.CommandConfig(known.config, tuple(known.set), known.input, known.output)
+
+
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _import_convert()
-    from imagebeam.pipelines import column_settings, convert
+    _import_quickly("imagebeam.pipelines.prepare_aside")
+    from imagebeam.pipelines import call_arguments, prepare_aside
     from imagebeam.pipelines.beam import runners
-    from imagebeam.pipelines.messages import progress, report_rows
 
     leaves = known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments))
     if known.keep_snapshots is not None and (leaves or not known.update):
@@ -197,20 +202,56 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if leaves:
         return _submit(known, beam_arguments)
     start = time.monotonic()
-    config = _load_config(known)
-    transform_version = column_settings.versions(config).get("tensorflow_transform")
+    request = call_arguments.Request(
+        _config_of(known),
+        beam_arguments,
+        known.workers,
+        known.overwrite,
+        show_progress=not known.quiet,
+        own_process=True,
+        update=known.update,
+        retry_rejects=known.retry_rejects,
+        fail_on_drift=known.fail_on_drift,
+    )
+    keeps_tracebacks = known.verbose or json_log.current() is not None  # of errors, also of those in the config
+    with contextlib.nullcontext() if keeps_tracebacks else prepare_aside.prepared(request) as prepared:
+        result, output = _run_conversion(known, request, prepared)
+    known.journal.take_catalog(result.catalog)
+    known.journal.end(_state_of(result.state, result.catalog), 0, result.message)
+    if known.keep_snapshots is not None:
+        dataset_commands.remove_snapshots(output, known.keep_snapshots)
     if not known.quiet:
-        on = [
-            runners.runner_name(beam_arguments),
-            *([f"tf.Transform {transform_version}"] if transform_version else []),
-        ]
-        command_messages.tell(f"imagebeam {imagebeam.__version__} on {', '.join(on)}")
-    hushes = transform_version is not None and not known.verbose
+        _tell_result(result, output, start)
+    return 0
+
+
+def _run_conversion(
+    known: argparse.Namespace, request: call_arguments.Request, prepared: prepare_aside.Prepared | None
+) -> tuple[convert_lib.ConvertResult, str]:
+    """Returns the result of a conversion, and its output as the user wrote it."""
+    from imagebeam.pipelines.beam import runners
+
+    hushes, config = False, request.config
+    texts = [f"imagebeam {imagebeam.__version__} on {runners.runner_name(request.arguments)}"]
+    if prepared is not None:
+        known.journal.begin(prepared.subject)
+    else:
+        from imagebeam.pipelines import column_settings
+
+        config = _load_config(known)
+        if transform_version := column_settings.versions(config).get("tensorflow_transform"):
+            texts.append(f"tf.Transform {transform_version}")
+            hushes = not known.verbose
+    if not known.quiet:
+        command_messages.tell(", ".join(texts))
     if hushes:  # tf.Transform looks for GPUs, and TensorFlow logs an error where there are none
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    _import_quickly("imagebeam.pipelines.convert")
+    from imagebeam.pipelines import convert
+
     result = convert.convert(
         config,
-        beam_arguments,
+        request.arguments,
         workers=known.workers,
         overwrite=known.overwrite,
         update=known.update,
@@ -221,25 +262,24 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         _own_process=True,
         _while_building=terminal.hush_libraries() if hushes else None,
         _journal=known.journal,
+        _prepared=prepared,
     )
-    known.journal.take_catalog(result.catalog)
-    known.journal.end(_state_of(result.state, result.catalog), 0, result.message)
-    if known.keep_snapshots is not None:
-        dataset_commands.remove_snapshots(str(config.output.uri), known.keep_snapshots)
-    if known.quiet:
-        return 0
+    return result, str(known.journal.output)
+
+
+def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -> None:
+    from imagebeam.pipelines.messages import progress, report_rows
+
     for note in result.plan.notes:
         command_messages.tell(f"note: {note}")
     if result.state == "kept":
         command_messages.say(f"{result.message}; nothing to do")
-        return 0
+        return
     if result.message:
         command_messages.say(result.message)
-    output = str(config.output.uri)  # as the user wrote it
     seconds = None if result.is_attached else time.monotonic() - start  # nobody here saw when the job began
     progress.print_table([*progress.summary_rows(result.catalog, output, seconds), *report_rows.rows(result.report)])
     command_messages.say(f"next: imagebeam verify {shlex.quote(output)}")
-    return 0
 
 
 def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_journal.State:
@@ -336,7 +376,7 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _import_convert()
+    _import_quickly("imagebeam.pipelines.prepare_run")
     from imagebeam.pipelines import convert
     from imagebeam.pipelines.messages import plan_report, progress
     from imagebeam.pipelines.recognize import recognized_plan

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.beam import runners
-from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.columns import transformed_column
 from imagebeam.transforms.output import output_paths
+
+if TYPE_CHECKING:
+    from imagebeam.pipelines.config import model as config_lib
 
 _PACKAGES = ("tensorflow", "tensorflow_transform")
 _COMPUTED_HERE = frozenset({"z_score", "bucketize"})  # from statistics that are not tf.Transform's

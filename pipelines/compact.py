@@ -16,7 +16,6 @@ from imagebeam import cpu_count, errors, records, shard_names, snapshots, storag
 from imagebeam.pipelines import call_arguments, launch
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import BeamOptions
-from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import other_sections
 from imagebeam.pipelines.messages import run_journal
 from imagebeam.transforms import dataset_settings, reference_order
@@ -40,11 +39,7 @@ def add_steps(
     from imagebeam.transforms.updates import list_records
 
     assert settings.snapshot is not None
-    order = (
-        reference_order.HashOrder(catalog.config["split"]["seed"], place_in_shards.PURPOSE)
-        if catalog.config["output"]["shuffle"] == "hash"
-        else reference_order.ListedOrder()
-    )
+    order = reference_order.order_of(catalog.config["output"]["shuffle"], catalog.config["split"]["seed"])
     committer = commit_dataset.Committer(settings, catalog.name, catalog.config)
     list_all = list_records.ListRecords(settings.snapshot.compacted_folder, catalog.splits)
     listed = pipeline | "List" >> list_all  # batches of ImageRef: where a record is, or why an image has none
@@ -122,8 +117,7 @@ def compact(
         if runners.is_local(arguments):
             pool = stack.enter_context(writer_processes.start(num_workers, forks=_own_process))
         cores = num_workers or cpu_count.available_cores()
-        config = config_lib.parse_config({"source": {"uri": dataset}, "output": {"uri": dataset}}, "compact")
-        options = launch.import_beam("compact", config, arguments, cores, _own_process)
+        options = launch.import_beam("compact", launch.Needs([dataset]), arguments, cores, _own_process)
         stack.enter_context(launch.hold_output(settings))
         building = [stack.enter_context(launch.show_progress(settings, pool, False))] if show_progress else []
         add = functools.partial(add_steps, settings=settings, catalog=catalog)

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, storage
-from imagebeam.pipelines import call_arguments, launch, open_source, start_run, update_settings
+from imagebeam.pipelines import call_arguments, launch, start_run
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
-from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.messages import job_progress, run_journal
-from imagebeam.pipelines.runs import dataflow_options, remote_job, run_remotely
+from imagebeam.pipelines.late_dataflow import dataflow_options, job_progress, run_remotely
+from imagebeam.pipelines.messages import run_journal
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.reports import snapshot_report
-from imagebeam.transforms.sources import files, saved_listing
 
 if TYPE_CHECKING:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from imagebeam.pipelines import make_job
+    from imagebeam.pipelines import make_job, prepare_aside
+    from imagebeam.pipelines.config import model as config_lib
+    from imagebeam.pipelines.runs import remote_job
 
 
 def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = False) -> None:
@@ -118,6 +118,7 @@ def convert(
     _own_process: bool = False,
     _while_building: contextlib.AbstractContextManager[None] | None = None,
     _journal: run_journal.Journal | None = None,
+    _prepared: prepare_aside.Prepared | None = None,
 ) -> ConvertResult:
     """Runs the whole job and returns once the dataset is committed, like the command `imagebeam convert`.
 
@@ -148,6 +149,7 @@ def convert(
     """
     # For the command line. _own_process: this process does nothing else, so a local job may import a part of Beam only.
     # _while_building is entered while the pipeline is built, if that imports TensorFlow. _journal is told of the run.
+    # _prepared is what a writer process has made of the config.
     journal = _journal or run_journal.Journal()
     start = time.monotonic()
     arguments = call_arguments.as_beam_arguments(beam_options)
@@ -157,7 +159,7 @@ def convert(
             "imagebeam.submit, or leave out no_wait_until_finish and template_location"
         )
     call_arguments.check_flags(show_progress=show_progress, cancel_on_interrupt=cancel_on_interrupt)
-    request = start_run.Request(
+    request = call_arguments.Request(
         config, arguments, workers, overwrite, show_progress, _own_process, _while_building, update, retry_rejects
     )._replace(fail_on_drift=fail_on_drift)
     is_attached = False
@@ -170,7 +172,8 @@ def convert(
             with journal.following(settings, run.report):
                 fields = run_remotely.wait(run)
     else:
-        with start_run.in_this_process(request, add_steps) as (settings, build), launch.noting_kept_shards(settings):
+        run_here = start_run.in_this_process(request, add_steps, _prepared)
+        with run_here as (settings, build), launch.noting_kept_shards(settings):
             pipeline = build()
             with journal.following(settings):
                 fields = launch.run_pipeline(settings, pipeline)
@@ -245,7 +248,7 @@ def submit(
             "(--runner=DataflowRunner); leave out --no-wait, or in Python call imagebeam.convert"
         )
     call_arguments.check_flags(show_progress=show_progress)
-    request = start_run.Request(
+    request = call_arguments.Request(
         config,
         arguments,
         overwrite=overwrite,
@@ -293,12 +296,14 @@ def plan(
         overwrite=overwrite, update=update, retry_rejects=retry_rejects, show_progress=show_progress
     )
     job_config = call_arguments.as_config(config)
+    from imagebeam.pipelines import update_settings
+
     snapshot = None
     if update:
         snapshot = update_settings.find_base(job_config, overwrite, retry_rejects)
         overwrite = False
     elif retry_rejects:
-        raise errors.ConfigError(start_run.RETRY_WITHOUT_UPDATE)
+        raise errors.ConfigError(update_settings.RETRY_WITHOUT_UPDATE)
     arguments = call_arguments.as_beam_arguments(beam_options)
     options = _plan_options(job_config, arguments, _own_process)
     on_dataflow = runners.is_dataflow(arguments)
@@ -344,7 +349,7 @@ def _plan_options(config: config_lib.Config, arguments: list[str], own_process: 
     runners.take_hdfs_user(arguments)
     pillow_decoder.require_pillow()
     workers = cpu_count.available_cores()
-    options = launch.import_beam("plan", config, arguments, workers, own_process)
+    options = launch.import_beam("plan", launch.Needs.of(config), arguments, workers, own_process)
     if runners.is_dataflow(arguments):
         return dataflow_options.prepare_options(config, options, arguments, workers, "plan")
     return options
@@ -357,6 +362,9 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
         ConfigError: if the input is not a folder, or cannot be listed, or the file cannot be written.
     """
     call_arguments.require_utf8_file_names()
+    from imagebeam.pipelines import open_source
+    from imagebeam.transforms.sources import files, saved_listing
+
     # make_source needs the address of an output, and writes nothing there
     source = open_source.make_source(config if config.output.uri else _with_output(config, "/nowhere"))
     if not isinstance(source, files.FilesSource):

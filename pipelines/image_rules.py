@@ -5,36 +5,14 @@ Imports no Beam: a local job lists its images, with labels and splits, while Bea
 
 from __future__ import annotations
 
-import dataclasses
-from typing import NamedTuple
-
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job_rules, open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.inputs import label_files, opened_source
 from imagebeam.transforms.classes import label_names
-from imagebeam.transforms.sources import image_source, label_rule, labelled_source, listing_rules, split_rule
+from imagebeam.transforms.sources import label_rule, split_rule
 
 
-class ImageRules(NamedTuple):
-    """A source, and what is done with each image that it lists."""
-
-    source: image_source.ImageSource
-    listing: listing_rules.ListingRules
-    names: label_names.LabelNames
-    label: label_rule.LabelRule
-    split: split_rule.SplitRule
-
-    @property
-    def labelled(self) -> labelled_source.LabelledSource:
-        """The source whose listing has labels, and splits that need no other image."""
-        names = label_names.LabelNames(self.names.vocabulary, lists=self.names.lists)  # texts can be long
-        label = dataclasses.replace(self.label, names=names)
-        return labelled_source.LabelledSource(
-            self.source, self.listing, label, None if self.split.stratify else self.split
-        )
-
-
-def open_rules(config: config_lib.Config) -> ImageRules:
+def open_rules(config: config_lib.Config) -> job_rules.ImageRules:
     """Returns the source of a config and its rules.
 
     Raises:
@@ -72,4 +50,4 @@ def open_rules(config: config_lib.Config) -> ImageRules:
         rename=tuple(config.split.rename.items()),
         declared=config.split.declared,
     )
-    return ImageRules(source, open_source.listing_rules_of(config), names, label, split)
+    return job_rules.ImageRules(source, open_source.listing_rules_of(config), names, label, split)

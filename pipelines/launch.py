@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines import image_rules
 from imagebeam.pipelines.beam import beam_shortcuts, job_servers, prism, runners
-from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import finished_work, hold_signals, output_lock
 from imagebeam.transforms import dataset_settings
@@ -29,6 +27,9 @@ from imagebeam.transforms.sources import image_source
 if TYPE_CHECKING:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
+
+    from imagebeam.pipelines import job_rules
+    from imagebeam.pipelines.config import model as config_lib
 
 _LOGGERS_OF_ERRORS = (
     "apache_beam.runners.common",
@@ -43,7 +44,7 @@ class EarlyStart(NamedTuple):
     """The parts of a local job that start before Beam is imported, which takes half a second."""
 
     pool: writer_processes.WriterProcesses | None = None  # None on other runners
-    rules: image_rules.ImageRules | None = None
+    rules: job_rules.ImageRules | None = None
     error: errors.ConfigError | None = None  # raised later, so that an unknown option of Beam is reported first
 
 
@@ -62,27 +63,40 @@ def start_early(
     if not runners.is_local(beam_arguments):
         yield EarlyStart()
         return
+    from imagebeam.pipelines import image_rules  # late: a command may have a writer process open the source
+
     with writer_processes.start(workers, forks=own_process) as pool:
         try:
             rules = image_rules.open_rules(config)
             pool.begin(image_source.list_whole, rules.labelled)
             if own_process and config.output.report:
-                for _ in range(workers):  # they wait for Beam: without this, the commit waits for these imports
-                    pool.submit(stage_report.prepare, None)
+                stage_report.prepare_in(pool)
             early = EarlyStart(pool, rules)
         except errors.ConfigError as e:
             early = EarlyStart(pool, error=e)
         yield early
 
 
+class Needs(NamedTuple):
+    """What decides which part of Beam a job needs."""
+
+    addresses: Sequence[str | None]  # of the input and the output
+    writer: str = "stream"  # as in `output.writer`
+    transforms: bool = False  # whether it runs tf.Transform
+
+    @classmethod
+    def of(cls, config: config_lib.Config) -> Needs:
+        return cls((config.source.uri, config.output.uri), config.output.writer, bool(config.transformed))
+
+
 def import_beam(
-    command: str, config: config_lib.Config, beam_arguments: list[str], workers: int, own_process: bool
+    command: str, needs: Needs, beam_arguments: list[str], workers: int, own_process: bool
 ) -> PipelineOptions:
     """Imports Beam and returns its options.
 
     Args:
         command: the name of the command that needs Beam, for the error if it is not installed.
-        config: of the job.
+        needs: of the job.
         beam_arguments: options for Beam.
         workers: processes of Beam's own direct runner.
         own_process: whether this process does nothing else, so that a local job may import a part of Beam only.
@@ -90,12 +104,12 @@ def import_beam(
     Raises:
         ConfigError: if Beam does not know an option, or is not installed, or the runner would lose images.
     """
-    runners.require_supported(beam_arguments, config.output.writer)
+    runners.require_supported(beam_arguments, needs.writer)
     if own_process and runners.is_prism(beam_arguments):
         prism.ignore_broken_streams()
-    own_process = own_process and not config.transformed  # tf.Transform needs what is left out: pyarrow, type hints
+    own_process = own_process and not needs.transforms  # tf.Transform needs what is left out: pyarrow, type hints
     if own_process:
-        runners.import_beam_lightly(beam_arguments, [config.source.uri, config.output.uri])
+        runners.import_beam_lightly(beam_arguments, needs.addresses)
     trusted = runners.TRUSTED_GRAPH if own_process and runners.is_local(beam_arguments) else ()
     try:
         options = runners.make_options([*trusted, *beam_arguments], workers)

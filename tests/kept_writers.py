@@ -90,14 +90,14 @@ class _Lent:
     def images(self) -> int:
         return int(self._process.images)
 
-    def call(self, function: Callable[[Any], Any], argument: Any, notes_each: bool = False) -> Any:
+    def call(self, function: Callable[[Any], Any], argument: Any, *further: Any) -> Any:
         with self._lock:
             if self._is_over:
                 raise writer_processes.WriterError("the job has ended")
             self._is_busy = True
             self._answered.clear()
         try:
-            answer = self._process.call(function, argument, notes_each)
+            answer = self._process.call(function, argument, *further)
             self._is_busy = False  # stays if the call raised: the process is not kept
         finally:
             self._answered.set()

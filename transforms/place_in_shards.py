@@ -8,8 +8,6 @@ from apache_beam.typehints import decorators
 
 from imagebeam.transforms import elements, rank_references, sort_intervals, summaries
 
-PURPOSE = b"imagebeam.order"
-
 ShardKey = tuple[str, int]  # split, shard index
 PackedRun = tuple[int, bytes]  # first rank, packed references
 PlacedShard = tuple[ShardKey, Iterable[PackedRun]]

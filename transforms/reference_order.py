@@ -12,6 +12,7 @@ from imagebeam.transforms import elements, hashing
 NUM_INTERVALS = (
     1024  # 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB; more are cut in parts
 )
+PURPOSE = b"imagebeam.order"  # of the hashes that order a split
 _MAX_PART_REFS = 200_000  # of an interval that are objects at the same time: 120 MB
 
 
@@ -81,3 +82,8 @@ class ListedOrder:
 
 
 Order: TypeAlias = "HashOrder | ListedOrder"
+
+
+def order_of(shuffle: str, seed: int) -> Order:
+    """Returns the order of a split's references, as `output.shuffle` and `split.seed` ask for it."""
+    return HashOrder(seed, PURPOSE) if shuffle == "hash" else ListedOrder()

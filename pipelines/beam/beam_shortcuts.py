@@ -6,12 +6,14 @@ Importing this module does not import Beam.
 
 from __future__ import annotations
 
+import argparse
 import bz2
 import collections
 import functools
 import inspect
 import sys
 import threading
+import traceback
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ from typing import Any
 _NUM_FUNCTIONS = 5000  # more than a job has
 _NUM_VIEWS = 500  # some 15 for each job
 _ANY_SIZE = 64
+_ANY_WIDTH = 100
 
 Replace = Callable[[Any, str, Any], None]
 
@@ -33,18 +36,29 @@ def install(replace: Replace = setattr) -> None:
         replace: sets an attribute, as `setattr` does.
     """
     core = sys.modules.get("apache_beam.transforms.core")
+    decorators = sys.modules.get("apache_beam.typehints.decorators")
     options = getattr(sys.modules.get("apache_beam.options.pipeline_options"), "PipelineOptions", None)
+    interactive = sys.modules.get("apache_beam.utils.interactive_utils")
+    parser = getattr(sys.modules.get("apache_beam.options.pipeline_options"), "_BeamArgumentParser", None)
     statecache = sys.modules.get("apache_beam.runners.worker.statecache")
     statesampler = sys.modules.get("apache_beam.runners.worker.statesampler")
     userstate = sys.modules.get("apache_beam.transforms.userstate")
     if _is_beams(core, "get_function_args_defaults"):
         replace(core, "get_function_args_defaults", _keep_arguments(core))
+    if getattr(decorators, "traceback", None) is traceback:
+        replace(decorators, "traceback", types.SimpleNamespace(format_stack=_leave_stack_out))
     if _is_beams(core, "_check_fn_use_yield_and_return"):
         replace(core, "_check_fn_use_yield_and_return", _assume_either)
     if _is_beams(userstate, "get_dofn_specs") and hasattr(core, "_DoFnParam"):
         replace(userstate, "get_dofn_specs", _keep_specs(userstate, core))
     if _is_beams(options, "view_as"):
         replace(options, "view_as", _keep_views(options))
+    if _is_beams(options, "get_all_options"):
+        replace(options, "get_all_options", _skip_warnings(options))
+    if parser is not None and "_get_formatter" not in vars(parser):
+        replace(parser, "_get_formatter", _make_formatter)
+    if _is_beams(interactive, "is_in_ipython"):
+        replace(interactive, "is_in_ipython", lambda: False)  # asked for each step: looks for a package that is missing
     if _is_beams(statecache, "get_deep_size"):
         replace(statecache, "get_deep_size", _assume_size)
     sampler = getattr(statesampler, "StateSampler", None)
@@ -103,6 +117,11 @@ def _assume_either(function: Any) -> bool:
     return False
 
 
+def _leave_stack_out(**_: Any) -> list[str]:
+    """Beam formats a stack for each type hint, with lines of source, for errors of checks that are left out here."""
+    return []
+
+
 def _keep_specs(userstate: Any, core: Any) -> Any:
     """Beam looks 220 times for state and timers among the parameters of all methods of some DoFn."""
     look = userstate.get_dofn_specs
@@ -140,6 +159,21 @@ def _start_without_sampling(sampler: Any, track: Callable[[Any], None]) -> None:
     """Each of some 15 stages of a job starts a thread that measures where time goes, and waits 10 ms for its end."""
     sampler.tracked_thread = threading.current_thread()
     track(sampler)
+
+
+def _skip_warnings(options: Any) -> Any:
+    """Beam builds a parser of all its 350 options, to warn of unknown ones, which `make_options` has refused."""
+    find = options.get_all_options
+
+    def get_all_options(self: Any, *arguments: Any, display_warnings: bool = False, **keywords: Any) -> Any:
+        return {} if display_warnings else find(self, *arguments, **keywords)
+
+    return get_all_options
+
+
+def _make_formatter(parser: argparse.ArgumentParser) -> argparse.HelpFormatter:
+    """For each option that is added, argparse asks how wide the terminal is, to write a help that nobody sees."""
+    return argparse.HelpFormatter(parser.prog, width=_ANY_WIDTH)
 
 
 def _keep_views(options: Any) -> Any:

@@ -11,6 +11,7 @@ import importlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,10 @@ _UNUSED_LOCALLY = (
 )
 # Imports that Beam requires, of which the graph and the run of such a job use nothing.
 _USED_ELSEWHERE = (
+    "apache_beam.runners.dataflow.dataflow_runner",
+    "apache_beam.runners.dataflow.test_dataflow_runner",
+    "apache_beam.runners.direct.direct_runner",
+    "apache_beam.runners.direct.test_direct_runner",
     "apache_beam.runners.worker.channel_factory",
     "apache_beam.runners.worker.worker_id_interceptor",
     "beartype",
@@ -54,10 +59,15 @@ _USED_ELSEWHERE = (
     "fastavro",
     "fastavro.read",
     "fastavro.write",
+    "google.protobuf.internal.python_message",  # of messages without C
+    "google.protobuf.text_format",
     "grpc",
     "httplib2",
     "importlib.metadata",
     "multiprocessing.pool",
+    "numpy._core._add_newdocs",  # texts for help(), a tenth of the import of numpy
+    "numpy._core._add_newdocs_scalars",
+    "numpy._typing",
     "packaging",
     "packaging.version",
     "proto",
@@ -65,6 +75,7 @@ _USED_ELSEWHERE = (
     "regex",
     "requests",
     "urllib.request",
+    "yaml",
 )
 # Skips type checks of the graph, which take 0.1 s of every run: the tests build the same graph with the checks.
 TRUSTED_GRAPH = ("--no_pipeline_type_check",)
@@ -89,7 +100,7 @@ def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str |
     threads = os.environ.get(_NUMPY_THREADS)
     os.environ.setdefault(_NUMPY_THREADS, "1")
     try:
-        with late_modules.without_collection():  # 0.1 s
+        with late_modules.quick_imports():  # 0.1 s
             if not _try_import_in_part():
                 for name in [name for name in sys.modules if f"{name}.".startswith("apache_beam.")]:
                     del sys.modules[name]
@@ -106,7 +117,7 @@ def _try_import_in_part() -> bool:
     hidden = [name for name in _UNUSED_LOCALLY if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes the import fail
     try:
-        with late_modules.imported_late(_USED_ELSEWHERE):
+        with late_modules.imported_late(_USED_ELSEWHERE), _without_stacks():
             importlib.import_module(_RUNNER)
     except (ImportError, AttributeError, TypeError):
         return False
@@ -114,6 +125,17 @@ def _try_import_in_part() -> bool:
         for name in hidden:
             del sys.modules[name]
     return True
+
+
+@contextlib.contextmanager
+def _without_stacks() -> Iterator[None]:
+    """Spares Beam the stack that it formats for each of its type hints, with lines of source, to show in errors."""
+    format_stack = traceback.format_stack
+    traceback.format_stack = lambda f=None, limit=None: []
+    try:
+        yield
+    finally:
+        traceback.format_stack = format_stack
 
 
 @contextlib.contextmanager
@@ -277,7 +299,8 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
 @functools.lru_cache(1)
 def _parser_of(groups: tuple[type, ...]) -> argparse.ArgumentParser:
     """Returns a parser of Beam's options, 350 of them: to make it takes longer than to read the arguments."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    formatter = functools.partial(argparse.HelpFormatter, width=100)  # or it asks for each option how wide a line is
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, formatter_class=formatter)
     for group in groups:
         if hasattr(group, "_add_argparse_args"):
             with contextlib.suppress(argparse.ArgumentError):

@@ -25,7 +25,7 @@ def _refuse_bool(value: Any) -> Any:
 
 
 NotBool = pydantic.BeforeValidator(_refuse_bool)
-Bytes = Annotated[pydantic.ByteSize, NotBool]
+Bytes = Annotated[pydantic.ByteSize, NotBool, pydantic.AfterValidator(int)]  # which a process without pydantic takes
 Fraction = Annotated[float, pydantic.Field(gt=0, lt=1), NotBool]
 Count = Annotated[int, pydantic.Field(ge=1), NotBool]
 # Discriminated by the type of the value, so that an error is about that alternative alone.

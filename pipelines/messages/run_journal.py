@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam.storage import remote
@@ -47,12 +47,13 @@ class Changes(NamedTuple):
     read_and_rejected: int | None = None  # None before images are read
 
 
-class _Config(Protocol):
-    """What is needed of a Config."""
+class Subject(NamedTuple):
+    """What a command works on."""
 
-    source: Any
-    output: Any
-    rejects: Any
+    input: str | None  # address of the images, as given
+    output: str | None  # address of the dataset, as given
+    name: str | None  # of the dataset
+    max_reject_fraction: float  # share of images that may be rejected
 
 
 @dataclasses.dataclass
@@ -107,12 +108,9 @@ class Journal:
         """What each line of the log has of the run."""
         return {"command": self.command, "output": self.output, "run_id": self.run_id}
 
-    def begin(self, config: _Config, name: str | None) -> None:
+    def begin(self, subject: Subject) -> None:
         """Notes what the command works on, and tells `on_begin`."""
-        self.input = None if config.source.uri is None else str(config.source.uri)
-        self.output = None if config.output.uri is None else str(config.output.uri)
-        self.name = name
-        self.max_reject_fraction = config.rejects.max_fraction
+        self.input, self.output, self.name, self.max_reject_fraction = subject
         for tell in self.on_begin:
             tell(self)
 

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import errors, missing_packages, storage, version
 from imagebeam.pipelines.beam import runners
-from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms.images import prepare
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
+
+    from imagebeam.pipelines.config import model as config_lib
 
 Values = Mapping[str, Any]
 
@@ -252,8 +253,10 @@ def default_arguments(values: Values, config: config_lib.Config, purpose: str = 
         config: of the job.
         purpose: part of the name of a job that is no conversion: "plan".
     """
+    from imagebeam.pipelines.config import model  # late: the launcher of a local job may need no config
+
     output = storage.normalize(str(config.output.uri)) if config.output.uri else ""
-    dataset = config.output.name or (config_lib.default_name(output) if output else "new")
+    dataset = config.output.name or (model.default_name(output) if output else "new")
     arguments = []
     if not values.get("job_name"):
         arguments.append(f"--job_name={job_name(dataset, output, purpose)}")

@@ -167,13 +167,18 @@ UNUSED = {  # by a conversion of files in class folders, in the process that lau
     "email",
     "http",
     "importlib.metadata",
+    "imagebeam.pipelines.config.model",
+    "imagebeam.pipelines.runs.run_remotely",
     "imagebeam.transforms.html_report",
     "imagebeam.transforms.sources.coco",
     "imagebeam.transforms.sources.parquet",
     "imagebeam.transforms.sources.tar",
     "multiprocessing.pool",
+    "numpy._typing",
     "pstats",
+    "pydantic",
     "ssl",
+    "yaml",
 }
 
 

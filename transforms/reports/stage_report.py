@@ -86,6 +86,12 @@ def prepare(_: None = None) -> None:
     pillow_decoder.pillow().preinit()
 
 
+def prepare_in(pool: writer_processes.WriterProcesses) -> None:
+    """Makes all writer processes import what a page needs while they wait for Beam: otherwise the commit waits."""
+    for _ in range(pool.size):
+        pool.submit(prepare, None)
+
+
 def _make_somewhere(task: _Task, writers: str | None) -> _Page:
     pool = writer_processes.find(writers)
     if pool is None:

@@ -53,7 +53,7 @@ writer_processes.serve(launcher=int(sys.argv[1]))
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_SEC = 5.0
 _NOTE_SEC = 0.25  # between two progress notes of a task
-_DONE, _FAILED, _NOTE, _SLOW = range(4)  # kinds of answers of a writer process
+_DONE, _FAILED, _NOTE, _SLOW, _EARLY = range(5)  # kinds of answers of a writer process
 _MAX_DEATHS = 20  # of processes, in one task
 
 # Settings of glibc's malloc: memory that held an image is kept for the next image. Given back to the kernel, it would
@@ -101,13 +101,20 @@ class _Process:
             start_new_session=True,  # Ctrl-C reaches only the launcher, which then ends its writers
         )
 
-    def call(self, function: Callable[[Any], Any], argument: Any, notes_each: bool = False) -> Any:
+    def call(
+        self,
+        function: Callable[[Any], Any],
+        argument: Any,
+        notes_each: bool = False,
+        on_early: Callable[[bytes], None] | None = None,
+    ) -> Any:
         """Returns `function(argument)`, called in that process; the function is sent only when it changes.
 
         Args:
             function: to call.
             argument: its argument.
             notes_each: whether the process tells of each image before it begins it, so that one that kills it is known.
+            on_early: called with what the function passes to `answer_early`.
 
         Raises:
             WriterError: if the call raised.
@@ -121,9 +128,12 @@ class _Process:
             self._popen.stdin.flush()
             self._function = function
             kind, result = pickle.load(self._popen.stdout)
-            while kind == _NOTE:
-                self.images = result
-                last = result if notes_each else -1
+            while kind in (_NOTE, _EARLY):
+                if kind == _NOTE:
+                    self.images = result
+                    last = result if notes_each else -1
+                elif on_early is not None:
+                    on_early(result)
                 kind, result = pickle.load(self._popen.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as e:
             text = f"a writer process ended with code {self._end()}; was it out of memory?"
@@ -173,8 +183,17 @@ class WriterProcesses:
         self._is_closed = False
         self._begun: dict[tuple[Callable[[Any], Any], Any], concurrent.futures.Future[Any]] = {}
 
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return len(self._processes)
+
     def submit(
-        self, function: Callable[[Any], Any], argument: Any, mend: Mend | None = None
+        self,
+        function: Callable[[Any], Any],
+        argument: Any,
+        mend: Mend | None = None,
+        on_early: Callable[[bytes], None] | None = None,
     ) -> concurrent.futures.Future[Any]:
         """Returns the future of `function(argument)`; both must be picklable.
 
@@ -183,12 +202,17 @@ class WriterProcesses:
             argument: its argument.
             mend: called when the process dies during the call: returns the argument of the next try, in a new process,
                 or None to give up.
+            on_early: called in a thread with what the function passes to `answer_early`.
         """
-        return self._threads.submit(self._call, function, argument, mend)
+        return self._threads.submit(self._call, function, argument, mend, on_early)
 
     def begin(self, function: Callable[[Any], Any], argument: Any) -> None:
         """Submits a call early, whose future `take` returns later; function and argument must be hashable."""
-        self._begun[function, argument] = self.submit(function, argument)
+        self.keep(function, argument, self.submit(function, argument))
+
+    def keep(self, function: Callable[[Any], Any], argument: Any, future: concurrent.futures.Future[Any]) -> None:
+        """Keeps the future of a call, for `take`; function and argument must be hashable."""
+        self._begun[function, argument] = future
 
     def take(self, function: Callable[[Any], Any], argument: Any) -> concurrent.futures.Future[Any]:
         """Returns the future of a call that was begun, or submits it."""
@@ -198,13 +222,19 @@ class WriterProcesses:
         """Returns how many images of the unfinished shards are done, as of `_NOTE_SEC` ago."""
         return sum(process.images for process in self._processes)
 
-    def _call(self, function: Callable[[Any], Any], argument: Any, mend: Mend | None = None) -> Any:
+    def _call(
+        self,
+        function: Callable[[Any], Any],
+        argument: Any,
+        mend: Mend | None,
+        on_early: Callable[[bytes], None] | None,
+    ) -> Any:
         process = self._idle.get()
         deaths: list[WriterDiedError] = []
         try:
             while True:
                 try:
-                    return process.call(function, argument, notes_each=bool(deaths))
+                    return process.call(function, argument, bool(deaths), on_early)
                 except WriterDiedError as e:
                     deaths.append(e)
                     argument = mend(argument, deaths) if mend is not None and len(deaths) < _MAX_DEATHS else None
@@ -325,6 +355,17 @@ def note_progress(images: int) -> None:
     pickle.dump((_NOTE, images), _notes, protocol=5)
     _notes.flush()
     _next_note = time.monotonic() + _NOTE_SEC
+
+
+def answer_early(data: bytes) -> None:
+    """Sends the launcher a part of the answer while the task goes on; does nothing outside of a writer process.
+
+    Args:
+        data: bytes, which a thread of the launcher can receive while another one imports modules.
+    """
+    if _notes is not None:
+        pickle.dump((_EARLY, data), _notes, protocol=5)
+        _notes.flush()
 
 
 def end_as_slow(image: int) -> None:

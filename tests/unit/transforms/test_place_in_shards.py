@@ -35,7 +35,7 @@ from imagebeam.transforms.summaries import Tally
 from tests.unit.transforms import small_dataset
 from tests.unit.transforms.small_batches import in_batches
 
-ORDER = reference_order.HashOrder(0, place_in_shards_lib.PURPOSE)
+ORDER = reference_order.HashOrder(0, reference_order.PURPOSE)
 Placed = place_in_shards_lib.PlacedShard
 REFS = [
     ImageRef(f"{index}\udcff.jpg", f"/data/{index}.jpg", 10, label="cat", split="test" if index % 5 == 0 else "train")
@@ -78,7 +78,7 @@ def test_place_in_shards_cuts_the_order_of_hashes_into_equal_shards(tmp_path: pa
             assert [len(refs) for refs in placed] == expected
             in_order = sorted(
                 (ref for ref in REFS if ref.split == split),
-                key=lambda ref: hashing.hash64(ref.key, 0, place_in_shards_lib.PURPOSE),
+                key=lambda ref: hashing.hash64(ref.key, 0, reference_order.PURPOSE),
             )
             assert [ref for refs in placed for ref in refs] == in_order
         assert not found

@@ -16,6 +16,7 @@ from apache_beam.options import pipeline_options
 from apache_beam.runners.worker import statesampler
 from apache_beam.testing import test_pipeline, util
 from apache_beam.transforms import core, userstate
+from apache_beam.typehints import decorators
 
 from imagebeam.pipelines.beam import beam_shortcuts
 from tests import command_line
@@ -120,10 +121,16 @@ for _ in range(2):
 def test_this_beam_has_all_that_is_replaced_and_it_is_replaced_once() -> None:
     completed = command_line.run_python(REPLACED)
     assert completed.stdout.splitlines() == [
-        "_check_fn_use_yield_and_return get_deep_size get_dofn_specs get_function_args_defaults start "
-        "stop_if_still_running view_as",
+        "_check_fn_use_yield_and_return _get_formatter get_all_options get_deep_size get_dofn_specs "
+        "get_function_args_defaults is_in_ipython start stop_if_still_running traceback view_as",
         "",
     ], completed.stderr
+
+
+def test_type_hints_hold_no_stack() -> None:
+    hints = decorators.IOTypeHints.empty().with_input_types(int)
+    assert hints.input_types == ((int,), {})
+    assert hints.origin == []
 
 
 def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +140,8 @@ def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         "apache_beam.runners.worker.statesampler",
         "apache_beam.transforms.core",
         "apache_beam.transforms.userstate",
+        "apache_beam.typehints.decorators",
+        "apache_beam.utils.interactive_utils",
     }
     for name in others:
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))

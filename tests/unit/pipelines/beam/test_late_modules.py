@@ -69,6 +69,12 @@ def test_nothing_is_an_instance_of_a_class_that_is_not_imported() -> None:
     assert not isinstance(3, user.Kind)
 
 
+def test_generic_type_in_an_annotation_imports_nothing() -> None:
+    user = import_late()
+    assert user.Kind[int] is user.Kind
+    assert "latecomer.inner" not in sys.modules
+
+
 def test_package_that_is_imported_already_is_left_alone() -> None:
     real = importlib.import_module("latecomer")
     assert import_late().latecomer is real
@@ -88,12 +94,61 @@ def test_collector_is_off_while_modules_are_imported() -> None:
     code = """
 import gc
 from imagebeam.pipelines.beam import late_modules
-with late_modules.without_collection():
+with late_modules.quick_imports():
     assert not gc.isenabled()
     before = gc.get_freeze_count()
 print(gc.isenabled(), gc.get_freeze_count() > before)
 """
     assert command_line.run_python(code).stdout == "True True\n"
+
+
+DATACLASSES = """
+import copy, dataclasses, pickle
+from imagebeam.pipelines.beam import late_modules
+
+def define():
+    @dataclasses.dataclass(frozen=True)
+    class Point:
+        x: int
+        y: int = 2
+
+    @dataclasses.dataclass(frozen=True)
+    class Named(Point):
+        name: str = "a"
+
+    @dataclasses.dataclass(order=True)
+    class Open:
+        x: list
+
+    return Point, Named, Open
+
+def describe(Point, Named, Open):
+    yield repr(Point(1)), repr(Named(1)), repr(Open([1]))
+    yield Point(1) == Point(1), Point(1) == Point(3), Named(1) == Point(1), Named(1) == Named(1), Open([1]) < Open([2])
+    yield hash(Point(1)) == hash((1, 2)), len({Named(1), Named(1), Named(2)}), Open.__hash__
+    for change in (lambda: setattr(Named(1), "x", 3), lambda: delattr(Named(1), "x"), lambda: hash(Open([1]))):
+        try:
+            change()
+        except Exception as e:
+            yield type(e).__name__, str(e)
+    yield dataclasses.replace(Named(1), y=5), copy.deepcopy(Named(1)), Point.__eq__.__qualname__
+    yield Point.__eq__ is Named.__eq__, Named(1).__eq__(3), Point.__repr__(Named(1))
+
+now = define()
+create = getattr(dataclasses, "_create_fn", None)  # None in Python 3.13, which makes all methods at once
+with late_modules.quick_imports():
+    late = define()
+assert getattr(dataclasses, "_create_fn", None) is create
+before = late[0].__dict__["__eq__"]
+expected, found = [str(each) for each in describe(*now)], [str(each) for each in describe(*late)]
+print(expected == found, len(found), (late[0].__dict__["__eq__"] is before) == (create is None))
+print([str(each) for each in describe(*late)] == found)
+"""
+
+
+def test_dataclasses_with_methods_that_are_compiled_late_are_like_others() -> None:
+    completed = command_line.run_python(DATACLASSES)
+    assert completed.stdout == "True 8 True\nTrue\n", completed.stderr
 
 
 def test_special_names_are_not_there_and_load_nothing() -> None:

@@ -139,6 +139,26 @@ print(os.environ == before, before.get("OPENBLAS_NUM_THREADS"))
     assert command_line.run_python(code, given).stdout == f"True {given.get('OPENBLAS_NUM_THREADS')}\n"
 
 
+USE_OF_WHAT_WAS_LEFT_OUT = """
+import sys, traceback
+from imagebeam.pipelines.beam import runners
+runners.import_beam_lightly([], [])
+import apache_beam, numpy
+left_out = ("numpy._typing", "numpy._core._add_newdocs", "google.protobuf.text_format", "yaml")
+print([name for name in left_out if name in sys.modules], len(traceback.format_stack()))
+import numpy.ma, numpy.random, numpy.typing, pyarrow.parquet, h5py, yaml
+print(numpy.linalg.eigh(numpy.eye(2)).eigenvalues.tolist(), numpy.ma.array([1, 2], mask=[0, 1]).sum())
+print(numpy.typing.NDArray[numpy.int8].__origin__.__name__, numpy.asarray(pyarrow.array([1, 2])).sum())
+print(apache_beam.runners.DirectRunner(), repr(apache_beam.coders.VarIntCoder().to_type_hint()))
+"""
+
+
+def test_what_a_light_import_leaves_out_works_when_it_is_used() -> None:
+    completed = command_line.run_python(USE_OF_WHAT_WAS_LEFT_OUT)
+    assert completed.stdout.splitlines()[:3] == ["[] 1", "[1.0, 1.0] 1", "ndarray 3"], completed.stderr
+    assert "DirectRunner object" in completed.stdout
+
+
 IMPORT_OF_ANOTHER_BEAM = """
 import sys
 from imagebeam.pipelines.beam import runners
