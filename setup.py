@@ -127,7 +127,8 @@ RESIZER = setuptools.Extension(  # the converter's, for image.resampler: native
 
 WRITER = setuptools.Extension(  # the converter's inner loops; Python code does the same
     "imagebeam._writer",
-    ["imagebeam/_writer.c"],
+    ["imagebeam/_writer.c", "imagebeam/jpeg_structure.c"],
+    depends=["imagebeam/jpeg_structure.h"],
     extra_compile_args=["-O3"],
     optional=True,
 )

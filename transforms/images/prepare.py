@@ -189,6 +189,13 @@ class ImagePolicy:
                 image = BadImageError(e.reason, f"frame {number} of {reader.count}, counted from 0: {e.detail}")
             yield image
 
+    @property
+    def keeps_any_jpeg(self) -> bool:
+        """Whether each whole JPEG that is upright is stored as it is, and nothing but its header is looked at."""
+        takes_bytes = self.raw_shape is None and not self.is_raw and not self.is_base64 and self.metadata == KEEP
+        looks_further = self._checks_headers or self.sum_pixels or self.objects is not None or self.frames == EACH
+        return self._wants_any_pixels and takes_bytes and self.check == "structure" and not looks_further
+
     # These two are asked for every image.
     @functools.cached_property
     def _checks_headers(self) -> bool:

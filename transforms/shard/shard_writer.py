@@ -12,7 +12,7 @@ import json
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from imagebeam import catalog, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements, image_states
@@ -21,6 +21,7 @@ from imagebeam.transforms.objects import image_objects
 from imagebeam.transforms.shard import (
     encode,
     image_hashes,
+    kept_jpegs,
     read_frames,
     shard_file,
     statistics,
@@ -28,6 +29,9 @@ from imagebeam.transforms.shard import (
     writer_processes,
 )
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+
+_Files: TypeAlias = list[bytes | read_ahead_lib.ReadError]  # of one example
+_BESIDE = (-2, -2)  # `ImageRef.inside` of a further file of an example, which is no example itself
 
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
 REJECTS_SUFFIX = ".rejects.jsonl"
@@ -175,7 +179,17 @@ class ShardWriter:
     ) -> int:
         """Writes the images; returns how many there are in addition to the references."""
         further = 0
-        for ref, image in read_images(task.refs(), self.policy, self.read_ahead, dict(task.skipped), self.hasher):
+        layout = kept_jpegs.find_layout(self.recipe, self.policy)
+        # A process that died may have died of an image: the next one tells of each before it looks at it.
+        is_usual = layout is not None and self.hasher is None and not task.skipped and not writer_processes.notes_each()
+        take = kept_jpegs.KeptJpegs(writer, self.recipe, layout).take if layout is not None and is_usual else None
+        skipped = dict(task.skipped)
+        for ref, image in _read_or_take(task.refs(), self.policy, self.read_ahead, skipped, self.hasher, take):
+            if isinstance(image, elements.Measures):
+                counts.add(ref.classes, image)
+                if states is not None:
+                    states.add(ref, image)
+                continue
             further += ref.frame > 0
             if isinstance(image, elements.Reject):
                 rejects.append(image)
@@ -260,12 +274,28 @@ def read_images(
         skipped: images that are rejected without a look at their bytes, by their number in `refs`.
         hasher: of the images' hashes; None without them.
     """
+    images = _read_or_take(refs, policy, read_ahead, skipped, hasher, None)
+    return cast(Iterator[tuple[elements.ImageRef, checked_image.Image | elements.Reject]], images)
+
+
+def _read_or_take(
+    refs: Iterable[elements.ImageRef],
+    policy: prepare.ImagePolicy,
+    read_ahead: read_ahead_lib.ReadAhead,
+    skipped: Mapping[int, elements.Reason],
+    hasher: image_hashes.Hasher | None,
+    take: read_ahead_lib.Take | None,
+) -> Iterator[tuple[elements.ImageRef, checked_image.Image | elements.Reject | elements.Measures]]:
+    """Yields images like `read_images`, or what is counted of those that `take` wrote."""
     limit = policy.limits.max_seconds
     watch = None if limit is None else time_limit.Watch(limit)
     image: checked_image.Image | elements.Reject
     try:
-        for number, (ref, files) in enumerate(read_files(refs, read_ahead)):
+        for number, (ref, files) in enumerate(_read_or_take_files(refs, read_ahead, take)):
             writer_processes.note_progress(number)
+            if isinstance(files, elements.Measures):
+                yield ref, files
+                continue
             data = files[0]
             if policy.frames == prepare.EACH:
                 if number not in skipped and not isinstance(data, read_ahead_lib.ReadError):
@@ -295,12 +325,23 @@ def read_images(
 
 def read_files(
     refs: Iterable[elements.ImageRef], read_ahead: read_ahead_lib.ReadAhead
-) -> Iterator[tuple[elements.ImageRef, list[bytes | read_ahead_lib.ReadError]]]:
+) -> Iterator[tuple[elements.ImageRef, _Files]]:
     """Yields each reference with the content of its image, of its mask if it has one, and of its further images."""
-    fetched = read_ahead_lib.fetch(_each_file(refs), read_ahead)
+    return cast(Iterator[tuple[elements.ImageRef, _Files]], _read_or_take_files(refs, read_ahead, None))
+
+
+def _read_or_take_files(
+    refs: Iterable[elements.ImageRef], read_ahead: read_ahead_lib.ReadAhead, take: read_ahead_lib.Take | None
+) -> Iterator[tuple[elements.ImageRef, _Files | elements.Measures]]:
+    fetched: Iterator[Any] = read_ahead_lib.fetch_or_take(_each_file(refs), read_ahead, take)
     for ref, data in fetched:
-        num_others = len(ref.further) + (ref.mask is not None)
-        yield ref, [data, *(other for _, other in itertools.islice(fetched, num_others))]
+        if isinstance(data, elements.Measures):
+            yield ref, data
+        elif ref.mask is None and not ref.further:
+            yield ref, [data]
+        else:
+            num_others = len(ref.further) + (ref.mask is not None)
+            yield ref, [data, *(other for _, other in itertools.islice(fetched, num_others))]
 
 
 def add_content(ref: elements.ImageRef, files: Sequence[bytes | read_ahead_lib.ReadError]) -> elements.ImageRef:
@@ -445,9 +486,9 @@ def _each_file(refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]
     for ref in refs:
         yield ref
         if ref.mask is not None:
-            yield elements.ImageRef(ref.key, *ref.mask)
+            yield elements.ImageRef(ref.key, *ref.mask, inside=_BESIDE)
         for further in ref.further:
-            yield elements.ImageRef(ref.key, further.uri, further.size, further.version)
+            yield elements.ImageRef(ref.key, further.uri, further.size, further.version, inside=_BESIDE)
 
 
 def store_rejects(staging: str, shard_name: str, rejects: Sequence[elements.Reject]) -> dict[str, int]:
