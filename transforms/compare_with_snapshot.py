@@ -30,7 +30,7 @@ from imagebeam.transforms import (
     summaries,
 )
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
-from imagebeam.transforms.shard import shard_writer
+from imagebeam.transforms.shard import read_images
 
 _MAX_PENDING = 50_000  # rows that a bundle holds before it packs them: 30 MB
 _MAX_PART_ROWS = 400_000  # of an interval that are objects at the same time: 200 MB
@@ -167,8 +167,8 @@ class _CompareFn(beam.DoFn):
         yield from _outputs(compared)
 
     def _read_contents(self, refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]:
-        for ref, files in shard_writer.read_files(refs, self._read_ahead):
-            yield shard_writer.add_content(ref, files)
+        for ref, files in read_images.read_files(refs, self._read_ahead):
+            yield read_images.add_content(ref, files)
 
 
 def _no_others() -> compare_images.Others:
